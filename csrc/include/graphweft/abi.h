@@ -1,0 +1,90 @@
+// The types that cross the C ABI, and how a failure crosses it.
+//
+// Every entry point is `extern "C" GW_API int gw_<verb>_<dtype>(...)` over plain pointers and sizes. It returns 0, or a
+// positive code after storing one line for gw_last_error(). No torch, no Python: the ahead-of-time core, generated
+// kernels, the C++ tests and stand-alone programs all include this file.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+#define GW_API __attribute__((visibility("default")))
+
+extern "C" {
+
+// Compressed adjacency: row r lists indices[indptr[r] .. indptr[r + 1]).
+// Rows are destinations for in-edges (CSC of src -> dst), sources for out-edges.
+struct gw_adjacency {
+  int64_t num_rows;
+  int64_t num_cols;
+  int64_t num_edges;
+  const int64_t* indptr;   // [num_rows + 1]
+  const void* indices;     // [num_edges] int32 or int64 (wide)
+  const void* edge_ids;    // [num_edges], as wide as indices; null: position p is edge p
+  int32_t wide;            // 1: indices and edge_ids are int64
+};
+
+// What is done to a finished output row before its one store, in this order. Null or 0: that stage is skipped.
+struct gw_epilogue_f32 {
+  const float* row_scale;   // [n]      t *= row_scale[i]
+  const float* bias;        // [f]      t += bias[k]
+  const float* addend;      // [n, f]   t += addend[i, k]
+  int64_t ld_addend;        //          elements between rows
+  int32_t relu;             //          t = max(t, 0), NaN stays NaN
+  const float* mask;        // [n, f]   t = mask[i, k] > 0 ? t : 0
+  int64_t ld_mask;
+  float* col_sum;           // [f] out  column sums of t as it is here, in a fixed order for any thread count
+  const float* post_scale;  // [n]      t *= post_scale[i]
+};
+
+GW_API const char* gw_last_error(void);
+}
+
+namespace gw {
+
+enum status : int { ok = 0, bad_argument = 1, out_of_range = 2, out_of_memory = 3, io_failed = 4, internal = 5 };
+
+// A failure with its code; the entry points translate it by `guarded`.
+class error : public std::runtime_error {
+ public:
+  error(status code, const std::string& what) : std::runtime_error(what), code_(code) {}
+  [[nodiscard]] status code() const noexcept { return code_; }
+
+ private:
+  status code_;
+};
+
+void set_last_error(const char* what) noexcept;
+
+// Runs `body`, turns what it throws into a status code and a message. Nothing ever throws across the C ABI.
+template <class Body>
+int guarded(Body&& body) noexcept {
+  try {
+    body();
+    return ok;
+  } catch (const error& failure) {
+    set_last_error(failure.what());
+    return failure.code();
+  } catch (const std::bad_alloc&) {
+    set_last_error("out of memory");
+    return out_of_memory;
+  } catch (const std::exception& failure) {
+    set_last_error(failure.what());
+    return internal;
+  }
+}
+
+inline void require(bool condition, const char* what) {
+  if (!condition) throw error(bad_argument, what);
+}
+
+// a * b as int64, or an error: sizes come from files and users.
+inline int64_t checked_mul(int64_t a, int64_t b) {
+  int64_t out = 0;
+  if (__builtin_mul_overflow(a, b, &out)) throw error(bad_argument, "size overflows 64 bits");
+  return out;
+}
+
+}  // namespace gw

@@ -1,0 +1,47 @@
+// The one place that knows about threads: parallel loops over fixed chunks.
+//
+// Chunk boundaries depend on the data only, never on the number of threads, so that any reduction over chunks taken in
+// chunk order gives the same bits on any machine with the same instruction set. OpenMP is shared with the host process
+// (torch.set_num_threads governs both).
+#pragma once
+
+#include <cstdint>
+#include <exception>
+
+#include <omp.h>
+
+namespace gw {
+
+inline int num_threads() { return omp_get_max_threads(); }
+
+// Calls body(chunk) for every chunk in [0, num_chunks), dynamically scheduled. The first exception is rethrown.
+template <class Body>
+void parallel_chunks(int64_t num_chunks, Body&& body) {
+  if (num_chunks <= 1 || num_threads() == 1) {
+    for (int64_t chunk = 0; chunk < num_chunks; ++chunk) body(chunk);
+    return;
+  }
+  std::exception_ptr failure = nullptr;
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
+    try {
+      body(chunk);
+    } catch (...) {
+#pragma omp critical(gw_parallel_failure)
+      if (!failure) failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+// Calls body(begin, end) over [0, n) in chunks of `grain`.
+template <class Body>
+void parallel_ranges(int64_t n, int64_t grain, Body&& body) {
+  const int64_t chunks = (n + grain - 1) / grain;
+  parallel_chunks(chunks, [&](int64_t chunk) {
+    const int64_t begin = chunk * grain;
+    body(begin, begin + grain < n ? begin + grain : n);
+  });
+}
+
+}  // namespace gw

@@ -1,0 +1,51 @@
+"""Checks of shapes, dtypes and ids with one wording: ``<who>: expected <what>, got <what>``.
+
+Comes in: user input. Goes out: nothing, or one clear error. Diagnosis (finding the offending position) runs only after a
+cheap test failed.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from graphweft._errors import DtypeError, IndexRangeError, ShapeError
+
+
+def check_ids(who: str, ids: torch.Tensor, bound: int) -> None:
+    """Every id lies in [0, bound); integer dtype.
+
+    Example:
+        >>> check_ids("gather_rows", torch.tensor([0, 5]), 3)
+        Traceback (most recent call last):
+        graphweft._errors.IndexRangeError: gather_rows: expected ids in [0, 3), got 5 at position 1
+    """
+    if ids.dtype not in (torch.int32, torch.int64):
+        raise DtypeError(f"{who}: expected int32 or int64 ids, got {ids.dtype}")
+    if ids.numel() == 0:
+        return
+    low, high = (int(v) for v in torch.aminmax(ids))
+    if low >= 0 and high < bound:
+        return
+    position = int(((ids < 0) | (ids >= bound)).reshape(-1).nonzero()[0])
+    raise IndexRangeError(
+        f"{who}: expected ids in [0, {bound}), got {int(ids.reshape(-1)[position])} at position {position}"
+    )
+
+
+def check_rows(who: str, tensor: torch.Tensor, rows: int, what: str) -> None:
+    """``tensor`` has ``rows`` rows, one per ``what``."""
+    if tensor.dim() == 0 or tensor.shape[0] != rows:
+        got = "a scalar" if tensor.dim() == 0 else f"{tensor.shape[0]} rows"
+        raise ShapeError(f"{who}: expected {rows} rows, one per {what}, got {got}")
+
+
+def check_width(who: str, tensor: torch.Tensor, width: int) -> None:
+    """``tensor`` is a matrix with ``width`` columns."""
+    if tensor.dim() != 2 or tensor.shape[1] != width:
+        raise ShapeError(f"{who}: expected a matrix with {width} columns, got shape {tuple(tensor.shape)}")
+
+
+def check_float(who: str, tensor: torch.Tensor) -> None:
+    """``tensor`` has a floating dtype."""
+    if not tensor.is_floating_point():
+        raise DtypeError(f"{who}: expected a floating dtype, got {tensor.dtype}")

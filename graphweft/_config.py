@@ -1,0 +1,98 @@
+"""One frozen configuration object, one environment prefix (``GRAPHWEFT_``), one ``with gw.config(...)``.
+
+Comes in: environment at import, keyword overrides in a ``with`` block. Goes out: :func:`current`, read by the compiler,
+the calibration and the caches. No other module reads the environment for a setting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from graphweft._errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a user can set without touching code. Each field is also ``GRAPHWEFT_<FIELD>`` in the environment.
+
+    Attributes:
+        opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting.
+        disabled_passes: Names of passes to leave out, comma separated.
+        cache_dir: Where calibration and compiled kernels are kept. Never inside the package.
+        data_dir: Where ``gw.load`` looks for and stores named datasets.
+        memory: Bytes a plan may use for hoisted values; 0 means half of what is free.
+        calibrate: Measure this machine once (sparse threshold, cost model) and remember it.
+    """
+
+    opt_level: int = 3
+    disabled_passes: str = ""
+    cache_dir: str = platformdirs.user_cache_dir("graphweft")
+    data_dir: str = "data"
+    memory: int = 0
+    calibrate: bool = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.opt_level <= 3:
+            raise ConfigError(f"opt_level: expected 0, 1, 2 or 3, got {self.opt_level}")
+        if self.memory < 0:
+            raise ConfigError(f"memory: expected a number of bytes >= 0, got {self.memory}")
+
+    @property
+    def cache_path(self) -> Path:
+        """``cache_dir`` as a path."""
+        return Path(self.cache_dir).expanduser()
+
+
+_TRUTH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+def _from_environment() -> Config:
+    values: dict[str, Any] = {}
+    for field in fields(Config):
+        name = f"GRAPHWEFT_{field.name.upper()}"
+        text = os.environ.get(name)
+        if text is None:
+            continue
+        try:
+            kind = type(field.default)
+            values[field.name] = _TRUTH[text.lower()] if kind is bool else kind(text)
+        except (KeyError, ValueError):
+            raise ConfigError(f"{name}: expected {type(field.default).__name__}, got {text!r}") from None
+    return Config(**values)
+
+
+_current: contextvars.ContextVar[Config] = contextvars.ContextVar("graphweft_config", default=_from_environment())
+
+
+def current() -> Config:
+    """The configuration in force here."""
+    return _current.get()
+
+
+@contextlib.contextmanager
+def config(**changes: Any) -> Iterator[Config]:
+    """Configuration with ``changes`` for the duration of the block.
+
+    Raises: ConfigError for an unknown field or a value out of range.
+
+    Example:
+        >>> with config(opt_level=0) as active:
+        ...     active.opt_level
+        0
+    """
+    unknown = set(changes) - {field.name for field in fields(Config)}
+    if unknown:
+        raise ConfigError(f"config: expected fields of Config, got {', '.join(sorted(unknown))}")
+    token = _current.set(replace(_current.get(), **changes))
+    try:
+        yield _current.get()
+    finally:
+        _current.reset(token)

@@ -1,0 +1,57 @@
+"""The exception tree. Every message is one line: what was expected, what came.
+
+Comes in: a failed check anywhere. Goes out: one class per kind of failure, all under :class:`GraphWeftError`; those that a
+caller of plain Python would expect as ``ValueError`` or ``IndexError`` are those too.
+"""
+
+
+class GraphWeftError(Exception):
+    """Base of all errors that GraphWeft raises itself."""
+
+
+class ShapeError(GraphWeftError, ValueError):
+    """An array has the wrong shape, width or number of rows."""
+
+
+class DtypeError(GraphWeftError, TypeError):
+    """An array has an element type that the operation does not take."""
+
+
+class IndexRangeError(GraphWeftError, IndexError):
+    """An id lies outside the range it indexes."""
+
+
+class GraphError(GraphWeftError, ValueError):
+    """A graph's parts contradict each other."""
+
+
+class DataError(GraphWeftError, ValueError):
+    """A file or folder is not what it claims to be."""
+
+
+class DownloadError(GraphWeftError, OSError):
+    """A dataset could not be fetched."""
+
+
+class ConfigError(GraphWeftError, ValueError):
+    """An option has a value it cannot take."""
+
+
+class IRError(GraphWeftError, ValueError):
+    """A program breaks a rule of the intermediate representation."""
+
+
+class PassError(GraphWeftError, RuntimeError):
+    """A pass produced a program that does not verify; names the pass and those before it."""
+
+
+class NativeError(GraphWeftError, RuntimeError):
+    """The native core reported a failure that is not the caller's."""
+
+
+class CheckpointError(GraphWeftError, ValueError):
+    """A checkpoint is damaged or belongs to another run."""
+
+
+class FallbackWarning(UserWarning):
+    """Something runs on the reference executor because it could not be compiled."""

@@ -1,0 +1,114 @@
+"""The native core: a shared library with a plain C ABI, loaded by ctypes.
+
+Comes in: addresses and sizes. Goes out: typed callables that raise :mod:`graphweft._errors` classes. Called by every layer
+that owns a kernel. torch is imported first so that its OpenMP runtime is the one the core binds to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphweft._errors import GraphWeftError, IndexRangeError, NativeError, ShapeError
+
+LEVELS = ("portable", "avx2", "avx512")
+_LIB_DIR = Path(__file__).parent / "lib"
+
+
+class _BadArgument(ShapeError):
+    """A size or pointer the core refuses."""
+
+
+_ERRORS: dict[int, type[Exception]] = {1: _BadArgument, 2: IndexRangeError, 3: MemoryError, 4: OSError, 5: NativeError}
+
+
+class Adjacency(ctypes.Structure):
+    """``gw_adjacency`` of abi.h."""
+
+    _fields_ = (
+        ("num_rows", ctypes.c_int64),
+        ("num_cols", ctypes.c_int64),
+        ("num_edges", ctypes.c_int64),
+        ("indptr", ctypes.c_void_p),
+        ("indices", ctypes.c_void_p),
+        ("edge_ids", ctypes.c_void_p),
+        ("wide", ctypes.c_int32),
+    )
+
+
+class Epilogue(ctypes.Structure):
+    """``gw_epilogue_f32`` of abi.h."""
+
+    _fields_ = (
+        ("row_scale", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("addend", ctypes.c_void_p),
+        ("ld_addend", ctypes.c_int64),
+        ("relu", ctypes.c_int32),
+        ("mask", ctypes.c_void_p),
+        ("ld_mask", ctypes.c_int64),
+        ("col_sum", ctypes.c_void_p),
+        ("post_scale", ctypes.c_void_p),
+    )
+
+
+def _open(level: str) -> ctypes.CDLL:
+    path = _LIB_DIR / f"libgraphweft_{level}.so"
+    try:
+        return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
+    except OSError as failure:
+        raise NativeError(f"native core: cannot load {path} ({failure}); reinstall graphweft") from failure
+
+
+def _load() -> tuple[ctypes.CDLL, str]:
+    _ = torch.get_num_threads()  # torch, and with it libgomp, is mapped before the core is
+    portable = _open("portable")
+    best: int = portable.gw_cpu_level()
+    wanted = os.environ.get("GRAPHWEFT_CPU_LEVEL", LEVELS[best])
+    if wanted not in LEVELS or LEVELS.index(wanted) > best:
+        raise NativeError(
+            f"GRAPHWEFT_CPU_LEVEL: expected one of {', '.join(LEVELS[: best + 1])} on this CPU, got {wanted!r}"
+        )
+    return (portable if wanted == "portable" else _open(wanted)), wanted
+
+
+_lib, LEVEL = _load()
+_lib.gw_last_error.restype = ctypes.c_char_p
+
+
+def last_error() -> str:
+    """The message of this thread's last failed call."""
+    text: bytes = _lib.gw_last_error()
+    return text.decode(errors="replace")
+
+
+def declare(name: str, *argtypes: Any) -> Callable[..., None]:
+    """The entry point ``name`` as a callable that raises on a non-zero status.
+
+    Pointers are passed as ``tensor.data_ptr()`` integers or None (``ctypes.c_void_p``); structures as
+    ``ctypes.byref``. ctypes releases the interpreter lock for the call.
+    """
+    function = getattr(_lib, name)
+    function.argtypes = argtypes
+    function.restype = ctypes.c_int
+
+    def call(*args: Any) -> None:
+        status = function(*args)
+        if status:
+            raise _ERRORS.get(status, NativeError)(last_error())
+
+    call.__name__ = name
+    return call
+
+
+def pointer(tensor: torch.Tensor | None) -> int | None:
+    """Address of a tensor's first element; None stays null."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+__all__ = ["LEVEL", "LEVELS", "Adjacency", "Epilogue", "GraphWeftError", "declare", "last_error", "pointer"]
