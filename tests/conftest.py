@@ -1,0 +1,27 @@
+"""Fixtures that every folder of tests uses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout that these tests belong to."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real datasets beside the checkout; GRAPHWEFT_SHARED_DATA names another."""
+    named = os.environ.get("GRAPHWEFT_SHARED_DATA")
+    places = [Path(named)] if named else [ROOT.parent / "shared" / "data", ROOT.parent.parent / "shared" / "data"]
+    for place in places:
+        if place.is_dir():
+            return place
+    pytest.skip(f"no real datasets: {places[0]} is no folder; set GRAPHWEFT_SHARED_DATA")
