@@ -5,6 +5,10 @@
 #include <cstdint>
 #include <cstring>
 
+#if defined(__AVX2__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
 namespace gw {
 
 #if defined(__AVX512F__)
@@ -26,11 +30,41 @@ struct simd {
   static inline vec splat(T v) { return vec{} + v; }
   // The first n lanes of p; the rest are zero and their memory is not touched.
   static inline vec load_part(const T* p, int n) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "masked loads exist for 4 and 8 byte lanes");
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) return vec(_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1u), p));
+    if constexpr (sizeof(T) == 8) return vec(_mm512_maskz_loadu_pd(__mmask8((1u << n) - 1u), p));
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) return vec(_mm256_maskload_ps(reinterpret_cast<const float*>(p), lane_mask(n)));
+    if constexpr (sizeof(T) == 8) return vec(_mm256_maskload_pd(reinterpret_cast<const double*>(p), lane_mask(n)));
+#else
     vec v{};
-    std::memcpy(&v, p, sizeof(T) * size_t(n));
+    for (int lane = 0; lane < lanes; ++lane)
+      if (lane < n) v[lane] = p[lane];
     return v;
+#endif
   }
-  static inline void store_part(T* p, vec v, int n) { std::memcpy(p, &v, sizeof(T) * size_t(n)); }
+  static inline void store_part(T* p, vec v, int n) {
+#if defined(__AVX512F__)
+    if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1u), __m512(v));
+    if constexpr (sizeof(T) == 8) _mm512_mask_storeu_pd(p, __mmask8((1u << n) - 1u), __m512d(v));
+#elif defined(__AVX2__)
+    if constexpr (sizeof(T) == 4) _mm256_maskstore_ps(reinterpret_cast<float*>(p), lane_mask(n), __m256(v));
+    if constexpr (sizeof(T) == 8) _mm256_maskstore_pd(reinterpret_cast<double*>(p), lane_mask(n), __m256d(v));
+#else
+    for (int lane = 0; lane < lanes; ++lane)
+      if (lane < n) p[lane] = v[lane];
+#endif
+  }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+ private:
+  // All ones in the first n lanes.
+  static inline __m256i lane_mask(int n) {
+    static constexpr int32_t window[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(window + 8 - n * int(sizeof(T) / 4)));
+  }
+#endif
 };
 
 using vf = simd<float>;

@@ -1,0 +1,95 @@
+"""What is done to a finished output row before it is stored: the stages shared by the sparse and the dense products.
+
+Comes in: tensors, one per stage. Goes out: the native structure that a kernel reads. Called by the launchers of
+:mod:`graphweft.runtime.sparse` and :mod:`graphweft.runtime.dense`, filled by compiled programs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from graphweft import _native
+from graphweft._errors import DtypeError, ShapeError
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """Stages applied to row i of a product, in this order; None or False leaves a stage out.
+
+    Attributes:
+        row_scale: (n,) float32, ``t *= row_scale[i]``.
+        bias: (f,) float32, ``t += bias``.
+        addend: (n, f) float32 with contiguous rows, ``t += addend[i]``.
+        relu: ``t = max(t, 0)``; NaN stays NaN.
+        mask: (n, f) float32 with contiguous rows, ``t = where(mask[i] > 0, t, 0)``.
+        col_sum: (f,) float32 **output**: column sums of t as it is after the mask.
+        post_scale: (n,) float32, ``t *= post_scale[i]``.
+
+    Example:
+        >>> Epilogue(bias=torch.zeros(3), relu=True).reference(torch.tensor([[-1.0, 0.0, 2.0]]))
+        tensor([[0., 0., 2.]])
+    """
+
+    row_scale: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    addend: torch.Tensor | None = None
+    relu: bool = False
+    mask: torch.Tensor | None = None
+    col_sum: torch.Tensor | None = None
+    post_scale: torch.Tensor | None = None
+
+    def native(self) -> _native.Epilogue:
+        """The structure a kernel reads. It holds addresses only: this object must outlive the call."""
+        row_scale, bias, addend, mask = self.row_scale, self.bias, self.addend, self.mask
+        col_sum, post_scale = self.col_sum, self.post_scale
+        return _native.Epilogue(
+            None if row_scale is None else row_scale.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            None if addend is None else addend.data_ptr(),
+            0 if addend is None else addend.stride(0),
+            self.relu,
+            None if mask is None else mask.data_ptr(),
+            0 if mask is None else mask.stride(0),
+            None if col_sum is None else col_sum.data_ptr(),
+            None if post_scale is None else post_scale.data_ptr(),
+        )
+
+    def reference(self, t: torch.Tensor) -> torch.Tensor:
+        """The same stages in plain torch on a whole (n, f) matrix, in its dtype; ``col_sum`` is not written."""
+        if self.row_scale is not None:
+            t = t * self.row_scale.to(t.dtype)[:, None]
+        if self.bias is not None:
+            t = t + self.bias.to(t.dtype)
+        if self.addend is not None:
+            t = t + self.addend.to(t.dtype)
+        if self.relu:
+            t = torch.relu(t)
+        if self.mask is not None:
+            t = torch.where(self.mask > 0, t, torch.zeros((), dtype=t.dtype))
+        if self.post_scale is not None:
+            t = t * self.post_scale.to(t.dtype)[:, None]
+        return t
+
+    def check(self, who: str, rows: int, width: int) -> None:
+        """Every tensor has the shape its stage needs for a (rows, width) product.
+
+        Raises: ShapeError or DtypeError naming the stage.
+        """
+        stages = (
+            ("row_scale", self.row_scale, (rows,)),
+            ("bias", self.bias, (width,)),
+            ("addend", self.addend, (rows, width)),
+            ("mask", self.mask, (rows, width)),
+            ("col_sum", self.col_sum, (width,)),
+            ("post_scale", self.post_scale, (rows,)),
+        )
+        for name, tensor, shape in stages:
+            if tensor is None:
+                continue
+            if tensor.dtype != torch.float32:
+                raise DtypeError(f"{who}: expected {name} of dtype torch.float32, got {tensor.dtype}")
+            if tensor.shape != shape or (tensor.numel() > 0 and shape[-1] > 1 and tensor.stride(-1) != 1):
+                layout = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
+                raise ShapeError(f"{who}: expected {name} of shape {shape} with contiguous rows, got {layout}")
