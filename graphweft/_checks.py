@@ -1,7 +1,7 @@
 """Checks of shapes, dtypes and ids with one wording: ``<who>: expected <what>, got <what>``.
 
-Comes in: user input. Goes out: nothing, or one clear error. Diagnosis (finding the offending position) runs only after a
-cheap test failed.
+Comes in: user input. Goes out: nothing, or one clear error. Diagnosis (finding the offending position) runs only
+after a cheap test failed.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -62,14 +62,15 @@ def _from_environment() -> Config:
         if text is None:
             continue
         try:
-            kind = type(field.default)
+            kind: Callable[[str], Any] = type(field.default)
             values[field.name] = _TRUTH[text.lower()] if kind is bool else kind(text)
         except (KeyError, ValueError):
             raise ConfigError(f"{name}: expected {type(field.default).__name__}, got {text!r}") from None
     return Config(**values)
 
 
-_current: contextvars.ContextVar[Config] = contextvars.ContextVar("graphweft_config", default=_from_environment())
+_INITIAL = _from_environment()
+_current: contextvars.ContextVar[Config] = contextvars.ContextVar("graphweft_config", default=_INITIAL)
 
 
 def current() -> Config:

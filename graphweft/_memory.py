@@ -1,7 +1,8 @@
 """Buffers that are reused: a pool of huge-page memory behind ordinary torch tensors.
 
 Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called by
-the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new pages.
+the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
+pages.
 """
 
 from __future__ import annotations

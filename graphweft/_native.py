@@ -1,7 +1,7 @@
 """The native core: a shared library with a plain C ABI, loaded by ctypes.
 
-Comes in: addresses and sizes. Goes out: typed callables that raise :mod:`graphweft._errors` classes. Called by every layer
-that owns a kernel. torch is imported first so that its OpenMP runtime is the one the core binds to.
+Comes in: addresses and sizes. Goes out: typed callables that raise :mod:`graphweft._errors` classes. Called by every
+layer that owns a kernel. torch is imported first so that its OpenMP runtime is the one the core binds to.
 """
 
 from __future__ import annotations

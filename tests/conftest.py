@@ -1,4 +1,4 @@
-"""Fixtures that every folder of tests uses."""
+"""Fixtures that every folder of tests uses, and what child processes of tests inherit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure() -> None:
+    """Child processes import the package that the tests import: never one that merely lies in their working folder."""
+    os.environ["PYTHONSAFEPATH"] = "1"
+    if "PYTHONPATH" in os.environ:
+        parts = os.environ["PYTHONPATH"].split(os.pathsep)
+        os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
 
 
 @pytest.fixture(scope="session")

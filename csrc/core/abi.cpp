@@ -1,9 +1,9 @@
 // The error slot and the library's own facts.
 #include "graphweft/abi.h"
 
-#include <omp.h>
-
 #include <string>
+
+#include "graphweft/parallel.h"
 
 namespace gw {
 namespace {
@@ -35,5 +35,5 @@ GW_API int gw_cpu_level(void) {
 }
 
 GW_API const char* gw_level(void) { return GW_LEVEL; }
-GW_API int gw_max_threads(void) { return omp_get_max_threads(); }
+GW_API int gw_max_threads(void) { return gw::num_threads(); }
 }

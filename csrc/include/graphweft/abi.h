@@ -20,20 +20,20 @@ struct gw_adjacency {
   int64_t num_rows;
   int64_t num_cols;
   int64_t num_edges;
-  const int64_t* indptr;   // [num_rows + 1]
-  const void* indices;     // [num_edges] int32 or int64 (wide)
-  const void* edge_ids;    // [num_edges], as wide as indices; null: position p is edge p
-  int32_t wide;            // 1: indices and edge_ids are int64
+  const int64_t* indptr;  // [num_rows + 1]
+  const void* indices;    // [num_edges] int32 or int64 (wide)
+  const void* edge_ids;   // [num_edges], as wide as indices; null: position p is edge p
+  int32_t wide;           // 1: indices and edge_ids are int64
 };
 
 // What is done to a finished output row before its one store, in this order. Null or 0: that stage is skipped.
 struct gw_epilogue_f32 {
-  const float* row_scale;   // [n]      t *= row_scale[i]
-  const float* bias;        // [f]      t += bias[k]
-  const float* addend;      // [n, f]   t += addend[i, k]
-  int64_t ld_addend;        //          elements between rows
-  int32_t relu;             //          t = max(t, 0), NaN stays NaN
-  const float* mask;        // [n, f]   t = mask[i, k] > 0 ? t : 0
+  const float* row_scale;  // [n]      t *= row_scale[i]
+  const float* bias;       // [f]      t += bias[k]
+  const float* addend;     // [n, f]   t += addend[i, k]
+  int64_t ld_addend;       //          elements between rows
+  int32_t relu;            //          t = max(t, 0), NaN stays NaN
+  const float* mask;       // [n, f]   t = mask[i, k] > 0 ? t : 0
   int64_t ld_mask;
   float* col_sum;           // [f] out  column sums of t as it is here, in a fixed order for any thread count
   const float* post_scale;  // [n]      t *= post_scale[i]

@@ -3,14 +3,52 @@
 // Chunk boundaries depend on the data only, never on the number of threads, so that any reduction over chunks taken in
 // chunk order gives the same bits on any machine with the same instruction set. OpenMP is shared with the host process
 // (torch.set_num_threads governs both).
+//
+// GW_THREADS_STD puts std::thread in OpenMP's place: ThreadSanitizer sees every synchronisation of that, but not
+// libgomp's.
 #pragma once
 
 #include <cstdint>
 #include <exception>
 
+#if defined(GW_THREADS_STD)
+#include <atomic>
+#include <mutex>
+#include <thread>
+#include <vector>
+#else
 #include <omp.h>
+#endif
 
 namespace gw {
+
+#if defined(GW_THREADS_STD)
+
+inline int num_threads() { return 4; }
+
+template <class Body>
+void parallel_chunks(int64_t num_chunks, Body&& body) {
+  std::atomic<int64_t> next{0};
+  std::mutex lock;
+  std::exception_ptr failure = nullptr;
+  const auto work = [&] {
+    for (int64_t chunk = next++; chunk < num_chunks; chunk = next++) {
+      try {
+        body(chunk);
+      } catch (...) {
+        const std::lock_guard<std::mutex> held(lock);
+        if (!failure) failure = std::current_exception();
+      }
+    }
+  };
+  std::vector<std::thread> team;
+  for (int i = 1; i < num_threads() && i < num_chunks; ++i) team.emplace_back(work);
+  work();
+  for (std::thread& member : team) member.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+#else
 
 inline int num_threads() { return omp_get_max_threads(); }
 
@@ -33,6 +71,8 @@ void parallel_chunks(int64_t num_chunks, Body&& body) {
   }
   if (failure) std::rethrow_exception(failure);
 }
+
+#endif  // GW_THREADS_STD
 
 // Calls body(begin, end) over [0, n) in chunks of `grain`.
 template <class Body>

@@ -35,6 +35,8 @@ inline uint64_t random_u64(uint64_t seed, uint64_t stream, uint64_t index) {
 inline double to_unit(uint64_t bits) { return double(bits >> 11) * 0x1.0p-53; }
 
 // An integer in [0, n), n > 0, by multiplication (bias below n / 2^64).
-inline uint64_t to_below(uint64_t bits, uint64_t n) { return uint64_t((static_cast<unsigned __int128>(bits) * n) >> 64); }
+inline uint64_t to_below(uint64_t bits, uint64_t n) {
+  return uint64_t((static_cast<unsigned __int128>(bits) * n) >> 64);
+}
 
 }  // namespace gw

@@ -1,0 +1,102 @@
+// The error slot, large pages, parallel loops, random numbers.
+#include <atomic>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "graphweft/abi.h"
+#include "graphweft/parallel.h"
+#include "graphweft/rng.h"
+
+extern "C" {
+int gw_pages_map(int64_t bytes, void** out);
+int gw_pages_unmap(void* pages, int64_t bytes);
+}
+
+namespace {
+constexpr int64_t page = int64_t{1} << 21;
+}
+
+TEST(pages_are_aligned_zeroed_and_writable) {
+  void* pages = nullptr;
+  CHECK(gw_pages_map(3 * page, &pages) == 0);
+  CHECK(reinterpret_cast<uintptr_t>(pages) % uintptr_t(page) == 0);
+  auto* bytes = static_cast<unsigned char*>(pages);
+  CHECK(bytes[0] == 0 && bytes[3 * page - 1] == 0);
+  bytes[3 * page - 1] = 7;
+  CHECK(gw_pages_unmap(pages, 3 * page) == 0);
+}
+
+TEST(pages_refuse_odd_sizes_with_one_line) {
+  void* pages = nullptr;
+  for (const int64_t bytes : {int64_t{0}, int64_t{-1}, int64_t{4096}, page + 1, INT64_MIN}) {
+    CHECK(gw_pages_map(bytes, &pages) == gw::bad_argument);
+    CHECK(std::string(gw_last_error()).find("2 MiB") != std::string::npos);
+  }
+  CHECK(gw_pages_map((INT64_MAX / page) * page, &pages) == gw::out_of_memory);
+}
+
+TEST(every_chunk_runs_once) {
+  for (const int64_t chunks : {0, 1, 2, 7, 1000}) {
+    std::vector<int> runs(size_t(chunks), 0);
+    gw::parallel_chunks(chunks, [&](int64_t chunk) { ++runs[size_t(chunk)]; });
+    for (const int count : runs) CHECK(count == 1);
+  }
+}
+
+TEST(ranges_cover_everything_in_order_of_chunks) {
+  for (const int64_t n : {0, 1, 63, 64, 65, 1000}) {
+    std::vector<int> seen(size_t(n), 0);
+    gw::parallel_ranges(n, 64, [&](int64_t begin, int64_t end) {
+      CHECK(begin % 64 == 0 && begin < end && end <= n);
+      for (int64_t i = begin; i < end; ++i) ++seen[size_t(i)];
+    });
+    for (const int count : seen) CHECK(count == 1);
+  }
+}
+
+TEST(an_exception_leaves_a_parallel_loop) {
+  std::atomic<int> ran{0};
+  const int status = gw::guarded([&] {
+    gw::parallel_chunks(50, [&](int64_t chunk) {
+      ++ran;
+      if (chunk % 10 == 3) throw gw::error(gw::out_of_range, "chunk is bad");
+    });
+  });
+  CHECK(status == gw::out_of_range);
+  CHECK(std::string(gw_last_error()) == "chunk is bad");
+  CHECK(ran > 0);
+}
+
+TEST(errors_belong_to_their_thread) {
+  CHECK(gw::guarded([] { gw::require(false, "mine"); }) == gw::bad_argument);
+  std::string other;
+  std::thread([&] {
+    (void)gw::guarded([] { throw std::runtime_error("theirs"); });
+    other = gw_last_error();
+  }).join();
+  CHECK(std::string(gw_last_error()) == "mine");
+  CHECK(other == "theirs");
+}
+
+TEST(sizes_that_overflow_are_refused) {
+  CHECK(gw::guarded([] { (void)gw::checked_mul(INT64_MAX / 2, 3); }) == gw::bad_argument);
+  CHECK(gw::guarded([] { (void)gw::checked_mul(INT64_MIN, -1); }) == gw::bad_argument);
+  CHECK(gw::checked_mul(-4, 5) == -20);
+}
+
+// Known answers of Philox 4x32-10 from the authors' Random123 distribution.
+TEST(philox_gives_the_published_answers) {
+  const gw::u32x4 zeros = gw::philox4x32({0, 0, 0, 0}, 0, 0);
+  CHECK(zeros == (gw::u32x4{0x6627e8d5u, 0xe169c58du, 0xbc57ac4cu, 0x9b00dbd8u}));
+  const uint32_t f = 0xffffffffu;
+  CHECK(gw::philox4x32({f, f, f, f}, f, f) == (gw::u32x4{0x408f276du, 0x41c83b0eu, 0xa20bc7c6u, 0x6d5451fdu}));
+}
+
+TEST(draws_stay_in_range) {
+  CHECK(gw::to_unit(UINT64_MAX) < 1.0 && gw::to_unit(0) == 0.0);
+  CHECK(gw::to_below(UINT64_MAX, 7) == 6 && gw::to_below(0, 7) == 0 && gw::to_below(UINT64_MAX, 1) == 0);
+}

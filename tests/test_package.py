@@ -1,0 +1,135 @@
+"""The package as a user gets it: libraries mapped, headers, examples in docstrings, pins, the README's lines."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import importlib.metadata
+import json
+import pkgutil
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+import graphweft
+from graphweft import _native
+
+PACKAGE = Path(graphweft.__file__).parent
+MODULES = ["graphweft", *(found.name for found in pkgutil.walk_packages([str(PACKAGE)], "graphweft."))]
+
+
+def _distribution_name(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_native_core_is_beside_the_package() -> None:
+    found = sorted(path.name for path in (PACKAGE / "lib").iterdir())
+    assert "libgraphweft_portable.so" in found
+    assert f"libgraphweft_{_native.LEVEL}.so" in found
+
+
+def test_one_openmp_runtime_is_mapped() -> None:
+    code = """
+import json
+import graphweft
+from graphweft import _memory, _native
+block = _memory.empty((1 << 20,))
+block.zero_()
+with open("/proc/self/maps") as maps:
+    files = {line.split(maxsplit=5)[5].strip() for line in maps if len(line.split(maxsplit=5)) == 6}
+print(json.dumps(sorted({f for f in files if "omp" in f.rsplit("/", 1)[-1] and ".so" in f})))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    mapped = json.loads(done.stdout)
+    assert len(mapped) == 1, mapped
+
+
+def test_native_sources_include_neither_torch_nor_python(root: Path) -> None:
+    sources = [*root.glob("csrc/**/*.h"), *root.glob("csrc/**/*.cpp")]
+    assert sources
+    bad = re.compile(r'#\s*include\s*[<"](torch|ATen|c10|Python\.h|pybind11|nanobind)', re.MULTILINE)
+    assert [str(path) for path in sources if bad.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_native_headers_ship_with_the_package(root: Path) -> None:
+    written = {path.name for path in (root / "csrc/include/graphweft").glob("*.h")}
+    shipped = {path.name for path in (PACKAGE / "include/graphweft").glob("*.h")}
+    assert shipped == written
+
+
+@pytest.mark.parametrize("level", ["sse9", "AVX2", ""])
+def test_an_unknown_level_is_refused_in_one_line(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_CPU_LEVEL", level)
+    done = subprocess.run(
+        [sys.executable, "-c", "import graphweft._native"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith(
+        "graphweft._errors.NativeError: GRAPHWEFT_CPU_LEVEL: expected one of portable"
+    )
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_examples_in_docstrings_hold(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module), optionflags=doctest.ELLIPSIS)
+    assert result.failed == 0
+
+
+def test_every_dependency_is_pinned(root: Path) -> None:
+    """What the dev extra pulls in, all the way down, stands in constraints.txt with its version."""
+    text = (root / "constraints.txt").read_text(encoding="utf-8")
+    pins = dict(line.split("==") for line in text.splitlines() if line and not line.startswith("#"))
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].values()
+    asked = [*project["project"]["dependencies"], *project["build-system"]["requires"], *(r for e in extras for r in e)]
+    missing: set[str] = set()
+    seen: set[str] = set()
+
+    def visit(requirements: list[str], wanted: set[str]) -> None:
+        for requirement in map(Requirement, requirements):
+            name = _distribution_name(requirement.name)
+            marker = requirement.marker
+            if marker and not any(marker.evaluate({"extra": extra}) for extra in {"", *wanted}):
+                continue
+            if name == "graphweft" or name in seen:
+                continue
+            seen.add(name)
+            if name not in pins:
+                missing.add(name)
+            try:
+                visit(importlib.metadata.requires(name) or [], set(requirement.extras))
+            except importlib.metadata.PackageNotFoundError:
+                continue
+
+    visit(asked, set())
+    if importlib.metadata.version("torch").split("+")[0] != pins["torch"]:
+        pytest.skip("another torch than the pinned one is installed: its dependencies are not those of the pins")
+    assert not missing
+    assert next(iter(pins)) == "torch"
+
+
+def _shell_blocks(root: Path) -> list[str]:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    return [block.strip() for block in re.findall(r"^```sh\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)]
+
+
+def test_the_readme_starts_with_its_two_lines(root: Path) -> None:
+    train, tests = _shell_blocks(root)[:2]
+    assert "\n" not in train and "\n" not in tests
+    for line in (train, tests):
+        assert line.startswith("python3 -m venv .venv && .venv/bin/pip install")
+        assert "-c constraints.txt" in shlex.join(shlex.split(line))
+    assert ".venv/bin/graphweft train" in train
+    assert tests.endswith(".venv/bin/pytest")
+
+
+def test_the_gate_can_be_run(root: Path) -> None:
+    gate = root / ".ci" / "run"
+    assert gate.stat().st_mode & 0o111
+    assert subprocess.run(["bash", "-n", str(gate)], check=False).returncode == 0
