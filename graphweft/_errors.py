@@ -1,7 +1,7 @@
 """The exception tree. Every message is one line: what was expected, what came.
 
-Comes in: a failed check anywhere. Goes out: one class per kind of failure, all under :class:`GraphWeftError`; those that
-a caller of plain Python would expect as ``ValueError`` or ``IndexError`` are those too.
+Comes in: a failed check anywhere. Goes out: one class per kind of failure, all under :class:`GraphWeftError`; those
+that a caller of plain Python would expect as ``ValueError`` or ``IndexError`` are those too.
 """
 
 
