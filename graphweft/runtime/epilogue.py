@@ -6,7 +6,7 @@ Comes in: tensors, one per stage. Goes out: the native structure that a kernel r
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -72,6 +72,13 @@ class Epilogue:
             t = t * self.post_scale.to(t.dtype)[:, None]
         return t
 
+    def apply_(self, t: torch.Tensor) -> torch.Tensor:
+        """The stages as torch operations, in place on a finished product of a dtype that has no fused epilogue."""
+        before = replace(self, post_scale=None).reference(t)
+        if self.col_sum is not None:
+            torch.sum(before, 0, dtype=self.col_sum.dtype, out=self.col_sum)
+        return t.copy_(Epilogue(post_scale=self.post_scale).reference(before))
+
     def check(self, who: str, rows: int, width: int) -> None:
         """Every tensor has the shape its stage needs for a (rows, width) product.
 
@@ -88,8 +95,8 @@ class Epilogue:
         for name, tensor, shape in stages:
             if tensor is None:
                 continue
-            if tensor.dtype != torch.float32:
+            if tensor.dtype is not torch.float32:
                 raise DtypeError(f"{who}: expected {name} of dtype torch.float32, got {tensor.dtype}")
-            if tensor.shape != shape or (tensor.numel() > 0 and shape[-1] > 1 and tensor.stride(-1) != 1):
+            if tensor.shape != shape or (tensor.stride(-1) != 1 and shape[-1] > 1):
                 layout = f"shape {tuple(tensor.shape)}, strides {tensor.stride()}"
                 raise ShapeError(f"{who}: expected {name} of shape {shape} with contiguous rows, got {layout}")

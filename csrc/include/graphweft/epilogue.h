@@ -5,33 +5,17 @@
 #include <vector>
 
 #include "graphweft/abi.h"
-#include "graphweft/simd.h"
+#include "graphweft/element.h"
 
 namespace gw {
-
-// V vectors of one row. `tail`: how many lanes of the last vector lie in the row; ignored when Full (all of them do).
-template <int V, bool Full>
-struct tile_io {
-  static inline void load(const float* p, int tail, vf::vec (&t)[V]) {
-    for (int v = 0; v < V - 1; ++v) t[v] = vf::load(p + v * vf::lanes);
-    t[V - 1] = Full ? vf::load(p + (V - 1) * vf::lanes) : vf::load_part(p + (V - 1) * vf::lanes, tail);
-  }
-  static inline void store(float* p, int tail, const vf::vec (&t)[V]) {
-    for (int v = 0; v < V - 1; ++v) vf::store(p + v * vf::lanes, t[v]);
-    if constexpr (Full)
-      vf::store(p + (V - 1) * vf::lanes, t[V - 1]);
-    else
-      vf::store_part(p + (V - 1) * vf::lanes, t[V - 1], tail);
-  }
-};
 
 // Applies the stages to columns [col, col + V vectors) of row `row`. `col_sum` is the partial-sum row of the caller's
 // chunk (column 0), or null. Nothing beyond the row's `tail` lanes is read or written.
 template <int V, bool Full>
 __attribute__((always_inline)) inline void apply_epilogue(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, float* col_sum,
-                           vf::vec (&t)[V]) {
-  using io = tile_io<V, Full>;
-  vf::vec other[V];
+                           f32::vec (&t)[V]) {
+  using io = tile_io<f32, V, Full>;
+  f32::vec other[V];
   if (stages.row_scale) {
     for (int v = 0; v < V; ++v) t[v] *= stages.row_scale[row];
   }
@@ -44,11 +28,11 @@ __attribute__((always_inline)) inline void apply_epilogue(const gw_epilogue_f32&
     for (int v = 0; v < V; ++v) t[v] += other[v];
   }
   if (stages.relu) {
-    for (int v = 0; v < V; ++v) t[v] = t[v] < 0.0f ? vf::vec{} : t[v];  // NaN compares false and stays
+    for (int v = 0; v < V; ++v) t[v] = t[v] < 0.0f ? f32::vec{} : t[v];  // NaN compares false and stays
   }
   if (stages.mask) {
     io::load(stages.mask + row * stages.ld_mask + col, tail, other);
-    for (int v = 0; v < V; ++v) t[v] = other[v] > 0.0f ? t[v] : vf::vec{};
+    for (int v = 0; v < V; ++v) t[v] = other[v] > 0.0f ? t[v] : f32::vec{};
   }
   if (col_sum) {
     io::load(col_sum + col, tail, other);

@@ -1,0 +1,100 @@
+// Row reductions: for every row of an adjacency and every tile of the feature columns, gather the row's edges into
+// registers, then finish the row with one store. What is gathered and how a row is finished is an operation `Op`:
+//
+//   using element = f32 | f64 | bf16;
+//   static constexpr int max_vectors;            widest tile it wants, in vectors
+//   struct scratch;                              per-piece state, made by open(piece)
+//   template <int V, bool Full> struct tile;     registers of one row and tile: tile(op, scratch, col, tail), with
+//     void clear();                              before the first edge
+//     void gather(row, begin, end);              edges [begin, end) of the row, in order
+//     void save(slot), merge(slot);              partial result of a cut row
+//     void finish(row);                          scale, epilogue, store
+//
+// Rows are shared out in balanced pieces; a cut row's parts meet in slots that are merged in piece order, so the result
+// does not depend on the number of threads.
+#pragma once
+
+#include "graphweft/balance.h"
+#include "graphweft/element.h"
+
+namespace gw {
+
+template <class Op, int V, bool Full>
+void reduce_piece(const Op& op, typename Op::scratch& scratch, const int64_t* indptr, const piece& p, int64_t col,
+                  int tail) {
+  typename Op::template tile<V, Full> t(op, scratch, col, tail);
+  if (p.head_slot >= 0) {
+    t.clear();
+    t.gather(p.row_begin - 1, p.edge_begin, indptr[p.row_begin]);
+    t.save(p.head_slot);
+  }
+  for (int64_t row = p.row_begin; row < p.row_end; ++row) {
+    t.clear();
+    t.gather(row, indptr[row], indptr[row + 1]);
+    t.finish(row);
+  }
+  if (p.tail_slot >= 0) {
+    t.clear();
+    t.gather(p.row_end, std::max(p.edge_begin, indptr[p.row_end]), p.edge_end);
+    t.save(p.tail_slot);
+  }
+}
+
+template <class Op, int V, bool Full>
+void merge_cut_row(const Op& op, typename Op::scratch& scratch, const cut_row& cut, int64_t col, int tail) {
+  typename Op::template tile<V, Full> t(op, scratch, col, tail);
+  t.clear();
+  for (int64_t slot = cut.first_slot; slot < cut.last_slot; ++slot) t.merge(slot);
+  t.finish(cut.row);
+}
+
+// Calls visit(V, Full, col, tail) as integral constants for each tile of a row of `width` columns.
+template <int MaxVectors, int Lanes, class Visit>
+void for_each_tile(int64_t width, Visit&& visit) {
+  int64_t col = 0;
+  for (; col + MaxVectors * Lanes <= width; col += MaxVectors * Lanes)
+    visit(std::integral_constant<int, MaxVectors>{}, std::true_type{}, col, Lanes);
+  const int rest = int(width - col);
+  if (rest == 0) return;
+  const int vectors = (rest + Lanes - 1) / Lanes;
+  const int tail = rest - (vectors - 1) * Lanes;
+  const auto narrow = [&](auto v) {
+    if (vectors != decltype(v)::value) return;
+    if (tail == Lanes)
+      visit(v, std::true_type{}, col, tail);
+    else
+      visit(v, std::false_type{}, col, tail);
+  };
+  static_assert(MaxVectors == 4 || MaxVectors == 8, "tiles are 4 or 8 vectors wide");
+  narrow(std::integral_constant<int, 1>{});
+  narrow(std::integral_constant<int, 2>{});
+  narrow(std::integral_constant<int, 3>{});
+  narrow(std::integral_constant<int, 4>{});
+  if constexpr (MaxVectors == 8) {
+    narrow(std::integral_constant<int, 5>{});
+    narrow(std::integral_constant<int, 6>{});
+    narrow(std::integral_constant<int, 7>{});
+    narrow(std::integral_constant<int, 8>{});
+  }
+}
+
+template <class Op>
+void reduce_rows(Op& op, const gw_adjacency& adj, int64_t width, const balanced_pieces& shares) {
+  const auto& pieces = shares.pieces();
+  constexpr int lanes = Op::element::lanes;
+  parallel_chunks(int64_t(pieces.size()), [&](int64_t k) {
+    const piece& p = pieces[size_t(k)];
+    typename Op::scratch scratch = op.open(k, p);
+    for_each_tile<Op::max_vectors, lanes>(width, [&](auto v, auto full, int64_t col, int tail) {
+      reduce_piece<Op, decltype(v)::value, decltype(full)::value>(op, scratch, adj.indptr, p, col, tail);
+    });
+  });
+  if (shares.cut_rows().empty()) return;
+  typename Op::scratch scratch = op.open(int64_t(pieces.size()), piece{0, 0, 0, 0, -1, -1});
+  for (const cut_row& cut : shares.cut_rows())
+    for_each_tile<Op::max_vectors, lanes>(width, [&](auto v, auto full, int64_t col, int tail) {
+      merge_cut_row<Op, decltype(v)::value, decltype(full)::value>(op, scratch, cut, col, tail);
+    });
+}
+
+}  // namespace gw

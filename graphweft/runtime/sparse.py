@@ -1,0 +1,129 @@
+"""Launchers of the sparse kernels: torch tensors in, torch tensors out, over an :class:`Adjacency`.
+
+Comes in: an adjacency (rows are destinations), row-major matrices on the CPU. Goes out: new matrices, or ``out``. Called
+by compiled programs and by sparse features. Shapes are compared in one expression; what is wrong is found out only after
+that failed. Ids are not looked at: an Adjacency has checked its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Protocol
+
+import torch
+
+from graphweft import _native
+from graphweft._errors import DtypeError, GraphWeftError, ShapeError
+from graphweft._memory import empty
+from graphweft._native import declare
+from graphweft.runtime.epilogue import Epilogue
+
+_I32, _I64, _P, _F64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
+_ADJ, _EPILOGUE = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(_native.Epilogue)
+
+_spmm_f32 = declare("gw_spmm_f32", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _EPILOGUE, _I32, _P, _I64)
+_spmm = {
+    torch.float64: declare("gw_spmm_f64", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _I64),
+    torch.bfloat16: declare("gw_spmm_bf16", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _I64),
+}
+_WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
+_MEAN = {"sum": 0, "mean": 1}
+
+
+class Adjacency(Protocol):
+    """What the launchers read of a compressed adjacency."""
+
+    @property
+    def num_rows(self) -> int: ...  # noqa: D102
+    @property
+    def num_cols(self) -> int: ...  # noqa: D102
+    @property
+    def num_edges(self) -> int: ...  # noqa: D102
+    @property
+    def indices(self) -> torch.Tensor: ...  # noqa: D102
+    @property
+    def native(self) -> _native.Adjacency: ...  # noqa: D102
+
+
+def spmm(
+    adj: Adjacency,
+    x: torch.Tensor,
+    *,
+    reduce: str = "sum",
+    weight: torch.Tensor | None = None,
+    src_scale: torch.Tensor | None = None,
+    self_coef: float = 0.0,
+    epilogue: Epilogue | None = None,
+    out: torch.Tensor | None = None,
+    prefetch: int = -1,
+) -> torch.Tensor:
+    """``y[i] = epilogue(reduce_{e = (j -> i)} weight[e] * src_scale[j] * x[j] + self_coef * src_scale[i] * x[i])``.
+
+    Equal to ``epilogue(A @ x)`` with ``A[i, j] = sum of weight[e] * src_scale[j]`` over the edges j -> i; "mean" divides
+    the neighbours' sum by the row's number of edges. A row without edges gives 0 before self term and epilogue.
+
+    Shape: x (num_cols, f) float32, float64 or bfloat16 -> (num_rows, f). weight (num_edges,) by edge id, src_scale
+        (num_cols,): of x's dtype, float32 for bfloat16. Rows of x and out may be strided; sums of bfloat16 are float32.
+    Args:
+        prefetch: How many edges ahead rows of x are fetched; 0 never, -1 as the size of x asks for.
+    Raises: ShapeError, DtypeError.
+    """
+    width = x.size(-1)
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    if out is None:
+        out = empty((adj.num_rows, width), x.dtype)
+    try:
+        mean = _MEAN[reduce]
+        kind = _WEIGHT_DTYPE[x.dtype]
+    except KeyError:
+        raise _spmm_failure(adj, x, reduce, weight, src_scale, out) from None
+    if (
+        x.size(0) != adj.num_cols
+        or x.dim() != 2
+        or out.shape != (adj.num_rows, width)
+        or out.dtype != x.dtype
+        or (weight is not None and (weight.numel() != adj.num_edges or weight.dtype != kind or weight.stride(0) != 1))
+        or (src_scale is not None and (src_scale.numel() != adj.num_cols or src_scale.dtype != kind))
+        or (self_coef != 0.0 and adj.num_rows != adj.num_cols)
+    ):
+        raise _spmm_failure(adj, x, reduce, weight, src_scale, out)
+    if epilogue is not None:
+        epilogue.check("spmm", adj.num_rows, width)
+    weights = None if weight is None else weight.data_ptr()
+    scales = None if src_scale is None else src_scale.data_ptr()
+    source, target = (x.data_ptr(), x.stride(0), width), (prefetch, out.data_ptr(), out.stride(0))
+    if x.dtype == torch.float32:
+        stages = None if epilogue is None else epilogue.native()
+        _spmm_f32(adj.native, *source, weights, scales, self_coef, mean, stages, *target)
+        return out
+    _spmm[x.dtype](adj.native, *source, weights, scales, self_coef, mean, *target)
+    return out if epilogue is None else epilogue.apply_(out)
+
+
+def _spmm_failure(
+    adj: Adjacency,
+    x: torch.Tensor,
+    reduce: str,
+    weight: torch.Tensor | None,
+    src_scale: torch.Tensor | None,
+    out: torch.Tensor,
+) -> GraphWeftError:
+    """The error that tells what is wrong with a call of :func:`spmm`."""
+    if reduce not in _MEAN:
+        return ShapeError(f"spmm: expected reduce sum or mean, got {reduce!r}")
+    if x.dtype not in _WEIGHT_DTYPE:
+        return DtypeError(f"spmm: expected x of dtype float32, float64 or bfloat16, got {x.dtype}")
+    if x.dim() != 2 or x.size(0) != adj.num_cols:
+        return ShapeError(f"spmm: expected x of {adj.num_cols} rows, one per column, got shape {tuple(x.shape)}")
+    if out.dtype != x.dtype or out.shape != (adj.num_rows, x.size(1)):
+        expected = f"{x.dtype} of shape {(adj.num_rows, x.size(1))}"
+        return ShapeError(f"spmm: expected out as {expected}, got {out.dtype} of shape {tuple(out.shape)}")
+    for name, tensor, length in (("weight", weight, adj.num_edges), ("src_scale", src_scale, adj.num_cols)):
+        if tensor is not None and tensor.dtype != _WEIGHT_DTYPE[x.dtype]:
+            return DtypeError(f"spmm: expected {name} of dtype {_WEIGHT_DTYPE[x.dtype]}, got {tensor.dtype}")
+        if tensor is not None and (tensor.shape != (length,) or not tensor.is_contiguous()):
+            return ShapeError(
+                f"spmm: expected {name} of shape ({length},), contiguous, got shape {tuple(tensor.shape)}"
+            )
+    return ShapeError(f"spmm: expected a square adjacency for a self term, got {adj.num_rows} x {adj.num_cols}")
