@@ -1,0 +1,156 @@
+"""What happened epoch by epoch, in memory and as ``metrics.jsonl``.
+
+Comes in: one record an epoch. Goes out: columns for plots and summaries, lines of JSON, and tensors for a checkpoint.
+Called by the trainer. The checkpoint's copy is the truth: on a resume the file is written anew from it, which drops
+lines of epochs that are done again and whatever a dying process left half written.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from graphweft._errors import CheckpointError
+from graphweft.train.atomic import write_atomic
+
+Value = int | float | None
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One epoch; accuracies are fractions after its update, None where it was not evaluated or the split is empty.
+
+    Attributes:
+        epoch: Counts from 1.
+        loss: Training loss of the forward pass, before the update.
+        train_acc: On ``train_idx``; micro-F1 where nodes have several labels. Likewise the next two.
+        val_acc: On ``val_idx``.
+        test_acc: On ``test_idx``.
+        epoch_seconds: Forward, backward and update, nothing else.
+        eval_seconds: Evaluation after the update; 0 where there was none.
+    """
+
+    epoch: int
+    loss: float
+    train_acc: float | None = None
+    val_acc: float | None = None
+    test_acc: float | None = None
+    epoch_seconds: float = 0.0
+    eval_seconds: float = 0.0
+
+    def to_json(self) -> str:
+        """One line, always valid JSON: what is not finite becomes null."""
+        values = {field.name: _finite(getattr(self, field.name)) for field in fields(self)}
+        return json.dumps(values, allow_nan=False)
+
+
+COLUMNS = tuple(field.name for field in fields(EpochRecord))
+_ALWAYS = ("loss", "epoch_seconds", "eval_seconds")
+
+
+class History:
+    """The records of a run in order; ``history["loss"]`` is a column, ``history[-1]`` a record.
+
+    Example:
+        >>> history = History()
+        >>> history.append(EpochRecord(1, loss=2.0, val_acc=0.5))
+        >>> history.append(EpochRecord(2, loss=1.0, val_acc=0.5))
+        >>> history["loss"], history.best.epoch, len(history)
+        ([2.0, 1.0], 1, 2)
+    """
+
+    def __init__(self, records: list[EpochRecord] | None = None) -> None:
+        self._records: list[EpochRecord] = []
+        self._best: EpochRecord | None = None
+        for record in records or []:
+            self.append(record)
+
+    def append(self, record: EpochRecord) -> None:
+        """Adds the next epoch.
+
+        Raises: ValueError when it is not the one after the last.
+        """
+        if record.epoch != len(self._records) + 1:
+            raise ValueError(f"history: expected epoch {len(self._records) + 1}, got {record.epoch}")
+        self._records.append(record)
+        value = record.val_acc
+        if value is not None and (self._best is None or value > (self._best.val_acc or 0.0)):
+            self._best = record
+
+    @property
+    def best(self) -> EpochRecord | None:
+        """The first epoch with the highest validation accuracy; None without validation nodes."""
+        return self._best
+
+    @property
+    def last(self) -> EpochRecord | None:
+        """The newest record."""
+        return self._records[-1] if self._records else None
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[EpochRecord]:
+        return iter(self._records)
+
+    @overload
+    def __getitem__(self, key: int) -> EpochRecord: ...
+    @overload
+    def __getitem__(self, key: str) -> list[Value]: ...
+    def __getitem__(self, key: int | str) -> EpochRecord | list[Value]:
+        if isinstance(key, str):
+            return self.column(key)
+        return self._records[key]
+
+    def column(self, name: str) -> list[Value]:
+        """One value an epoch. Raises: KeyError for a name that is no field of :class:`EpochRecord`."""
+        if name not in COLUMNS:
+            raise KeyError(f"history: expected one of {', '.join(COLUMNS)}, got {name!r}")
+        return [getattr(record, name) for record in self._records]
+
+    def to_state(self) -> dict[str, Tensor]:
+        """Columns as float64 tensors; not-a-number stands for None."""
+        return {
+            name: torch.tensor(
+                [math.nan if value is None else value for value in self.column(name)], dtype=torch.float64
+            )
+            for name in COLUMNS
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Tensor]) -> History:
+        """The inverse of :meth:`to_state`. Raises: CheckpointError for columns that do not fit together."""
+        try:
+            columns = {name: state[name].tolist() for name in COLUMNS}
+            rows = list(zip(*columns.values(), strict=True))
+            return cls([_record(dict(zip(COLUMNS, row, strict=True))) for row in rows])
+        except (KeyError, AttributeError, TypeError, ValueError) as failure:
+            raise CheckpointError(f"history: expected columns {', '.join(COLUMNS)}, got {failure}") from None
+
+    def write(self, path: Path) -> None:
+        """Writes all lines anew, atomically."""
+        lines = "".join(f"{record.to_json()}\n" for record in self._records)
+        write_atomic(path, lambda file: file.write(lines.encode()))
+
+
+def _finite(value: Value) -> Value:
+    """None for what JSON has no number for."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _record(row: dict[str, float]) -> EpochRecord:
+    """A record from a row of numbers, not-a-number being None."""
+    optional = {
+        name: None if math.isnan(value) else value
+        for name, value in row.items()
+        if name != "epoch" and name not in _ALWAYS
+    }
+    always = {name: row[name] for name in _ALWAYS}
+    return EpochRecord(int(row["epoch"]), **{**always, **optional})  # type: ignore[arg-type]

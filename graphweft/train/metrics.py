@@ -1,0 +1,48 @@
+"""How good predictions are: accuracy for one label a node, micro-averaged F1 for several.
+
+Comes in: logits and labels. Goes out: fractions in [0, 1], or None where there is nothing to measure on. Called by
+the trainer.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> float | None:
+    """Share of rows whose largest logit is at the label.
+
+    Shape: logits (n, C) floating, labels (n,) int64. None when n is 0.
+
+    Example:
+        >>> import torch
+        >>> accuracy(torch.tensor([[0.0, 1.0], [2.0, 1.0]]), torch.tensor([1, 1]))
+        0.5
+    """
+    if labels.numel() == 0:
+        return None
+    return int((logits.argmax(dim=1) == labels).sum()) / labels.shape[0]
+
+
+def micro_f1(logits: Tensor, labels: Tensor) -> float | None:
+    """F1 of all (node, class) pairs together; a logit above 0 predicts the class.
+
+    Shape: logits (n, C) floating, labels (n, C) of 0 and 1. None when n is 0; 1.0 when no class is there and none
+    predicted.
+
+    Example:
+        >>> import torch
+        >>> micro_f1(torch.tensor([[1.0, -1.0], [1.0, 1.0]]), torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
+        0.8
+    """
+    if labels.shape[0] == 0:
+        return None
+    predicted, actual = logits > 0, labels > 0.5
+    hits = int((predicted & actual).sum())
+    total = int(predicted.sum()) + int(actual.sum())
+    return 1.0 if total == 0 else 2 * hits / total
+
+
+def score(logits: Tensor, labels: Tensor) -> float | None:
+    """:func:`accuracy` for labels of shape (n,), :func:`micro_f1` for (n, C)."""
+    return accuracy(logits, labels) if labels.dim() == 1 else micro_f1(logits, labels)

@@ -1,0 +1,76 @@
+"""Checks of options with one wording: ``name: expected ..., got ...``.
+
+Comes in: a value from a user. Goes out: nothing, or a ConfigError. Called by the trainer and
+:mod:`graphweft.train.spec`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from graphweft._errors import ConfigError
+
+OPTIMIZERS = ("adam", "adamw", "sgd")
+DECAY_ON = ("first", "all")
+MODES = ("full", "auto")
+LATER_MODES = ("mini", "macro")
+
+
+def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """``value`` is an integer in [least, most].
+
+    Raises: ConfigError.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least and (most is None or value <= most):
+        return
+    bounds = f">= {least}" if most is None else f"from {least} to {most}"
+    raise ConfigError(f"{name}: expected an integer {bounds}, got {value!r}")
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    most: float | None = None,
+) -> None:
+    """``value`` is a finite number within the bounds given: least and most may be taken, above and below may not.
+
+    Raises: ConfigError.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        fits = (
+            (least is None or value >= least)
+            and (above is None or value > above)
+            and (below is None or value < below)
+            and (most is None or value <= most)
+        )
+        if fits:
+            return
+    bounds = ((">=", least), (">", above), ("<", below), ("<=", most))
+    words = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    raise ConfigError(f"{name}: expected a finite number {words}, got {value!r}")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    """``value`` is one of ``choices``.
+
+    Raises: ConfigError.
+    """
+    if value not in choices:
+        raise ConfigError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+
+
+def check_mode(mode: str) -> str:
+    """The way to train that ``mode`` stands for: "auto" is "full" for a graph in memory.
+
+    Raises: ConfigError for another mode, also for those that are still to come.
+    """
+    if mode in LATER_MODES:
+        raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}, not available yet in this version")
+    check_choice("mode", mode, MODES)
+    return "full"

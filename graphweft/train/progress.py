@@ -1,0 +1,111 @@
+"""Progress on standard error: a bar on a terminal, plain lines anywhere else.
+
+Comes in: a record an epoch. Goes out: loss, accuracies, time an epoch and time left. Called by the trainer.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from graphweft.train.history import EpochRecord
+
+_REDRAW_SECONDS = 0.1
+_LINE_SECONDS = 15.0
+
+
+class EpochProgress:
+    """Shows epochs ``first`` .. ``total``; use as a context manager around the loop.
+
+    On no terminal it writes a line at the first epoch, at every tenth of the way, at the last, and at least every 15 s.
+    """
+
+    def __init__(self, first: int, total: int) -> None:
+        self._console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self._first, self._total = first, total
+        self._start = self._shown = time.monotonic()
+        self._tenth = -1
+        self._bar: Progress | None = None
+        if sys.stderr is not None and self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=24),
+                TextColumn("{task.fields[note]}"),
+                console=self._console,
+                refresh_per_second=4,
+            )
+            self._task = self._bar.add_task("epoch", total=total, completed=first - 1, note="")
+
+    def __enter__(self) -> EpochProgress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, failure: BaseException | None, where: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def update(self, record: EpochRecord, scored: EpochRecord | None = None) -> None:
+        """Shows ``record`` when it is time to; accuracies come from ``scored``, the last epoch that was evaluated."""
+        now = time.monotonic()
+        if self._bar is not None:
+            if now - self._shown < _REDRAW_SECONDS and record.epoch < self._total:
+                return
+            self._shown = now
+            description = f"epoch {record.epoch}/{self._total}"
+            note = self._note(record, scored or record, now)
+            self._bar.update(self._task, completed=record.epoch, description=description, note=note)
+            return
+        tenth = 10 * record.epoch // self._total
+        edge = record.epoch in (self._first, self._total)
+        if edge or tenth > self._tenth or now - self._shown >= _LINE_SECONDS:
+            self._tenth, self._shown = tenth, now
+            self.say(f"epoch {record.epoch}/{self._total}  {self._note(record, scored or record, now)}")
+
+    def say(self, text: str) -> None:
+        """A line of text, above the bar where there is one."""
+        if sys.stderr is not None:
+            self._console.print(text, markup=False)
+
+    def _note(self, record: EpochRecord, scored: EpochRecord, now: float) -> str:
+        done = record.epoch - self._first + 1
+        left = (now - self._start) / done * (self._total - record.epoch)
+        parts = [f"loss {record.loss:.4f}"]
+        for name in ("train", "val", "test"):
+            value = getattr(scored, f"{name}_acc")
+            if value is not None:
+                parts.append(f"{name} {100 * value:.1f} %")
+        parts.append(f"{duration(record.epoch_seconds)}/epoch")
+        parts.append(f"{clock(left)} left")
+        return "  ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """A short time in the unit that fits.
+
+    Example:
+        >>> duration(0.00234), duration(0.0891), duration(12.345)
+        ('2.3 ms', '89 ms', '12.3 s')
+    """
+    if seconds < 1.0:
+        milliseconds = 1000 * seconds
+        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
+    return f"{seconds:.1f} s"
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, with hours where there are any.
+
+    Example:
+        >>> clock(4.6), clock(75), clock(3700)
+        ('0:05', '1:15', '1:01:40')
+    """
+    whole = round(seconds)
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

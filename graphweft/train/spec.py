@@ -1,0 +1,148 @@
+"""What a training run is: every option of ``graphweft train``, checked.
+
+Comes in: keyword arguments. Goes out: a frozen :class:`TrainSpec`. Used by :mod:`graphweft.run` and
+:mod:`graphweft.cli`; imports no torch, so that ``graphweft --help`` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from graphweft._errors import ConfigError
+from graphweft.train.options import (
+    DECAY_ON,
+    OPTIMIZERS,
+    check_choice,
+    check_integer,
+    check_mode,
+    check_number,
+)
+
+MODELS = ("gcn", "sage", "gin")
+NORMALIZE = ("none", "row")
+NORMS = ("none", "batch", "layer")
+REDUCES = ("auto", "sum", "mean", "max")
+DEFAULT_DATA = "default"
+
+# Options that do not change the numbers of an epoch; they may differ when a run is resumed.
+_FREE = ("root", "epochs", "threads", "out", "resume", "patience", "progress")
+
+
+@dataclass(frozen=True)
+class TrainSpec:
+    """One training run.
+
+    Attributes:
+        data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
+        root: Folder where named datasets are kept; None is the configured one.
+        scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
+        model: "gcn", "sage" or "gin".
+        layers: Number of layers.
+        hidden: Width of the hidden layers.
+        epochs: Epochs in all, those before a resume included.
+        lr: Learning rate.
+        optimizer: "adam", "adamw" or "sgd".
+        dropout: Probability of dropping an input of a layer, for every layer.
+        weight_decay: Strength of the L2 penalty.
+        weight_decay_on: "first" layer only, as in the GCN paper, or "all".
+        normalize: "row" divides the features of a node by their sum, "none" leaves them.
+        norm: "batch" or "layer" normalisation between layers, or "none".
+        reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
+        residual: Add a layer's input to its output where the widths agree.
+        mode: "full" or "auto".
+        seed: Of the parameters, dropout, a random split and a synthetic graph.
+        threads: 0 uses every physical core at hand.
+        out: Folder of the run; "" is ``runs/<dataset>``.
+        resume: Go on with the run in ``out``; starts one when there is none.
+        patience: Stop when the validation accuracy has not risen for so many epochs; 0 never does.
+        eval_every: Evaluate after every so many epochs.
+        progress: Show progress on standard error.
+
+    Raises: ConfigError for a value out of range.
+
+    Example:
+        >>> TrainSpec(epochs=-3)
+        Traceback (most recent call last):
+        graphweft._errors.ConfigError: epochs: expected an integer from 1 to 1000000000, got -3
+    """
+
+    data: str = DEFAULT_DATA
+    root: str | None = None
+    scale: float | None = None
+    model: str = "gcn"
+    layers: int = 2
+    hidden: int = 32
+    epochs: int = 200
+    lr: float = 0.01
+    optimizer: str = "adam"
+    dropout: float = 0.0
+    weight_decay: float = 0.0
+    weight_decay_on: str = "first"
+    normalize: str = "none"
+    norm: str = "none"
+    reduce: str = "auto"
+    residual: bool = False
+    mode: str = "full"
+    seed: int = 0
+    threads: int = 0
+    out: str = ""
+    resume: bool = False
+    patience: int = 0
+    eval_every: int = 1
+    progress: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("data", "out"):
+            _check_text(name, getattr(self, name))
+        if self.root is not None:
+            _check_text("root", self.root)
+        if not self.data:
+            raise ConfigError("data: expected a name or a path, got an empty text")
+        if self.scale is not None:
+            check_number("scale", self.scale, above=0.0, most=1000.0)
+        for name, choices in (
+            ("model", MODELS),
+            ("optimizer", OPTIMIZERS),
+            ("weight_decay_on", DECAY_ON),
+            ("normalize", NORMALIZE),
+            ("norm", NORMS),
+            ("reduce", REDUCES),
+        ):
+            check_choice(name, getattr(self, name), choices)
+        check_mode(self.mode)
+        for name, least, most in (
+            ("layers", 1, 1000),
+            ("hidden", 1, 10**9),
+            ("epochs", 1, 10**9),
+            ("seed", 0, 2**63 - 1),
+            ("threads", 0, 4096),
+            ("patience", 0, 10**9),
+            ("eval_every", 1, 10**9),
+        ):
+            check_integer(name, getattr(self, name), least, most)
+        check_number("lr", self.lr, above=0.0)
+        check_number("dropout", self.dropout, least=0.0, below=1.0)
+        check_number("weight_decay", self.weight_decay, least=0.0)
+
+    def identity(self) -> dict[str, Any]:
+        """The options that decide the numbers: what must agree when a run is resumed."""
+        values = {name: value for name, value in asdict(self).items() if name not in _FREE}
+        return {**values, "mode": check_mode(self.mode)}
+
+
+FIELDS = tuple(field.name for field in fields(TrainSpec))
+
+
+def _check_text(name: str, value: Any) -> None:
+    """A string that can name a file.
+
+    Raises: ConfigError.
+    """
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"{name}: expected a text without null bytes, got {value!r}")
+    try:
+        os.fsencode(value)
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name}: expected a text that can name a file, got {value!r}") from None

@@ -1,0 +1,285 @@
+"""The trainer: epochs, evaluation, the best model, early stopping, and going on where a run stopped.
+
+Comes in: a model called ``model(graph, x)`` and a dataset. Goes out: a trained model, a history and, with ``out``, a
+run folder. Called by users and by :mod:`graphweft.run`. Everything random in an epoch is keyed by (seed, epoch), so
+that a run that was stopped and resumed ends with the same bits as one that was not.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import zlib
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft.train.full_batch import SPLITS, FullBatch
+from graphweft.train.history import EpochRecord, History
+from graphweft.train.interrupt import Interrupted, StopRequest
+from graphweft.train.optimizer import make_optimizer
+from graphweft.train.options import DECAY_ON, OPTIMIZERS, check_choice, check_integer, check_mode, check_number
+from graphweft.train.progress import EpochProgress
+from graphweft.train.run_folder import RunFolder, read_last
+from graphweft.train.task import NodeTask
+
+
+class Trainer:
+    """Trains ``model`` on the nodes of ``ds``.
+
+    Args:
+        model: Called as ``model(ds.graph, ds.x)``, returns logits (N, C).
+        ds: The dataset. Labels (N,) train with cross-entropy, (N, C) with binary cross-entropy.
+        lr: Learning rate.
+        mode: "full" (all nodes in every step) or "auto".
+        weight_decay: Strength of the L2 penalty (decoupled for adamw).
+        weight_decay_on: "first" decays the first layer only, as in the GCN paper; "all" decays every parameter.
+        optimizer: "adam", "adamw" or "sgd".
+        seed: Keys dropout and everything else that is random in an epoch.
+        patience: Stop when the validation accuracy has not risen for so many epochs; 0 never does.
+        eval_every: Evaluate after every so many epochs, and after the last.
+        out: Folder for checkpoints, metrics and the plot; None writes nothing.
+        progress: Show progress on standard error.
+        config: More of what makes this run itself; kept in checkpoints and compared on a resume.
+
+    Raises: ConfigError for an option out of range, DataError when no training node has a label.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> class Linear(nn.Linear):
+        ...     def forward(self, graph, x):
+        ...         return super().forward(x)
+        >>> x, y, ids = torch.eye(4), torch.tensor([0, 0, 1, 1]), torch.arange(4)
+        >>> ds = SimpleNamespace(name="toy", graph=None, x=x, y=y, train_idx=ids, val_idx=ids, test_idx=ids,
+        ...                      num_classes=2, num_features=4, num_edges=0)
+        >>> trainer = Trainer(Linear(4, 2), ds, lr=0.1)
+        >>> history = trainer.fit(epochs=20)
+        >>> len(history), trainer.evaluate("test"), trainer.predict().tolist()
+        (20, 1.0, [0, 0, 1, 1])
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: NodeTask,
+        lr: float = 0.01,
+        mode: str = "full",
+        weight_decay: float = 0.0,
+        weight_decay_on: str = "first",
+        optimizer: str = "adam",
+        seed: int = 0,
+        *,
+        patience: int = 0,
+        eval_every: int = 1,
+        out: str | Path | None = None,
+        progress: bool = False,
+        config: dict[str, int | float | str | bool | None] | None = None,
+    ) -> None:
+        check_number("lr", lr, above=0.0)
+        check_number("weight_decay", weight_decay, least=0.0)
+        check_choice("weight_decay_on", weight_decay_on, DECAY_ON)
+        check_choice("optimizer", optimizer, OPTIMIZERS)
+        check_integer("seed", seed, 0, 2**63 - 1)
+        check_integer("patience", patience, 0)
+        check_integer("eval_every", eval_every, 1)
+        self.model, self.ds, self.mode = model, ds, check_mode(mode)
+        self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
+        self.history = History()
+        self.out = None if out is None else Path(out)
+        self.moved_to: Path | None = None
+        self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
+        self._progress = progress
+        self._batch = FullBatch(model, ds, self.optimizer)
+        self._best_model: dict[str, Tensor] = {}
+        self._config = {
+            "dataset": ds.name,
+            "data_checksum": _data_checksum(ds),
+            "mode": self.mode,
+            "lr": float(lr),
+            "weight_decay": float(weight_decay),
+            "weight_decay_on": weight_decay_on,
+            "optimizer": optimizer,
+            "seed": seed,
+            "eval_every": eval_every,
+            **(config or {}),
+        }
+
+    @property
+    def epoch(self) -> int:
+        """Epochs done so far."""
+        return len(self.history)
+
+    @property
+    def metric(self) -> str:
+        """What the accuracies are: "accuracy", or "micro-F1" where nodes have several labels."""
+        return "accuracy" if self.ds.y.dim() == 1 else "micro-F1"
+
+    @property
+    def stopped_early(self) -> bool:
+        """Whether the validation accuracy has not risen for ``patience`` epochs."""
+        best = self.history.best
+        return bool(self._patience) and best is not None and self.epoch - best.epoch >= self._patience
+
+    def fit(self, epochs: int) -> History:
+        """Trains ``epochs`` more epochs, or fewer when it stops early; returns the history of all of them.
+
+        Ctrl-C ends after the epoch under way, with everything saved; a second one ends at once.
+
+        Raises: ConfigError when the loss is no longer finite or ``out`` cannot be written; KeyboardInterrupt.
+        """
+        check_integer("epochs", epochs, 0)
+        target = self.epoch + epochs
+        with ExitStack() as stack:
+            stop = stack.enter_context(StopRequest())
+            folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
+            if folder is not None:
+                folder.start(self.history)
+                self.moved_to = folder.moved_to
+            self._train(target, folder, stop)
+            if folder is not None and self.epoch:
+                folder.save(self.state_dict())
+                folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
+        if stop.signum is not None:
+            raise Interrupted(self.epoch, stop.signum)
+        return self.history
+
+    def evaluate(self, split: str) -> float:
+        """Accuracy (micro-F1 for several labels a node) on "train", "val" or "test".
+
+        Raises: ConfigError for another split, DataError for a split without labels.
+        """
+        check_choice("split", split, SPLITS)
+        value = self._batch.scores()[split]
+        if value is None:
+            raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
+        return value
+
+    def predict(self) -> Tensor:
+        """Class of every node, (N,) int64; or (N, C) bool where nodes have several labels."""
+        logits = self._batch.logits()
+        return logits.argmax(dim=1) if self.ds.y.dim() == 1 else logits > 0
+
+    def resume(self) -> bool:
+        """Takes up the run in ``out``; False, and nothing changed, when there is none yet.
+
+        Raises: CheckpointError when its checkpoint is damaged or belongs to another configuration.
+        """
+        state = None if self.out is None else read_last(self.out)
+        if state is None:
+            return False
+        check_same_run(str(self.out), state.get("config", {}), self._config)
+        self.load_state_dict(state)
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on: configuration, model, optimiser, best model, history."""
+        best = self.history.best
+        return {
+            "config": self._config,
+            "epoch": self.epoch,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "best_epoch": self.epoch if best is None else best.epoch,
+            "best_val_acc": None if best is None else best.val_acc,
+            "best_model": self._best_model if best is not None else self.model.state_dict(),
+            "history": self.history.to_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`.
+
+        Raises: CheckpointError when the state does not fit the model or lacks a part.
+        """
+        try:
+            history = History.from_state(state["history"])
+            best_model = {name: tensor.clone() for name, tensor in state["best_model"].items()}
+            self.model.load_state_dict(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (KeyError, AttributeError, TypeError, ValueError, RuntimeError) as failure:
+            text = " ".join(str(failure).split())[:200]
+            raise CheckpointError(f"checkpoint: expected a state of this model and optimiser, got {text}") from None
+        self.history, self._best_model = history, best_model
+
+    def _train(self, target: int, folder: RunFolder | None, stop: StopRequest) -> None:
+        """Epochs up to ``target``, or to the first reason to stop."""
+        if self.epoch >= target or self.stopped_early:
+            return
+        scored = self.history.last
+        with ExitStack() as stack:
+            show = stack.enter_context(EpochProgress(self.epoch + 1, target)) if self._progress else None
+            if show is not None and self.moved_to is not None:
+                show.say(f"{self.out} held another run; its files are now in {self.moved_to}")
+            while self.epoch < target and not self.stopped_early and stop.signum is None:
+                record = self._one_epoch(last=self.epoch + 1 == target)
+                self.history.append(record)
+                if self.history.best is record:
+                    self._best_model = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+                if record.eval_seconds:
+                    scored = record
+                if folder is not None:
+                    folder.log(record)
+                    if folder.is_due():
+                        folder.save(self.state_dict())
+                if show is not None:
+                    show.update(record, scored)
+
+    def _one_epoch(self, last: bool) -> EpochRecord:
+        """One step, timed, and an evaluation where one is due, timed apart."""
+        epoch = self.epoch + 1
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(epoch_key(self._seed, epoch))
+            start = time.perf_counter()
+            loss = float(self._batch.step())
+            middle = time.perf_counter()
+        if not math.isfinite(loss):
+            raise ConfigError(
+                f"lr: expected a rate at which the loss stays finite, got {self._lr} (epoch {epoch}: {loss})"
+            )
+        if epoch % self._eval_every and not last:
+            return EpochRecord(epoch, loss, epoch_seconds=middle - start)
+        scores = {f"{name}_acc": value for name, value in self._batch.scores().items()}
+        return EpochRecord(
+            epoch, loss, **scores, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
+        )
+
+
+def epoch_key(seed: int, epoch: int) -> int:
+    """A 63-bit seed for one epoch (SplitMix64 over both).
+
+    Example:
+        >>> epoch_key(0, 1) == epoch_key(0, 1), epoch_key(0, 1) == epoch_key(1, 0)
+        (True, False)
+    """
+    mask = 2**64 - 1
+    key = 0
+    for word in (seed, epoch):
+        key = (key + word + 0x9E3779B97F4A7C15) & mask
+        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & mask
+        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & mask
+        key ^= key >> 31
+    return key >> 1
+
+
+def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -> None:
+    """Every option of ``config`` is as in the checkpoint.
+
+    Raises: CheckpointError naming the first that is not.
+    """
+    for name, value in config.items():
+        if name not in saved or saved[name] != value:
+            raise CheckpointError(
+                f"resume: expected {name} {saved.get(name)!r} as in the run that {folder} holds, got {value!r}; "
+                "use another --out, or leave --resume out to start over"
+            )
+
+
+def _data_checksum(ds: NodeTask) -> int:
+    """CRC-32 of labels, splits and sizes: notices that the data changed under a run."""
+    crc = zlib.crc32(f"{ds.num_features} {ds.num_classes} {ds.num_edges}".encode())
+    for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):
+        crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+    return crc
