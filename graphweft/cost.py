@@ -1,0 +1,131 @@
+"""Predicted seconds of a kernel call from sizes, graph statistics and the machine. Pure functions.
+
+Comes in: what a call does (:class:`Work`: kind, floating-point operations, bytes, cache lines gathered) and
+coefficients. Goes out: seconds. The model is linear per kind of kernel, so that it can be fitted by least squares to
+the calls of the first training step (:meth:`CostModel.fit`); before that it starts from coefficients of this kind of
+machine or from a calibration. Source: GraphTensor, section IV-C (cost model of dynamic kernel placement), with
+gathers priced by where the gathered rows lie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+LINE = 64  # bytes of a cache line
+
+# Where gathered rows lie: share of a gather's price rises with the size of what is gathered from.
+_TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
+
+_DEFAULT: dict[str, tuple[float, ...]] = {
+    # seconds per gathered line, per byte streamed, per call
+    "gather near": (0.25e-9, 1.5e-11, 4e-6),
+    "gather mid": (0.35e-9, 1.5e-11, 4e-6),
+    "gather far": (0.80e-9, 1.5e-11, 4e-6),
+    "gather memory": (1.55e-9, 1.5e-11, 4e-6),
+    # seconds per floating-point operation, per byte streamed, per call
+    "product": (2.6e-12, 1.2e-11, 4e-6),
+    "contraction": (2.6e-12, 1.2e-11, 6e-6),
+    # (unused), seconds per byte streamed, per call
+    "rows": (0.0, 1.5e-11, 4e-6),
+    "plain": (0.0, 6.0e-11, 1e-5),
+}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one kernel call does.
+
+    Attributes:
+        kind: Row of the coefficient table.
+        amount: Gathered cache lines, or floating-point operations, by kind.
+        bytes: Bytes streamed in and out, once each.
+    """
+
+    kind: str
+    amount: float
+    bytes: float
+
+    def features(self) -> np.ndarray:
+        """The regressors: amount, bytes, one."""
+        return np.array([self.amount, self.bytes, 1.0])
+
+
+def gather_work(rows: int, edges: int, width: int, source_rows: int, item: int = 4) -> Work:
+    """An aggregation over ``edges`` of rows of ``width`` elements of ``item`` bytes taken from ``source_rows`` rows."""
+    lines = max(1, -(-width * item // LINE))
+    source = source_rows * width * item
+    tier = next((name for bound, name in _TIERS if source <= bound), "memory")
+    return Work(f"gather {tier}", float(edges) * lines, float(rows) * width * item + edges * 4.0 + rows * 8.0)
+
+
+def product_work(n: int, k: int, m: int, item: int = 4) -> Work:
+    """``n x k`` rows times a ``k x m`` weight; columns are paid in whole vectors of 16."""
+    return Work("product", 2.0 * n * k * (-(-m // 16) * 16), float(n) * (k + m) * item)
+
+
+def contraction_work(n: int, k: int, m: int, item: int = 4) -> Work:
+    """``k x n`` times ``n x m``, summed over the rows."""
+    return Work("contraction", 2.0 * n * k * (-(-m // 16) * 16), float(n) * (k + m) * item)
+
+
+def rows_work(elements: float, passes: int = 2, item: int = 4, plain: bool = False) -> Work:
+    """An element-wise pass that reads and writes ``passes`` arrays of ``elements``."""
+    return Work("plain" if plain else "rows", 0.0, float(elements) * passes * item)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Coefficients per kind of kernel; seconds are their product with :meth:`Work.features`.
+
+    Example:
+        >>> model = CostModel()
+        >>> model.seconds(product_work(1000, 64, 32)) > model.seconds(product_work(1000, 32, 32))
+        True
+    """
+
+    coefficients: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: dict(_DEFAULT))
+
+    def seconds(self, work: Work) -> float:
+        """Predicted seconds of one call."""
+        return float(np.dot(self.coefficients[work.kind], work.features()))
+
+    def fit(self, samples: Iterable[tuple[Work, float]], weight: float = 0.3) -> CostModel:
+        """Least squares on relative errors, held near the present coefficients where the samples say little.
+
+        Args:
+            samples: Calls and their measured seconds.
+            weight: How strongly a coefficient that no sample determines stays what it is.
+        """
+        grouped: dict[str, list[tuple[Work, float]]] = {}
+        for work, seconds in samples:
+            if seconds > 0:
+                grouped.setdefault(work.kind, []).append((work, seconds))
+        fitted = dict(self.coefficients)
+        for kind, calls in grouped.items():
+            prior = np.array(self.coefficients[kind])
+            rows = np.array([work.features() * prior / seconds for work, seconds in calls])
+            system = np.vstack([rows, weight * np.eye(len(prior))])
+            target = np.concatenate([np.ones(len(calls)), np.full(len(prior), weight)])
+            scale = np.linalg.lstsq(system, target, rcond=None)[0]
+            fitted[kind] = tuple(float(v) for v in prior * np.clip(scale, 0.05, 20.0))
+        return CostModel(fitted)
+
+    def error(self, samples: Iterable[tuple[Work, float]]) -> float:
+        """Mean relative error over measured calls."""
+        errors = [abs(self.seconds(work) - seconds) / seconds for work, seconds in samples if seconds > 0]
+        return float(np.mean(errors)) if errors else 0.0
+
+    def to_json(self) -> str:
+        """Text that :meth:`from_json` reads."""
+        return json.dumps({kind: list(values) for kind, values in self.coefficients.items()})
+
+    @classmethod
+    def from_json(cls, text: str) -> CostModel:
+        """The model that :meth:`to_json` wrote; kinds it lacks keep their defaults. Raises: ValueError."""
+        read = {kind: tuple(float(v) for v in values) for kind, values in json.loads(text).items()}
+        known = {kind: read[kind] for kind in _DEFAULT if kind in read and len(read[kind]) == len(_DEFAULT[kind])}
+        return cls({**_DEFAULT, **known})

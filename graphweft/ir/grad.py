@@ -1,0 +1,164 @@
+"""The backward pass as IR: one rule per operation, then one sweep.
+
+Comes in: a program and the inputs to differentiate. Goes out: a program with the same outputs plus ``grad:<input>``
+for each, fed by new inputs ``d:<output>``. Gradients nobody asked for are never built, so the backward aggregation of
+a first layer whose features need no gradient does not exist. Ties: ``max`` sends the gradient to the first edge that
+attains it; ReLU's gradient at 0 is 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from graphweft._errors import IRError
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import TensorType
+
+# (builder, value, gradient of value) -> gradient per operand; None where there is none
+Vjp = Callable[[Builder, Value, Value], Sequence[Value | None]]
+
+
+def differentiate(program: Program, wanted: Sequence[str], outputs: Sequence[str] | None = None) -> Program:
+    """``program`` with gradients of its outputs with respect to the inputs ``wanted``.
+
+    Args:
+        program: The forward program.
+        wanted: Input names; those that no output depends on get no gradient output.
+        outputs: Outputs that receive a gradient; all tensor outputs by default.
+
+    Raises: IRError when a value on the way has no gradient rule.
+    """
+    builder = Builder()
+    depends = _depends_on(program, {program.input(name) for name in wanted})
+    gradients: dict[Value, Value] = {}
+    seeds: list[Value] = []
+    for name, value in program.outputs:
+        if (outputs is None or name in outputs) and value in depends:
+            seed = builder.add(Op.INPUT, name=f"d:{name}", type=value.type)
+            seeds.append(seed)
+            gradients[value] = builder.add(Op.ADD, gradients[value], seed) if value in gradients else seed
+    for value in reversed(program.values):
+        if value not in gradients or not value.inputs:
+            continue
+        rule = _RULES.get(value.op)
+        if rule is None:
+            raise IRError(f"differentiate: {value.op.name.lower()} has no gradient rule")
+        active = [operand in depends for operand in value.inputs]
+        for operand, needed, gradient in zip(value.inputs, active, rule(builder, value, gradients[value]), strict=True):
+            if needed and gradient is not None:
+                known = gradients.get(operand)
+                gradients[operand] = gradient if known is None else builder.add(Op.ADD, known, gradient)
+    found = [(f"grad:{name}", gradients[program.input(name)]) for name in wanted if program.input(name) in gradients]
+    return Program((*program.inputs, *seeds), (*program.outputs, *found))
+
+
+def _depends_on(program: Program, roots: set[Value]) -> set[Value]:
+    """Tensor values that are, or are computed from, ``roots``."""
+    found = set(roots)
+    for value in program.values:
+        if isinstance(value.type, TensorType) and any(operand in found for operand in value.inputs):
+            found.add(value)
+    return found
+
+
+def _reduce(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    graph, _ = v.inputs
+    if v["kind"] == "sum":
+        return None, b.add(Op.BROADCAST_DST, graph, g)
+    if v["kind"] == "mean":
+        inverse = b.add(Op.POW, b.add(Op.IN_DEGREE, graph, dtype=g.tensor.dtype), exponent=-1.0)
+        return None, b.add(Op.BROADCAST_DST, graph, b.add(Op.ROW_SCALE, g, inverse))
+    raise IRError(f"differentiate: reduce {v['kind']} of free edge values has no gradient rule; fuse it first")
+
+
+def _spmm(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    graph, x, *weight = v.inputs
+    dx = b.add(Op.SPMM, b.add(Op.REVERSE, graph), g, *weight, self_coef=v.get("self_coef", 0.0))
+    return (None, dx, b.add(Op.SDDMM, graph, g, x)) if weight else (None, dx)
+
+
+def _spmm_max(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    graph, x = v.inputs
+    return None, b.add(Op.SPMM_MAX_GRAD, graph, b.add(Op.SPMM_ARG, graph, x, kind=v["kind"]), g)
+
+
+def _sddmm(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    graph, x, y = v.inputs
+    dx = b.add(Op.SPMM, graph, y, g, self_coef=0.0)
+    return None, dx, b.add(Op.SPMM, b.add(Op.REVERSE, graph), x, g, self_coef=0.0)
+
+
+def _matmul(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    x, w = v.inputs
+    if v.get("ta"):  # y = x^T w: dx = w g^T, dw = x g
+        return b.add(Op.MATMUL, w, g, tb=True), b.add(Op.MATMUL, x, g)
+    if x.tensor.rows is None:
+        raise IRError("differentiate: matmul expects node or edge rows on the left")
+    dx = None if x.tensor.sparse else b.add(Op.MATMUL, g, w, tb=not v.get("tb", False))
+    dw = b.add(Op.MATMUL, g, x, ta=True) if v.get("tb") else b.add(Op.MATMUL, x, g, ta=True)
+    return dx, dw
+
+
+def _pow(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    (x,) = v.inputs
+    slope = b.add(Op.POW, x, exponent=v["exponent"] - 1.0, eps=v.get("eps", 0.0))
+    return (b.add(Op.SCALE, b.add(Op.MUL, g, slope), factor=v["exponent"]),)
+
+
+def _row_scale(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    x, s = v.inputs
+    product = b.add(Op.MUL, g, x)
+    ds = b.add(Op.ROW_SUM, product) if x.tensor.dims else product
+    return b.add(Op.ROW_SCALE, g, s), ds
+
+
+def _row_add(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    return g, b.add(Op.ROW_SUM, g) if v.tensor.dims else g
+
+
+def _col_sum(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    return (b.add(Op.FILL_ROWS, g, v.inputs[0], mean=v.get("mean", False)),)
+
+
+def _fill_rows(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    return b.add(Op.COL_SUM, g, mean=v.get("mean", False)), None
+
+
+_RULES: dict[Op, Vjp] = {
+    Op.BROADCAST_SRC: lambda b, v, g: (None, b.add(Op.REDUCE, b.add(Op.REVERSE, v.inputs[0]), g, kind="sum")),
+    Op.BROADCAST_DST: lambda b, v, g: (None, b.add(Op.REDUCE, v.inputs[0], g, kind="sum")),
+    Op.REDUCE: _reduce,
+    Op.SPMM: _spmm,
+    Op.SPMM_MAX: _spmm_max,
+    Op.SDDMM: _sddmm,
+    Op.TAKE_ROWS: lambda b, v, g: (b.add(Op.SCATTER_ROWS, g, v.inputs[1], v.inputs[0]), None),
+    Op.SCATTER_ROWS: lambda b, v, g: (b.add(Op.TAKE_ROWS, g, v.inputs[1]), None, None),
+    Op.MATMUL: _matmul,
+    Op.BIAS: lambda b, v, g: (g, b.add(Op.COL_SUM, g)),
+    Op.COL_SCALE: lambda b, v, g: (
+        b.add(Op.COL_SCALE, g, v.inputs[1]),
+        b.add(Op.COL_SUM, b.add(Op.MUL, g, v.inputs[0])),
+    ),
+    Op.ROW_SCALE: _row_scale,
+    Op.ROW_ADD: _row_add,
+    Op.ADD: lambda b, v, g: (g, g),
+    Op.MUL: lambda b, v, g: (b.add(Op.MUL, g, v.inputs[1]), b.add(Op.MUL, g, v.inputs[0])),
+    Op.SCALE: lambda b, v, g: (b.add(Op.SCALE, g, factor=v["factor"]),),
+    Op.MUL_SCALAR: lambda b, v, g: (b.add(Op.MUL_SCALAR, g, v.inputs[1]), b.add(Op.DOT, g, v.inputs[0])),
+    Op.ADD_CONST: lambda b, v, g: (g,),
+    Op.POW: _pow,
+    Op.RELU: lambda b, v, g: (b.add(Op.RELU_MASK, g, v),),
+    Op.RELU_MASK: lambda b, v, g: (b.add(Op.RELU_MASK, g, v.inputs[1]), None),
+    Op.DROPOUT: lambda b, v, g: (b.add(Op.DROPOUT, g, v.inputs[1], **dict(v.attrs)), None),
+    Op.COL_SUM: _col_sum,
+    Op.ROW_SUM: lambda b, v, g: (b.add(Op.FILL_COLS, g, width=v.inputs[0].tensor.dims[0]),),
+    Op.FILL_ROWS: _fill_rows,
+    Op.FILL_COLS: lambda b, v, g: (b.add(Op.ROW_SUM, g),),
+    Op.DOT: lambda b, v, g: (b.add(Op.MUL_SCALAR, v.inputs[1], g), b.add(Op.MUL_SCALAR, v.inputs[0], g)),
+}
+
+
+def rules() -> frozenset[Op]:
+    """The operations that have a gradient rule."""
+    return frozenset(_RULES)

@@ -1,0 +1,210 @@
+"""The oracle: every operation in plain torch, one obvious line each.
+
+Comes in: a program and its inputs by name (tensors, :class:`Graph`, :class:`SparseFeatures`, seeds). Goes out: the
+outputs by name. Differentiable by torch's autograd, so it is also the oracle of the gradient rules; tests run it in
+float64. It is the executor at ``opt_level=0`` and wherever nothing compiled exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweft._errors import IRError
+from graphweft.graph.graph import Graph
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Program, Value
+from graphweft.storage.feature import SparseFeatures
+
+Env = Mapping[str, Any]
+
+
+def interpret(program: Program, inputs: Env) -> dict[str, Any]:
+    """Runs ``program`` value by value.
+
+    Raises: IRError when an input is missing.
+    """
+    results: dict[Value, Any] = {}
+    for value in program.values:
+        if value.op in (Op.INPUT, Op.GRAPH):
+            name = value["name"]
+            if name not in inputs:
+                raise IRError(f"interpret: expected an input named {name!r}, got {sorted(inputs)}")
+            results[value] = inputs[name]
+        else:
+            results[value] = evaluate(value, [results[operand] for operand in value.inputs])
+    return {name: results[value] for name, value in program.outputs}
+
+
+def evaluate(value: Value, operands: list[Any]) -> Any:
+    """The meaning of one operation on concrete operands."""
+    return _MEANING[value.op](value, *operands)
+
+
+def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
+    """Source, destination and edge id of every edge, destination by destination (int64)."""
+    csc = graph.csc
+    counts = csc.indptr[1:] - csc.indptr[:-1]
+    dst = torch.repeat_interleave(torch.arange(csc.num_rows), counts)
+    ids = torch.arange(csc.num_edges) if csc.edge_ids is None else csc.edge_ids.long()
+    return csc.indices.long(), dst, ids
+
+
+def _reduce(graph: Graph, rows: Tensor, kind: str) -> Tensor:
+    """Edge rows (by edge id) to destination rows; 0 for a destination without in-edges."""
+    _, dst, ids = edges_in_row_order(graph)
+    rows = rows[ids]
+    shape = (graph.num_dst, *rows.shape[1:])
+    if kind == "sum":
+        return rows.new_zeros(shape).index_add(0, dst, rows)
+    if kind == "mean":
+        total = rows.new_zeros(shape).index_add(0, dst, rows)
+        count = torch.bincount(dst, minlength=graph.num_dst).clamp(min=1).to(rows.dtype)
+        return total / count.view(-1, *([1] * (rows.dim() - 1)))
+    arg = _arg(graph, rows[torch.argsort(ids)], kind)
+    picked = rows.gather(0, arg.clamp(min=0)) if rows.shape[0] else rows.new_zeros(shape)
+    return torch.where(arg >= 0, picked, picked.new_zeros(()))
+
+
+def _arg(graph: Graph, rows: Tensor, kind: str) -> Tensor:
+    """Row-order position of the first edge that attains the extremum, per destination and column; -1 without edges."""
+    _, dst, ids = edges_in_row_order(graph)
+    rows = rows.detach()[ids]
+    flat = rows.reshape(rows.shape[0], -1) if rows.shape[0] else rows.new_zeros((0, int(np.prod(rows.shape[1:]))))
+    signed = flat if kind == "max" else -flat
+    width = flat.shape[1]
+    best = torch.full((graph.num_dst, width), -torch.inf, dtype=flat.dtype)
+    best = best.scatter_reduce(0, dst[:, None].expand(-1, width), signed, "amax", include_self=True)
+    hit = (signed == best[dst]) | signed.isnan()
+    position = torch.arange(flat.shape[0])[:, None].expand_as(hit)
+    none = flat.shape[0]
+    first = torch.full((graph.num_dst, width), none, dtype=torch.int64)
+    first = first.scatter_reduce(0, dst[:, None].expand(-1, width), torch.where(hit, position, none), "amin")
+    return torch.where(first == none, -1, first).view(graph.num_dst, *rows.shape[1:])
+
+
+def _spmm(value: Value, graph: Graph, x: Tensor, weight: Tensor | None = None) -> Tensor:
+    src, _, ids = edges_in_row_order(graph)
+    messages = torch.empty_like(x[src]).index_copy(0, ids, x[src]) if graph.csc.edge_ids is not None else x[src]
+    if weight is not None:
+        messages = messages * weight[:, None]
+    out = _reduce(graph, messages, "sum")
+    coefficient = value.get("self_coef", 0.0)
+    return out + coefficient * x if coefficient else out
+
+
+def _by_edge(graph: Graph, rows: Tensor) -> Tensor:
+    """Rows in row order rearranged by edge id."""
+    _, _, ids = edges_in_row_order(graph)
+    return torch.empty_like(rows).index_copy(0, ids, rows)
+
+
+def _spmm_max(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    src, _, _ = edges_in_row_order(graph)
+    return _reduce(graph, _by_edge(graph, x[src]), value["kind"])
+
+
+def _spmm_arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    src, _, _ = edges_in_row_order(graph)
+    position = _arg(graph, _by_edge(graph, x[src]), value["kind"])
+    if not len(src):
+        return position.to(torch.int32)
+    return torch.where(position >= 0, src[position.clamp(min=0)], -1).to(torch.int32)
+
+
+def _spmm_max_grad(value: Value, graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
+    out = dy.new_zeros((graph.num_src, dy.shape[1]))
+    kept = torch.where(arg >= 0, dy, dy.new_zeros(()))
+    return out.scatter_add(0, arg.long().clamp(min=0), kept) if graph.num_src else out
+
+
+def _sddmm(value: Value, graph: Graph, a: Tensor, b: Tensor) -> Tensor:
+    src, dst, _ = edges_in_row_order(graph)
+    return _by_edge(graph, (a[dst] * b[src]).sum(1))
+
+
+def _broadcast(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    src, dst, _ = edges_in_row_order(graph)
+    return _by_edge(graph, x[src if value.op is Op.BROADCAST_SRC else dst])
+
+
+def _matmul(value: Value, a: Any, b: Tensor) -> Tensor:
+    if isinstance(a, SparseFeatures):
+        a = a.to_dense().to(b.dtype)
+    if value.get("ta"):
+        a = a.transpose(0, 1)
+    return a @ (b.transpose(0, 1) if value.get("tb") else b)
+
+
+def _pow(value: Value, x: Tensor) -> Tensor:
+    shifted, exponent = x + value.get("eps", 0.0), value["exponent"]
+    if exponent >= 0:
+        return shifted**exponent
+    zero = shifted == 0
+    return torch.where(zero, shifted.new_zeros(()), torch.where(zero, shifted.new_ones(()), shifted) ** exponent)
+
+
+def keep_mask(shape: tuple[int, ...], p: float, seed: int, stream: int) -> Tensor:
+    """Which elements dropout keeps, from NumPy's own generator: the same law as the kernels', other draws."""
+    generator = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), stream]))
+    return torch.from_numpy(generator.random(shape) >= p)
+
+
+def _dropout(value: Value, x: Any, seed: int) -> Any:
+    p, stream = value["p"], value["stream"]
+    if isinstance(x, SparseFeatures):
+        keep = keep_mask((x.nnz,), p, int(seed), stream)
+        return SparseFeatures(x.indptr, x.indices, x.values * keep / (1.0 - p), x.shape)
+    return x * keep_mask(tuple(x.shape), p, int(seed), stream) / (1.0 - p)
+
+
+def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
+    return x.take_rows(rows) if isinstance(x, SparseFeatures) else x[rows]
+
+
+_Meaning = Callable[..., Any]
+_MEANING: dict[Op, _Meaning] = {
+    Op.REVERSE: lambda v, g: g.reverse(),
+    Op.WITHOUT_LOOPS: lambda v, g: g.without_self_loops(),
+    Op.ONE_LOOP: lambda v, g: g.without_self_loops().add_self_loops(),
+    Op.TAKE_DST: lambda v, g, rows: g.take_dst(rows),
+    Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),
+    Op.BROADCAST_SRC: _broadcast,
+    Op.BROADCAST_DST: _broadcast,
+    Op.REDUCE: lambda v, g, e: _reduce(g, e, v["kind"]),
+    Op.SPMM: _spmm,
+    Op.SPMM_MAX: _spmm_max,
+    Op.SPMM_ARG: _spmm_arg,
+    Op.SPMM_MAX_GRAD: _spmm_max_grad,
+    Op.SDDMM: _sddmm,
+    Op.TAKE_ROWS: _take_rows,
+    Op.SCATTER_ROWS: lambda v, x, rows, like: x.new_zeros((like.shape[0], *x.shape[1:])).index_copy(0, rows, x),
+    Op.MATMUL: _matmul,
+    Op.BIAS: lambda v, x, b: x + b,
+    Op.COL_SCALE: lambda v, x, s: x * s,
+    Op.ROW_SCALE: lambda v, x, s: x * s.view(-1, *([1] * (x.dim() - 1))),
+    Op.ROW_ADD: lambda v, x, s: x + s.view(-1, *([1] * (x.dim() - 1))),
+    Op.ADD: lambda v, x, y: x + y,
+    Op.MUL: lambda v, x, y: x * y,
+    Op.SCALE: lambda v, x: x * v["factor"],
+    Op.MUL_SCALAR: lambda v, x, s: x * s,
+    Op.ADD_CONST: lambda v, x: x + v["constant"],
+    Op.POW: _pow,
+    Op.RELU: lambda v, x: torch.relu(x),
+    Op.RELU_MASK: lambda v, g, y: torch.where(y > 0, g, g.new_zeros(())),
+    Op.DROPOUT: _dropout,
+    Op.COL_SUM: lambda v, x: x.mean(0) if v.get("mean") else x.sum(0),
+    Op.ROW_SUM: lambda v, x: x.sum(1),
+    Op.FILL_ROWS: lambda v, r, like: (r / max(like.shape[0], 1) if v.get("mean") else r).expand(like.shape),
+    Op.FILL_COLS: lambda v, s: s[:, None].expand(-1, v["width"]),
+    Op.DOT: lambda v, x, y: (x * y).sum(),
+}
+
+
+def meanings() -> frozenset[Op]:
+    """The operations the oracle knows; a test compares with the table of operations."""
+    return frozenset(_MEANING)

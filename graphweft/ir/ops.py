@@ -1,0 +1,324 @@
+"""The closed table of operations: name, arity, movement and type rule of each.
+
+Comes in: operand types and attributes. Goes out: the result type, or an IRError that names the operation, what it
+expected and what came. Gradient rules are in ``grad.py``, meanings in ``interpret.py``; a test holds the three tables
+together.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from graphweft._errors import IRError
+from graphweft.ir.residency import IndexType, Movement, Residency, StructType, TensorType, Type
+
+
+class Op(enum.Enum):
+    """Every operation there is."""
+
+    # leaves
+    INPUT = enum.auto()  # a tensor, index or seed given at run time
+    GRAPH = enum.auto()  # a graph given at run time
+    # structure
+    REVERSE = enum.auto()  # every edge turned around
+    WITHOUT_LOOPS = enum.auto()  # self-loops removed
+    ONE_LOOP = enum.auto()  # exactly one self-loop at every node
+    TAKE_DST = enum.auto()  # only the destinations listed, in that order
+    IN_DEGREE = enum.auto()  # edges into each destination, as numbers
+    # movement between nodes and edges
+    BROADCAST_SRC = enum.auto()  # edge e gets the row of its source
+    BROADCAST_DST = enum.auto()  # edge e gets the row of its destination
+    REDUCE = enum.auto()  # destination rows: sum, mean, max or min of its in-edges, 0 without any
+    SPMM = enum.auto()  # fused: sum over in-edges of (weight *) source row, plus self_coef * own row
+    SPMM_MAX = enum.auto()  # fused: extremum over in-edges of the source row
+    SPMM_ARG = enum.auto()  # the source that attains it
+    SPMM_MAX_GRAD = enum.auto()  # destination gradients sent to the sources that attained
+    SDDMM = enum.auto()  # per edge: dot product of destination row and source row
+    # rows
+    TAKE_ROWS = enum.auto()
+    SCATTER_ROWS = enum.auto()  # inverse of TAKE_ROWS: as many rows as the third operand, zeros elsewhere
+    MATMUL = enum.auto()
+    BIAS = enum.auto()  # x + b, one b per column
+    COL_SCALE = enum.auto()  # x * v, one v per column
+    ROW_SCALE = enum.auto()  # x * s, one s per row
+    ROW_ADD = enum.auto()  # x + s, one s per row
+    ADD = enum.auto()
+    MUL = enum.auto()
+    SCALE = enum.auto()  # times a constant
+    MUL_SCALAR = enum.auto()  # times a shared scalar
+    ADD_CONST = enum.auto()
+    POW = enum.auto()  # (x + eps) ** exponent, 0 where x + eps is 0 and the exponent negative
+    RELU = enum.auto()
+    RELU_MASK = enum.auto()  # first operand where the second is positive, else 0
+    DROPOUT = enum.auto()  # kept with probability 1 - p and scaled, by (seed, stream, position)
+    # contractions
+    COL_SUM = enum.auto()
+    ROW_SUM = enum.auto()
+    FILL_ROWS = enum.auto()  # a shared row repeated
+    FILL_COLS = enum.auto()  # a per-row scalar repeated over columns
+    DOT = enum.auto()  # sum of products, a shared scalar
+
+
+Infer = Callable[[Sequence[Type], dict[str, Any]], Type]
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One row of the table."""
+
+    arity: tuple[int, ...]
+    movement: Movement
+    infer: Infer
+
+    def accepts(self, count: int) -> bool:
+        """Whether ``count`` operands are allowed."""
+        return count in self.arity
+
+
+def _tensor(op: str, type_: Type) -> TensorType:
+    if not isinstance(type_, TensorType):
+        raise IRError(f"{op}: expected a tensor, got {type_}")
+    return type_
+
+
+def _dense(op: str, type_: Type) -> TensorType:
+    tensor = _tensor(op, type_)
+    if tensor.sparse:
+        raise IRError(f"{op}: expected dense rows, got {tensor}")
+    return tensor
+
+
+def _graph(op: str, type_: Type) -> StructType:
+    if not isinstance(type_, StructType):
+        raise IRError(f"{op}: expected a graph, got {type_}")
+    return type_
+
+
+def _index(op: str, type_: Type) -> IndexType:
+    if not isinstance(type_, IndexType):
+        raise IRError(f"{op}: expected a list of ids, got {type_}")
+    return type_
+
+
+def _need(op: str, condition: bool, expected: str, *got: object) -> None:
+    if not condition:
+        raise IRError(f"{op}: expected {expected}, got {' and '.join(str(item) for item in got)}")
+
+
+def _given(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    given: Type = attrs["type"]
+    return given
+
+
+def _reverse(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph = _graph("reverse", types[0])
+    return StructType(graph.dst, graph.src, graph.edge)
+
+
+def _without_loops(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph = _graph("without_loops", types[0])
+    _need("without_loops", graph.square, "a graph whose sources are its destinations", graph)
+    return replace(graph, edge=f"{graph.edge}-loops")
+
+
+def _one_loop(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph = _graph("one_loop", types[0])
+    _need("one_loop", graph.square, "a graph whose sources are its destinations", graph)
+    return replace(graph, edge=f"{graph.edge}+loops")
+
+
+def _take_dst(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph, rows = _graph("take_dst", types[0]), _index("take_dst", types[1])
+    _need("take_dst", rows.into == graph.dst and rows.rows is not None, f"ids of {graph.dst}", rows)
+    return StructType(graph.src, str(rows.rows), f"{graph.edge}@{rows.rows}")
+
+
+def _degree(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    return TensorType(Residency.DST, _graph("in_degree", types[0]).dst, (), attrs.get("dtype", torch.float32))
+
+
+def _broadcast_src(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph, x = _graph("broadcast_src", types[0]), _dense("broadcast_src", types[1])
+    _need("broadcast_src", x.rows == graph.src, f"rows {graph.src}", x)
+    return replace(x, residency=Residency.EDGE, rows=graph.edge)
+
+
+def _broadcast_dst(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph, x = _graph("broadcast_dst", types[0]), _dense("broadcast_dst", types[1])
+    _need("broadcast_dst", x.rows == graph.dst, f"rows {graph.dst}", x)
+    return replace(x, residency=Residency.EDGE, rows=graph.edge)
+
+
+def _reduce(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph, x = _graph("reduce", types[0]), _dense("reduce", types[1])
+    _need("reduce", attrs.get("kind") in ("sum", "mean", "max", "min"), "sum, mean, max or min", attrs.get("kind"))
+    _need("reduce", x.rows == graph.edge, f"rows {graph.edge}", x)
+    return replace(x, residency=Residency.DST, rows=graph.dst)
+
+
+def _spmm(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph, x = _graph("spmm", types[0]), _dense("spmm", types[1])
+    _need("spmm", x.rows == graph.src, f"rows {graph.src}", x)
+    _need("spmm", len(x.dims) == 1, "a matrix of node rows", x)
+    if attrs.get("self_coef"):
+        _need("spmm", graph.square, "a square graph for the self term", graph)
+    if len(types) == 3:
+        weight = _dense("spmm", types[2])
+        _need("spmm", weight.rows == graph.edge and weight.dims == (), f"one weight per {graph.edge}", weight)
+    return replace(x, residency=Residency.DST, rows=graph.dst)
+
+
+def _spmm_arg(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    out = _spmm(types, {})
+    return replace(_tensor("spmm_arg", out), dtype=torch.int32)
+
+
+def _spmm_max_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph, arg, dy = _graph("spmm_max_grad", types[0]), _tensor("spmm_max_grad", types[1]), _dense("", types[2])
+    _need("spmm_max_grad", arg.rows == dy.rows == graph.dst and arg.dims == dy.dims, f"rows {graph.dst}", arg, dy)
+    return replace(dy, residency=Residency.SRC, rows=graph.src)
+
+
+def _sddmm(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    graph, a, b = _graph("sddmm", types[0]), _dense("sddmm", types[1]), _dense("sddmm", types[2])
+    _need(
+        "sddmm", a.rows == graph.dst and b.rows == graph.src and a.dims == b.dims, "destination and source rows", a, b
+    )
+    return TensorType(Residency.EDGE, graph.edge, (), a.dtype)
+
+
+def _take_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x, index = _tensor("take_rows", types[0]), _index("take_rows", types[1])
+    _need("take_rows", x.rows == index.into, f"ids of {x.rows}", index)
+    return replace(x, residency=Residency.DST, rows=index.rows)
+
+
+def _scatter_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x, index, like = _dense("scatter_rows", types[0]), _index("scatter_rows", types[1]), _tensor("", types[2])
+    _need("scatter_rows", x.rows == index.rows and like.rows == index.into, f"rows {index.rows}", x, like)
+    return replace(x, residency=like.residency, rows=index.into)
+
+
+def _matmul(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    a, b = _tensor("matmul", types[0]), _dense("matmul", types[1])
+    _need("matmul", len(a.dims) == (2 if a.rows is None else 1), "a matrix", a)
+    if attrs.get("ta"):  # contraction over rows
+        _need("matmul", a.rows == b.rows and a.rows is not None and len(b.dims) == 1, "equal rows", a, b)
+        return TensorType(Residency.SHARED, None, (a.dims[0], b.dims[0]), b.dtype)
+    _need("matmul", b.rows is None and len(b.dims) == 2, "a shared weight matrix", b)
+    inner, outer = (b.dims[1], b.dims[0]) if attrs.get("tb") else b.dims
+    _need("matmul", a.dims[-1] == inner, f"inner sizes to agree ({a.dims[-1]} and {inner})", a, b)
+    return replace(a, dims=(*a.dims[:-1], outer), dtype=b.dtype, sparse=False)
+
+
+def _per_column(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x, v = _dense("column op", types[0]), _dense("column op", types[1])
+    _need("column op", v.rows is None and v.dims == x.dims[-1:], f"a shared vector of {x.dims[-1:]}", v)
+    return x
+
+
+def _per_row(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x, s = _dense("row op", types[0]), _dense("row op", types[1])
+    _need("row op", s.rows == x.rows and s.dims == (), f"one number per {x.rows}", s)
+    return x
+
+
+def _same(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x, y = _dense("elementwise", types[0]), _dense("elementwise", types[1])
+    _need("elementwise", x.rows == y.rows and x.dims == y.dims, "equal shapes", x, y)
+    return x
+
+
+def _unary(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    return _dense("elementwise", types[0])
+
+
+def _mul_scalar(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x, s = _dense("mul_scalar", types[0]), _dense("mul_scalar", types[1])
+    _need("mul_scalar", s.rows is None and s.dims == (), "a shared scalar", s)
+    return x
+
+
+def _dropout(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x = _tensor("dropout", types[0])
+    seed = _index("dropout", types[1])
+    _need("dropout", seed.rows is None and 0.0 <= attrs["p"] < 1.0, "a seed and p in [0, 1)", seed, attrs["p"])
+    return x
+
+
+def _col_sum(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x = _dense("col_sum", types[0])
+    _need("col_sum", x.rows is not None and len(x.dims) == 1, "a matrix of rows", x)
+    return replace(x, residency=Residency.SHARED, rows=None)
+
+
+def _row_sum(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x = _dense("row_sum", types[0])
+    _need("row_sum", x.rows is not None and len(x.dims) == 1, "a matrix of rows", x)
+    return replace(x, dims=())
+
+
+def _fill_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    v, like = _dense("fill_rows", types[0]), _dense("fill_rows", types[1])
+    _need("fill_rows", v.rows is None and v.dims == like.dims, f"a shared row of {like.dims}", v)
+    return like
+
+
+def _fill_cols(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    s = _dense("fill_cols", types[0])
+    _need("fill_cols", s.rows is not None and s.dims == (), "one number per row", s)
+    return replace(s, dims=(attrs["width"],))
+
+
+def _dot(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    x = _tensor("dot", _same(types, attrs))
+    return TensorType(Residency.SHARED, None, (), x.dtype)
+
+
+_M = Movement
+SPECS: dict[Op, OpSpec] = {
+    Op.INPUT: OpSpec((0,), _M.LEAF, _given),
+    Op.GRAPH: OpSpec((0,), _M.LEAF, _given),
+    Op.REVERSE: OpSpec((1,), _M.STRUCTURE, _reverse),
+    Op.WITHOUT_LOOPS: OpSpec((1,), _M.STRUCTURE, _without_loops),
+    Op.ONE_LOOP: OpSpec((1,), _M.STRUCTURE, _one_loop),
+    Op.TAKE_DST: OpSpec((2,), _M.STRUCTURE, _take_dst),
+    Op.IN_DEGREE: OpSpec((1,), _M.STRUCTURE, _degree),
+    Op.BROADCAST_SRC: OpSpec((2,), _M.BROADCAST, _broadcast_src),
+    Op.BROADCAST_DST: OpSpec((2,), _M.BROADCAST, _broadcast_dst),
+    Op.REDUCE: OpSpec((2,), _M.REDUCE, _reduce),
+    Op.SPMM: OpSpec((2, 3), _M.REDUCE, _spmm),
+    Op.SPMM_MAX: OpSpec((2,), _M.REDUCE, _spmm),
+    Op.SPMM_ARG: OpSpec((2,), _M.REDUCE, _spmm_arg),
+    Op.SPMM_MAX_GRAD: OpSpec((3,), _M.REDUCE, _spmm_max_grad),
+    Op.SDDMM: OpSpec((3,), _M.BROADCAST, _sddmm),
+    Op.TAKE_ROWS: OpSpec((2,), _M.DENSE, _take_rows),
+    Op.SCATTER_ROWS: OpSpec((3,), _M.DENSE, _scatter_rows),
+    Op.MATMUL: OpSpec((2,), _M.DENSE, _matmul),
+    Op.BIAS: OpSpec((2,), _M.DENSE, _per_column),
+    Op.COL_SCALE: OpSpec((2,), _M.DENSE, _per_column),
+    Op.ROW_SCALE: OpSpec((2,), _M.DENSE, _per_row),
+    Op.ROW_ADD: OpSpec((2,), _M.DENSE, _per_row),
+    Op.ADD: OpSpec((2,), _M.DENSE, _same),
+    Op.MUL: OpSpec((2,), _M.DENSE, _same),
+    Op.SCALE: OpSpec((1,), _M.DENSE, _unary),
+    Op.MUL_SCALAR: OpSpec((2,), _M.DENSE, _mul_scalar),
+    Op.ADD_CONST: OpSpec((1,), _M.DENSE, _unary),
+    Op.POW: OpSpec((1,), _M.DENSE, _unary),
+    Op.RELU: OpSpec((1,), _M.DENSE, _unary),
+    Op.RELU_MASK: OpSpec((2,), _M.DENSE, _same),
+    Op.DROPOUT: OpSpec((2,), _M.DENSE, _dropout),
+    Op.COL_SUM: OpSpec((1,), _M.CONTRACT, _col_sum),
+    Op.ROW_SUM: OpSpec((1,), _M.DENSE, _row_sum),
+    Op.FILL_ROWS: OpSpec((2,), _M.BROADCAST, _fill_rows),
+    Op.FILL_COLS: OpSpec((1,), _M.DENSE, _fill_cols),
+    Op.DOT: OpSpec((2,), _M.CONTRACT, _dot),
+}
+
+STRUCTURE = frozenset(op for op, spec in SPECS.items() if spec.movement is Movement.STRUCTURE)
+LEAVES = frozenset({Op.INPUT, Op.GRAPH})

@@ -1,0 +1,55 @@
+"""Rewriting: rebuild a program bottom-up through a function that may replace values.
+
+Comes in: a program and a rule. Goes out: a new program with the same inputs and output names. Every pass is a rule or
+a few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from graphweft._errors import IRError
+from graphweft.ir.ops import LEAVES, Op
+from graphweft.ir.program import Builder, Program, Value
+
+# (builder, value over already rewritten operands) -> replacement, or None to keep it
+Rule = Callable[[Builder, Value], Value | None]
+
+
+def rewrite(program: Program, rule: Rule) -> Program:
+    """Applies ``rule`` to every value once, operands first. A replacement must have the type of what it replaces."""
+    builder = Builder()
+    new: dict[Value, Value] = {}
+    for value in program.values:
+        rebuilt = value if value.op in LEAVES else builder.like(value, tuple(new[operand] for operand in value.inputs))
+        replacement = None if value.op in LEAVES else rule(builder, rebuilt)
+        if replacement is not None and not _compatible(replacement, rebuilt):
+            raise IRError(f"rewrite: expected a replacement of type {rebuilt.type}, got {replacement.type}")
+        new[value] = rebuilt if replacement is None else replacement
+    return Program(program.inputs, tuple((name, new[value]) for name, value in program.outputs))
+
+
+def substitute(program: Program, mapping: Mapping[Value, Value]) -> Program:
+    """Replaces the values in ``mapping`` wherever they are read."""
+    builder = Builder()
+    new: dict[Value, Value] = dict(mapping)
+    for value in program.values:
+        if value not in new:
+            new[value] = builder.like(value, tuple(new[operand] for operand in value.inputs))
+    return Program(program.inputs, tuple((name, new[value]) for name, value in program.outputs))
+
+
+def is_op(value: Value, *ops: Op) -> bool:
+    """Whether ``value`` is made by one of ``ops``."""
+    return value.op in ops
+
+
+def _compatible(a: Value, b: Value) -> bool:
+    """Equal types, but for source or destination where the rows are the same."""
+    if a.type == b.type:
+        return True
+    try:
+        x, y = a.tensor, b.tensor
+    except IRError:
+        return False
+    return (x.rows, x.dims, x.dtype, x.sparse) == (y.rows, y.dims, y.dtype, y.sparse)

@@ -1,0 +1,171 @@
+"""Values and programs: the immutable data-flow graph.
+
+Comes in: operations appended through a :class:`Builder` (front ends, gradient rules, passes). Goes out: a
+:class:`Program` in topological order that passes rewrite, the interpreter runs and the runtime lowers.
+``str(program)`` is the printed form that golden tests and ``gw.explain`` show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphweft._errors import IRError
+from graphweft.ir.ops import SPECS, Op
+from graphweft.ir.residency import StructType, TensorType, Type
+
+Attrs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Value:
+    """The result of one operation. Immutable; compared by identity."""
+
+    op: Op
+    inputs: tuple[Value, ...]
+    attrs: Attrs
+    type: Type
+
+    def __getitem__(self, name: str) -> Any:
+        for key, value in self.attrs:
+            if key == name:
+                return value
+        raise KeyError(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The attribute ``name``, or ``default``."""
+        return next((value for key, value in self.attrs if key == name), default)
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type, for a value known to be a tensor."""
+        if not isinstance(self.type, TensorType):
+            raise IRError(f"{self.op.name.lower()}: expected a tensor operand, got {self.type}")
+        return self.type
+
+    @property
+    def struct(self) -> StructType:
+        """The type, for a value known to be a graph."""
+        if not isinstance(self.type, StructType):
+            raise IRError(f"{self.op.name.lower()}: expected a graph operand, got {self.type}")
+        return self.type
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name.lower()} {self.type}>"
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Inputs, named outputs, and all values between them in topological order."""
+
+    inputs: tuple[Value, ...]
+    outputs: tuple[tuple[str, Value], ...]
+    values: tuple[Value, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", tuple(topological([v for _, v in self.outputs], self.inputs)))
+
+    def input(self, name: str) -> Value:
+        """The input called ``name``."""
+        for value in self.inputs:
+            if value["name"] == name:
+                return value
+        raise IRError(f"program: expected an input among {[v['name'] for v in self.inputs]}, got {name!r}")
+
+    def output(self, name: str) -> Value:
+        """The output called ``name``."""
+        for key, value in self.outputs:
+            if key == name:
+                return value
+        raise IRError(f"program: expected an output among {[k for k, _ in self.outputs]}, got {name!r}")
+
+    def users(self) -> dict[Value, list[Value]]:
+        """For each value, the values that read it (outputs of the program are not counted)."""
+        users: dict[Value, list[Value]] = {value: [] for value in self.values}
+        for value in self.values:
+            for operand in value.inputs:
+                users[operand].append(value)
+        return users
+
+    def count(self, *ops: Op) -> int:
+        """How many values are made by one of ``ops``."""
+        return sum(value.op in ops for value in self.values)
+
+    def __str__(self) -> str:
+        names = number(self.values)
+        lines = [
+            f"{names[v]} = {v.op.name.lower()}({', '.join([names[i] for i in v.inputs] + _shown(v.attrs))}) : {v.type}"
+            for v in self.values
+        ]
+        returned = ", ".join(f"{name}={names[value]}" for name, value in self.outputs)
+        return "\n".join([*lines, f"return {returned}"])
+
+
+def topological(roots: Iterable[Value], first: Iterable[Value] = ()) -> Iterator[Value]:
+    """Operands before users, ``first`` before everything; stable, without recursion."""
+    seen: set[Value] = set()
+    for value in first:
+        seen.add(value)
+        yield value
+    for root in roots:
+        stack = [(root, iter(root.inputs))]
+        if root in seen:
+            continue
+        seen.add(root)
+        while stack:
+            value, operands = stack[-1]
+            for operand in operands:
+                if operand not in seen:
+                    seen.add(operand)
+                    stack.append((operand, iter(operand.inputs)))
+                    break
+            else:
+                stack.pop()
+                yield value
+
+
+def number(values: Iterable[Value]) -> dict[Value, str]:
+    """Printed names: inputs by their own name, others ``%0``, ``%1``, ... in order."""
+    names: dict[Value, str] = {}
+    count = 0
+    for value in values:
+        if value.op in (Op.INPUT, Op.GRAPH):
+            names[value] = f"%{value['name']}"
+        else:
+            names[value] = f"%{count}"
+            count += 1
+    return names
+
+
+def _shown(attrs: Attrs) -> list[str]:
+    return [f"{key}={value}" for key, value in attrs if key != "name" and value not in (None, False)]
+
+
+def structural_key(value: Value, names: Mapping[Value, str] | None = None) -> str:
+    """A text that is equal for equal expressions over equally named inputs."""
+    memo: dict[Value, str] = dict(names or {})
+    for item in topological([value]):
+        if item not in memo:
+            parts = [memo[i] for i in item.inputs] + [f"{k}={v}" for k, v in item.attrs]
+            memo[item] = f"{item.op.name.lower()}({','.join(parts)})"
+    return memo[value]
+
+
+class Builder:
+    """Makes values. Types are inferred by the op's rule; a wrong operand is an IRError that names the op."""
+
+    def add(self, op: Op, *inputs: Value, **attrs: Any) -> Value:
+        """A new value of ``op`` over ``inputs``."""
+        spec = SPECS[op]
+        if not spec.accepts(len(inputs)):
+            raise IRError(f"{op.name.lower()}: expected {spec.arity} operands, got {len(inputs)}")
+        ordered = tuple(sorted(attrs.items()))
+        inferred = spec.infer([value.type for value in inputs], attrs)
+        return Value(op, inputs, ordered, inferred)
+
+    def like(self, value: Value, inputs: tuple[Value, ...]) -> Value:
+        """``value`` over other inputs; itself when they are the same."""
+        if inputs == value.inputs:
+            return value
+        return self.add(value.op, *inputs, **dict(value.attrs))

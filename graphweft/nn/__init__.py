@@ -1,0 +1,8 @@
+"""Models, one family a file, each written against the IR and compiled as a whole."""
+
+from graphweft.nn.gcn import GCN, GCNConv
+from graphweft.nn.gin import GIN, GINConv
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.sage import SAGE, SAGEConv
+
+__all__ = ["GCN", "GIN", "SAGE", "CompiledModule", "GCNConv", "GINConv", "SAGEConv"]

@@ -1,0 +1,101 @@
+"""What a layer writes its computation with: the builder, the graph, and the module's parameters as values.
+
+Comes in: IR inputs. Goes out: IR values, through methods named as the field names them. Called by the ``define``
+methods of layers and models.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from graphweft._errors import IRError
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Value
+
+
+class Frame:
+    """One forward program being written.
+
+    Attributes:
+        graph: The graph.
+        x: The input features.
+        training: Whether dropout acts and batch norm uses the batch's own statistics.
+        outputs: Outputs beside the result: values to be stored in buffers after the call.
+    """
+
+    def __init__(self, builder: Builder, inputs: dict[str, Value], names: dict[int, str], training: bool) -> None:
+        self._builder, self._inputs, self._names = builder, inputs, names
+        self.graph, self.x, self.training = inputs["graph"], inputs["x"], training
+        self.outputs: dict[str, Value] = {}
+        self._streams = 0
+
+    def add(self, op: Op, *operands: Value, **attrs: Any) -> Value:
+        """Any operation of the IR."""
+        return self._builder.add(op, *operands, **attrs)
+
+    def param(self, tensor: Tensor) -> Value:
+        """The value of a parameter or buffer of the module being compiled."""
+        name = self._names.get(id(tensor))
+        if name is None:
+            raise IRError("define: expected a parameter or buffer of this module, got another tensor")
+        return self._inputs[name]
+
+    def matmul(self, x: Value, weight: Tensor) -> Value:
+        """``x @ weight``; weight is (in, out)."""
+        return self.add(Op.MATMUL, x, self.param(weight))
+
+    def bias(self, x: Value, bias: Tensor | None) -> Value:
+        """``x + bias``, or x when there is none."""
+        return x if bias is None else self.add(Op.BIAS, x, self.param(bias))
+
+    def aggregate(self, x: Value, kind: str, graph: Value | None = None) -> Value:
+        """Sum, mean, max or min over in-edges of the sources' rows."""
+        over = self.graph if graph is None else graph
+        return self.add(Op.REDUCE, over, self.add(Op.BROADCAST_SRC, over, x), kind=kind)
+
+    def one_loop(self) -> Value:
+        """The graph with exactly one self-loop at every node."""
+        return self.add(Op.ONE_LOOP, self.graph)
+
+    def degree_power(self, graph: Value, exponent: float, like: Value) -> Value:
+        """``in_degree ** exponent`` per destination, 0 where the degree is 0 and the exponent negative."""
+        degree = self.add(Op.IN_DEGREE, graph, dtype=like.tensor.dtype)
+        return self.add(Op.POW, degree, exponent=exponent)
+
+    def relu(self, x: Value) -> Value:
+        """``max(x, 0)``."""
+        return self.add(Op.RELU, x)
+
+    def dropout(self, x: Value, p: float) -> Value:
+        """Dropout in training, x otherwise; each call draws from a stream of its own."""
+        self._streams += 1
+        if not self.training or p == 0.0:
+            return x
+        return self.add(Op.DROPOUT, x, self._inputs["seed"], p=p, stream=self._streams)
+
+    def batch_norm(self, x: Value, norm: nn.BatchNorm1d) -> Value:
+        """As ``norm``; the batch's mean and variance come out for its running statistics."""
+        name = self._names[id(norm.weight)].removesuffix("weight")
+        if self.training:
+            mean = self.add(Op.COL_SUM, x, mean=True)
+            centred = self.add(Op.BIAS, x, self.add(Op.SCALE, mean, factor=-1.0))
+            variance = self.add(Op.COL_SUM, self.add(Op.MUL, centred, centred), mean=True)
+            self.outputs |= {f"{name}mean": mean, f"{name}var": variance}
+        else:
+            assert norm.running_mean is not None and norm.running_var is not None  # we construct it so
+            mean, variance = self.param(norm.running_mean), self.param(norm.running_var)
+            centred = self.add(Op.BIAS, x, self.add(Op.SCALE, mean, factor=-1.0))
+        inverse = self.add(Op.POW, variance, exponent=-0.5, eps=norm.eps)
+        scale = self.add(Op.MUL, inverse, self.param(norm.weight))
+        return self.bias(self.add(Op.COL_SCALE, centred, scale), norm.bias)
+
+    def layer_norm(self, x: Value, norm: nn.LayerNorm) -> Value:
+        """As ``norm``, over the features of each row."""
+        width = x.tensor.dims[0]
+        mean = self.add(Op.SCALE, self.add(Op.ROW_SUM, x), factor=-1.0 / width)
+        centred = self.add(Op.ROW_ADD, x, mean)
+        variance = self.add(Op.SCALE, self.add(Op.ROW_SUM, self.add(Op.MUL, centred, centred)), factor=1.0 / width)
+        scaled = self.add(Op.ROW_SCALE, centred, self.add(Op.POW, variance, exponent=-0.5, eps=norm.eps))
+        return self.bias(self.add(Op.COL_SCALE, scaled, self.param(norm.weight)), norm.bias)

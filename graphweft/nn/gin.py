@@ -1,0 +1,93 @@
+"""Graph isomorphism network (Xu, Hu, Leskovec, Jegelka, ICLR 2019).
+
+``h' = MLP((1 + eps) h + reduce(h_j over in-neighbours j))`` with a two-layer perceptron and reduce sum, mean or max.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
+from graphweft.nn.frame import Frame
+from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.stack import Stack
+
+
+class GINConv(CompiledModule):
+    """One GIN layer: ``relu(z W1 + b1) W2 + b2`` with ``z = (1 + eps) h + sum of neighbours``.
+
+    Shape: (nodes, in_features) -> (nodes, out_features).
+
+    Args:
+        in_features: Width of the input rows.
+        out_features: Width of the output rows and of the perceptron's hidden layer.
+        bias: Adds learned vectors in the perceptron.
+        reduce: ``"sum"``, ``"mean"`` or ``"max"`` over the in-neighbours.
+        eps: Initial weight of the node itself.
+        train_eps: Whether eps is learned.
+
+    Example:
+        >>> import torch
+        >>> from graphweft.graph.graph import Graph
+        >>> GINConv(4, 2)(Graph([0, 1], [1, 2]), torch.ones(3, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    eps: torch.Tensor
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        reduce: str = "sum",
+        eps: float = 0.0,
+        train_eps: bool = False,
+    ) -> None:
+        check_model("GINConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
+        super().__init__(in_features)
+        self.weight1 = glorot(in_features, out_features)
+        self.bias1 = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self.weight2 = glorot(out_features, out_features)
+        self.bias2 = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self.reduce = reduce
+        if train_eps:
+            self.eps = nn.Parameter(torch.tensor(float(eps)))
+        else:
+            self.register_buffer("eps", torch.tensor(float(eps)))
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """Aggregation is linear but for max, so the first product is written on the nodes and may move."""
+        own = frame.add(Op.ADD_CONST, frame.param(self.eps), constant=1.0)
+        if self.reduce == "max":
+            z = frame.add(Op.ADD, frame.aggregate(x, "max"), frame.add(Op.MUL_SCALAR, x, own))
+            h = frame.matmul(z, self.weight1)
+        else:
+            product = frame.matmul(x, self.weight1)
+            h = frame.add(Op.ADD, frame.aggregate(product, self.reduce), frame.add(Op.MUL_SCALAR, product, own))
+        h = frame.relu(frame.bias(h, self.bias1))
+        return frame.bias(frame.matmul(h, self.weight2), self.bias2)
+
+
+class GIN(Stack):
+    """A stack of :class:`GINConv`; arguments as :class:`graphweft.nn.stack.Stack`, ``train_eps`` as the layer's."""
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        bias: bool = True,
+        norm: str | None = None,
+        residual: bool = False,
+        reduce: str = "sum",
+        train_eps: bool = False,
+    ) -> None:
+        super().__init__(
+            lambda a, b: GINConv(a, b, bias, reduce, train_eps=train_eps),
+            in_features, hidden, out_features, num_layers, dropout, norm, residual, reduce,
+        )  # fmt: skip

@@ -1,0 +1,148 @@
+"""The base of layers and models: an ``nn.Module`` whose forward pass is one compiled program.
+
+Comes in: a graph and node features. Goes out: node rows. A subclass writes ``define(frame, x) -> value``; everything
+below it (passes, kernels, the backward pass) is the compiler's. A model's ``define`` calls those of its layers, so
+the compiler sees the whole model at once.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._checks import check_ids
+from graphweft._errors import ConfigError, ShapeError
+from graphweft.graph.graph import Graph
+from graphweft.ir.program import Builder, Program, Value
+from graphweft.nn.frame import Frame
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features
+from graphweft.storage.feature import SparseFeatures
+
+REDUCERS = ("sum", "mean", "max")
+NORMS = (None, "batch", "layer")
+
+
+class CompiledModule(nn.Module):
+    """A module that is compiled as a whole.
+
+    Attributes:
+        in_features: Width of the features it takes.
+    """
+
+    def __init__(self, in_features: int) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self._function = CompiledFunction(self._describe)
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """Writes this module's computation on ``x``."""
+        raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
+
+    def forward(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Tensor:
+        """Output rows of all nodes, or of ``rows`` only.
+
+        Shape: x (nodes, in_features); rows (n,) ids of distinct nodes; result (nodes or n, out).
+
+        Raises: ShapeError when x does not fit the graph or this module; IndexRangeError for a bad id in rows.
+        """
+        result = self._function(self.arguments(graph, x, rows))
+        extra = {name: tensor for name, tensor in result.items() if name != "out"}
+        if extra:
+            self._store(extra, result["out"].shape[0] if rows is None else graph.num_dst)
+        return result["out"]
+
+    def arguments(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Arguments:
+        """What the compiler is called with; checks what the user gave."""
+        who = type(self).__name__
+        if not isinstance(graph, Graph):
+            raise ShapeError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__}")
+        if not isinstance(x, Tensor | SparseFeatures):
+            raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
+        shape = tuple(x.shape)
+        if len(shape) != 2 or shape[1] != self.in_features:
+            raise ShapeError(f"{who}: expected features with {self.in_features} columns, got shape {shape}")
+        if rows is not None:
+            check_ids(f"{who} rows", rows, graph.num_dst)
+        tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
+        seed = int(torch.randint(2**62, ())) if self.training and self._draws() else 0
+        return Arguments(graph, x, tensors, rows, seed, self.training)
+
+    def program(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Program:
+        """The forward program as written, before any pass."""
+        return self._function.program(self.arguments(graph, x, rows))
+
+    @property
+    def function(self) -> CompiledFunction:
+        """The compiled function: its plans tell what was done."""
+        return self._function
+
+    def _draws(self) -> bool:
+        """Whether a forward pass in training draws random numbers."""
+        return any(getattr(module, "dropout", 0.0) for module in self.modules())
+
+    def _describe(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
+        names = {id(t): n for n, t in (*self.named_parameters(), *self.named_buffers())}
+        frame = Frame(builder, inputs, names, training)
+        result = self.define(frame, frame.x)
+        return {"out": result, **frame.outputs}
+
+    def _store(self, extra: dict[str, Tensor], count: int) -> None:
+        """Moves running statistics of batch norms towards the batch's."""
+        for name, module in self.named_modules():
+            if not isinstance(module, nn.BatchNorm1d) or f"{name}.mean" not in extra:
+                continue
+            assert module.running_mean is not None and module.running_var is not None
+            assert module.num_batches_tracked is not None
+            momentum = 0.1 if module.momentum is None else module.momentum
+            with torch.no_grad():
+                unbiased = extra[f"{name}.var"].detach() * (count / max(count - 1, 1))
+                module.running_mean.lerp_(extra[f"{name}.mean"].detach(), momentum)
+                module.running_var.lerp_(unbiased, momentum)
+                module.num_batches_tracked += 1
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self._remade(copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "_function"}, memo), memo)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_function"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._function = CompiledFunction(self._describe)
+
+    def _remade(self, state: dict[str, Any], memo: dict[int, Any]) -> Self:
+        made = self.__class__.__new__(self.__class__)
+        memo[id(self)] = made
+        made.__dict__.update(state)
+        made._function = CompiledFunction(made._describe)
+        return made
+
+
+def glorot(rows: int, columns: int) -> nn.Parameter:
+    """A weight (rows, columns), uniform by Glorot and Bengio (AISTATS 2010)."""
+    weight = nn.Parameter(torch.empty(rows, columns))
+    nn.init.xavier_uniform_(weight)
+    return weight
+
+
+def make_norm(kind: str | None, width: int) -> nn.Module | None:
+    """The norm called ``kind``. Raises: ConfigError for another name."""
+    if kind not in NORMS:
+        raise ConfigError(f"norm: expected 'batch', 'layer' or None, got {kind!r}")
+    if kind is None:
+        return None
+    return nn.BatchNorm1d(width) if kind == "batch" else nn.LayerNorm(width)
+
+
+def check_model(name: str, sizes: dict[str, int], dropout: float, reduce: str) -> None:
+    """Sizes are positive, dropout is a probability below 1, the reducer is known. Raises: ConfigError."""
+    for what, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ConfigError(f"{name}: expected {what} >= 1, got {size!r}")
+    if not 0.0 <= dropout < 1.0:
+        raise ConfigError(f"{name}: expected dropout in [0, 1), got {dropout}")
+    if reduce not in REDUCERS:
+        raise ConfigError(f"{name}: expected reduce among {', '.join(REDUCERS)}, got {reduce!r}")

@@ -1,0 +1,1 @@
+"""Rewrites of a program; the ordered list is in ``pipeline.py``."""

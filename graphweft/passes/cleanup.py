@@ -1,0 +1,63 @@
+"""Classic clean-up: equal expressions are computed once, trivial ones not at all, unused ones never.
+
+Comes in: any program. Goes out: an equal one with no more values. Dead values disappear by construction (a program
+holds what its outputs reach). Called between all other passes.
+"""
+
+from __future__ import annotations
+
+from graphweft.ir.ops import LEAVES, Op
+from graphweft.ir.pattern import rewrite
+from graphweft.ir.program import Builder, Program, Value
+
+
+def merge_equal(program: Program) -> Program:
+    """Common subexpressions: values with the same operation, operands and attributes become one."""
+    seen: dict[tuple[object, ...], Value] = {}
+
+    def rule(builder: Builder, value: Value) -> Value | None:
+        return seen.setdefault((value.op, value.inputs, value.attrs), value)
+
+    return rewrite(program, rule)
+
+
+def simplify(program: Program) -> Program:
+    """Identities: reverse of reverse, scale by 1, scale of scale, dropout with p = 0, loops removed twice."""
+    return rewrite(program, _simplify)
+
+
+def _simplify(b: Builder, v: Value) -> Value | None:
+    first = v.inputs[0] if v.inputs else None
+    if first is None:
+        return None
+    if v.op is Op.REVERSE and first.op is Op.REVERSE:
+        return first.inputs[0]
+    if v.op is Op.SCALE and v["factor"] == 1.0:
+        return first
+    if v.op is Op.SCALE and first.op is Op.SCALE:
+        return b.add(Op.SCALE, first.inputs[0], factor=v["factor"] * first["factor"])
+    if v.op is Op.ADD_CONST and v["constant"] == 0.0:
+        return first
+    if v.op is Op.DROPOUT and v["p"] == 0.0:
+        return first
+    if v.op in (Op.WITHOUT_LOOPS, Op.ONE_LOOP) and first.op is v.op:
+        return first
+    if v.op is Op.RELU and first.op is Op.RELU:
+        return first
+    return None
+
+
+def cleanup(program: Program) -> Program:
+    """``simplify`` and ``merge_equal`` until nothing changes."""
+    while True:
+        smaller = merge_equal(simplify(program))
+        if len(smaller.values) == len(program.values):
+            return smaller
+        program = smaller
+
+
+def live_inputs(program: Program) -> set[Value]:
+    """Inputs that some output depends on."""
+    used = {operand for value in program.values for operand in value.inputs}
+    used |= {value for _, value in program.outputs}
+    return {value for value in program.inputs if value in used and value.op in LEAVES}

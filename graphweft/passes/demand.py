@@ -1,0 +1,52 @@
+"""Row demand: compute only the rows that are asked for.
+
+Comes in: a program whose result is ``take_rows(y, rows)``, as a loss over the training nodes gives. Goes out: the
+same with ``take_rows`` moved towards the inputs: through row-wise operations, and through an aggregation by
+restricting it to the edges into those rows. Exactly the same numbers are computed for the rows asked for; the others
+are never made. Works in the backward pass too, as the restricted aggregation's reverse lists only those edges.
+"""
+
+from __future__ import annotations
+
+from graphweft.ir.ops import Op
+from graphweft.ir.pattern import rewrite
+from graphweft.ir.program import Builder, Program, Value
+
+_ROWWISE_FIRST = frozenset({Op.BIAS, Op.COL_SCALE, Op.SCALE, Op.MUL_SCALAR, Op.ADD_CONST, Op.POW, Op.RELU})
+_ROWWISE_ALL = frozenset({Op.ADD, Op.MUL, Op.ROW_SCALE, Op.ROW_ADD, Op.RELU_MASK})
+
+
+def push_demand(program: Program) -> Program:
+    """Moves every ``take_rows`` through what it can, until an aggregation has been restricted or nothing moves."""
+    while True:
+        moved = rewrite(program, _push)
+        if str(moved) == str(program):
+            return moved
+        program = moved
+
+
+def _push(b: Builder, v: Value) -> Value | None:
+    if v.op is not Op.TAKE_ROWS:
+        return None
+    x, rows = v.inputs
+    if x.op in _ROWWISE_FIRST:
+        return b.add(x.op, b.add(Op.TAKE_ROWS, x.inputs[0], rows), *x.inputs[1:], **dict(x.attrs))
+    if x.op in _ROWWISE_ALL:
+        return b.add(x.op, *(b.add(Op.TAKE_ROWS, operand, rows) for operand in x.inputs), **dict(x.attrs))
+    if x.op is Op.MATMUL and not x.get("ta") and x.inputs[1].tensor.rows is None:
+        return b.add(Op.MATMUL, b.add(Op.TAKE_ROWS, x.inputs[0], rows), x.inputs[1], **dict(x.attrs))
+    if x.op in (Op.SPMM, Op.SPMM_MAX) and len(x.inputs) == 2:
+        return _restrict(b, x, rows)
+    return None
+
+
+def _restrict(b: Builder, x: Value, rows: Value) -> Value:
+    graph, source = x.inputs
+    attrs = dict(x.attrs)
+    if attrs.get("self_coef") == 1.0 and graph.op is Op.WITHOUT_LOOPS:
+        # the self term needs a square graph; in the restricted one it is an edge like any other
+        graph, attrs["self_coef"] = b.add(Op.ONE_LOOP, graph.inputs[0]), 0.0
+    elif attrs.get("self_coef"):
+        own = b.add(Op.SCALE, b.add(Op.TAKE_ROWS, source, rows), factor=attrs.pop("self_coef"))
+        return b.add(Op.ADD, b.add(x.op, b.add(Op.TAKE_DST, graph, rows), source, self_coef=0.0, **attrs), own)
+    return b.add(x.op, b.add(Op.TAKE_DST, graph, rows), source, **attrs)

@@ -1,0 +1,193 @@
+"""Epilogue fusion: which values one kernel computes before its single store.
+
+Comes in: a program, the values not to compute here (hoisted), and the phase of each value (forward or backward). Goes
+out: a list of :class:`Group` in execution order. A group is an anchor (product, aggregation, or plain rows) followed
+by row-wise stages in the kernels' fixed order, plus column sums tapped on the way. Values inside a group are never
+stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Program, Value
+
+# stage name -> position in the kernels' epilogue (csrc/include/graphweft/epilogue.h)
+STAGES = ("row_scale", "bias", "addend", "relu", "mask", "col_sum", "post_scale")
+_ANCHORS = frozenset({Op.MATMUL, Op.SPMM})
+
+
+@dataclass
+class Group:
+    """What one kernel call computes.
+
+    Attributes:
+        anchor: The value whose kernel runs; None for an epilogue applied to ``source`` as it is.
+        source: The first operand when there is no anchor.
+        stages: Stage name -> operand value (None for stages without operand).
+        result: The value stored.
+        taps: Column sums that come out beside it.
+        src_scale: A per-source factor folded into an aggregation.
+        scaled: The operand of the aggregation before that factor.
+    """
+
+    anchor: Value | None
+    source: Value | None
+    result: Value
+    stages: dict[str, Value | None] = field(default_factory=dict)
+    taps: list[Value] = field(default_factory=list)
+    src_scale: Value | None = None
+    scaled: Value | None = None
+
+    def operands(self) -> list[Value]:
+        """Every value the call reads."""
+        found: list[Value] = []
+        if self.anchor is not None:
+            found += self.anchor.inputs
+            if self.scaled is not None and self.src_scale is not None:
+                found[1] = self.scaled
+                found.append(self.src_scale)
+        elif self.source is not None:
+            found.append(self.source)
+        return found + [value for value in self.stages.values() if value is not None]
+
+
+def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, int], fuse: bool = True) -> list[Group]:
+    """Covers every value that has to be computed with groups, in an order that respects operands."""
+    computed = [v for v in program.values if v.inputs and v not in hoisted]
+    users = program.users()
+    outputs = {value for _, value in program.outputs}
+    position = {value: index for index, value in enumerate(program.values)}
+    taken: set[Value] = set()
+    groups: list[Group] = []
+    for value in computed:
+        if value in taken or (value.op is Op.COL_SUM and _tappable(value, phase, users)):
+            continue
+        group = _start(value)
+        if fuse and group is not None:
+            _extend(group, users, outputs, phase, taken, position)
+        group = group or Group(anchor=value, source=None, result=value)
+        taken.update((group.result, *group.taps))
+        groups.append(group)
+    for value in computed:  # column sums nobody could tap
+        if value not in taken and value.op is Op.COL_SUM:
+            groups.append(Group(anchor=value, source=None, result=value))
+    if fuse:
+        _fold_source_scale(groups, users, outputs, phase)
+    return _ordered(groups, position)
+
+
+def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:
+    """A plain column sum nobody reads inside the program: whichever kernel makes its operand may give it."""
+    return not value.get("mean") and not users[value]
+
+
+def _stage_of(value: Value, current: Value) -> tuple[str, Value | None] | None:
+    """The epilogue stage that ``value`` is when applied to ``current``."""
+    if value.op is Op.RELU:
+        return "relu", None
+    if value.op is Op.BIAS and value.inputs[0] is current:
+        return "bias", value.inputs[1]
+    if value.op is Op.ROW_SCALE and value.inputs[0] is current:
+        return "row_scale", value.inputs[1]
+    if value.op is Op.RELU_MASK and value.inputs[0] is current and value.inputs[1] is not current:
+        return "mask", value.inputs[1]
+    if value.op is Op.ADD and value.inputs[0] is not value.inputs[1]:
+        return "addend", value.inputs[1] if value.inputs[0] is current else value.inputs[0]
+    return None
+
+
+def _start(value: Value) -> Group | None:
+    """A group that begins at ``value``: its own kernel, or the first stage over plain rows."""
+    if value.op in _ANCHORS:
+        return None if value.get("ta") else Group(anchor=value, source=None, result=value)
+    first = value.inputs[0]
+    stage = _stage_of(value, first)
+    if stage is None or len(value.tensor.dims) != 1:
+        return None
+    group = Group(anchor=None, source=first, result=value)
+    group.stages[stage[0]] = stage[1]
+    return group
+
+
+def _extend(
+    group: Group,
+    users: dict[Value, list[Value]],
+    outputs: set[Value],
+    phase: Mapping[Value, int],
+    taken: set[Value],
+    position: dict[Value, int],
+) -> None:
+    """Absorbs the only reader of the result again and again while the stage order allows it."""
+    _tap_source(group, users, phase, taken)
+    while True:
+        current = group.result
+        readers = users[current]
+        taps = [r for r in readers if r.op is Op.COL_SUM and _tappable(r, phase, users)]
+        rest = [r for r in readers if r not in taps]
+        can_tap = (
+            len(taps) == 1
+            and "col_sum" not in group.stages
+            and not _later(group, "col_sum")
+            and phase[taps[0]] == phase[current]
+            and taps[0] not in taken
+        )
+        if can_tap:
+            group.stages["col_sum"] = None
+            group.taps.append(taps[0])
+        elif taps:
+            return
+        if current in outputs or len(rest) != 1 or phase[rest[0]] != phase[current] or rest[0] in taken:
+            return
+        stage = _stage_of(rest[0], current)
+        if stage is None:
+            return
+        name = stage[0]
+        if name == "row_scale" and (name in group.stages or _later(group, name)):
+            name = "post_scale"
+        if name in group.stages or _later(group, name):
+            return
+        group.stages[name] = stage[1]
+        group.result = rest[0]
+        taken.add(rest[0])
+
+
+def _tap_source(group: Group, users: dict[Value, list[Value]], phase: Mapping[Value, int], taken: set[Value]) -> None:
+    """``col_sum(x)`` beside ``row_scale(x, s)``: one pass over x gives both."""
+    if group.anchor is not None or group.source is None or list(group.stages) != ["row_scale"]:
+        return
+    for reader in users[group.source]:
+        if reader.op is Op.COL_SUM and _tappable(reader, phase, users) and reader not in taken:
+            if phase[reader] == phase[group.result]:
+                group.stages = {"col_sum": None, "post_scale": group.stages["row_scale"]}
+                group.taps.append(reader)
+            return
+
+
+def _later(group: Group, name: str) -> bool:
+    """Whether the group already has a stage that comes after ``name``."""
+    return any(STAGES.index(stage) > STAGES.index(name) for stage in group.stages)
+
+
+def _fold_source_scale(
+    groups: list[Group], users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+) -> None:
+    """``spmm(row_scale(x, s))`` whose scaled rows nobody else reads: the factor is applied while gathering."""
+    makes = {group.result: group for group in groups}
+    for group in list(groups):
+        if group.anchor is None or group.anchor.op is not Op.SPMM:
+            continue
+        operand = group.anchor.inputs[1]
+        maker = makes.get(operand)
+        if maker is None or maker.anchor is not None or list(maker.stages) != ["row_scale"]:
+            continue
+        if len(users[operand]) == 1 and operand not in outputs and phase[operand] == phase[group.result]:
+            group.scaled, group.src_scale = maker.source, maker.stages["row_scale"]
+            groups.remove(maker)
+
+
+def _ordered(groups: list[Group], position: dict[Value, int]) -> list[Group]:
+    """By the place of what each stores: operands of a group are stored by groups before it."""
+    return sorted(groups, key=lambda group: position[group.result])

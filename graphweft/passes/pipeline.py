@@ -1,0 +1,208 @@
+"""The ordered list of passes, and the search over orders that are decided by cost.
+
+Comes in: a forward program, the inputs that want gradients, sizes and a cost model. Goes out: a :class:`Compiled`
+program: forward and backward values, what is hoisted, the kernel groups, the chosen orders, and a trace of every pass
+for ``gw.explain``. Called by ``runtime/compile.py`` only. Every pass has a name and can be switched off by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from graphweft._errors import IRError, PassError
+from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
+from graphweft.ir.grad import differentiate
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Program, Value
+from graphweft.ir.residency import StructType, TensorType
+from graphweft.ir.verify import verify
+from graphweft.passes.cleanup import cleanup
+from graphweft.passes.demand import push_demand
+from graphweft.passes.fuse import Group, group_values
+from graphweft.passes.hoist import constant_values, kept_tensors
+from graphweft.passes.message import fuse_messages
+from graphweft.passes.placement import Order, place, sites
+
+FORWARD, BACKWARD = 0, 1
+PASSES = ("cleanup", "messages", "demand", "placement", "differentiate", "hoist", "fuse")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers behind the symbols of a program.
+
+    Attributes:
+        rows: Leading sizes by symbol (nodes, edges, listed rows).
+        nonzeros: Stored entries of each sparse input by name.
+        memory: Bytes that hoisted matrices may take together.
+    """
+
+    rows: Mapping[str, int]
+    nonzeros: Mapping[str, int] = field(default_factory=dict)
+    memory: float = float("inf")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to compile for: level and switched-off passes, gradients, constants, sizes, costs."""
+
+    level: int
+    wanted: tuple[str, ...]
+    constants: tuple[str, ...]
+    sizes: Callable[[Program], Sizes]
+    model: CostModel
+    disabled: frozenset[str] = frozenset()
+
+    def on(self, name: str, level: int) -> bool:
+        """Whether the pass ``name``, which belongs to ``level``, runs."""
+        return self.level >= level and name not in self.disabled
+
+
+@dataclass
+class Compiled:
+    """A program ready to lower."""
+
+    program: Program
+    hoisted: set[Value]
+    groups: list[Group]
+    phase: dict[Value, int]
+    orders: dict[str, Order]
+    seconds: float
+    trace: list[tuple[str, str]]
+    works: dict[Value, Work]
+    model: CostModel
+
+
+def run_passes(program: Program, request: Request) -> Compiled:
+    """All passes in order.
+
+    Raises: PassError naming the pass whose result does not verify, and those before it.
+    """
+    trace: list[tuple[str, str]] = [("traced", str(program))]
+    verify(program)
+
+    def step(name: str, change: Callable[[Program], Program], before: Program) -> Program:
+        after = change(before)
+        try:
+            verify(after)
+        except IRError as failure:
+            raise PassError(f"{name} (after {', '.join(n for n, _ in trace)}): {failure}") from failure
+        if str(after) != str(before):
+            trace.append((name, str(after)))
+        return after
+
+    if request.on("cleanup", 1):
+        program = step("cleanup", cleanup, program)
+    if request.on("messages", 1):
+        program = step("messages", fuse_messages, program)
+        program = step("cleanup", cleanup, program)
+    candidates = [program]
+    if request.on("demand", 2):
+        demanded = cleanup(push_demand(program))
+        if str(demanded) != str(program):
+            candidates.append(demanded)
+    finished = [_search(candidate, request) for candidate in candidates]
+    best = min(range(len(finished)), key=lambda i: finished[i][1].seconds)
+    orders, chosen = finished[best]
+    if best:
+        step("demand", lambda _: candidates[best], program)
+    placed = step("placement", lambda p: cleanup(place(p, orders)), candidates[best])
+    step("differentiate", lambda _: chosen.program, placed)
+    chosen.orders = orders
+    chosen.trace = trace
+    return chosen
+
+
+def _search(program: Program, request: Request) -> tuple[dict[str, Order], Compiled]:
+    """The orders with the least predicted cost of the whole step: one site after the other until nothing improves."""
+    orders = sites(program)
+    best = _finish(program, request)
+    if not request.on("placement", 2):
+        return orders, best
+    improved = bool(orders)
+    while improved:
+        improved = False
+        for name in list(orders):
+            other = Order.TRANSFORM if orders[name] is Order.AGGREGATE else Order.AGGREGATE
+            changed = {**orders, name: other}
+            candidate = _finish(cleanup(place(program, changed)), request)
+            if candidate.seconds < best.seconds * (1 - 1e-6):
+                orders, best, improved = changed, candidate, True
+    return orders, best
+
+
+def _finish(forward: Program, request: Request) -> Compiled:
+    """Gradients, hoisting and groups of a placed forward program, with its predicted cost."""
+    joint = differentiate(forward, request.wanted) if request.wanted else forward
+    joint = cleanup(joint) if request.level >= 1 else joint
+    sizes = request.sizes(joint)
+    hoisted = constant_values(joint, request.constants if request.on("hoist", 3) else ())
+    if sum(tensor_bytes(value, sizes) for value in kept_tensors(joint, hoisted)) > sizes.memory:
+        hoisted = constant_values(joint, ())
+    phase = phases(forward, joint)
+    groups = group_values(joint, hoisted, phase, fuse=request.on("fuse", 3))
+    works = {group.result: group_work(group, sizes) for group in groups}
+    seconds = sum(request.model.seconds(work) for work in works.values())
+    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model)
+
+
+def phases(forward: Program, joint: Program) -> dict[Value, int]:
+    """FORWARD for what the outputs of the forward program need, BACKWARD for the rest."""
+    names = {name for name, _ in forward.outputs}
+    needed = Program(joint.inputs, tuple((name, value) for name, value in joint.outputs if name in names))
+    reached = set(needed.values)
+    return {value: FORWARD if value in reached else BACKWARD for value in joint.values}
+
+
+def tensor_bytes(value: Value, sizes: Sizes) -> float:
+    """Memory of a value's result; structures count nothing here."""
+    if not isinstance(value.type, TensorType):
+        return 0.0
+    count = 1.0 if value.type.rows is None else float(sizes.rows.get(value.type.rows, 1))
+    for size in value.type.dims:
+        count *= size
+    return count * value.type.dtype.itemsize
+
+
+def group_work(group: Group, sizes: Sizes) -> Work:
+    """What the kernel of ``group`` does, with the bytes of its epilogue's operands."""
+    value = group.anchor or group.result
+    extra = sum(tensor_bytes(operand, sizes) for operand in group.stages.values() if operand is not None)
+    work = _anchor_work(value, group, sizes)
+    return Work(work.kind, work.amount, work.bytes + extra)
+
+
+def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
+    if not isinstance(value.type, TensorType):
+        return rows_work(0)
+    item = value.type.dtype.itemsize
+    width = value.type.dims[-1] if value.type.dims else 1
+    rows = 1 if value.type.rows is None else sizes.rows.get(value.type.rows, 1)
+    if group.anchor is None:
+        return rows_work(rows * width)
+    graph = next((o.type for o in value.inputs if isinstance(o.type, StructType)), None)
+    if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
+        source = sizes.rows.get(graph.src, 1)
+        return gather_work(rows, sizes.rows.get(graph.edge, 1), width, source, item)
+    if value.op is Op.MATMUL:
+        left = value.inputs[0].tensor
+        if left.sparse:
+            return _sparse_product(value, left, width, sizes, item)
+        n = sizes.rows.get(left.rows or "", 1)
+        if value.get("ta"):
+            return contraction_work(n, left.dims[-1], width, item)
+        return product_work(rows, left.dims[-1], width, item)
+    if graph is not None:
+        return gather_work(rows, sizes.rows.get(graph.edge, 1), width, sizes.rows.get(graph.src, 1), item)
+    return rows_work(rows * width, passes=1 + len(value.inputs), item=item, plain=True)
+
+
+def _sparse_product(value: Value, left: TensorType, width: int, sizes: Sizes, item: int) -> Work:
+    """Sparse features times weights, or its transpose: one gathered row per stored entry."""
+    source = value.inputs[0]
+    while source.inputs:  # through dropout and row selection
+        source = source.inputs[0]
+    entries = sizes.nonzeros.get(source["name"], 1)
+    n, features = sizes.rows.get(left.rows or "", 1), left.dims[-1]
+    return gather_work(features if value.get("ta") else n, entries, width, n if value.get("ta") else features, item)

@@ -1,0 +1,1 @@
+"""From a program to calls of kernels; ``compile.py`` is the single waist."""

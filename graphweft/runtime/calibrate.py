@@ -1,0 +1,182 @@
+"""What this machine is good at, measured once and remembered: the sparse threshold and the cost model's start.
+
+Comes in: nothing. Goes out: :func:`threshold` (share of zeros from which sparse features are faster) and
+:func:`cost_model`. The results live in one JSON file under the cache directory, named by processor, instruction set
+level and thread count; a damaged file is measured again. Source: Morphling, section IV-B (efficiency ratio);
+calibrated as ``tau = 1 - gamma`` with gamma = (time of dense) / (time of sparse with all entries stored).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from graphweft import _config
+from graphweft._memory import empty
+from graphweft._native import LEVEL
+from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
+from graphweft.graph.adjacency import Adjacency
+from graphweft.runtime import dense, sparse
+from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.features import DEFAULT_THRESHOLD
+
+
+def machine_key() -> str:
+    """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
+    facts = [platform.machine(), _processor(), LEVEL, str(torch.get_num_threads()), "1"]
+    return hashlib.sha256("|".join(facts).encode()).hexdigest()[:16]
+
+
+def threshold() -> float:
+    """Share of zero entries from which the sparse path is taken; 0.80 when this machine was not calibrated."""
+    found = _stored()
+    return DEFAULT_THRESHOLD if found is None else found.threshold
+
+
+def cost_model() -> CostModel:
+    """The calibrated cost model, or the default one."""
+    found = _stored()
+    return CostModel() if found is None else found.model
+
+
+def is_calibrated() -> bool:
+    """Whether a measurement of this machine is at hand."""
+    return _stored() is not None
+
+
+def calibrate() -> Calibration:
+    """Measures this machine (about a second) and remembers the result where the cache is writable."""
+    samples = [(work, _best(call)) for work, call in _calls()]
+    model = CostModel().fit(samples, weight=0.05)
+    found = Calibration(_crossover(), model, model.error(samples))
+    path = cache_file()
+    with contextlib.suppress(OSError):  # a cache that cannot be written costs a second in the next process
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(json.dumps({"threshold": found.threshold, "error": found.error, "model": model.to_json()}))
+        Path(file.name).replace(path)
+    _read.cache_clear()
+    _measured[path] = found
+    return found
+
+
+def cache_file() -> Path:
+    """Where this machine's calibration is kept."""
+    return _config.current().cache_path / f"machine-{machine_key()}.json"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured: the sparse threshold, the cost model, and its mean relative error on the calibration calls."""
+
+    threshold: float
+    model: CostModel
+    error: float
+
+
+_measured: dict[Path, Calibration] = {}
+
+
+def _stored() -> Calibration | None:
+    if not _config.current().calibrate:
+        return None
+    path = cache_file()
+    return _measured.get(path) or _read(path)
+
+
+@functools.cache
+def _read(path: Path) -> Calibration | None:
+    """A calibration file; None when there is none or it is damaged."""
+    try:
+        found = json.loads(path.read_text())
+        tau, error = float(found["threshold"]), float(found["error"])
+        return Calibration(tau, CostModel.from_json(found["model"]), error) if 0.0 < tau < 1.0 else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+@functools.cache
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()
+
+
+def _best(call: Callable[[], object], repeats: int = 3) -> float:
+    call()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _random_rows(n: int, width: int) -> torch.Tensor:
+    return empty((n, width)).normal_(generator=torch.Generator().manual_seed(0))
+
+
+def _random_adjacency(rows: int, columns: int, edges: int) -> Adjacency:
+    """About ``edges`` uniform random entries, equally many in every row."""
+    generator = torch.Generator().manual_seed(1)
+    each = max(1, edges // rows)
+    indices = torch.randint(columns, (rows * each,), generator=generator, dtype=torch.int32)
+    return Adjacency(torch.arange(0, rows * each + 1, each), indices, None, columns)
+
+
+def _calls() -> list[tuple[Work, Callable[[], object]]]:
+    """Calls whose work spans the model: gathers from each tier, products and contractions of GNN shapes."""
+    calls: list[tuple[Work, Callable[[], object]]] = []
+    for nodes, edges, width in (
+        (4_000, 200_000, 32), (4_000, 200_000, 128), (60_000, 600_000, 32), (60_000, 600_000, 64),
+        (60_000, 300_000, 128), (200_000, 600_000, 32), (200_000, 600_000, 64), (400_000, 800_000, 64),
+    ):  # fmt: skip
+        adjacency, x = _random_adjacency(nodes, nodes, edges), _random_rows(nodes, width)
+        work = gather_work(nodes, adjacency.num_edges, width, nodes)
+        calls.append((work, functools.partial(sparse.spmm, adjacency, x)))
+    for n, k, m in ((20_000, 500, 32), (60_000, 128, 32), (60_000, 32, 64), (100_000, 32, 16), (20_000, 64, 128)):
+        x, w, g = _random_rows(n, k), _random_rows(k, m), _random_rows(n, m)
+        calls.append((product_work(n, k, m), functools.partial(dense.matmul, x, w)))
+        calls.append((contraction_work(n, k, m), functools.partial(dense.matmul_tn, x, g)))
+    for n in (20_000, 100_000):
+        x, scale = _random_rows(n, 32), torch.ones(n)
+        calls.append((rows_work(n * 32), functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))))
+    return calls
+
+
+def _crossover(n: int = 20_000, width: int = 512, hidden: int = 32) -> float:
+    """Share of zeros at which X W and X^T G take as long on sparse as on dense features.
+
+    The time of the sparse products is linear in the stored entries, so two densities give the line, and the line
+    meets the dense time at the crossover.
+    """
+    x, w, g = _random_rows(n, width), _random_rows(width, hidden), _random_rows(n, hidden)
+    dense_seconds = _best(lambda: (dense.matmul(x, w), dense.matmul_tn(x, g)))
+    points = []
+    for density in (0.04, 0.16):
+        rows = _random_adjacency(n, width, int(n * width * density))
+        columns, values = rows.transpose(), torch.ones(rows.num_edges)
+        seconds = _best(functools.partial(_both, rows, columns, values, w, g))
+        points.append((rows.num_edges / (n * width), seconds))
+    (d0, t0), (d1, t1) = points
+    slope = max((t1 - t0) / (d1 - d0), 1e-12)
+    density = d0 + (dense_seconds - t0) / slope
+    return float(min(max(1.0 - density, 0.5), 0.99))
+
+
+def _both(
+    rows: Adjacency, columns: Adjacency, values: torch.Tensor, w: torch.Tensor, g: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return sparse.spmm(rows, w, weight=values), sparse.spmm(columns, g, weight=values)

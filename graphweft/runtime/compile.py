@@ -1,0 +1,300 @@
+"""The single waist: from a description of a computation to a call that runs it.
+
+Comes in: a function that writes the forward program (a layer, a model, a front end), and concrete arguments. Goes
+out: the outputs, in torch's graph. Programs are compiled once per kind of argument (dtypes, layouts, gradients
+wanted, what is constant, rough sizes) and reused over graphs. The first training step of a program is profiled: the
+cost model is fitted to its calls, and the second step may come out in another order. Arguments that come again
+unchanged are taken as constant, and what depends on them alone is computed once. Called by ``nn`` and the front ends.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor
+
+from graphweft import _config
+from graphweft._errors import ShapeError
+from graphweft.cost import CostModel
+from graphweft.graph.graph import Graph
+from graphweft.ir.interpret import evaluate, interpret
+from graphweft.ir.ops import LEAVES, STRUCTURE, Op
+from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+from graphweft.passes.pipeline import Request, Sizes, run_passes
+from graphweft.runtime import calibrate
+from graphweft.runtime.function import RunPlan
+from graphweft.runtime.plan import HoistedValue, Plan
+from graphweft.runtime.profile import profiling
+from graphweft.storage.feature import SparseFeatures
+
+Features = Tensor | SparseFeatures
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """One call's arguments.
+
+    Attributes:
+        graph: The graph.
+        x: Node features.
+        parameters: Dense tensors by name; those that require gradients receive them.
+        rows: Destinations to compute; None for all.
+        seed: Seed of this call's random draws.
+        training: Whether the describing function is asked for the training form.
+    """
+
+    graph: Graph
+    x: Features
+    parameters: Mapping[str, Tensor]
+    rows: Tensor | None
+    seed: int
+    training: bool
+
+    def named(self) -> dict[str, Any]:
+        """All arguments under the names that programs use."""
+        rows = {} if self.rows is None else {"rows": self.rows}
+        return {"graph": self.graph, "x": self.x, "seed": self.seed, **rows, **self.parameters}
+
+
+# writes the forward program: (builder, inputs by name, training) -> outputs by name, the differentiable one called
+# "out"
+Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
+
+
+class CompiledFunction:
+    """A described computation, its plans, and its hoisted values."""
+
+    def __init__(self, describe: Describe) -> None:
+        self._describe = describe
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._hoisted = HoistedValues()
+        self._last: tuple[Any, ...] | None = None
+        self._fitted: CostModel | None = None
+
+    def __call__(self, arguments: Arguments) -> dict[str, Tensor]:
+        """Outputs by name.
+
+        Raises: ShapeError when features or parameters do not fit the graph or each other.
+        """
+        active = _config.current()
+        constants = self._constants(arguments)
+        if active.opt_level == 0 or not _compilable(arguments):
+            return interpret(self.program(arguments), arguments.named())
+        key = self._key(arguments, constants, active)
+        plan = self._plans.get(key)
+        profiled = plan is None and self._fitted is None and torch.is_grad_enabled() and active.opt_level >= 2
+        if plan is None:
+            plan = self._plans[key] = self.compile(arguments, constants)
+        return self._run(plan, arguments, profiled)
+
+    def program(self, arguments: Arguments) -> Program:
+        """The forward program as described, before any pass."""
+        builder = Builder()
+        types = _input_types(arguments)
+        inputs = {
+            name: builder.add(Op.GRAPH if isinstance(type_, StructType) else Op.INPUT, name=name, type=type_)
+            for name, type_ in types.items()
+        }
+        outputs = self._describe(builder, inputs, arguments.training)
+        if arguments.rows is not None:
+            outputs = {**outputs, "out": builder.add(Op.TAKE_ROWS, outputs["out"], inputs["rows"])}
+        ordered = tuple(sorted(outputs.items(), key=lambda item: item[0] != "out"))
+        read = set(Program((), ordered).values)
+        return Program(tuple(v for v in inputs.values() if v in read), ordered)
+
+    def compile(self, arguments: Arguments, constants: tuple[str, ...]) -> Plan:
+        """Runs all passes and lowers the result."""
+        active = _config.current()
+        program = self.program(arguments)
+        names = {value["name"] for value in program.inputs}
+        wanted = _wanted(arguments, names) if torch.is_grad_enabled() else ()
+        request = Request(
+            level=active.opt_level if _single(arguments) else min(active.opt_level, 2),
+            wanted=wanted,
+            constants=constants,
+            sizes=lambda joint: measure_sizes(joint, arguments, active.memory),
+            model=self._fitted or calibrate.cost_model(),
+            disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
+        )
+        return Plan(run_passes(program, request))
+
+    def plans(self) -> list[Plan]:
+        """All plans compiled so far, oldest first."""
+        return list(self._plans.values())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
+        raise TypeError("a CompiledFunction belongs to its module; the module makes a new one when it is copied")
+
+    def _run(self, plan: Plan, arguments: Arguments, profiled: bool) -> dict[str, Tensor]:
+        named = arguments.named()
+        hoisted = tuple(self._hoisted.get(plan, item, named) for item in plan.hoisted)
+        env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
+        tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
+        if not profiled:
+            outputs = RunPlan.apply(plan, env, None, *tensors)  # type: ignore[no-untyped-call]
+        else:
+            samples = _Samples(self)
+            with profiling() as taken:
+                outputs = RunPlan.apply(plan, env, samples, *tensors)  # type: ignore[no-untyped-call]
+            samples.taken.extend(taken)
+        return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
+
+    def _constants(self, arguments: Arguments) -> tuple[str, ...]:
+        """Names of inputs that are the same objects, unchanged, as in the call before."""
+        x, rows = arguments.x, arguments.rows
+        now = (_version(x), arguments.graph)
+        before, self._last = self._last, (weakref.ref(x), now[0], weakref.ref(arguments.graph))
+        again = before is not None and before[0]() is x and before[1] == now[0] and before[2]() is arguments.graph
+        constant = again and not (isinstance(x, Tensor) and x.requires_grad)
+        return (("x",) if constant else ()) + (("rows",) if rows is not None and again else ())
+
+    def _key(self, arguments: Arguments, constants: tuple[str, ...], active: _config.Config) -> tuple[Any, ...]:
+        graph, x = arguments.graph, arguments.x
+        grads = torch.is_grad_enabled()
+        return (
+            arguments.training,
+            constants,
+            active,
+            _kind(x),
+            tuple((name, t.dtype, t.shape, grads and t.requires_grad) for name, t in arguments.parameters.items()),
+            grads and isinstance(x, Tensor) and x.requires_grad,
+            None if arguments.rows is None else arguments.rows.numel().bit_length(),
+            (graph.num_src.bit_length(), graph.num_dst.bit_length(), graph.num_edges.bit_length(), graph.is_square),
+            self._fitted is not None,
+        )
+
+    def fitted(self, samples: list[Any]) -> None:
+        """Takes the calls of a profiled step and fits the cost model to them."""
+        self._fitted = calibrate.cost_model().fit([(work, seconds) for _, work, seconds in samples])
+
+
+class _Samples(list[Any]):
+    """Receives the backward samples of the profiled step; with them the step is complete and the model is fitted."""
+
+    def __init__(self, owner: CompiledFunction) -> None:
+        super().__init__()
+        self.taken: list[Any] = []
+        self._owner = owner
+
+    def extend(self, items: Any) -> None:
+        """The backward calls have run."""
+        self._owner.fitted([*self.taken, *items])
+
+
+class HoistedValues:
+    """Values computed once, one per expression, for the arguments they were computed from."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[tuple[Any, ...], Any]] = {}
+
+    def get(self, plan: Plan, item: HoistedValue, named: Mapping[str, Any]) -> Any:
+        """The value of ``item`` for these arguments, computed if it is not the one at hand."""
+        leaves = [named[name] for name in item.leaves]
+        binding = tuple(_Reference(leaf) for leaf in leaves)
+        kept = self._kept.get(item.key)
+        if kept is not None and kept[0] == binding:
+            return kept[1]
+        self._kept.pop(item.key, None)  # its memory goes before the new value comes
+        result = plan.evaluate_hoisted(item, dict(zip(item.leaves, leaves, strict=True)))
+        self._kept[item.key] = (binding, result)
+        for leaf in leaves:
+            weakref.finalize(leaf, self._kept.pop, item.key, None).atexit = False
+        return result
+
+
+class _Reference:
+    """An argument by identity and version, without keeping it alive."""
+
+    def __init__(self, target: Any) -> None:
+        self._target, self._version = weakref.ref(target), _version(target)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Reference):
+            return NotImplemented
+        mine = self._target()
+        return mine is not None and mine is other._target() and self._version == other._version
+
+    def __hash__(self) -> int:
+        return hash(self._version)
+
+
+def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
+    """The numbers behind the program's symbols, from the actual graphs that its structure operations give."""
+    named = arguments.named()
+    known: dict[Value, Any] = {v: named[v["name"]] for v in program.inputs if v["name"] in named}
+    rows: dict[str, int] = {}
+    for value in program.values:
+        if value.op in STRUCTURE and isinstance(value.type, StructType):
+            known[value] = evaluate(value, [known[operand] for operand in value.inputs])
+        graph = known.get(value)
+        if isinstance(value.type, StructType) and graph is not None:
+            rows[value.type.src], rows[value.type.dst] = graph.num_src, graph.num_dst
+            rows[value.type.edge] = graph.num_edges
+        if isinstance(value.type, IndexType) and value.type.rows and graph is not None:
+            rows[value.type.rows] = int(graph.numel())
+    sparse = {"x": arguments.x.nnz} if isinstance(arguments.x, SparseFeatures) else {}
+    return Sizes(rows, sparse, memory or psutil.virtual_memory().available / 2)
+
+
+def _input_types(arguments: Arguments) -> dict[str, Any]:
+    graph, x = arguments.graph, arguments.x
+    src = "V" if graph.is_square else "S"
+    dst = "V" if graph.is_square else "D"
+    if isinstance(x, SparseFeatures):
+        nodes, width, dtype = x.num_rows, (x.width,), x.values.dtype
+    else:
+        if x.dim() < 1:
+            raise ShapeError(f"forward: expected one row of features per node, got shape {tuple(x.shape)}")
+        nodes, width, dtype = x.shape[0], tuple(x.shape[1:]), x.dtype
+    if nodes != graph.num_src:
+        raise ShapeError(f"forward: expected features for {graph.num_src} nodes, got {nodes} rows")
+    types: dict[str, Any] = {
+        "graph": StructType(src, dst, "E"),
+        "x": TensorType(Residency.SRC, src, width, dtype, isinstance(x, SparseFeatures)),
+        "seed": IndexType(None, None),
+    }
+    if arguments.rows is not None:
+        types["rows"] = IndexType("R", dst)
+    for name, tensor in arguments.parameters.items():
+        types[name] = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
+    return types
+
+
+def _wanted(arguments: Arguments, names: set[str]) -> tuple[str, ...]:
+    wanted = [name for name, t in arguments.parameters.items() if t.requires_grad and name in names]
+    if isinstance(arguments.x, Tensor) and arguments.x.requires_grad and "x" in names:
+        wanted.append("x")
+    return tuple(wanted)
+
+
+def _compilable(arguments: Arguments) -> bool:
+    """Kernels are for float CPU tensors; anything else is the oracle's."""
+    x = arguments.x.values if isinstance(arguments.x, SparseFeatures) else arguments.x
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+
+
+def _single(arguments: Arguments) -> bool:
+    """Whether everything is float32, the dtype of the fused epilogues."""
+    x = arguments.x.values if isinstance(arguments.x, SparseFeatures) else arguments.x
+    return x.dtype == torch.float32 and all(t.dtype == torch.float32 for t in arguments.parameters.values())
+
+
+def _kind(x: Features) -> tuple[Any, ...]:
+    return (x.shape[1], x.values.dtype, "csr") if isinstance(x, SparseFeatures) else (tuple(x.shape[1:]), x.dtype)
+
+
+def _version(item: Any) -> int:
+    return int(item._version) if isinstance(item, Tensor) else 0
+
+
+def _rows_contiguous(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+__all__ = ["LEAVES", "Arguments", "CompiledFunction", "Describe", "measure_sizes"]

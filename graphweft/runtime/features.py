@@ -1,0 +1,91 @@
+"""Node features as kernels take them: dense rows, or compressed rows with their transposed layout.
+
+Comes in: a dense matrix or :class:`SparseFeatures`. Goes out: the same in the layout that is faster on this machine
+(:func:`choose_features`, once, at load), and :class:`SparseOperand`, which adds dropout to sparse features without
+copying their structure. A sparse input never becomes dense. Source: Morphling, section IV-B (sparsity statistic and
+threshold).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from graphweft.graph.adjacency import Adjacency
+from graphweft.runtime import sparse
+from graphweft.storage.feature import SparseFeatures, sparsity
+
+DEFAULT_THRESHOLD = 0.80  # 1 - gamma with Morphling's default efficiency ratio gamma = 0.20
+
+
+@dataclass(frozen=True)
+class FeatureChoice:
+    """What was chosen and why.
+
+    Attributes:
+        features: The features in the chosen layout.
+        path: ``"dense"`` or ``"sparse"``.
+        sparsity: Share of zero entries.
+        threshold: The share from which the sparse path is taken.
+    """
+
+    features: Tensor | SparseFeatures
+    path: Literal["dense", "sparse"]
+    sparsity: float
+    threshold: float
+
+
+def choose_features(x: Tensor | SparseFeatures, threshold: float = DEFAULT_THRESHOLD) -> FeatureChoice:
+    """Compressed rows when at least ``threshold`` of the entries are zero; sparse input stays sparse.
+
+    Shape: x (nodes, features).
+
+    Example:
+        >>> import torch
+        >>> choose_features(torch.eye(10)).path
+        'sparse'
+        >>> choose_features(torch.ones(10, 10)).path
+        'dense'
+    """
+    if isinstance(x, SparseFeatures):
+        return FeatureChoice(x, "sparse", x.sparsity, threshold)
+    share = sparsity(x)
+    if share >= threshold and x.numel():
+        return FeatureChoice(SparseFeatures.from_dense(x), "sparse", share, threshold)
+    return FeatureChoice(x, "dense", share, threshold)
+
+
+class SparseOperand:
+    """Sparse features, with dropout of their stored entries or without."""
+
+    def __init__(self, base: SparseFeatures, dropout: tuple[float, int, int] | None = None) -> None:
+        self.base, self._dropout = base, dropout
+
+    @classmethod
+    def of(cls, x: SparseFeatures | SparseOperand) -> SparseOperand:
+        """``x`` as an operand."""
+        return x if isinstance(x, SparseOperand) else cls(x)
+
+    def dropped(self, p: float, seed: int, stream: int) -> SparseOperand:
+        """With dropout: each stored entry kept with probability 1 - p by (seed, stream, node, feature)."""
+        return SparseOperand(self.base, (p, seed, stream))
+
+    def by_row(self) -> tuple[Adjacency, Tensor]:
+        """Rows are nodes, columns are features."""
+        return self._with_dropout(self.base.adjacency, self.base.values, transposed=False)
+
+    def by_column(self) -> tuple[Adjacency, Tensor]:
+        """Rows are features, columns are nodes."""
+        adjacency, values = self.base.transposed
+        return self._with_dropout(adjacency, values, transposed=True)
+
+    def _with_dropout(self, adjacency: Adjacency, values: Tensor, *, transposed: bool) -> tuple[Adjacency, Tensor]:
+        if self._dropout is None:
+            return adjacency, values
+        p, seed, stream = self._dropout
+        kept = sparse.sparse_dropout(
+            adjacency, values, width=self.base.width, transposed=transposed, p=p, seed=seed, stream=stream
+        )
+        return adjacency, kept

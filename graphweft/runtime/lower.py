@@ -1,0 +1,172 @@
+"""From one group of IR values to one call.
+
+Comes in: a :class:`Group` and the slots of its operands. Goes out: a closure over a list of slots that launches the
+kernel; everything that can be decided is decided here, so that a call compares no strings and tests no formats.
+Operations without a kernel of their own, and dtypes other than float32 in epilogues, run by the oracle's plain torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._memory import empty
+from graphweft.ir.interpret import evaluate
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
+from graphweft.passes.fuse import Group
+from graphweft.runtime import dense, sparse
+from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.features import SparseOperand
+
+Slots = list[Any]
+Call = Callable[[Slots], None]
+
+
+def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None) -> Call:
+    """The call that computes ``group`` (and ``also``, the arg of a maximum) from slots into slots."""
+    value = group.anchor
+    if value is None:
+        return _rows(group, slot)
+    if value.op is Op.SPMM:
+        return _spmm(group, slot)
+    if value.op is Op.MATMUL:
+        return _matmul(group, slot)
+    if value.op is Op.SPMM_MAX:
+        return _spmm_max(group, slot, also)
+    simple = _SIMPLE.get(value.op)
+    operands = [slot[v] for v in value.inputs]
+    out = slot[group.result]
+    if simple is None:
+        return lambda env: _put(env, out, evaluate(value, [env[i] for i in operands]))
+    return lambda env: _put(env, out, simple(value, *[env[i] for i in operands]))
+
+
+def _put(env: Slots, index: int, result: Any) -> None:
+    env[index] = result
+
+
+def _epilogue(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], Epilogue | None]:
+    """How to build the epilogue of each call; the column sums are allocated and put into their slot."""
+    if not group.stages:
+        return lambda env: None
+    fixed = {name: slot[v] for name, v in group.stages.items() if v is not None}
+    relu = "relu" in group.stages
+    tap = slot[group.taps[0]] if group.taps else None
+    width = group.result.tensor.dims[0]
+
+    def build(env: Slots) -> Epilogue:
+        operands = {name: env[i] for name, i in fixed.items()}
+        if tap is not None:
+            operands["col_sum"] = env[tap] = torch.empty(width)
+        return Epilogue(relu=relu, **operands)
+
+    return build
+
+
+def _rows(group: Group, slot: Mapping[Value, int]) -> Call:
+    assert group.source is not None  # a group without anchor has a source
+    source, out, epilogue = slot[group.source], slot[group.result], _epilogue(group, slot)
+
+    def call(env: Slots) -> None:
+        env[out] = dense.rows_apply(env[source], epilogue=epilogue(env))
+
+    return call
+
+
+def _spmm(group: Group, slot: Mapping[Value, int]) -> Call:
+    value = group.anchor
+    assert value is not None
+    graph, x, out = slot[value.inputs[0]], slot[group.scaled or value.inputs[1]], slot[group.result]
+    weight = slot[value.inputs[2]] if len(value.inputs) == 3 else None
+    scale = slot[group.src_scale] if group.src_scale is not None else None
+    coefficient, epilogue = float(value.get("self_coef", 0.0)), _epilogue(group, slot)
+
+    def call(env: Slots) -> None:
+        env[out] = sparse.spmm(
+            env[graph].csc,
+            env[x],
+            weight=None if weight is None else env[weight],
+            src_scale=None if scale is None else env[scale],
+            self_coef=coefficient,
+            epilogue=epilogue(env),
+        )
+
+    return call
+
+
+def _matmul(group: Group, slot: Mapping[Value, int]) -> Call:
+    value = group.anchor
+    assert value is not None
+    a, b, out = slot[value.inputs[0]], slot[value.inputs[1]], slot[group.result]
+    epilogue, transposed = _epilogue(group, slot), bool(value.get("tb"))
+    if value.inputs[0].tensor.sparse:
+        by_column = bool(value.get("ta"))
+
+        def sparse_call(env: Slots) -> None:
+            operand = SparseOperand.of(env[a])
+            adjacency, values = operand.by_column() if by_column else operand.by_row()
+            right = env[b].t().contiguous() if transposed else env[b]
+            env[out] = sparse.spmm(adjacency, right, weight=values, epilogue=epilogue(env))
+
+        return sparse_call
+    if value.get("ta"):
+
+        def contract(env: Slots) -> None:
+            env[out] = dense.matmul_tn(env[a], env[b])
+
+        return contract
+
+    def multiply(env: Slots) -> None:
+        env[out] = dense.matmul(env[a], env[b], transposed=transposed, epilogue=epilogue(env))
+
+    return multiply
+
+
+def _spmm_max(group: Group, slot: Mapping[Value, int], also: Value | None) -> Call:
+    value = group.anchor
+    assert value is not None
+    graph, x, out = slot[value.inputs[0]], slot[value.inputs[1]], slot[group.result]
+    arg = slot[also] if also is not None else None
+    minimum = value["kind"] == "min"
+
+    def call(env: Slots) -> None:
+        env[out], found = sparse.spmm_max(env[graph].csc, env[x], minimum=minimum, want_arg=arg is not None)
+        if arg is not None:
+            env[arg] = found
+
+    return call
+
+
+def _dropout(value: Value, x: Any, seed: int) -> Any:
+    if isinstance(x, Tensor):
+        if x.dtype != torch.float32:
+            mask = dense.dropout(torch.ones(x.shape), value["p"], int(seed), value["stream"])
+            return x * mask.to(x.dtype)
+        return dense.dropout(x, value["p"], int(seed), value["stream"])
+    return SparseOperand.of(x).dropped(value["p"], int(seed), value["stream"])
+
+
+def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
+    if not isinstance(x, Tensor):
+        return x.take_rows(rows)
+    return torch.index_select(x, 0, rows, out=empty((rows.shape[0], *x.shape[1:]), x.dtype))
+
+
+def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
+    out = empty((like.shape[0], *x.shape[1:]), x.dtype)
+    return out.zero_().index_copy_(0, rows, x)
+
+
+_SIMPLE: dict[Op, Callable[..., Any]] = {
+    Op.DROPOUT: _dropout,
+    Op.TAKE_ROWS: _take_rows,
+    Op.SCATTER_ROWS: _scatter_rows,
+    Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
+    Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
+    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(g.reverse().csc, arg, dy),
+    Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
+}

@@ -1,0 +1,201 @@
+"""A plan: the calls of a compiled program in order, with the slots they read, write and free.
+
+Comes in: a :class:`Compiled` program. Goes out: a :class:`Plan` that runs forward and backward over a list of slots.
+A slot is emptied after its last reader, and its memory returns to the pool at once. What is kept from forward to
+backward is exactly what a backward call reads. Called by ``function.py``; made by ``compile.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graphweft.cost import Work
+from graphweft.ir.interpret import evaluate
+from graphweft.ir.ops import LEAVES, Op
+from graphweft.ir.program import Program, Value, structural_key
+from graphweft.passes.fuse import Group
+from graphweft.passes.hoist import frontier
+from graphweft.passes.pipeline import BACKWARD, FORWARD, Compiled
+from graphweft.runtime.lower import Call, Slots, lower
+from graphweft.runtime.profile import PROFILE
+
+# operands of which only the shape is read; keeping a shape costs nothing
+_SHAPE_ONLY = {Op.SCATTER_ROWS: 2, Op.FILL_ROWS: 1}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call, what is freed after it, and what it does for the cost model."""
+
+    call: Call
+    writes: tuple[int, ...]
+    frees: tuple[int, ...]
+    label: str
+    work: Work
+
+    def run(self, env: Slots) -> None:
+        """Calls, then frees."""
+        if PROFILE.active:
+            PROFILE.time(self.label, self.work, lambda: self.call(env))
+        else:
+            self.call(env)
+        for index in self.frees:
+            env[index] = None
+
+
+@dataclass(frozen=True)
+class HoistedValue:
+    """A value computed once: its slot, its expression, and the inputs it depends on."""
+
+    slot: int
+    value: Value
+    key: str
+    leaves: tuple[str, ...]
+
+
+class Plan:
+    """Calls of one compiled program.
+
+    Attributes:
+        compiled: What it was made from.
+        tensors: Names of the dense inputs, in the order ``run_forward`` takes them.
+        fixed: Names of the other inputs (graphs, ids, seeds, sparse features).
+        hoisted: Values to be in their slots before the first call.
+        saved: Slots kept for the backward calls.
+    """
+
+    def __init__(self, compiled: Compiled) -> None:
+        program = compiled.program
+        self.compiled = compiled
+        self._slot = {value: index for index, value in enumerate(program.values)}
+        self.width = len(program.values)
+        inputs = [v for v in program.inputs if not v["name"].startswith("d:")]
+        self.tensors = tuple(v["name"] for v in inputs if _dense(v))
+        self.fixed = tuple(v["name"] for v in inputs if not _dense(v))
+        self._place = {v["name"]: self._slot[v] for v in program.inputs}
+        self.outputs = tuple((n, self._slot[v]) for n, v in program.outputs if not n.startswith("grad:"))
+        grads = {n.removeprefix("grad:"): self._slot[v] for n, v in program.outputs if n.startswith("grad:")}
+        self.gradients = tuple(grads.get(name) for name in self.tensors)
+        self.seeds = tuple((v["name"][2:], self._slot[v]) for v in program.inputs if v["name"].startswith("d:"))
+        self.hoisted = tuple(self._hoist(program))
+        groups, pairs = _pair_extrema(compiled.groups)
+        forward = [g for g in groups if compiled.phase[g.result] == FORWARD]
+        backward = [g for g in groups if compiled.phase[g.result] == BACKWARD]
+        self.saved = self._saved(backward)
+        self.saved_shapes = frozenset(self.saved) - self._read_as_numbers(backward)
+        self.forward = self._steps(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
+        self.backward = self._steps(backward, pairs, keep={s for s in self.gradients if s is not None})
+
+    def bind(self, fixed: dict[str, Any], hoisted: tuple[Any, ...]) -> Slots:
+        """Slots with everything but the dense inputs in place."""
+        env: Slots = [None] * self.width
+        for name in self.fixed:
+            env[self._place[name]] = fixed[name]
+        for item, result in zip(self.hoisted, hoisted, strict=True):
+            env[item.slot] = result
+        return env
+
+    def run_forward(self, env: Slots, tensors: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Outputs in order; afterwards ``env`` holds what the backward calls read."""
+        for name, tensor in zip(self.tensors, tensors, strict=True):
+            env[self._place[name]] = tensor
+        for step in self.forward:
+            step.run(env)
+        return tuple(env[slot] for _, slot in self.outputs)
+
+    def run_backward(self, env: Slots, gradients: dict[str, Any]) -> tuple[Any, ...]:
+        """Gradients of the dense inputs in order, None where there is none."""
+        for name, slot in self.seeds:
+            env[slot] = gradients[name]
+        for step in self.backward:
+            step.run(env)
+        return tuple(None if slot is None else env[slot] for slot in self.gradients)
+
+    def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any]) -> Any:
+        """Computes a hoisted value from the inputs it depends on, by the same kernels."""
+        part = Program(tuple(v for v in self.compiled.program.inputs if v["name"] in item.leaves), (("", item.value),))
+        results: dict[Value, Any] = {v: leaves[v["name"]] for v in part.inputs}
+        slots = {value: index for index, value in enumerate(part.values)}
+        env: Slots = [results.get(value) for value in part.values]
+        for value in part.values:
+            if value.op in LEAVES:
+                continue
+            if value.op in (Op.SPMM, Op.MATMUL, Op.SPMM_MAX):
+                lower(Group(anchor=value, source=None, result=value), slots)(env)
+            else:
+                env[slots[value]] = evaluate(value, [env[slots[o]] for o in value.inputs])
+        return env[slots[item.value]]
+
+    def _hoist(self, program: Program) -> list[HoistedValue]:
+        found = []
+        for value in frontier(program, self.compiled.hoisted):
+            leaves = Program((), (("", value),)).values
+            names = tuple(sorted({leaf["name"] for leaf in leaves if leaf.op in LEAVES}))
+            found.append(HoistedValue(self._slot[value], value, structural_key(value), names))
+        return found
+
+    def _saved(self, backward: list[Group]) -> tuple[int, ...]:
+        """Slots that backward calls read and do not make themselves."""
+        made = {v for group in backward for v in (group.result, *group.taps)}
+        seeds = {slot for _, slot in self.seeds}
+        read: set[int] = set()
+        for group in backward:
+            read.update(self._slot[v] for v in group.operands() if v not in made)
+        return tuple(sorted(read - seeds))
+
+    def _read_as_numbers(self, groups: list[Group]) -> set[int]:
+        """Slots whose elements, not just their shape, some call reads."""
+        read: set[int] = set()
+        for group in groups:
+            skipped = _SHAPE_ONLY.get(group.anchor.op) if group.anchor is not None else None
+            operands = group.operands()
+            read.update(self._slot[v] for i, v in enumerate(operands) if i != skipped)
+        return read
+
+    def _steps(self, groups: list[Group], pairs: dict[Value, Value], keep: set[int]) -> tuple[Step, ...]:
+        last: dict[int, int] = {}
+        for index, group in enumerate(groups):
+            for value in (*group.operands(), group.result, *group.taps):
+                last[self._slot[value]] = index
+        steps = []
+        for index, group in enumerate(groups):
+            frees = tuple(slot for slot, at in last.items() if at == index and slot not in keep)
+            also = pairs.get(group.result)
+            made = (group.result, *group.taps, *([also] if also is not None else []))
+            writes = tuple(self._slot[v] for v in made)
+            call = lower(group, self._slot, also)
+            steps.append(Step(call, writes, frees, label(group), self.compiled.works[group.result]))
+        return tuple(steps)
+
+
+def label(group: Group) -> str:
+    """``spmm + row_scale + bias + relu``: what one call does."""
+    name = "rows" if group.anchor is None else group.anchor.op.name.lower()
+    if group.anchor is not None and group.anchor.op is Op.MATMUL:
+        name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name
+        name += " transposed" if group.anchor.get("ta") else ""
+    return " + ".join([name, *(["src_scale"] if group.src_scale is not None else []), *group.stages])
+
+
+def _dense(value: Value) -> bool:
+    """Whether an input is passed as a torch tensor that may want a gradient."""
+    return value.op is Op.INPUT and hasattr(value.type, "dims") and not value.tensor.sparse
+
+
+def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]:
+    """A maximum and its arg over the same operands become one call, in the forward phase."""
+    extrema = {(g.anchor.inputs, g.anchor["kind"]): g.result for g in groups if g.anchor and g.anchor.op is Op.SPMM_MAX}
+    pairs: dict[Value, Value] = {}
+    kept = []
+    for group in groups:
+        anchor = group.anchor
+        partner = extrema.get((anchor.inputs, anchor["kind"])) if anchor and anchor.op is Op.SPMM_ARG else None
+        if partner is None:
+            kept.append(group)
+        else:
+            pairs[partner] = group.result
+    return kept, pairs
+
+
+__all__ = ["HoistedValue", "Plan", "Step", "label"]
