@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,3 +35,16 @@ def shared_data() -> Path:
         if place.is_dir():
             return place
     pytest.skip(f"no real datasets: {places[0]} is no folder; set GRAPHWEFT_SHARED_DATA")
+
+
+@pytest.fixture(autouse=True)
+def _torch_seed() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def threads_restored() -> Iterator[None]:
+    """Puts torch's number of threads back after a test that changes it."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)

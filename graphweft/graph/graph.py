@@ -1,0 +1,528 @@
+"""The graph: directed edges src -> dst, stored by destination, immutable.
+
+Comes in: edges as tensors, arrays or lists, or offsets and indices. Goes out: :class:`Graph`, whose compressed forms,
+statistics and derived graphs are made on demand once. Called by users, readers, samplers, layers and the compiler.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from graphweft._errors import GraphError, ShapeError
+from graphweft.graph import edit
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.fields import Fields
+from graphweft.graph.ids import Ids, as_count, as_ids, require_ids, summarize
+from graphweft.graph.select import as_selection
+from graphweft.graph.stats import GraphStats, measure
+from graphweft.graph.typed import Relation, TypedLayout, flatten, stretches
+
+
+class _Forms:
+    """The compressed forms of one set of edges and what is known about them; shared by a graph and its reverse."""
+
+    def __init__(self, by_dst: Adjacency | None, by_src: Adjacency | None) -> None:
+        self.by: list[Adjacency | None] = [by_dst, by_src]
+        self.loose: list[Adjacency | None] = [None, None]  # without edge ids
+        self.symmetric: bool | None = None
+        self.loops: bool | None = None
+
+    def full(self, side: int) -> Adjacency:
+        """By destination (0) or by source (1), with edge ids."""
+        form, other = self.by[side], self.by[1 - side]
+        if form is None:
+            if other is None:
+                raise GraphError("Graph: no form")
+            form = self.by[side] = other.transpose()
+            self.loose[side] = None
+        return form
+
+    def known(self) -> Adjacency:
+        """Whichever form is there."""
+        return self.full(0) if self.by[0] is not None else self.full(1)
+
+
+class Graph:
+    """Directed edges src -> dst over one set of nodes, or from source nodes to other destination nodes (bipartite).
+
+    Edges are numbered in constructor order; ``edata`` rows follow that order. Parallel edges and self-loops are kept.
+    A graph cannot be changed; edits return new graphs.
+
+    Args:
+        src: Sources of the edges: integer tensor, array or list, shape (num_edges,).
+        dst: Destinations, likewise.
+        num_nodes: Number of nodes; None: one more than the largest id; a pair (num_src, num_dst): bipartite.
+
+    Raises: DtypeError, ShapeError, IndexRangeError, GraphError: one line with what was expected and what came.
+
+    Example:
+        >>> g = Graph([0, 1, 2], [1, 2, 2], num_nodes=4)
+        >>> g
+        Graph(num_nodes=4, num_edges=3)
+        >>> g.in_degrees().tolist(), g.reverse().in_degrees().tolist()
+        ([0, 1, 2, 0], [1, 1, 1, 0])
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_fields",
+        "_forms",
+        "_is_square",
+        "_layout",
+        "_no_loops",
+        "_num_dst",
+        "_num_src",
+        "_reversed",
+        "_side",
+        "_stats",
+        "_taken",
+    )
+
+    def __init__(self, src: Ids, dst: Ids, num_nodes: int | tuple[int, int] | None = None) -> None:
+        who = "Graph"
+        src, dst = as_ids(who, "src", src), as_ids(who, "dst", dst)
+        if src.numel() != dst.numel():
+            raise ShapeError(f"{who}: expected src and dst of one length, got {src.numel()} and {dst.numel()}")
+        if src.dtype != dst.dtype:
+            src, dst = src.long(), dst.long()
+        if isinstance(num_nodes, tuple | list):
+            if len(num_nodes) != 2:
+                raise ShapeError(f"{who}: expected num_nodes as a number or a pair, got {len(num_nodes)} numbers")
+            num_src, num_dst = (as_count(who, "num_nodes", count) for count in num_nodes)
+        elif num_nodes is None:
+            largest = max(summarize(src).high, summarize(dst).high)
+            num_src = num_dst = as_count(who, "num_nodes", max(largest + 1, 0))
+        else:
+            num_src = num_dst = as_count(who, "num_nodes", num_nodes)
+        require_ids(who, "src", src, num_src)
+        require_ids(who, "dst", dst, num_dst)
+        csc = Adjacency.from_coo(dst, src, num_dst, num_src)
+        self._adopt(_Forms(csc, None), num_src, num_dst, not isinstance(num_nodes, tuple | list))
+
+    def _adopt(
+        self, forms: _Forms, num_src: int, num_dst: int, square: bool, layout: TypedLayout | None = None
+    ) -> None:
+        self._forms, self._side, self._layout = forms, 0, layout
+        self._num_src, self._num_dst, self._is_square = num_src, num_dst, square
+        self._reversed: Graph | weakref.ref[Graph] | None = None
+        self._no_loops: Graph | None = None
+        self._taken: tuple[torch.Tensor, Graph] | None = None
+        self._stats: GraphStats | None = None
+        self._fields: dict[str, Fields] = {}
+
+    @classmethod
+    def _make(cls, forms: _Forms, num_src: int, num_dst: int, square: bool, layout: TypedLayout | None = None) -> Graph:
+        graph = cls.__new__(cls)
+        graph._adopt(forms, num_src, num_dst, square, layout)
+        return graph
+
+    @classmethod
+    def from_adjacency(cls, csc: Adjacency, *, bipartite: bool | None = None) -> Graph:
+        """A graph over a structure that is known to be sound; rows are destinations. Bipartite if its sides differ."""
+        square = csc.num_rows == csc.num_cols if bipartite is None else not bipartite
+        return cls._make(_Forms(csc, None), csc.num_cols, csc.num_rows, square)
+
+    @classmethod
+    def from_csc(cls, indptr: Ids, indices: Ids, num_src: int | None = None, edge_ids: Ids | None = None) -> Graph:
+        """A graph from in-edges: destination i has the sources ``indices[indptr[i] : indptr[i + 1]]``.
+
+        Arrays of fitting types are kept, not copied, and must not be changed. Without ``num_src`` the graph is square.
+        ``edge_ids[p]`` is the number of the edge at position p; without them indices are in edge order.
+
+        Raises: GraphError, IndexRangeError, DtypeError, ShapeError with the first fault and its position.
+
+        Example:
+            >>> g = Graph.from_csc([0, 0, 2], [0, 1])
+            >>> [t.tolist() for t in g.edges()]
+            [[0, 1], [1, 1]]
+        """
+        who = "Graph.from_csc"
+        offsets, sources = as_ids(who, "indptr", indptr).long(), as_ids(who, "indices", indices)
+        if offsets.numel() == 0:
+            raise ShapeError(f"{who}: expected indptr with one entry more than nodes, got none")
+        num_dst = offsets.numel() - 1
+        count = num_dst if num_src is None else as_count(who, "num_src", num_src)
+        ids = None if edge_ids is None else as_ids(who, "edge_ids", edge_ids)
+        if ids is not None and ids.numel() != sources.numel():
+            raise ShapeError(f"{who}: expected one edge id per index, {sources.numel()}, got {ids.numel()}")
+        given = Adjacency(offsets, sources, ids if ids is None else ids.to(sources.dtype), num_dst, count)
+        if ids is not None and ids.dtype != sources.dtype:
+            given = Adjacency(offsets, sources.long(), ids.long(), num_dst, count)
+        given.check(who)
+        csc = given.fitted()
+        if not csc.edge_ids_ascend():  # mailboxes list messages by ascending edge id
+            csc = Adjacency.from_coo(*csc.to_coo(), num_dst, count)
+        return cls.from_adjacency(csc)
+
+    @classmethod
+    def hetero(cls, edges: Mapping[Relation, Any], num_nodes: Mapping[str, int] | None = None) -> Graph:
+        """A typed graph: ``edges[(src_type, name, dst_type)] = (src, dst)`` with ids local to each type.
+
+        Laid out flat: nodes type after type in the order of ``num_nodes``, edges relation after relation.
+
+        Example:
+            >>> Graph.hetero({("author", "writes", "paper"): ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
+            Graph(num_nodes={'author': 2, 'paper': 3}, num_edges={('author', 'writes', 'paper'): 2})
+        """
+        src, dst, layout = flatten(edges, num_nodes)
+        total = layout.node_offsets[-1]
+        forms = _Forms(Adjacency.from_coo(dst, src, total, total), None)
+        return cls._make(forms, total, total, True, layout)
+
+    # Sizes
+
+    @property
+    def num_src(self) -> int:
+        """Number of source nodes."""
+        return self._num_src
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination nodes."""
+        return self._num_dst
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes; sources and destinations together if the graph is bipartite."""
+        return self._num_dst if self._is_square else self._num_src + self._num_dst
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return self._forms.known().num_edges
+
+    @property
+    def is_square(self) -> bool:
+        """Sources and destinations are the same nodes."""
+        return self._is_square
+
+    @property
+    def stats(self) -> GraphStats:
+        """Sizes and degrees, measured once."""
+        if self._stats is None:
+            self._stats = measure(self.csc, has_loops=self.has_self_loops, square=self._is_square)
+        return self._stats
+
+    # Forms
+
+    @property
+    def csc(self) -> Adjacency:
+        """In-edges: rows are destinations, columns sources."""
+        return self._forms.full(self._side)
+
+    @property
+    def csr(self) -> Adjacency:
+        """Out-edges with edge ids: rows are sources; made on first use."""
+        return self._forms.full(1 - self._side)
+
+    @property
+    def csr_structure(self) -> Adjacency:
+        """Out-edges for sums that need no edge ids: the arrays of ``csc`` if symmetric. Ignore ``edge_ids``."""
+        forms, side = self._forms, 1 - self._side
+        loose = forms.by[side] or forms.loose[side]
+        if loose is None:
+            csc = self.csc
+            shared = Adjacency(csc.indptr, csc.indices, None, csc.num_rows, csc.num_cols)
+            loose = forms.loose[side] = shared if self.is_symmetric else csc.transpose(edge_ids=False)
+        return loose
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Every edge has its reverse (as often as itself). Determined once, without a second form."""
+        if self._forms.symmetric is None:
+            self._forms.symmetric = self._is_square and self._forms.known().is_symmetric()
+        return self._forms.symmetric
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Some node has an edge to itself. Determined once."""
+        if self._forms.loops is None:
+            self._forms.loops = self._is_square and self._forms.known().has_loops()
+        return self._forms.loops
+
+    def in_degrees(self) -> torch.Tensor:
+        """int64 (num_dst,): edges into each destination."""
+        return self._degrees(self._side)
+
+    def out_degrees(self) -> torch.Tensor:
+        """int64 (num_src,): edges out of each source."""
+        return self._degrees(1 - self._side)
+
+    def _degrees(self, side: int) -> torch.Tensor:
+        form = self._forms.by[side]
+        return form.degrees() if form is not None else self._forms.full(1 - side).column_counts()
+
+    # Ids
+
+    def nodes(self) -> torch.Tensor:
+        """int64 ids of the nodes of a square graph."""
+        self._require_square("nodes")
+        return torch.arange(self._num_dst)
+
+    def srcs(self) -> torch.Tensor:
+        """int64 ids of the source nodes."""
+        return torch.arange(self._num_src)
+
+    def dsts(self) -> torch.Tensor:
+        """int64 ids of the destination nodes."""
+        return torch.arange(self._num_dst)
+
+    def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """int64 (src, dst) in constructor order, shape (num_edges,) each."""
+        rows, cols = self._forms.known().to_coo()
+        by_dst = self._forms.by[self._side] is self._forms.known()
+        return (cols, rows) if by_dst else (rows, cols)
+
+    # Derived graphs
+
+    def reverse(self) -> Graph:
+        """Every edge turned; edges keep their numbers, arrays are shared. ``g.reverse().reverse() is g``."""
+        kept = self._reversed() if isinstance(self._reversed, weakref.ref) else self._reversed
+        if kept is not None:
+            return kept
+        layout = None if self._layout is None else self._layout.reversed()
+        turned = self._make(self._forms, self._num_dst, self._num_src, self._is_square, layout)
+        turned._side = 1 - self._side
+        turned._reversed = self
+        self._reversed = weakref.ref(turned)
+        swap = {"srcdata": "dstdata", "dstdata": "srcdata"}
+        turned._fields = {swap.get(name, name): fields for name, fields in self._all_fields().items()}
+        return turned
+
+    def without_self_loops(self) -> Graph:
+        """The graph less its self-loops, remaining edges renumbered in order; itself if there is none. Made once."""
+        if not self.has_self_loops:
+            return self
+        if self._no_loops is None:
+            self._no_loops = self._keep(edit.no_loops_mask(self.csc))
+            self._no_loops._forms.loops = False
+        return self._no_loops
+
+    def edge_subgraph(self, keep: Ids) -> Graph:
+        """The edges with these ids (or where a boolean mask holds), in their order, over the same nodes."""
+        ids = as_selection("Graph.edge_subgraph", "edge", keep, self.num_edges)
+        member = torch.zeros(self.num_edges, dtype=torch.uint8)
+        member[ids] = 1
+        return self._keep(member)
+
+    def _keep(self, member: torch.Tensor) -> Graph:
+        """The edges whose ``member`` is not 0; typed graphs stay typed."""
+        layout = None if self._layout is None else self._layout.filtered(member)
+        forms = _Forms(edit.filter_edges(self.csc, member), None)
+        return self._make(forms, self._num_src, self._num_dst, self._is_square, layout)
+
+    def add_self_loops(self, *, missing_only: bool = False) -> Graph:
+        """One more edge v -> v for every node v, numbered after the others; ``missing_only``: where there is none yet.
+
+        Example:
+            >>> [t.tolist() for t in Graph([0], [1]).add_self_loops().edges()]
+            [[0, 0, 1], [1, 0, 1]]
+        """
+        self._require_square("add_self_loops")
+        self._require_untyped("add_self_loops")
+        rows = self.nodes()
+        if missing_only and self.has_self_loops:
+            src, dst = self.edges()
+            lacking = torch.ones(self._num_dst, dtype=torch.bool)
+            lacking[src[src == dst]] = False
+            rows = rows[lacking]
+        return self._over(edit.concat(self.csc, edit.loops(rows, self._num_dst)))
+
+    def to_bidirected(self) -> Graph:
+        """Edges u -> v wherever u -> v or v -> u is an edge, each once, numbered by destination, then source."""
+        self._require_square("to_bidirected")
+        self._require_untyped("to_bidirected")
+        return self._over(edit.both_directions(self.csc))
+
+    def to_simple(self) -> Graph:
+        """Parallel edges made one, numbered by destination, then source."""
+        self._require_untyped("to_simple")
+        return self._over(edit.without_parallel(self.csc))
+
+    def take_dst(self, rows: Ids) -> Graph:
+        """Bipartite graph of the edges into ``rows``: destination i is ``rows[i]``, sources stay.
+
+        The graph of the last rows is kept. Edges are numbered destination by destination; :meth:`in_edge_ids` tells
+        their numbers here.
+        """
+        ids = as_selection("Graph.take_dst", "dst", rows, self._num_dst)
+        if self._taken is None or not torch.equal(self._taken[0], ids):
+            forms = _Forms(self.csc.take_rows(ids), None)
+            self._taken = (ids.clone(), self._make(forms, self._num_src, ids.numel(), False))
+        return self._taken[1]
+
+    def take_src(self, rows: Ids) -> Graph:
+        """Bipartite graph of the edges out of ``rows``: source i is ``rows[i]``, destinations stay.
+
+        Edges are numbered source by source; :meth:`out_edge_ids` tells their numbers here.
+        """
+        ids = as_selection("Graph.take_src", "src", rows, self._num_src)
+        return self._make(_Forms(None, self.csr.take_rows(ids)), ids.numel(), self._num_dst, False)
+
+    def in_edge_ids(self, rows: Ids) -> torch.Tensor:
+        """int64 ids of the edges into ``rows``, in the order of ``take_dst(rows)``."""
+        ids = as_selection("Graph.in_edge_ids", "dst", rows, self._num_dst)
+        return self.csc.take_rows_with_ids(ids)[1].long()
+
+    def out_edge_ids(self, rows: Ids) -> torch.Tensor:
+        """int64 ids of the edges out of ``rows``, in the order of ``take_src(rows)``."""
+        ids = as_selection("Graph.out_edge_ids", "src", rows, self._num_src)
+        return self.csr.take_rows_with_ids(ids)[1].long()
+
+    def __getitem__(self, key: tuple[Any, Any]) -> Graph:
+        """``g[srcs, :]``, ``g[:, dsts]``, ``g[srcs, dsts]``: bipartite subgraphs, as rows and columns of a matrix.
+
+        Ids, boolean masks and slices are taken; ``g[:, :]`` is the graph itself.
+        """
+        if not (isinstance(key, tuple) and len(key) == 2):
+            raise GraphError("Graph[...]: expected two selections, sources and destinations, as in g[srcs, :]")
+        srcs, dsts = key
+        graph = self
+        if not (isinstance(dsts, slice) and dsts == slice(None)):
+            graph = graph.take_dst(dsts)
+        if not (isinstance(srcs, slice) and srcs == slice(None)):
+            graph = graph.take_src(srcs)
+        return graph
+
+    def __add__(self, other: Graph) -> Graph:
+        """The edges of both: those of ``other`` are numbered after these. Parallel edges add up, as matrices do."""
+        if not isinstance(other, Graph):
+            return NotImplemented
+        self._require_alike("+", other)
+        return self._over(edit.concat(self.csc, other.csc))
+
+    def __sub__(self, other: Graph) -> Graph:
+        """These edges less one per edge of ``other`` with the same ends; ``(g + h) - h`` has the edges of ``g``."""
+        if not isinstance(other, Graph):
+            return NotImplemented
+        self._require_alike("-", other)
+        return self._over(edit.subtract(self.csc, other.csc))
+
+    def _over(self, csc: Adjacency) -> Graph:
+        """An untyped graph over the same nodes."""
+        return self._make(_Forms(csc, None), self._num_src, self._num_dst, self._is_square)
+
+    # Types
+
+    @property
+    def is_typed(self) -> bool:
+        """Made by ``Graph.hetero``."""
+        return self._layout is not None
+
+    @property
+    def layout(self) -> TypedLayout:
+        """Types and their stretches of nodes and edges; an untyped square graph has one of each, named as in DGL."""
+        if self._layout is None:
+            self._require_square("layout")
+            return TypedLayout(("_N",), (0, self._num_dst), (("_N", "_E", "_N"),), (0, self.num_edges))
+        return self._layout
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """Names of the node types."""
+        return self.layout.node_types
+
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        """(source type, name, destination type) of the edge types."""
+        return self.layout.relations
+
+    def node_type(self) -> torch.Tensor:
+        """int64 number of every node's type."""
+        return stretches(self.layout.node_offsets)
+
+    def edge_type(self) -> torch.Tensor:
+        """int64 number of every edge's relation, by edge id."""
+        return stretches(self.layout.edge_offsets)
+
+    def relation_graph(self, relation: Relation) -> Graph:
+        """Bipartite graph of one relation, with ids local to its types; edges keep their order."""
+        layout = self.layout
+        ids, src, dst = layout.edge_range(relation), layout.node_range(relation[0]), layout.node_range(relation[2])
+        here = slice(ids.start, ids.stop)
+        sources, targets = self.edges()
+        return Graph(sources[here] - src.start, targets[here] - dst.start, num_nodes=(len(src), len(dst)))
+
+    # Named tensors
+
+    @property
+    def ndata(self) -> Fields:
+        """Named node tensors of a square graph, shared with its reverse; derived graphs start with none."""
+        self._require_square("ndata")
+        return self._all_fields()["ndata"]
+
+    @property
+    def srcdata(self) -> Fields:
+        """Named tensors of the source nodes."""
+        return self._all_fields()["ndata" if self._is_square else "srcdata"]
+
+    @property
+    def dstdata(self) -> Fields:
+        """Named tensors of the destination nodes."""
+        return self._all_fields()["ndata" if self._is_square else "dstdata"]
+
+    @property
+    def edata(self) -> Fields:
+        """Named edge tensors; row i belongs to edge i."""
+        return self._all_fields()["edata"]
+
+    def _all_fields(self) -> dict[str, Fields]:
+        if not self._fields:
+            if self._is_square:
+                self._fields["ndata"] = Fields("ndata", "node", self._num_dst)
+            else:
+                self._fields["srcdata"] = Fields("srcdata", "source node", self._num_src)
+                self._fields["dstdata"] = Fields("dstdata", "destination node", self._num_dst)
+            self._fields["edata"] = Fields("edata", "edge", self.num_edges)
+        return self._fields
+
+    # Checks, copies, print
+
+    def _require_square(self, who: str) -> None:
+        if not self._is_square:
+            raise GraphError(f"Graph.{who}: expected one set of nodes, got {self!r}")
+
+    def _require_untyped(self, who: str) -> None:
+        if self._layout is not None:
+            raise GraphError(f"Graph.{who}: expected an untyped graph, got {len(self._layout.relations)} relations")
+
+    def _require_alike(self, sign: str, other: Graph) -> None:
+        mine, theirs = (self._num_src, self._num_dst), (other._num_src, other._num_dst)
+        if mine != theirs or self._is_square != other._is_square:
+            raise GraphError(f"Graph {sign} Graph: expected the same nodes, got {self!r} and {other!r}")
+        self._require_untyped(sign)
+        other._require_untyped(sign)
+
+    def __getstate__(self) -> dict[str, Any]:
+        names = ("_num_src", "_num_dst", "_is_square", "_layout")
+        state = {name: getattr(self, name) for name in names}
+        return state | {"csc": self.csc, "fields": {k: f for k, f in self._fields.items() if len(f)}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        sizes = (state["_num_src"], state["_num_dst"], state["_is_square"], state["_layout"])
+        self._adopt(_Forms(state["csc"], None), *sizes)
+        if state["fields"]:
+            self._fields = self._all_fields() | state["fields"]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
+        """A graph with its own copies of the named tensors; the structure, which nobody changes, is shared."""
+        copy = self._make(self._forms, self._num_src, self._num_dst, self._is_square, self._layout)
+        copy._side = self._side
+        for name, fields in self._fields.items():
+            for key, tensor in fields.items():
+                copy._all_fields()[name][key] = tensor.clone()
+        memo[id(self)] = copy
+        return copy
+
+    def __repr__(self) -> str:
+        if self._layout is not None:
+            nodes = {t: len(self._layout.node_range(t)) for t in self._layout.node_types}
+            edges = {r: len(self._layout.edge_range(r)) for r in self._layout.relations}
+            return f"Graph(num_nodes={nodes}, num_edges={edges})"
+        if self._is_square:
+            return f"Graph(num_nodes={self._num_dst}, num_edges={self.num_edges})"
+        return f"Graph(num_src={self._num_src}, num_dst={self._num_dst}, num_edges={self.num_edges})"

@@ -1,0 +1,1 @@
+"""Where features lie."""
