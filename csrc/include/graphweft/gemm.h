@@ -1,0 +1,204 @@
+// Y = epilogue(X W) for a tall X and a W of few columns: W is packed once into panels, a tile of Y stays in registers
+// while X streams through, and the epilogue is applied to the tile before its one store.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "graphweft/epilogue.h"
+#include "graphweft/panels.h"
+#include "graphweft/parallel.h"
+
+namespace gw {
+
+struct gemm_shape {
+  int64_t n, k, m;
+  const float* x;
+  int64_t ldx;
+  float* y;
+  int64_t ldy;
+  const gw_epilogue_f32* epilogue;  // null: none
+};
+
+// One panel of packed W against a block of rows, over one block of the inner dimension.
+struct gemm_block {
+  const gemm_shape* shape;
+  const float* weights;  // packed: [depth][panel.padded()], of this inner block
+  panel columns;
+  int64_t row, rows;     // rows [row, row + rows) of X and Y
+  int64_t depth_first, depth;
+  float* partial;        // [rows, padded] sums of the inner blocks before this one; null when there is just one
+  bool first, last;      // of the inner blocks
+  float* col_sum;        // the chunk's partial column sums, or null
+};
+
+// acc = X[rows of the tile, depth columns] * packed weights. `ahead` rows further on are fetched into the cache.
+template <int Rows, int Vectors, int Lanes>
+__attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx, int64_t depth, const float* weights,
+                                                     typename float_lanes<Lanes>::vec (&acc)[Rows][Vectors]) {
+  using io = float_lanes<Lanes>;
+  constexpr int step = 16;  // one cache line of each row
+#pragma GCC unroll 32
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) acc[r][v] = typename io::vec{};
+  int64_t at = 0;
+  for (; at + step <= depth; at += step) {
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r) __builtin_prefetch(x + (r + Rows) * ldx + at);
+#pragma GCC unroll 4
+    for (int s = 0; s < step; ++s) {
+      typename io::vec w[Vectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) w[v] = io::load(weights + v * Lanes);
+#pragma GCC unroll 32
+      for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) acc[r][v] += x[r * ldx + at + s] * w[v];
+      weights += Vectors * Lanes;
+    }
+  }
+  for (; at < depth; ++at) {
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) acc[r][v] += x[r * ldx + at] * io::load(weights + v * Lanes);
+    weights += Vectors * Lanes;
+  }
+}
+
+// The rows of a finished tile, spilled, through the epilogue into Y. A tile of half vectors is widened first.
+template <int Vectors, int Lanes>
+void gemm_finish(const gemm_block& block, const float* tile, int64_t row, int rows) {
+  const gemm_shape& shape = *block.shape;
+  const panel& columns = block.columns;
+  const int tail = columns.width - (Vectors - 1) * Lanes;
+  const bool full = tail == vf::lanes;
+  for (int r = 0; r < rows; ++r) {
+    vf::vec t[Vectors];
+    if constexpr (Lanes == vf::lanes) {
+      for (int v = 0; v < Vectors; ++v) t[v] = vf::load(tile + (r * Vectors + v) * Lanes);
+    } else {
+      t[0] = vf::load_part(tile + r * Lanes, Lanes);
+    }
+    float* out = shape.y + (row + r) * shape.ldy + columns.first;
+    if (full) {
+      if (shape.epilogue)
+        apply_epilogue<Vectors, true>(*shape.epilogue, row + r, columns.first, tail, block.col_sum, t);
+      tile_io<Vectors, true>::store(out, tail, t);
+    } else {
+      if (shape.epilogue)
+        apply_epilogue<Vectors, false>(*shape.epilogue, row + r, columns.first, tail, block.col_sum, t);
+      tile_io<Vectors, false>::store(out, tail, t);
+    }
+  }
+}
+
+// Runs tiles of `Rows` rows over [row, end) of the block; returns the first row that is left over.
+template <int Rows, int Vectors, int Lanes>
+int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
+  using io = float_lanes<Lanes>;
+  const gemm_shape& shape = *block.shape;
+  const bool direct = block.last && !shape.epilogue && block.columns.width == Vectors * Lanes;
+  for (; row + Rows <= end; row += Rows) {
+    typename io::vec acc[Rows][Vectors];
+    gemm_tile<Rows, Vectors, Lanes>(shape.x + row * shape.ldx + block.depth_first, shape.ldx, block.depth, block.weights,
+                                    acc);
+    if (block.partial) {
+      float* sums = block.partial + (row - block.row) * Vectors * Lanes;
+#pragma GCC unroll 32
+      for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) {
+          float* at = sums + (r * Vectors + v) * Lanes;
+          if (!block.first) acc[r][v] += io::load(at);
+          if (!block.last) io::store(at, acc[r][v]);
+        }
+      if (!block.last) continue;
+    }
+    if (direct) {
+      float* out = shape.y + row * shape.ldy + block.columns.first;
+#pragma GCC unroll 32
+      for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) io::store(out + r * shape.ldy + v * Lanes, acc[r][v]);
+    } else {
+      alignas(64) float tile[Rows * Vectors * Lanes];
+#pragma GCC unroll 32
+      for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) io::store(tile + (r * Vectors + v) * Lanes, acc[r][v]);
+      gemm_finish<Vectors, Lanes>(block, tile, row, Rows);
+    }
+  }
+  return row;
+}
+
+template <int Vectors, int Lanes>
+void gemm_panel(const gemm_block& block) {
+  const int64_t end = block.row + block.rows;
+  int64_t row = gemm_rows<tile_rows(Vectors), Vectors, Lanes>(block, block.row, end);
+  row = gemm_rows<4, Vectors, Lanes>(block, row, end);
+  gemm_rows<1, Vectors, Lanes>(block, row, end);
+}
+
+inline void gemm_run(const gemm_block& block) {
+  if (block.columns.lanes != vf::lanes) return gemm_panel<1, half_lanes>(block);
+  switch (block.columns.vectors) {
+    case 1: return gemm_panel<1, vf::lanes>(block);
+    case 2: return gemm_panel<2, vf::lanes>(block);
+#if defined(__AVX512F__)
+    case 3: return gemm_panel<3, vf::lanes>(block);
+    case 4: return gemm_panel<4, vf::lanes>(block);
+#endif
+    default: throw error(internal, "gemm_run: panel too wide");
+  }
+}
+
+// W[k, m], or its transpose stored [m, k], into panels: panel p starts at k * offset(p) and is [k][padded].
+inline void gemm_pack(const std::vector<panel>& panels, int64_t k, const float* w, int64_t ldw, bool transposed,
+                      float* packed) {
+  for (const panel& columns : panels) {
+    const int padded = columns.padded();
+    float* out = packed + k * columns.offset;
+    for (int64_t i = 0; i < k; ++i, out += padded) {
+      for (int j = 0; j < columns.width; ++j)
+        out[j] = transposed ? w[(columns.first + j) * ldw + i] : w[i * ldw + columns.first + j];
+      for (int j = columns.width; j < padded; ++j) out[j] = 0.0f;
+    }
+  }
+}
+
+// The product. Chunks of rows depend on n alone; the sums over k do not depend on chunks at all.
+inline void gemm_nn(const gemm_shape& shape, const float* w, int64_t ldw, bool transposed) {
+  constexpr int64_t deepest = 768;  // inner block: its panel and the rows beside it stay in the second-level cache
+  const int64_t n = shape.n, k = shape.k;
+  const std::vector<panel> panels = cut_panels(shape.m);
+  const int64_t width = padded_width(panels);
+  const float_buffer packed = make_buffer(checked_mul(k, width));
+  gemm_pack(panels, k, w, ldw, transposed, packed.get());
+  const int64_t blocks = std::max<int64_t>(1, (k + deepest - 1) / deepest);
+  const int64_t depth = ((k + blocks - 1) / blocks + 15) / 16 * 16;
+  const int64_t rows = n >= 768 ? 96 : 24;
+  const int64_t grain = (n + 512 * rows - 1) / (512 * rows) * rows;
+  const int64_t chunks = (n + grain - 1) / std::max<int64_t>(1, grain);
+  float* col_sum = shape.epilogue ? shape.epilogue->col_sum : nullptr;
+  column_sums sums(col_sum != nullptr, chunks, shape.m);
+  parallel_chunks(chunks, [&](int64_t chunk) {
+    const float_buffer partial = blocks > 1 ? make_buffer(rows * width) : float_buffer();
+    const int64_t end = std::min(n, (chunk + 1) * grain);
+    for (int64_t row = chunk * grain; row < end; row += rows) {
+      for (int64_t b = 0; b < blocks; ++b) {
+        const int64_t at = b * depth;
+        for (const panel& columns : panels)
+          gemm_run({&shape, packed.get() + k * columns.offset + at * columns.padded(), columns, row,
+                    std::min(rows, end - row), at, std::min(depth, k - at),
+                    partial ? partial.get() + rows * columns.offset : nullptr, b == 0, b == blocks - 1, sums.row(chunk)});
+      }
+    }
+  });
+  if (col_sum) sums.finish(col_sum);
+}
+
+}  // namespace gw
