@@ -9,6 +9,7 @@
 #include "graphweft/epilogue.h"
 #include "graphweft/panels.h"
 #include "graphweft/parallel.h"
+#include "graphweft/rows.h"
 
 namespace gw {
 
@@ -169,21 +170,6 @@ inline void gemm_tn_pack(const gemm_tn_plan& plan, const float* row_scale, int64
       }
     }
   }
-}
-
-// sums[j] += the rows' values in column j.
-inline void add_rows(const float* rows, int64_t ld, int64_t count, int64_t width, float* sums) {
-  int64_t j = 0;
-  for (; j + vf::lanes <= width; j += vf::lanes) {
-    vf::vec total{};
-    for (int64_t i = 0; i < count; ++i) total += vf::load(rows + i * ld + j);
-    vf::store(sums + j, vf::load(sums + j) + total);
-  }
-  if (j == width) return;
-  const int left = int(width - j);
-  vf::vec total{};
-  for (int64_t i = 0; i < count; ++i) total += vf::load_part(rows + i * ld + j, left);
-  vf::store_part(sums + j, vf::load_part(sums + j, left) + total, left);
 }
 
 // Row i of P, without padding, to its place in dW.

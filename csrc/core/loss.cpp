@@ -1,0 +1,32 @@
+// Entry points of the loss and of arg-max, float32.
+#include "graphweft/loss.h"
+
+extern "C" {
+
+// Softmax cross entropy of logits[n, c] at the listed rows (null: all n). loss_sum is the plain sum of the rows' losses,
+// correct the number of rows whose first maximum is their label; grad[n, c], if wanted, is scale times the gradient of
+// that sum and zero in rows that are not listed. A row listed k times counts k times. Labels outside [0, c) are an error in listed rows only.
+GW_API int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows,
+                                int64_t num_rows, const int64_t* labels, double scale, float* grad, int64_t ld_grad,
+                                double* loss_sum, int64_t* correct) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && c > 0 && num_rows >= 0, "cross_entropy: expected at least one class and no negative size");
+    std::unique_ptr<uint32_t[]> weight;
+    if (rows) weight = gw::count_rows(rows, num_rows, n);
+    const auto whole = gw::cross_entropy({n, c, logits, ld, labels, weight.get(), grad, ld_grad, scale});
+    *loss_sum = whole.loss;
+    *correct = whole.correct;
+  });
+}
+
+// out[i] = first column of x[i, c] that holds the row's maximum (NaN is largest).
+GW_API int gw_argmax_rows_f32(int64_t n, int64_t c, const float* x, int64_t ld, int64_t* out) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && c > 0, "gw_argmax_rows_f32: expected at least one column and no negative size");
+    gw::require(c <= INT32_MAX, "gw_argmax_rows_f32: more columns than 32 bits count");
+    gw::parallel_ranges(n, 1024, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out[i] = gw::argmax_row(x + i * ld, c);
+    });
+  });
+}
+}

@@ -1,0 +1,36 @@
+// Entry points of the element-wise row kernels, float32.
+#include "graphweft/rows.h"
+
+#include <cmath>
+
+extern "C" {
+
+// y[n, f] = epilogue(x[n, f]); y may be x.
+GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
+                             int64_t ldy) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && f >= 0 && epilogue, "gw_rows_apply_f32: a size is negative or the epilogue is missing");
+    gw::apply_rows(n, f, x, ldx, *epilogue, y, ldy);
+  });
+}
+
+// out[f] = column sums of x[n, f], in an order that does not depend on threads.
+GW_API int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && f >= 0, "gw_col_sum_f32: a size is negative");
+    gw::sum_columns(n, f, x, ldx, out);
+  });
+}
+
+// Dropout of x[n, f] with probability p, resolved to 1 / 65536; the same call on the gradient is its backward. A pure
+// function of (seed, stream, element index): y may be x.
+GW_API int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
+                          float* y, int64_t ldy) {
+  return gw::guarded([&] {
+    gw::require(n >= 0 && f >= 0, "gw_dropout_f32: a size is negative");
+    gw::require(p >= 0.0 && p <= 1.0, "gw_dropout_f32: expected a probability in [0, 1]");
+    const auto threshold = uint32_t(std::lround(p * 65536.0));
+    gw::drop_elements(n, f, x, ldx, threshold, p < 1.0 ? float(1.0 / (1.0 - p)) : 0.0f, seed, stream, y, ldy);
+  });
+}
+}

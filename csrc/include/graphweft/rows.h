@@ -1,0 +1,156 @@
+// Element-wise work on the rows of a matrix: an epilogue without a product, column sums, dropout.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "graphweft/epilogue.h"
+#include "graphweft/parallel.h"
+#include "graphweft/rng.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+namespace gw {
+
+// Rows per chunk: at most 512 chunks, none below 256 rows, whatever the number of threads.
+inline int64_t row_grain(int64_t n) { return std::max<int64_t>(256, (n + 511) / 512); }
+inline int64_t row_chunks(int64_t n) { return (n + row_grain(n) - 1) / row_grain(n); }
+
+// sums[j .. j + V vectors) += the values of `count` rows there.
+template <int V, bool Full>
+inline void add_row_tile(const float* rows, int64_t ld, int64_t count, int tail, float* sums) {
+  using io = tile_io<V, Full>;
+  vf::vec total[V], t[V];
+  for (int v = 0; v < V; ++v) total[v] = vf::vec{};
+  for (int64_t i = 0; i < count; ++i) {
+    io::load(rows + i * ld, tail, t);
+    for (int v = 0; v < V; ++v) total[v] += t[v];
+  }
+  io::load(sums, tail, t);
+  for (int v = 0; v < V; ++v) t[v] += total[v];
+  io::store(sums, tail, t);
+}
+
+// sums[j] += the values of `count` rows in column j, for all `width` columns.
+inline void add_rows(const float* rows, int64_t ld, int64_t count, int64_t width, float* sums) {
+  constexpr int64_t wide = 4 * vf::lanes;
+  int64_t j = 0;
+  for (; j + wide <= width; j += wide) add_row_tile<4, true>(rows + j, ld, count, 0, sums + j);
+  for (; j + vf::lanes <= width; j += vf::lanes) add_row_tile<1, true>(rows + j, ld, count, 0, sums + j);
+  if (j < width) add_row_tile<1, false>(rows + j, ld, count, int(width - j), sums + j);
+}
+
+// out[j] = sum of column j.
+inline void sum_columns(int64_t n, int64_t f, const float* x, int64_t ldx, float* out) {
+  const int64_t grain = row_grain(n), chunks = row_chunks(n);
+  column_sums sums(true, chunks, f);
+  parallel_chunks(chunks, [&](int64_t chunk) {
+    add_rows(x + chunk * grain * ldx, ldx, std::min(grain, n - chunk * grain), f, sums.row(chunk));
+  });
+  sums.finish(out);
+}
+
+template <int V, bool Full>
+inline void apply_row_tile(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, const float* x, float* y,
+                           float* col_sum) {
+  vf::vec t[V];
+  tile_io<V, Full>::load(x, tail, t);
+  apply_epilogue<V, Full>(stages, row, col, tail, col_sum, t);
+  tile_io<V, Full>::store(y, tail, t);
+}
+
+// y = epilogue(x), row by row; y may be x.
+inline void apply_rows(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32& stages, float* y,
+                       int64_t ldy) {
+  constexpr int64_t wide = 2 * vf::lanes;
+  const int64_t grain = row_grain(n), chunks = row_chunks(n);
+  column_sums sums(stages.col_sum != nullptr, chunks, f);
+  parallel_chunks(chunks, [&](int64_t chunk) {
+    float* partial = sums.row(chunk);
+    for (int64_t i = chunk * grain; i < std::min(n, (chunk + 1) * grain); ++i) {
+      const float* in = x + i * ldx;
+      float* out = y + i * ldy;
+      int64_t j = 0;
+      for (; j + wide <= f; j += wide) apply_row_tile<2, true>(stages, i, j, vf::lanes, in + j, out + j, partial);
+      if (j + vf::lanes <= f) {
+        apply_row_tile<1, true>(stages, i, j, vf::lanes, in + j, out + j, partial);
+        j += vf::lanes;
+      }
+      if (j < f) apply_row_tile<1, false>(stages, i, j, int(f - j), in + j, out + j, partial);
+    }
+  });
+  if (stages.col_sum) sums.finish(stages.col_sum);
+}
+
+// Eight 64-bit lanes that hold 32-bit values; the product of their low halves.
+typedef uint64_t u64x8 __attribute__((vector_size(64)));
+
+inline u64x8 multiply_low(u64x8 a, uint32_t b) {
+#if defined(__AVX512F__)
+  return u64x8(_mm512_maskz_mul_epu32(0xFF, __m512i(a), _mm512_set1_epi64(int64_t(b))));
+#elif defined(__AVX2__)
+  union {
+    u64x8 whole;
+    __m256i half[2];
+  } t;
+  t.whole = a;
+  const __m256i factor = _mm256_set1_epi64x(int64_t(b));
+  t.half[0] = _mm256_mul_epu32(t.half[0], factor);
+  t.half[1] = _mm256_mul_epu32(t.half[1], factor);
+  return t.whole;
+#else
+  return (a & 0xFFFFFFFFu) * uint64_t(b);
+#endif
+}
+
+// 64 draws of 16 bits, those of elements [64 group, 64 group + 64): the Philox blocks 8 group .. 8 group + 7 of the
+// stream. Draw r of the group is the 16-bit piece r % 4 of words (2 (r / 32), 2 (r / 32) + 1) of block (r % 32) / 4.
+inline void random_group(uint64_t seed, uint64_t stream, uint64_t group, uint16_t* out) {
+  constexpr u64x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  const u64x8 block = lane + group * 8;
+  const u64x8 none{};
+  u64x8 c0 = block, c1 = block >> 32, c2 = none + uint64_t(uint32_t(stream)), c3 = none + (stream >> 32);
+  uint32_t key0 = uint32_t(seed), key1 = uint32_t(seed >> 32);
+  for (int round = 0; round < 10; ++round) {
+    const u64x8 a = multiply_low(c0, 0xD2511F53u), b = multiply_low(c2, 0xCD9E8D57u);
+    c0 = (b >> 32) ^ c1 ^ uint64_t(key0);  // the high halves may hold leftovers; nothing reads them
+    c1 = b;
+    c2 = (a >> 32) ^ c3 ^ uint64_t(key1);
+    c3 = a;
+    key0 += 0x9E3779B9u;
+    key1 += 0xBB67AE85u;
+  }
+  const u64x8 low = (c0 & 0xFFFFFFFFu) | (c1 << 32), high = (c2 & 0xFFFFFFFFu) | (c3 << 32);
+  std::memcpy(out, &low, sizeof low);
+  std::memcpy(out + 32, &high, sizeof high);
+}
+
+// y = x / (1 - p) where the element is kept, 0 where it is dropped (whatever x is there). Element (i, j) is kept when its
+// draw number i f + j, 16 bits, is at least `threshold`.
+inline void drop_elements(int64_t n, int64_t f, const float* x, int64_t ldx, uint32_t threshold, float scale,
+                          uint64_t seed, uint64_t stream, float* y, int64_t ldy) {
+  constexpr int64_t grain = 8192;  // elements, a multiple of a group
+  const int64_t total = checked_mul(n, f);
+  const bool flat = ldx == f && ldy == f;
+  parallel_ranges(total, grain, [&](int64_t begin, int64_t end) {
+    uint16_t draws[grain];
+    for (int64_t at = begin; at < end; at += 64)
+      random_group(seed, stream, uint64_t(at / 64), draws + (at - begin));
+    for (int64_t at = begin; at < end;) {
+      const int64_t row = flat ? 0 : at / f, col = flat ? at : at % f;
+      const int64_t count = flat ? end - at : std::min(end - at, f - col);
+      const float* in = x + row * ldx + col;
+      float* out = y + row * ldy + col;
+      const uint16_t* draw = draws + (at - begin);
+      for (int64_t e = 0; e < count; ++e) {
+        const float kept = in[e] * scale;
+        out[e] = draw[e] >= threshold ? kept : 0.0f;
+      }
+      at += count;
+    }
+  });
+}
+
+}  // namespace gw

@@ -1,0 +1,355 @@
+"""SGD, Adam and AdamW whose step is one native call over all float32 CPU tensors.
+
+Comes in: parameters with gradients. Goes out: updated parameters; each parameter and state value is read and written
+once a step. State, groups and ``state_dict`` are torch's own: the classes extend those of ``torch.optim`` and state
+moves both ways. Parameters of other dtypes or devices take torch's functional path within the same step. Called by the
+trainer and by users' own loops.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, overload
+
+import torch
+from torch.optim.adam import adam as _torch_adam
+from torch.optim.sgd import sgd as _torch_sgd
+
+from graphweft import _native
+from graphweft._errors import ConfigError
+
+__all__ = ["SGD", "Adam", "AdamW"]
+
+_I64, _F64, _PTR = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+
+
+class _AdamTensor(ctypes.Structure):
+    """``gw_adam_tensor_f32`` of optim.h."""
+
+    _fields_ = (
+        ("size", _I64),
+        ("param", _PTR),
+        ("grad", _PTR),
+        ("exp_avg", _PTR),
+        ("exp_avg_sq", _PTR),
+        ("step", _PTR),
+        ("lr", _F64),
+        ("beta1", _F64),
+        ("beta2", _F64),
+        ("eps", _F64),
+        ("weight_decay", _F64),
+        ("decoupled", _I64),
+        ("maximize", _I64),
+    )
+
+
+class _SGDTensor(ctypes.Structure):
+    """``gw_sgd_tensor_f32`` of optim.h."""
+
+    _fields_ = (
+        ("size", _I64),
+        ("param", _PTR),
+        ("grad", _PTR),
+        ("momentum_buffer", _PTR),
+        ("lr", _F64),
+        ("momentum", _F64),
+        ("dampening", _F64),
+        ("weight_decay", _F64),
+        ("nesterov", _I64),
+        ("maximize", _I64),
+        ("first", _I64),
+    )
+
+
+_adam_step = _native.declare("gw_adam_f32", ctypes.c_void_p, ctypes.c_int64)
+_sgd_step = _native.declare("gw_sgd_f32", ctypes.c_void_p, ctypes.c_int64)
+
+Closure = Callable[[], float]
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the native kernels can walk the tensor as one run of float32 values."""
+    return (
+        tensor.dtype == torch.float32
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and tensor.is_contiguous()
+    )
+
+
+def _takes(param: torch.Tensor, grad: torch.Tensor) -> bool:
+    """Whether a parameter and its gradient, which may be in another order, take the native path."""
+    return _is_plain(param) and (_is_plain(grad) or (grad.dtype == torch.float32 and grad.layout == torch.strided))
+
+
+def _split(group: dict[str, Any]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[torch.Tensor]]:
+    """A group's parameters that have gradients: (parameter, gradient) for the native call, the rest for torch."""
+    mine: list[tuple[torch.Tensor, torch.Tensor]] = []
+    rest: list[torch.Tensor] = []
+    native = not group["differentiable"]
+    for param in group["params"]:
+        grad = param.grad
+        if grad is None:
+            continue
+        if native and _takes(param, grad):
+            mine.append((param, grad.contiguous()))
+        else:
+            rest.append(param)
+    return mine, rest
+
+
+def _evaluate(closure: Closure | None) -> float | None:
+    """The closure's loss, with gradients enabled; None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+class Adam(torch.optim.Adam):
+    """Adam as ``torch.optim.Adam`` (Kingma and Ba, ICLR 2015), fused into one pass over parameters and state.
+
+    Args:
+        params: Tensors or parameter groups.
+        lr: Learning rate.
+        betas: Decay of the running means of the gradient and of its square.
+        eps: Added to the root of the second mean.
+        weight_decay: Added to the gradient, times the parameter.
+        amsgrad: Must stay False; the option exists so that torch's signature and state fit.
+        maximize: Ascend instead of descend.
+
+    Raises: ConfigError where ``amsgrad`` is set, ValueError from torch for values out of range.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.ones(3))
+        >>> optimizer = Adam([weight], lr=0.5)
+        >>> weight.sum().backward(); optimizer.step(); weight.data
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+
+    _decoupled = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            amsgrad,
+            maximize=maximize,
+            decoupled_weight_decay=self._decoupled,
+        )
+        self._refuse_amsgrad()
+
+    def _refuse_amsgrad(self) -> None:
+        if any(group["amsgrad"] for group in self.param_groups):
+            raise ConfigError(f"{type(self).__name__}: expected amsgrad=False, got True; use torch.optim for amsgrad")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """State from a checkpoint or a pickle, torch's or our own."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._refuse_amsgrad()
+        if self._decoupled:
+            for group in self.param_groups:
+                group["decoupled_weight_decay"] = True
+
+    def _state_of(self, param: torch.Tensor) -> dict[str, Any]:
+        """The parameter's state, made on its first step in torch's layout."""
+        state: dict[str, Any] = self.state[param]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
+        return state
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Closure) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> float | None:
+        """One step over all groups; returns the closure's loss."""
+        loss = _evaluate(closure)
+        rows: list[_AdamTensor] = []
+        alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
+        for group in self.param_groups:
+            mine, rest = _split(group)
+            beta1, beta2 = group["betas"]
+            knobs = (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]))
+            flags = (bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"]))
+            for param, grad in mine:
+                state = self._state_of(param)
+                step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
+                if not (_is_plain(step) and _is_plain(mean) and _is_plain(square)):
+                    rest.append(param)
+                    continue
+                alive.append(grad)
+                pointers = (grad.data_ptr(), mean.data_ptr(), square.data_ptr(), step.data_ptr())
+                rows.append(_AdamTensor(param.numel(), param.data_ptr(), *pointers, *knobs, *flags))
+            if rest:
+                self._torch_step({**group, "params": rest})
+        if rows:
+            _adam_step((_AdamTensor * len(rows))(*rows), len(rows))
+        return loss
+
+    def _torch_step(self, group: dict[str, Any]) -> None:
+        """Torch's functional Adam over one group."""
+        params: list[torch.Tensor] = []
+        grads: list[torch.Tensor] = []
+        means: list[torch.Tensor] = []
+        squares: list[torch.Tensor] = []
+        steps: list[torch.Tensor] = []
+        has_complex = self._init_group(group, params, grads, means, squares, [], steps)  # type: ignore[no-untyped-call]
+        _torch_adam(
+            params,
+            grads,
+            means,
+            squares,
+            [],
+            steps,
+            foreach=group["foreach"],
+            capturable=group["capturable"],
+            differentiable=group["differentiable"],
+            fused=group["fused"],
+            has_complex=has_complex,
+            decoupled_weight_decay=bool(group.get("decoupled_weight_decay", False)),
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=group["maximize"],
+        )
+
+
+class AdamW(Adam):
+    """AdamW as ``torch.optim.AdamW`` (Loshchilov and Hutter, ICLR 2019): weight decay shrinks the parameter itself.
+
+    Arguments are those of :class:`Adam`; ``weight_decay`` is 0.01 unless given.
+
+    Raises: ConfigError where ``amsgrad`` is set, ValueError from torch for values out of range.
+    """
+
+    _decoupled = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
+
+
+class SGD(torch.optim.SGD):
+    """Stochastic gradient descent as ``torch.optim.SGD``, fused into one pass over parameters and momentum.
+
+    Args:
+        params: Tensors or parameter groups.
+        lr: Learning rate.
+        momentum: Decay of the momentum buffer; 0 keeps none.
+        dampening: Share of a new gradient that the buffer does not take.
+        weight_decay: Added to the gradient, times the parameter.
+        nesterov: Look ahead by the momentum.
+        maximize: Ascend instead of descend.
+
+    Raises: ValueError from torch for values out of range.
+
+    Example:
+        >>> weight = torch.nn.Parameter(torch.ones(2))
+        >>> optimizer = SGD([weight], lr=0.25)
+        >>> weight.sum().backward(); optimizer.step(); weight.data
+        tensor([0.7500, 0.7500])
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(params, lr, momentum, dampening, weight_decay, nesterov, maximize=maximize)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Closure) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> float | None:
+        """One step over all groups; returns the closure's loss."""
+        loss = _evaluate(closure)
+        rows: list[_SGDTensor] = []
+        alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
+        for group in self.param_groups:
+            mine, rest = _split(group)
+            momentum = float(group["momentum"])
+            knobs = (float(group["lr"]), momentum, float(group["dampening"]), float(group["weight_decay"]))
+            flags = (bool(group["nesterov"]), bool(group["maximize"]))
+            for param, grad in mine:
+                address, first = None, False
+                if momentum != 0.0:
+                    state = self.state[param]
+                    buffer = state.get("momentum_buffer")
+                    first = buffer is None
+                    if buffer is None:
+                        buffer = state["momentum_buffer"] = torch.empty_like(param)
+                    elif not _is_plain(buffer):
+                        rest.append(param)
+                        continue
+                    address = buffer.data_ptr()
+                alive.append(grad)
+                rows.append(
+                    _SGDTensor(param.numel(), param.data_ptr(), grad.data_ptr(), address, *knobs, *flags, first)
+                )
+            if rest:
+                self._torch_step({**group, "params": rest})
+        if rows:
+            _sgd_step((_SGDTensor * len(rows))(*rows), len(rows))
+        return loss
+
+    def _torch_step(self, group: dict[str, Any]) -> None:
+        """Torch's functional SGD over one group."""
+        params: list[torch.Tensor] = []
+        grads: list[torch.Tensor] = []
+        buffers: list[torch.Tensor | None] = []
+        sparse = self._init_group(group, params, grads, buffers)  # type: ignore[no-untyped-call]
+        _torch_sgd(
+            params,
+            grads,
+            buffers,
+            has_sparse_grad=sparse,
+            foreach=group["foreach"],
+            fused=group["fused"],
+            weight_decay=group["weight_decay"],
+            momentum=group["momentum"],
+            lr=group["lr"],
+            dampening=group["dampening"],
+            nesterov=group["nesterov"],
+            maximize=group["maximize"],
+        )
+        if group["momentum"] != 0:
+            for param, buffer in zip(params, buffers, strict=True):
+                self.state[param]["momentum_buffer"] = buffer

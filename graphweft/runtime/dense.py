@@ -1,0 +1,303 @@
+"""Launchers of the dense kernels: torch tensors in, torch tensors out.
+
+Comes in: matrices whose rows are contiguous (others are copied), an optional :class:`Epilogue`. Goes out: new tensors
+from the buffer pool, or ``out``. Called by compiled programs. float32 on the CPU runs the native kernels, whose results
+do not depend on the number of threads; other dtypes and devices run the same meaning in torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from graphweft import _native
+from graphweft._errors import DtypeError, ShapeError
+from graphweft._memory import empty
+from graphweft.runtime.epilogue import Epilogue
+
+_PTR, _I64, _I32, _F64, _U64 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double, ctypes.c_uint64
+_gemm_nn = _native.declare("gw_gemm_nn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _I32, _PTR, _PTR, _I64)
+_gemm_tn = _native.declare("gw_gemm_tn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _PTR, _I64, _PTR)
+_rows_apply = _native.declare("gw_rows_apply_f32", _I64, _I64, _PTR, _I64, _PTR, _PTR, _I64)
+_col_sum = _native.declare("gw_col_sum_f32", _I64, _I64, _PTR, _I64, _PTR)
+_dropout = _native.declare("gw_dropout_f32", _I64, _I64, _PTR, _I64, _F64, _U64, _U64, _PTR, _I64)
+_argmax_rows = _native.declare("gw_argmax_rows_f32", _I64, _I64, _PTR, _I64, _PTR)
+_cross_entropy = _native.declare(
+    "gw_cross_entropy_f32", _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _F64, _PTR, _I64, _PTR, _PTR
+)
+
+
+def _is_native(*tensors: torch.Tensor) -> bool:
+    """Whether all tensors are float32 on the CPU."""
+    return all(t.dtype is torch.float32 and t.is_cpu for t in tensors)
+
+
+def _rows(who: str, x: torch.Tensor) -> torch.Tensor:
+    """``x`` as a matrix whose rows are contiguous and do not overlap."""
+    if x.dim() != 2:
+        raise ShapeError(f"{who}: expected a matrix, got shape {tuple(x.shape)}")
+    rows, width = x.shape
+    if (x.stride(1) == 1 or width <= 1) and (x.stride(0) >= width or rows <= 1):
+        return x
+    return x.contiguous()
+
+
+def _output(who: str, out: torch.Tensor | None, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
+    """``out``, checked, or a new matrix."""
+    if out is None:
+        return empty((rows, width), dtype)
+    if out.shape != (rows, width) or out.dtype != dtype or _rows(who, out) is not out:
+        got = f"{out.dtype}, shape {tuple(out.shape)}, strides {out.stride()}"
+        raise ShapeError(f"{who}: expected out of {dtype}, shape {(rows, width)} with contiguous rows, got {got}")
+    return out
+
+
+def _finish(t: torch.Tensor, epilogue: Epilogue | None, out: torch.Tensor | None) -> torch.Tensor:
+    """The epilogue in torch, with its column sums, stored where it was asked for."""
+    if epilogue is not None:
+        if epilogue.col_sum is not None:
+            before = Epilogue(epilogue.row_scale, epilogue.bias, epilogue.addend, epilogue.relu, epilogue.mask)
+            epilogue.col_sum.copy_(before.reference(t).sum(0))
+        t = epilogue.reference(t)
+    return t if out is None else out.copy_(t)
+
+
+def matmul(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    *,
+    transposed: bool = False,
+    epilogue: Epilogue | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``epilogue(x @ w)``, or ``epilogue(x @ w.T)`` when ``transposed``.
+
+    Shape: x (n, k), w (k, m) or transposed (m, k) -> (n, m). ``out`` may be the epilogue's addend, not x.
+    Raises: ShapeError where sizes do not fit.
+
+    Example:
+        >>> matmul(torch.ones(2, 3), torch.ones(3, 2), epilogue=Epilogue(bias=torch.tensor([0.0, 1.0])))
+        tensor([[3., 4.],
+                [3., 4.]])
+    """
+    x = _rows("matmul", x)
+    (n, k), depth, m = x.shape, w.shape[1 if transposed else 0], w.shape[0 if transposed else -1]
+    if w.dim() != 2 or depth != k:
+        raise ShapeError(
+            f"matmul: expected a weight with {k} {'columns' if transposed else 'rows'}, got {tuple(w.shape)}"
+        )
+    if not _is_native(x, w):
+        if x.dtype != w.dtype:
+            raise DtypeError(f"matmul: expected operands of one dtype, got {x.dtype} and {w.dtype}")
+        return _finish(x @ (w.t() if transposed else w), epilogue, out)
+    if w.stride(0) == 1 and w.stride(1) >= w.shape[0] > 1:  # a transposed view: read it as what it is stored as
+        w, transposed = w.t(), not transposed
+    w = _rows("matmul", w)
+    y = _output("matmul", out, n, m, torch.float32)
+    stages = None
+    if epilogue is not None:
+        epilogue.check("matmul", n, m)
+        stages = ctypes.byref(epilogue.native())
+    _gemm_nn(
+        n, k, m, x.data_ptr(), x.stride(0), w.data_ptr(), w.stride(0), transposed, stages, y.data_ptr(), y.stride(0)
+    )
+    return y
+
+
+def matmul_tn(
+    x: torch.Tensor,
+    g: torch.Tensor,
+    *,
+    row_scale: torch.Tensor | None = None,
+    col_sum: torch.Tensor | None = None,
+    out: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """``x.T @ (row_scale[:, None] * g)``, the gradient of a weight.
+
+    ``col_sum`` (m,), if given, receives the column sums of ``g`` itself (not scaled), the gradient of a bias.
+
+    Shape: x (n, k), g (n, m), row_scale (n,) -> (k, m).
+    Raises: ShapeError where sizes do not fit.
+
+    Example:
+        >>> matmul_tn(torch.ones(4, 1), torch.ones(4, 2))
+        tensor([[4., 4.]])
+    """
+    x, g = _rows("matmul_tn", x), _rows("matmul_tn", g)
+    (n, k), m = x.shape, g.shape[1]
+    if g.shape[0] != n:
+        raise ShapeError(f"matmul_tn: expected {n} rows of g, one per row of x, got {g.shape[0]}")
+    Epilogue(row_scale=row_scale, col_sum=col_sum).check("matmul_tn", n, m)
+    if not _is_native(x, g):
+        if x.dtype != g.dtype:
+            raise DtypeError(f"matmul_tn: expected operands of one dtype, got {x.dtype} and {g.dtype}")
+        if col_sum is not None:
+            col_sum.copy_(g.sum(0))
+        scaled = g if row_scale is None else g * row_scale.to(g.dtype)[:, None]
+        return _finish(x.t() @ scaled, None, out)
+    dw = _output("matmul_tn", out, k, m, torch.float32)
+    _gemm_tn(
+        n,
+        k,
+        m,
+        x.data_ptr(),
+        x.stride(0),
+        g.data_ptr(),
+        g.stride(0),
+        _native.pointer(row_scale),
+        dw.data_ptr(),
+        dw.stride(0),
+        _native.pointer(col_sum),
+    )
+    return dw
+
+
+def rows_apply(x: torch.Tensor, epilogue: Epilogue, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """``epilogue(x)`` without a product; ``out`` may be ``x``.
+
+    Shape: x (n, f) -> (n, f).
+    Raises: ShapeError where a stage does not fit.
+
+    Example:
+        >>> rows_apply(torch.tensor([[-1.0, 2.0]]), Epilogue(relu=True))
+        tensor([[0., 2.]])
+    """
+    source = _rows("rows_apply", x)
+    if not _is_native(source):
+        return _finish(source, epilogue, out)
+    n, f = source.shape
+    epilogue.check("rows_apply", n, f)
+    y = _output("rows_apply", out, n, f, torch.float32)
+    stages = ctypes.byref(epilogue.native())
+    _rows_apply(n, f, source.data_ptr(), source.stride(0), stages, y.data_ptr(), y.stride(0))
+    return y
+
+
+def col_sum(x: torch.Tensor) -> torch.Tensor:
+    """Column sums, the same bits for any number of threads.
+
+    Shape: x (n, f) -> (f,).
+
+    Example:
+        >>> col_sum(torch.ones(5, 2))
+        tensor([5., 5.])
+    """
+    x = _rows("col_sum", x)
+    if not _is_native(x):
+        return x.sum(0)
+    n, f = x.shape
+    total = torch.empty(f, dtype=torch.float32)
+    _col_sum(n, f, x.data_ptr(), x.stride(0), total.data_ptr())
+    return total
+
+
+def dropout(x: torch.Tensor, p: float, seed: int, stream: int, *, out: torch.Tensor | None = None) -> torch.Tensor:
+    """``x / (1 - p)`` where an element is kept, 0 where it is dropped, which happens with probability ``p``.
+
+    A pure function of (seed, stream, position in x), so applying it to the gradient is its backward and nothing is
+    saved. Decisions draw 16 bits: p is resolved to 1 / 65536. ``out`` may be ``x``.
+
+    Shape: x (n, f) -> (n, f).
+    Raises: ShapeError where p is no probability.
+
+    Example:
+        >>> dropout(torch.ones(1, 2), 0.0, seed=0, stream=0)
+        tensor([[1., 1.]])
+    """
+    source = _rows("dropout", x)
+    if not 0.0 <= p <= 1.0:
+        raise ShapeError(f"dropout: expected a probability in [0, 1], got {p}")
+    if not _is_native(source):
+        kept = dropout(torch.ones(source.shape, dtype=torch.float32), p, seed, stream)
+        return _finish(
+            torch.where(kept.to(x.device) > 0, source * (1.0 / (1.0 - p) if p < 1.0 else 0.0), 0.0), None, out
+        )
+    n, f = source.shape
+    y = _output("dropout", out, n, f, torch.float32)
+    mask = (1 << 64) - 1
+    _dropout(n, f, source.data_ptr(), source.stride(0), p, seed & mask, stream & mask, y.data_ptr(), y.stride(0))
+    return y
+
+
+def cross_entropy(
+    logits: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None = None, want_grad: bool = True
+) -> tuple[torch.Tensor, int, torch.Tensor | None]:
+    """Mean softmax cross entropy over ``rows``, how many of them are predicted right, and the gradient by the logits.
+
+    A row listed twice counts twice; the gradient is zero in rows that are not listed. Predicted right: the label is the
+    first column that holds the row's maximum.
+
+    Shape: logits (n, c), y (n,) int64, rows (r,) int64 or None for all -> loss () of the logits' dtype, int, and (n, c)
+    or None.
+    Raises: IndexRangeError for a label of a listed row outside [0, c) or a row outside [0, n); ShapeError for no rows.
+
+    Example:
+        >>> loss, correct, grad = cross_entropy(torch.zeros(2, 4), torch.tensor([0, -1]), torch.tensor([0]))
+        >>> round(loss.item(), 4), correct, grad.tolist()
+        (1.3863, 1, [[-0.75, 0.25, 0.25, 0.25], [0.0, 0.0, 0.0, 0.0]])
+    """
+    logits = _rows("cross_entropy", logits)
+    n, c = logits.shape
+    if y.shape != (n,) or y.dtype != torch.int64:
+        raise ShapeError(f"cross_entropy: expected {n} int64 labels, got {y.dtype} of shape {tuple(y.shape)}")
+    if rows is not None and (rows.dim() != 1 or rows.dtype != torch.int64):
+        raise ShapeError(f"cross_entropy: expected int64 rows, got {rows.dtype} of shape {tuple(rows.shape)}")
+    count = n if rows is None else rows.shape[0]
+    if count == 0 or c == 0:
+        raise ShapeError(f"cross_entropy: expected at least one row and one class, got {count} rows, {c} classes")
+    if not _is_native(logits):
+        return _torch_cross_entropy(logits, y, rows, want_grad)
+    y = y.contiguous()
+    listed = None if rows is None else rows.contiguous()
+    grad = empty((n, c), torch.float32) if want_grad else None
+    loss, correct = ctypes.c_double(), ctypes.c_int64()
+    _cross_entropy(
+        n,
+        c,
+        logits.data_ptr(),
+        logits.stride(0),
+        _native.pointer(listed),
+        count,
+        y.data_ptr(),
+        1.0 / count,
+        _native.pointer(grad),
+        c,
+        ctypes.byref(loss),
+        ctypes.byref(correct),
+    )
+    return torch.tensor(loss.value / count, dtype=torch.float32), correct.value, grad
+
+
+def _torch_cross_entropy(
+    logits: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None, want_grad: bool
+) -> tuple[torch.Tensor, int, torch.Tensor | None]:
+    """The same in torch, for other dtypes and devices."""
+    with torch.enable_grad():
+        leaf = logits.detach().requires_grad_(want_grad)
+        picked, labels = (leaf, y) if rows is None else (leaf[rows], y[rows])
+        loss = torch.nn.functional.cross_entropy(picked, labels)
+        grad = torch.autograd.grad(loss, leaf)[0] if want_grad else None
+    correct = int((picked.detach().argmax(1) == labels).sum())
+    return loss.detach(), correct, grad
+
+
+def argmax_rows(x: torch.Tensor) -> torch.Tensor:
+    """The first column that holds each row's maximum; NaN counts as largest.
+
+    Shape: x (n, c) -> (n,) int64.
+    Raises: ShapeError where there is no column.
+
+    Example:
+        >>> argmax_rows(torch.tensor([[0.0, 2.0, 2.0]]))
+        tensor([1])
+    """
+    x = _rows("argmax_rows", x)
+    n, c = x.shape
+    if c == 0:
+        raise ShapeError("argmax_rows: expected at least one column, got 0")
+    if not _is_native(x):
+        return x.argmax(1)
+    best = torch.empty(n, dtype=torch.int64)
+    _argmax_rows(n, c, x.data_ptr(), x.stride(0), best.data_ptr())
+    return best
