@@ -1,0 +1,6 @@
+"""Datasets: what one is, where it comes from, and how it is kept.
+
+Comes in: a name or a path. Goes out: a validated :class:`graphweft.data.dataset.Dataset`. The trainer and the command
+line call :func:`graphweft.data.load.load`; files of any layout pass through ``readers``, which trust nothing they
+read.
+"""

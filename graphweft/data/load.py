@@ -1,0 +1,137 @@
+"""``load``: a dataset by name or by path.
+
+Comes in: "cora", or a file or folder of any known layout. Goes out: a Dataset. A named set is looked for under the
+root first and fetched only when it is not there. Called by users, the run specification and the command line.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from graphweft._config import current
+from graphweft._errors import DataError, DownloadError
+from graphweft.data.catalog import ENTRIES, Entry, find_entry
+from graphweft.data.dataset import Dataset
+from graphweft.data.download import FetchError, Progress, fetch, unpack_zip
+from graphweft.data.readers.assemble import ReadOptions
+from graphweft.data.readers.files import one_line, show
+from graphweft.data.readers.registry import read_dataset
+
+_SUFFIXES = (".npz", ".mtx", ".mtx.gz", ".txt", ".txt.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
+
+
+def load(
+    name_or_path: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    *,
+    split: int | str | None = None,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Dataset:
+    """A dataset by its name, or from a path in any known layout.
+
+    Args:
+        name_or_path: A known name such as "cora", the name of a file or folder under ``root``, or a path: ``.npz``, a
+            Planetoid, OGB, GraphSAINT or TU folder, an edge list, a MatrixMarket file.
+        root: Folder of named sets; ``data_dir`` of the configuration by default.
+        seed: Of the 60/20/20 split where the source has none.
+        split: Which split, where the source has several: a number from 0, or the source's name for it.
+        download: Fetch a named set that is not under ``root``.
+        progress: Called while fetching with a file's name, bytes so far and bytes in all or None.
+
+    Raises:
+        DataError: One line: what was expected of the file, what was found.
+        DownloadError: One line: what to fetch from where, and where to put it.
+
+    Example:
+        >>> load("no such set", root="/nowhere", download=False)
+        Traceback (most recent call last):
+        graphweft._errors.DataError: no such set: expected a known name or an existing path, got neither; known are ...
+    """
+    text = os.fspath(name_or_path)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise DataError(f"load: expected a name or a path, got {one_line(repr(text), 60)}")
+    folder = Path(current().data_dir if root is None else root).expanduser()
+    options = ReadOptions(seed=seed, split=split)
+    path = Path(text).expanduser()
+    bare = os.sep not in text and not text.startswith(("~", "."))
+    entry = find_entry(text) if bare else None
+    if entry is None and (os.path.lexists(path) or not bare):
+        return _published_classes(read_dataset(path, options))
+    found = _find(folder, text, entry)
+    if found is not None:
+        named = options if entry is None else replace(options, name=entry.name)
+        return _published_classes(read_dataset(found, named))
+    if entry is None:
+        known = ", ".join(sorted(ENTRIES))
+        raise DataError(f"{show(text)}: expected a known name or an existing path, got neither; known are {known}")
+    if not download:
+        raise DownloadError(_by_hand(entry, folder, "not to be fetched"))
+    return _published_classes(read_dataset(_download(entry, folder, progress), replace(options, name=entry.name)))
+
+
+def _find(root: Path, name: str, entry: Entry | None) -> Path | None:
+    """A copy of a named set under ``root`` in any accepted layout."""
+    stems = dict.fromkeys([name, *((entry.name, entry.name.replace("-", "_"), *entry.others) if entry else ())])
+    places = [root] if entry is None else [root, root / entry.folder, root / "raw" / entry.folder]
+    if entry is not None and entry.folder == "planetoid":
+        for place in (
+            root,
+            root / "planetoid",
+            root / entry.name / "raw",
+            root / entry.name,
+            root / "raw" / "planetoid",
+        ):
+            if (place / entry.target).exists():
+                return place / entry.target
+    for place in places:
+        for stem in stems:
+            for candidate in (place / stem, *(place / f"{stem}{suffix}" for suffix in _SUFFIXES)):
+                if candidate.is_file() or _holds_something(candidate):
+                    return candidate
+    return None
+
+
+def _holds_something(path: Path) -> bool:
+    """A folder that is more than the place where nothing has been put yet."""
+    try:
+        return path.is_dir() and any(not entry.name.startswith(".") for entry in os.scandir(path))
+    except OSError:
+        return False
+
+
+def _download(entry: Entry, root: Path, progress: Progress | None) -> Path:
+    """Fetches a set and gives the path to read."""
+    folder = root / entry.folder
+    if not entry.files:
+        raise DownloadError(_by_hand(entry, root, "it has no address to fetch it from"))
+    for remote in entry.files:
+        try:
+            fetched = fetch(remote.url, folder / remote.file_name, remote.sha256, progress)
+        except FetchError as error:
+            raise DownloadError(_by_hand(entry, root, f"fetching {remote.file_name} failed: {error.reason}")) from error
+        if remote.file_name.endswith(".zip"):
+            unpack_zip(fetched, folder, Path(remote.file_name).stem, folder / entry.target)
+            fetched.unlink(missing_ok=True)
+    return folder / entry.target
+
+
+def _by_hand(entry: Entry, root: Path, reason: str) -> str:
+    place = root / entry.folder
+    if entry.files:
+        names = ", ".join(remote.file_name for remote in entry.files)
+        source = f"{names} from {entry.files[0].url.rsplit('/', 1)[0]}"
+    else:
+        source = f"it from {entry.homepage}"
+    return f"{entry.name}: expected a copy under {show(root)}, got none ({reason}); put {source} in {show(place)}"
+
+
+def _published_classes(ds: Dataset) -> Dataset:
+    """The published number of classes, where a set's labels do not reach its last class."""
+    entry = find_entry(ds.name)
+    if entry is None or entry.num_classes is None or ds.num_nodes != entry.num_nodes or ds.task != "classification":
+        return ds
+    return replace(ds, num_classes=entry.num_classes) if 0 < ds.num_classes < entry.num_classes else ds

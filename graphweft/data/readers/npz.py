@@ -1,0 +1,220 @@
+"""The ``.npz`` form: ``indptr, indices`` or ``edge_index``, ``x`` dense or CSR, ``y``, masks, ``graph_ptr``.
+
+Comes in: an open archive. Goes out: a Dataset. Rows of ``indptr`` are sources of edges, and so is row 0 of
+``edge_index``. Typed files go to ``typed_npz``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweft._errors import DataError
+from graphweft.data.dataset import Dataset, Features
+from graphweft.data.readers.archive import NpzArchive
+from graphweft.data.readers.assemble import (
+    Array,
+    Labels,
+    ReadOptions,
+    Split,
+    as_ids,
+    coo_graph,
+    csr_graph,
+    dense_features,
+    labels,
+    mask_idx,
+    named,
+    no_labels,
+    random_split,
+    sparse_features,
+    split_number,
+)
+from graphweft.data.readers.files import node_limit
+from graphweft.graph.graph import Graph
+from graphweft.storage.feature import SparseFeatures
+
+_SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold")
+_ROW_KEYS = ("x", "train_mask", "node_ids")
+_MAX_TAGS = 4096
+
+
+def is_npz_form(names: set[str]) -> bool:
+    """The members include a graph in the ``.npz`` form."""
+    return "edge_index" in names or {"indptr", "indices"} <= names
+
+
+def read_npz(archive: NpzArchive, options: ReadOptions) -> Dataset:
+    """The dataset of an untyped ``.npz``.
+
+    Raises: DataError naming the member at fault.
+    """
+    graph = _graph(archive)
+    num_nodes = graph.num_nodes
+    graph_ptr = as_ids("graph_ptr", archive.array("graph_ptr", (None,))).long() if "graph_ptr" in archive else None
+    rows = num_nodes if graph_ptr is None else graph_ptr.numel() - 1
+    notes: list[str] = []
+    x = read_features(archive, "x", num_nodes)
+    if x is None and "x_known_index" in archive:
+        x = _known_features(archive, num_nodes, notes)
+    if x is None and "node_tag" in archive:
+        x = one_hot("node_tag", archive.array("node_tag", (num_nodes,), "iu"))
+        notes.append("x is the one-hot node tag")
+    if x is None:
+        notes.append("the source has no features")
+    found = read_labels(archive, rows)
+    return Dataset(
+        name=options.name or "graph",
+        graph=graph,
+        x=x,
+        y=found.y,
+        num_classes=found.num_classes,
+        task=found.task,
+        graph_ptr=graph_ptr,
+        edge_weight=_edge_rows(archive, "edge_weight", (graph.num_edges,)),
+        edge_features=_edge_rows(archive, "edge_features", (graph.num_edges, None)),
+        node_ids=as_ids("node_ids", archive.array("node_ids", (num_nodes,))).long() if "node_ids" in archive else None,
+        class_names=read_names(archive, "class_names"),
+        arrays=side_arrays(archive),
+        notes=tuple(notes),
+        **read_split(archive, found, options).fields(),
+    )
+
+
+def _graph(archive: NpzArchive) -> Graph:
+    """The graph of ``indptr, indices`` or of ``edge_index``."""
+    declared = int(archive.array("num_nodes", (), "iu")) if "num_nodes" in archive else None
+    if "format" in archive and str(archive.array("format", (), "SU").astype(str)) != "csr":
+        raise DataError("format: expected a csr matrix, got another sparse format")
+    if "indptr" in archive:
+        return csr_graph(archive.array("indptr", (None,)), archive.array("indices", (None,)), declared)
+    edges = as_ids("edge_index", archive.array("edge_index", (2, None)))
+    return coo_graph(edges[0], edges[1], _count_nodes(archive, edges, declared))
+
+
+def _count_nodes(archive: NpzArchive, edges: Tensor, declared: int | None) -> int:
+    """Nodes of an ``edge_index`` file: as declared, or one per row of y, x or a mask, or the largest id + 1."""
+    if declared is None:
+        keys = (*_ROW_KEYS, "y") if "graph_ptr" not in archive else _ROW_KEYS
+        for key in keys:
+            if key in archive and archive.header(key).shape:
+                declared = archive.header(key).shape[-1 if key.endswith("mask") else 0]
+                break
+        else:
+            if "x_shape" in archive:
+                declared = int(archive.array("x_shape", (2,), "iu")[0])
+    count = declared if declared is not None else int(edges.max()) + 1 if edges.numel() else 0
+    if not 0 <= count <= node_limit(archive.size):
+        raise DataError(f"num_nodes: expected a number that a file of {archive.size} bytes can mean, got {count}")
+    return count
+
+
+def read_features(archive: NpzArchive, key: str, rows: int) -> Features | None:
+    """Member ``x`` dense, or its CSR parts; None where there is neither.
+
+    Raises: DataError.
+    """
+    if key in archive:
+        return dense_features(key, archive.array(key, (rows, None)), rows)
+    if f"{key}_indptr" not in archive:
+        return None
+    return _csr_features(archive, key, rows)
+
+
+def _csr_features(archive: NpzArchive, key: str, rows: int) -> SparseFeatures:
+    shape = [int(size) for size in archive.array(f"{key}_shape", (2,), "iu")]
+    if shape[0] != rows:
+        raise DataError(f"{key}_shape: expected {rows} rows, one per node, got {shape[0]}")
+    indptr = archive.array(f"{key}_indptr", (rows + 1,), "iu")
+    indices = archive.array(f"{key}_indices", (None,), "iu")
+    data = archive.array(f"{key}_data", indices.shape) if f"{key}_data" in archive else None
+    return sparse_features(key, indptr, indices, data, shape)
+
+
+def _known_features(archive: NpzArchive, num_nodes: int, notes: list[str]) -> SparseFeatures:
+    """Features that the source has for some nodes only, as rows of a whole matrix; the other rows are empty."""
+    index = as_ids("x_known_index", archive.array("x_known_index", (None,))).long().numpy()
+    if len(index) and (int(index.min()) < 0 or int(index.max()) >= num_nodes or len(np.unique(index)) != len(index)):
+        raise DataError(f"x_known_index: expected distinct ids in [0, {num_nodes}), got others")
+    known = _csr_features(archive, "x_known", len(index)).to_scipy().tocsr()
+    counts = np.zeros(num_nodes + 1, np.int64)
+    counts[index + 1] = np.diff(known.indptr)
+    notes.append(f"the source has features for {len(index)} of {num_nodes} nodes; the rows of the others are empty")
+    order = np.argsort(index, kind="stable")
+    known = known[order]
+    return sparse_features("x_known", np.cumsum(counts), known.indices, known.data, (num_nodes, known.shape[1]))
+
+
+def one_hot(who: str, tags: Array) -> Tensor:
+    """A float32 column per tag value from 0.
+
+    Raises: DataError for negative or absurd tags.
+    """
+    if tags.size and (int(tags.min()) < 0 or int(tags.max()) >= _MAX_TAGS):
+        raise DataError(f"{who}: expected tags in [0, {_MAX_TAGS}), got {int(tags.min())} to {int(tags.max())}")
+    width = int(tags.max()) + 1 if tags.size else 1
+    out = np.zeros((len(tags), width), np.float32)
+    out[np.arange(len(tags)), tags.astype(np.int64)] = 1.0
+    return torch.from_numpy(out)
+
+
+def _edge_rows(archive: NpzArchive, key: str, shape: tuple[int | None, ...]) -> Tensor | None:
+    if key not in archive:
+        return None
+    with np.errstate(over="ignore"):
+        return torch.from_numpy(archive.array(key, shape).astype(np.float32))
+
+
+def side_arrays(archive: NpzArchive) -> dict[str, Tensor]:
+    """Further integer arrays that the file has beside the form's own."""
+    return {
+        key: torch.from_numpy(archive.array(key, (None,), "iu").astype(np.int64))
+        for key in _SIDE_ARRAYS
+        if key in archive
+    }
+
+
+def read_names(archive: NpzArchive, key: str) -> tuple[str, ...]:
+    """A member of texts, or nothing where there is none of plain text."""
+    return named(archive.array(key, (None,), "US")) if key in archive else ()
+
+
+def read_labels(archive: NpzArchive, rows: int) -> Labels:
+    """Member ``y`` with ``rows`` rows; ``num_classes`` and ``task`` where the file has them."""
+    if "y" not in archive:
+        return no_labels(rows)
+    declared = int(archive.array("num_classes", (), "iu")) if "num_classes" in archive else None
+    if "task" in archive and str(archive.array("task", (), "U")) == "regression":
+        values = archive.array("y", (rows, None), "f").astype(np.float32)
+        return Labels(torch.from_numpy(values), values.shape[1], "regression")
+    return labels("y", archive.array("y"), rows, declared)
+
+
+def read_split(archive: NpzArchive, found: Labels, options: ReadOptions) -> Split:
+    """The split of the masks or of ``fold``; at random by seed where the file has none.
+
+    Raises: DataError.
+    """
+    rows = found.y.shape[0]
+    parts = [part for part in ("train", "val", "test") if f"{part}_mask" in archive]
+    if not parts:
+        if "fold" in archive:
+            return fold_split(archive.array("fold", (rows,), "iu"), split_number(options.split))
+        return random_split(found, options.seed)
+    if "train" not in parts:
+        raise DataError(f"train_mask: expected it beside {parts[0]}_mask, got none")
+    number = split_number(options.split)
+    idx = {part: torch.empty(0, dtype=torch.int64) for part in ("train", "val", "test")}
+    for part in parts:
+        idx[part] = mask_idx(f"{part}_mask", archive.array(f"{part}_mask"), rows, number)
+    return Split(**idx)
+
+
+def fold_split(fold: Array, number: int) -> Split:
+    """Cross-validation: fold ``number`` is tested, the next one validates, the rest (and rows of no fold) trains."""
+    folds = [int(value) for value in np.unique(fold) if value >= 0]
+    if not 0 <= number < len(folds):
+        raise DataError(f"split: expected a number in [0, {len(folds)}), got {number}")
+    test = fold == folds[number]
+    val = (fold == folds[(number + 1) % len(folds)]) & ~test
+    return Split(*(torch.from_numpy(np.flatnonzero(part)) for part in (~test & ~val, val, test)))

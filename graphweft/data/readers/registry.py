@@ -1,0 +1,121 @@
+"""Which layout lies at a path, and the one way to read it.
+
+Comes in: a path. Goes out: a Dataset, or exactly one DataError of one line that starts with the path; whatever a
+reader or a library under it raises ends here. Called by ``load``.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from graphweft._errors import DataError, GraphWeftError
+from graphweft.data.dataset import Dataset
+from graphweft.data.readers import (
+    edge_list,
+    gnn_benchmark,
+    graphsaint,
+    heterophilous,
+    matrix_market,
+    npz,
+    ogb,
+    planetoid,
+    tu,
+    typed_npz,
+)
+from graphweft.data.readers.archive import NpzArchive
+from graphweft.data.readers.assemble import ReadOptions
+from graphweft.data.readers.files import kind_of, list_folder, one_line, open_regular, show
+
+# In the order in which they are asked; the first whose members fit reads the archive.
+ARCHIVES: tuple[tuple[Callable[[set[str]], bool], Callable[[NpzArchive, ReadOptions], Dataset]], ...] = (
+    (heterophilous.is_heterophilous, heterophilous.read_heterophilous),
+    (gnn_benchmark.is_gnn_benchmark, gnn_benchmark.read_gnn_benchmark),
+    (typed_npz.is_typed, typed_npz.read_typed_npz),
+    (npz.is_npz_form, npz.read_npz),
+)
+# A folder's layout by the names in it; the folder itself is asked before its ``raw``.
+FOLDERS: tuple[tuple[Callable[[list[str]], bool], Callable[[Path, ReadOptions], Dataset]], ...] = (
+    (planetoid.is_planetoid, planetoid.read_planetoid),
+    (graphsaint.is_graphsaint, graphsaint.read_graphsaint),
+    (ogb.is_ogb, ogb.read_ogb),
+    (tu.is_tu, tu.read_tu),
+)
+_SUFFIXES = (".gz", ".npz", ".csv", ".tsv", ".txt", ".mtx", ".edges", ".edgelist")
+
+
+def read_dataset(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Dataset:
+    """The dataset at ``path``, whatever its layout.
+
+    Raises: DataError, and nothing else, if it is none.
+    """
+    options = options or ReadOptions()
+    shown = show(path)
+    try:
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            return _read(Path(path), options)
+    except DataError as error:
+        text = one_line(str(error))
+        raise DataError(text if text.startswith(shown) else f"{shown}: {text}") from error
+    except GraphWeftError as error:
+        raise DataError(f"{shown}: {one_line(str(error))}") from error
+    except MemoryError as error:
+        raise DataError(f"{shown}: expected content that fits the free memory, got more") from error
+    except Exception as error:
+        text = one_line(f"{type(error).__name__}: {error}", 160)
+        raise DataError(f"{shown}: expected an undamaged dataset, got a failure while reading ({text})") from error
+
+
+def default_name(path: Path) -> str:
+    """The name a dataset gets from its path: the file's or folder's own, without ``raw`` and suffixes."""
+    if path.name == "raw" and path.parent.name:
+        path = path.parent
+    name = path.name
+    while (suffix := Path(name).suffix.lower()) in _SUFFIXES and Path(name).stem:
+        name = name[: -len(suffix)]
+    return one_line(name, 80) or "graph"
+
+
+def _read(path: Path, options: ReadOptions) -> Dataset:
+    if kind_of(path) == "folder":
+        return _read_folder(path, options)
+    if planetoid.is_planetoid([path.name]):
+        return planetoid.read_planetoid(path.parent, replace(options, name=planetoid.set_name(path.name)))
+    named = options if options.name else replace(options, name=default_name(path))
+    with open_regular(path) as file:
+        start = file.read(16)
+        file.seek(0)
+        if start[:2] == b"PK" or path.suffix == ".npz":
+            return _read_archive(NpzArchive(file, show(path.name)), named)
+    if start.startswith(b"%%MatrixMarket") or path.name.endswith((".mtx", ".mtx.gz")):
+        return matrix_market.read_matrix_market(path, named)
+    return edge_list.read_edge_list(path, named)
+
+
+def _read_archive(archive: NpzArchive, options: ReadOptions) -> Dataset:
+    names = set(archive.names())
+    for fits, read in ARCHIVES:
+        if fits(names):
+            return read(archive, options)
+    held = one_line(", ".join(sorted(names)), 100) or "nothing"
+    raise DataError(f"expected members indptr and indices, or edge_index, got {held}")
+
+
+def _read_folder(path: Path, options: ReadOptions) -> Dataset:
+    for place in (path, path / "raw"):
+        if place != path and not place.is_dir():
+            continue
+        names = list_folder(place)
+        for fits, read in FOLDERS:
+            if fits(names):
+                return read(place, options)
+    raise DataError(
+        "expected a folder in Planetoid, OGB, GraphSAINT or TU layout, got none of them; "
+        "for a set of files name the file itself"
+    )
