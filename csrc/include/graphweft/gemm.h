@@ -86,11 +86,11 @@ void gemm_finish(const gemm_block& block, const float* tile, int64_t row, int ro
     if (full) {
       if (shape.epilogue)
         apply_epilogue<Vectors, true>(*shape.epilogue, row + r, columns.first, tail, block.col_sum, t);
-      tile_io<Vectors, true>::store(out, tail, t);
+      tile_io<f32, Vectors, true>::store(out, tail, t);
     } else {
       if (shape.epilogue)
         apply_epilogue<Vectors, false>(*shape.epilogue, row + r, columns.first, tail, block.col_sum, t);
-      tile_io<Vectors, false>::store(out, tail, t);
+      tile_io<f32, Vectors, false>::store(out, tail, t);
     }
   }
 }

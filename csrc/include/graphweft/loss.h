@@ -66,7 +66,7 @@ struct row_softmax {
 template <int V>
 inline row_softmax softmax_tile(const float* x, int tail, vf::vec pad, float scale, float* out) {
   vf::vec t[V];
-  tile_io<V, false>::load(x, tail, t);
+  tile_io<f32, V, false>::load(x, tail, t);
   t[V - 1] += pad;
   vf::vec best = t[0];
   for (int v = 1; v < V; ++v) best = larger(best, t[v]);
@@ -80,7 +80,7 @@ inline row_softmax softmax_tile(const float* x, int tail, vf::vec pad, float sca
   if (out) {
     const float factor = scale / sum;
     for (int v = 0; v < V; ++v) t[v] *= factor;
-    tile_io<V, false>::store(out, tail, t);
+    tile_io<f32, V, false>::store(out, tail, t);
   }
   return {maximum, sum};
 }

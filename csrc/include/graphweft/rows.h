@@ -21,7 +21,7 @@ inline int64_t row_chunks(int64_t n) { return (n + row_grain(n) - 1) / row_grain
 // sums[j .. j + V vectors) += the values of `count` rows there.
 template <int V, bool Full>
 inline void add_row_tile(const float* rows, int64_t ld, int64_t count, int tail, float* sums) {
-  using io = tile_io<V, Full>;
+  using io = tile_io<f32, V, Full>;
   vf::vec total[V], t[V];
   for (int v = 0; v < V; ++v) total[v] = vf::vec{};
   for (int64_t i = 0; i < count; ++i) {
@@ -56,9 +56,9 @@ template <int V, bool Full>
 inline void apply_row_tile(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, const float* x, float* y,
                            float* col_sum) {
   vf::vec t[V];
-  tile_io<V, Full>::load(x, tail, t);
+  tile_io<f32, V, Full>::load(x, tail, t);
   apply_epilogue<V, Full>(stages, row, col, tail, col_sum, t);
-  tile_io<V, Full>::store(y, tail, t);
+  tile_io<f32, V, Full>::store(y, tail, t);
 }
 
 // y = epilogue(x), row by row; y may be x.
