@@ -68,31 +68,77 @@ __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx
   }
 }
 
-// The rows of a finished tile, spilled, through the epilogue into Y. A tile of half vectors is widened first.
-template <int Vectors, int Lanes>
-void gemm_finish(const gemm_block& block, const float* tile, int64_t row, int rows) {
-  const gemm_shape& shape = *block.shape;
-  const panel& columns = block.columns;
-  const int tail = columns.width - (Vectors - 1) * Lanes;
-  const bool full = tail == vf::lanes;
-  for (int r = 0; r < rows; ++r) {
-    vf::vec t[Vectors];
-    if constexpr (Lanes == vf::lanes) {
-      for (int v = 0; v < Vectors; ++v) t[v] = vf::load(tile + (r * Vectors + v) * Lanes);
-    } else {
-      t[0] = vf::load_part(tile + r * Lanes, Lanes);
-    }
-    float* out = shape.y + (row + r) * shape.ldy + columns.first;
-    if (full) {
-      if (shape.epilogue)
-        apply_epilogue<Vectors, true>(*shape.epilogue, row + r, columns.first, tail, block.col_sum, t);
-      tile_io<f32, Vectors, true>::store(out, tail, t);
-    } else {
-      if (shape.epilogue)
-        apply_epilogue<Vectors, false>(*shape.epilogue, row + r, columns.first, tail, block.col_sum, t);
-      tile_io<f32, Vectors, false>::store(out, tail, t);
+// A tile of Y in registers: rows [row, row + Rows), columns [col, col + Vectors vectors), `tail` lanes of the last one.
+template <int Rows, int Vectors, int Lanes>
+struct output_tile {
+  using io = float_lanes<Lanes>;
+  using vec = typename io::vec;
+  vec t[Rows][Vectors];
+
+  // t = f(t, v-th vector of `at`), `at` the start of a matrix with `ld` between rows; 0 repeats one row.
+  template <class F>
+  __attribute__((always_inline)) inline void combine(const float* at, int64_t ld, int tail, F&& f) {
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors - 1; ++v) t[r][v] = f(t[r][v], io::load(at + r * ld + v * Lanes));
+      t[r][Vectors - 1] = f(t[r][Vectors - 1], io::load_part(at + r * ld + (Vectors - 1) * Lanes, tail));
     }
   }
+  __attribute__((always_inline)) inline void scale_rows(const float* scale) {
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) t[r][v] *= scale[r];
+  }
+  __attribute__((always_inline)) inline void relu() {
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) t[r][v] = t[r][v] < 0.0f ? vec{} : t[r][v];  // NaN compares false and stays
+  }
+  __attribute__((always_inline)) inline void add_to(float* sums, int tail) {
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) {
+      vec total = t[0][v];
+#pragma GCC unroll 32
+      for (int r = 1; r < Rows; ++r) total += t[r][v];
+      const int lanes = v == Vectors - 1 ? tail : Lanes;
+      io::store_part(sums + v * Lanes, io::load_part(sums + v * Lanes, lanes) + total, lanes);
+    }
+  }
+  __attribute__((always_inline)) inline void store(float* y, int64_t ld, int tail) {
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors - 1; ++v) io::store(y + r * ld + v * Lanes, t[r][v]);
+      io::store_part(y + r * ld + (Vectors - 1) * Lanes, t[r][Vectors - 1], tail);
+    }
+  }
+
+  // The stages in the order of gw_epilogue_f32, each over the whole tile.
+  __attribute__((always_inline)) inline void apply(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail,
+                                                   float* col_sum) {
+    if (stages.row_scale) scale_rows(stages.row_scale + row);
+    if (stages.bias) combine(stages.bias + col, 0, tail, [](vec a, vec b) { return a + b; });
+    if (stages.addend)
+      combine(stages.addend + row * stages.ld_addend + col, stages.ld_addend, tail, [](vec a, vec b) { return a + b; });
+    if (stages.relu) relu();
+    if (stages.mask)
+      combine(stages.mask + row * stages.ld_mask + col, stages.ld_mask, tail,
+              [](vec a, vec b) { return b > 0.0f ? a : vec{}; });
+    if (col_sum) add_to(col_sum + col, tail);
+    if (stages.post_scale) scale_rows(stages.post_scale + row);
+  }
+};
+
+// Brings the lines of a tile's rows of a matrix into the cache.
+template <int Rows, int Vectors, int Lanes>
+__attribute__((always_inline)) inline void fetch_tile(const float* at, int64_t ld) {
+#pragma GCC unroll 32
+  for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+    for (int v = 0; v < Vectors; ++v) __builtin_prefetch(at + r * ld + v * Lanes, 1);
 }
 
 // Runs tiles of `Rows` rows over [row, end) of the block; returns the first row that is left over.
@@ -100,11 +146,14 @@ template <int Rows, int Vectors, int Lanes>
 int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
   using io = float_lanes<Lanes>;
   const gemm_shape& shape = *block.shape;
-  const bool direct = block.last && !shape.epilogue && block.columns.width == Vectors * Lanes;
+  const panel& columns = block.columns;
+  const int tail = columns.width - (Vectors - 1) * Lanes;
   for (; row + Rows <= end; row += Rows) {
-    typename io::vec acc[Rows][Vectors];
+    output_tile<Rows, Vectors, Lanes> tile;
+    float* out = shape.y + row * shape.ldy + columns.first;
+    if (block.last) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
     gemm_tile<Rows, Vectors, Lanes>(shape.x + row * shape.ldx + block.depth_first, shape.ldx, block.depth, block.weights,
-                                    acc);
+                                    tile.t);
     if (block.partial) {
       float* sums = block.partial + (row - block.row) * Vectors * Lanes;
 #pragma GCC unroll 32
@@ -112,25 +161,13 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
 #pragma GCC unroll 4
         for (int v = 0; v < Vectors; ++v) {
           float* at = sums + (r * Vectors + v) * Lanes;
-          if (!block.first) acc[r][v] += io::load(at);
-          if (!block.last) io::store(at, acc[r][v]);
+          if (!block.first) tile.t[r][v] += io::load(at);
+          if (!block.last) io::store(at, tile.t[r][v]);
         }
       if (!block.last) continue;
     }
-    if (direct) {
-      float* out = shape.y + row * shape.ldy + block.columns.first;
-#pragma GCC unroll 32
-      for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) io::store(out + r * shape.ldy + v * Lanes, acc[r][v]);
-    } else {
-      alignas(64) float tile[Rows * Vectors * Lanes];
-#pragma GCC unroll 32
-      for (int r = 0; r < Rows; ++r)
-#pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) io::store(tile + (r * Vectors + v) * Lanes, acc[r][v]);
-      gemm_finish<Vectors, Lanes>(block, tile, row, Rows);
-    }
+    if (shape.epilogue) tile.apply(*shape.epilogue, row, columns.first, tail, block.col_sum);
+    tile.store(out, shape.ldy, tail);
   }
   return row;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <vector>
@@ -17,6 +18,18 @@ struct float_lanes {
   typedef float unaligned __attribute__((vector_size(Lanes * 4), aligned(4), may_alias));
   static inline vec load(const float* p) { return *reinterpret_cast<const unaligned*>(p); }
   static inline void store(float* p, vec v) { *reinterpret_cast<unaligned*>(p) = v; }
+  // The first n lanes of p; the rest are zero and their memory is not touched.
+  static inline vec load_part(const float* p, int n) {
+    vec v;
+    const vf::vec whole = vf::load_part(p, n);
+    std::memcpy(&v, &whole, sizeof v);
+    return v;
+  }
+  static inline void store_part(float* p, vec v, int n) {
+    vf::vec whole{};
+    std::memcpy(&whole, &v, sizeof v);
+    vf::store_part(p, whole, n);
+  }
 };
 
 // A tile holds tile_rows(vectors) x vectors accumulators: as many as the registers allow beside the operands.
