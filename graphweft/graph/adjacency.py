@@ -51,7 +51,6 @@ class Adjacency:
     indptr: torch.Tensor
     indices: torch.Tensor
     edge_ids: torch.Tensor | None
-    num_rows: int
     num_cols: int
 
     @classmethod
@@ -70,7 +69,12 @@ class Adjacency:
         edge_ids = empty((num_edges,), dtype) if with_ids else None
         ends = (num_edges, rows.data_ptr(), cols.data_ptr(), num_rows, num_cols)
         _compress(is_wide(rows), *ends, is_wide(indices), indptr.data_ptr(), indices.data_ptr(), pointer(edge_ids))
-        return cls(indptr, indices, edge_ids, num_rows, num_cols)
+        return cls(indptr, indices, edge_ids, num_cols)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.indptr.numel() - 1
 
     @property
     def num_edges(self) -> int:
@@ -126,7 +130,7 @@ class Adjacency:
         indices = empty((num_edges,), source.indices.dtype)
         ids = empty((num_edges,), source.indices.dtype) if with_ids else None
         _transpose(ctypes.byref(source.native), 0, None, indptr.data_ptr(), indices.data_ptr(), pointer(ids))
-        return Adjacency(indptr, indices, ids, self.num_cols, self.num_rows)
+        return Adjacency(indptr, indices, ids, self.num_rows)
 
     def transpose_values(self, values: torch.Tensor) -> tuple[Adjacency, torch.Tensor]:
         """The transposed structure without edge ids, and ``values`` (one per entry, in entry order) in its order."""
@@ -134,7 +138,7 @@ class Adjacency:
         indices, moved = empty((self.num_edges,), self.indices.dtype), empty((self.num_edges,), values.dtype)
         arrays = (indptr.data_ptr(), indices.data_ptr(), moved.data_ptr())
         _transpose(ctypes.byref(self.native), values.element_size(), values.data_ptr(), *arrays)
-        return Adjacency(indptr, indices, None, self.num_cols, self.num_rows), moved
+        return Adjacency(indptr, indices, None, self.num_rows), moved
 
     def take_rows(self, rows: torch.Tensor) -> Adjacency:
         """Rows ``rows[i]`` one after the other, entries numbered anew. ``rows``: int64 in range, repeats allowed."""
@@ -151,6 +155,7 @@ class Adjacency:
     def _take(
         self, rows: torch.Tensor, values: torch.Tensor | None, dtype: torch.dtype | None
     ) -> tuple[Adjacency, torch.Tensor]:
+        rows = rows.contiguous()
         indptr = empty((rows.numel() + 1,), torch.int64)
         indptr[0] = 0
         torch.cumsum(self.indptr[1:][rows] - self.indptr[:-1][rows], 0, out=indptr[1:])
@@ -161,7 +166,7 @@ class Adjacency:
             source = (rows.numel(), rows.data_ptr(), indptr.data_ptr(), size, pointer(values))
             moved = None if dtype is None else payload.data_ptr()
             _take_rows(ctypes.byref(self.native), *source, indices.data_ptr(), moved)
-        return Adjacency(indptr, indices, None, rows.numel(), self.num_cols), payload
+        return Adjacency(indptr, indices, None, self.num_cols), payload
 
     def to_coo(self) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 (rows, columns) by edge id."""
@@ -215,9 +220,9 @@ class Adjacency:
             return self
         indices = empty((self.num_edges,), dtype).copy_(self.indices)
         ids = None if self.edge_ids is None else empty((self.num_edges,), dtype).copy_(self.edge_ids)
-        return Adjacency(self.indptr, indices, ids, self.num_rows, self.num_cols)
+        return Adjacency(self.indptr, indices, ids, self.num_cols)
 
     def widened(self) -> Adjacency:
         """The same structure with int64 indices."""
         ids = None if self.edge_ids is None else self.edge_ids.long()
-        return Adjacency(self.indptr, self.indices.long(), ids, self.num_rows, self.num_cols)
+        return Adjacency(self.indptr, self.indices.long(), ids, self.num_cols)

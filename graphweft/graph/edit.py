@@ -49,7 +49,7 @@ def filter_edges(a: Adjacency, member: torch.Tensor) -> Adjacency:
     if indices.numel() > 0:
         arrays = (indptr.data_ptr(), indices.data_ptr(), pointer(ids))
         _filter(ctypes.byref(a.native), member.data_ptr(), *arrays)
-    return Adjacency(indptr, indices, ids, a.num_rows, a.num_cols)
+    return Adjacency(indptr, indices, ids, a.num_cols)
 
 
 def unite(a: Adjacency, b: Adjacency) -> Adjacency:
@@ -60,7 +60,7 @@ def unite(a: Adjacency, b: Adjacency) -> Adjacency:
     indices = empty((int(indptr[-1]),), a.indices.dtype)
     if indices.numel() > 0:
         _unite(ctypes.byref(a.native), ctypes.byref(b.native), indptr.data_ptr(), indices.data_ptr())
-    return Adjacency(indptr, indices, None, a.num_rows, a.num_cols)
+    return Adjacency(indptr, indices, None, a.num_cols)
 
 
 def without_parallel(a: Adjacency) -> Adjacency:
@@ -92,7 +92,7 @@ def concat(a: Adjacency, b: Adjacency) -> Adjacency:
     indices, ids = empty((num_edges,), a.indices.dtype), empty((num_edges,), a.indices.dtype)
     arrays = (indptr.data_ptr(), indices.data_ptr(), ids.data_ptr())
     _concat(ctypes.byref(a.native), ctypes.byref(b.native), *arrays)
-    return Adjacency(indptr, indices, ids, a.num_rows, a.num_cols)
+    return Adjacency(indptr, indices, ids, a.num_cols)
 
 
 def subtract(a: Adjacency, b: Adjacency) -> Adjacency:
@@ -111,4 +111,4 @@ def loops(rows: torch.Tensor, num_rows: int) -> Adjacency:
     counts[rows] = 1
     counts.cumsum_(0)
     dtype = index_dtype(num_rows, num_rows, num_rows, False)
-    return Adjacency(indptr, rows.to(dtype), None, num_rows, num_rows)
+    return Adjacency(indptr, rows.to(dtype), None, num_rows)

@@ -149,9 +149,9 @@ class Graph:
         ids = None if edge_ids is None else as_ids(who, "edge_ids", edge_ids)
         if ids is not None and ids.numel() != sources.numel():
             raise ShapeError(f"{who}: expected one edge id per index, {sources.numel()}, got {ids.numel()}")
-        given = Adjacency(offsets, sources, ids if ids is None else ids.to(sources.dtype), num_dst, count)
+        given = Adjacency(offsets, sources, ids if ids is None else ids.to(sources.dtype), count)
         if ids is not None and ids.dtype != sources.dtype:
-            given = Adjacency(offsets, sources.long(), ids.long(), num_dst, count)
+            given = Adjacency(offsets, sources.long(), ids.long(), count)
         given.check(who)
         csc = given.fitted()
         if not csc.edge_ids_ascend():  # mailboxes list messages by ascending edge id
@@ -226,7 +226,7 @@ class Graph:
         loose = forms.by[side] or forms.loose[side]
         if loose is None:
             csc = self.csc
-            shared = Adjacency(csc.indptr, csc.indices, None, csc.num_rows, csc.num_cols)
+            shared = Adjacency(csc.indptr, csc.indices, None, csc.num_cols)
             loose = forms.loose[side] = shared if self.is_symmetric else csc.transpose(edge_ids=False)
         return loose
 

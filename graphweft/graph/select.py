@@ -24,7 +24,8 @@ def as_selection(who: str, name: str, value: Any, bound: int) -> torch.Tensor:
         tensor([0, 2])
     """
     if isinstance(value, slice):
-        return torch.arange(bound)[value] if (value.step or 1) > 0 else torch.tensor(range(bound)[value])
+        chosen = range(bound)[value]
+        return torch.arange(chosen.start, chosen.stop, chosen.step)
     if isinstance(value, list) and value and all(isinstance(item, bool) for item in value):
         value = np.array(value)
     if isinstance(value, np.ndarray) and value.dtype == np.bool_:

@@ -127,36 +127,37 @@ void take_rows(const csr_view<I>& a, const int64_t* rows, int64_t n, const int64
   });
 }
 
-// A set of edge ids that answers "how many members are below id" at once: one
-// bit and one prefix per 64 ids.
+// A set of edge ids that answers "how many members are below id" at once: for every 64 ids their bits and the number of
+// members before them, side by side, so that a question costs one cache line.
 class ranked_set {
  public:
-  ranked_set(const uint8_t* member, int64_t n) : words_((n + 63) / 64 + 1), before_((n + 63) / 64 + 1) {
-    const int64_t words = (n + 63) / 64;
-    parallel_ranges(words, 4096, [&](int64_t begin, int64_t end) {
-      for (int64_t w = begin; w < end; ++w) {
+  ranked_set(const uint8_t* member, int64_t n) : blocks_((n + 63) / 64 + 1) {
+    const int64_t count = (n + 63) / 64;
+    parallel_ranges(count, 4096, [&](int64_t begin, int64_t end) {
+      for (int64_t b = begin; b < end; ++b) {
         uint64_t bits = 0;
-        for (int64_t i = w * 64; i < std::min(n, w * 64 + 64); ++i) bits |= uint64_t(member[i] != 0) << (i & 63);
-        words_[w] = bits;
+        for (int64_t i = b * 64; i < std::min(n, b * 64 + 64); ++i) bits |= uint64_t(member[i] != 0) << (i & 63);
+        blocks_[b].bits = bits;
       }
     });
     int64_t total = 0;
-    for (int64_t w = 0; w < words; ++w) {
-      before_[w] = total;
-      total += __builtin_popcountll(words_[w]);
+    for (int64_t b = 0; b < count; ++b) {
+      blocks_[b].before = total;
+      total += __builtin_popcountll(blocks_[b].bits);
     }
-    size_ = total;
   }
-  [[nodiscard]] int64_t size() const { return size_; }
-  [[nodiscard]] bool contains(int64_t id) const { return (words_[id >> 6] >> (id & 63)) & 1; }
+  [[nodiscard]] bool contains(int64_t id) const { return (blocks_[id >> 6].bits >> (id & 63)) & 1; }
   [[nodiscard]] int64_t rank(int64_t id) const {
-    return before_[id >> 6] + __builtin_popcountll(words_[id >> 6] & ((uint64_t{1} << (id & 63)) - 1));
+    const block& b = blocks_[id >> 6];
+    return b.before + __builtin_popcountll(b.bits & ((uint64_t{1} << (id & 63)) - 1));
   }
 
  private:
-  scratch<uint64_t> words_;
-  scratch<int64_t> before_;
-  int64_t size_ = 0;
+  struct block {
+    uint64_t bits;
+    int64_t before;
+  };
+  scratch<block> blocks_;
 };
 
 // The edges that `keep`, renumbered without gaps in the order of their ids.

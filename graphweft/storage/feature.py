@@ -1,0 +1,297 @@
+"""Sparse node features in compressed rows; never made dense unless asked.
+
+Comes in: offsets, columns and values, a SciPy matrix or a dense tensor. Goes out: :class:`SparseFeatures`, an immutable
+matrix in canonical form, and the exact sparsity of a dense matrix. Called by readers and layers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from graphweft import _native
+from graphweft._errors import DtypeError, GraphError, ShapeError
+from graphweft._memory import empty
+from graphweft._native import declare
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.ids import Ids, as_count, as_ids, borrow, index_dtype, is_wide, to_array
+from graphweft.graph.select import as_selection
+
+_INT, _PTR, _I32, _ADJ = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(_native.Adjacency)
+
+_count_nonzero = declare("gw_dense_count_nonzero", _I32, _INT, _INT, _INT, _PTR, _PTR)
+_from_dense = declare("gw_csr_from_dense", _I32, _INT, _INT, _INT, _PTR, _PTR, _I32, _PTR, _PTR)
+_to_dense = declare("gw_csr_to_dense", _ADJ, _I32, _PTR, _INT, _PTR)
+_require_finite = declare("gw_require_finite", _I32, _INT, _PTR)
+_merge_equal = declare("gw_csr_merge_equal", _ADJ, _I32, _PTR, _PTR, _PTR, _PTR)
+_normalize_rows = declare("gw_csr_normalize_rows", _ADJ, _I32, _PTR, _PTR)
+
+_WHO = "SparseFeatures"
+_DTYPES = (torch.float32, torch.float64)
+
+
+def _is_double(values: torch.Tensor) -> int:
+    return int(values.dtype == torch.float64)
+
+
+def _matrix(who: str, x: Any) -> torch.Tensor:
+    """``x`` as a dense float32 or float64 matrix with contiguous rows."""
+    tensor = x.detach() if isinstance(x, torch.Tensor) else borrow(to_array(who, "x", x))
+    if tensor.layout != torch.strided:
+        raise DtypeError(f"{who}: expected a dense matrix, got {tensor.layout}")
+    if tensor.dim() != 2:
+        raise ShapeError(f"{who}: expected a matrix, got shape {tuple(tensor.shape)}")
+    if tensor.is_complex():
+        raise DtypeError(f"{who}: expected real numbers, got {tensor.dtype}")
+    tensor = (tensor if tensor.dtype in _DTYPES else tensor.float()).cpu()
+    in_rows = tensor.shape[1] <= 1 or tensor.stride(1) == 1
+    return tensor if in_rows and _row_stride(tensor) >= tensor.shape[1] else tensor.contiguous()
+
+
+def _row_stride(x: torch.Tensor) -> int:
+    """Elements between rows; torch leaves it open where there is at most one."""
+    return x.stride(0) if x.shape[0] > 1 else x.shape[1]
+
+
+def _row_counts(x: torch.Tensor) -> torch.Tensor:
+    counts = empty((x.shape[0],), torch.int64)
+    _count_nonzero(_is_double(x), *x.shape, _row_stride(x), x.data_ptr(), counts.data_ptr())
+    return counts
+
+
+def sparsity(x: Any) -> float:
+    """Share of zeros: 1 - nnz / (N F), exact, in one pass over ``x`` without temporaries of its size.
+
+    Shape: x (N, F) dense, or SparseFeatures. A matrix without elements has sparsity 0.
+    Raises: ShapeError, DtypeError for anything but a real matrix.
+
+    Example:
+        >>> sparsity(torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
+        0.75
+    """
+    if isinstance(x, SparseFeatures):
+        return x.sparsity
+    matrix = _matrix("sparsity", x)
+    return _zero_share(int(_row_counts(matrix).sum()), *matrix.shape)
+
+
+def _zero_share(nnz: int, rows: int, width: int) -> float:
+    size = rows * width
+    return (size - nnz) / size if size else 0.0
+
+
+def _as_values(values: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous vector of finite ``dtype`` numbers."""
+    tensor = values.detach() if isinstance(values, torch.Tensor) else None
+    if tensor is None:
+        array = to_array(_WHO, "values", values)
+        if array.dtype.kind not in "fiub":
+            raise DtypeError(f"{_WHO}: expected values of real numbers, got {array.dtype}")
+        native = array.dtype.newbyteorder("=")
+        unsigned = array.dtype.kind == "u" and array.dtype.itemsize > 1
+        tensor = borrow(array.astype(np.float64 if unsigned or array.dtype.itemsize > 8 else native, copy=False))
+    if tensor.layout != torch.strided or tensor.is_complex():
+        raise DtypeError(f"{_WHO}: expected values as a vector of real numbers, got {tensor.layout}, {tensor.dtype}")
+    if tensor.dim() != 1:
+        raise ShapeError(f"{_WHO}: expected values with 1 dimension, got shape {tuple(tensor.shape)}")
+    tensor = tensor.cpu().to(dtype).contiguous()
+    try:
+        _require_finite(_is_double(tensor), tensor.numel(), tensor.data_ptr())
+    except ShapeError as failure:
+        raise GraphError(f"{_WHO}: {failure}") from None
+    return tensor
+
+
+def _canonical(structure: Adjacency, values: torch.Tensor) -> tuple[Adjacency, torch.Tensor]:
+    """Columns strictly ascending in every row, no stored zero; the same arrays if that holds already."""
+    if not structure.columns_ascend():
+        structure, values = structure.transpose_values(values)
+        structure, values = structure.transpose_values(values)
+    indptr = empty((structure.num_rows + 1,), torch.int64)
+    indptr[0] = 0
+    counts = indptr[1:]
+    source = (ctypes.byref(structure.native), _is_double(values), values.data_ptr())
+    _merge_equal(*source, counts.data_ptr(), None, None)
+    counts.cumsum_(0)
+    nnz = int(indptr[-1])
+    if nnz == values.numel():
+        return structure, values
+    indices, merged = empty((nnz,), structure.indices.dtype), empty((nnz,), values.dtype)
+    if nnz > 0:
+        _merge_equal(*source, indptr.data_ptr(), indices.data_ptr(), merged.data_ptr())
+    return Adjacency(indptr, indices, None, structure.num_cols), merged
+
+
+class SparseFeatures:
+    """Node features in compressed rows: row i has ``values[p]`` in column ``indices[p]``, p in row i.
+
+    Kept in canonical form: columns ascend inside a row, values given twice for a place are added up (as SciPy reads
+    them), zeros are not stored. Canonical arrays of fitting types are kept, not copied; do not change them.
+
+    Args:
+        indptr: Offsets, shape (N + 1,).
+        indices: Columns, shape (nnz,).
+        values: Finite numbers, shape (nnz,); None: ones.
+        shape: (N, F).
+        dtype: float32 (default) or float64.
+
+    Raises: GraphError, IndexRangeError, ShapeError, DtypeError with the first fault and its position.
+
+    Example:
+        >>> x = SparseFeatures([0, 2, 2], [2, 0], [1.0, 3.0], (2, 4))
+        >>> x.to_dense().tolist(), x.sparsity
+        ([[3.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]], 0.75)
+    """
+
+    def __init__(
+        self, indptr: Ids, indices: Ids, values: Any, shape: tuple[int, int], *, dtype: torch.dtype = torch.float32
+    ) -> None:
+        if dtype not in _DTYPES:
+            raise DtypeError(f"{_WHO}: expected float32 or float64, got {dtype}")
+        rows, width = _shape(shape)
+        offsets, columns = as_ids(_WHO, "indptr", indptr).long(), as_ids(_WHO, "indices", indices)
+        if offsets.numel() != rows + 1:
+            raise ShapeError(f"{_WHO}: expected {rows + 1} offsets for {rows} rows, got {offsets.numel()}")
+        numbers = _as_values(torch.ones(columns.numel()) if values is None else values, dtype)
+        if numbers.numel() != columns.numel():
+            raise ShapeError(f"{_WHO}: expected one value per index, {columns.numel()}, got {numbers.numel()}")
+        structure = Adjacency(offsets, columns, None, width)
+        structure.check(_WHO)
+        self._adjacency, self._values = _canonical(structure.fitted(), numbers)
+
+    @classmethod
+    def _over(cls, adjacency: Adjacency, values: torch.Tensor) -> SparseFeatures:
+        """Features over parts that are known to be canonical."""
+        features = cls.__new__(cls)
+        features._adjacency, features._values = adjacency, values
+        return features
+
+    @classmethod
+    def from_dense(cls, x: Any) -> SparseFeatures:
+        """The non-zero elements of a dense matrix (N, F); float64 stays float64, all else becomes float32.
+
+        Raises: GraphError for values that are not finite; ShapeError, DtypeError for anything but a real matrix.
+        """
+        matrix = _matrix("SparseFeatures.from_dense", x)
+        rows, width = matrix.shape
+        indptr = empty((rows + 1,), torch.int64)
+        indptr[0] = 0
+        torch.cumsum(_row_counts(matrix), 0, out=indptr[1:])
+        nnz = int(indptr[-1])
+        indices, values = empty((nnz,), index_dtype(rows, width, nnz, False)), empty((nnz,), matrix.dtype)
+        source = (_is_double(matrix), rows, width, _row_stride(matrix), matrix.data_ptr(), indptr.data_ptr())
+        _from_dense(*source, is_wide(indices), indices.data_ptr(), values.data_ptr())
+        return cls._over(Adjacency(indptr, indices, None, width), _as_values(values, matrix.dtype))
+
+    @classmethod
+    def from_scipy(cls, matrix: Any, *, dtype: torch.dtype = torch.float32) -> SparseFeatures:
+        """A SciPy sparse matrix or array of any format."""
+        is_sparse = sp.issparse(matrix)
+        if not is_sparse:
+            raise DtypeError(f"SparseFeatures.from_scipy: expected a SciPy sparse matrix, got {type(matrix).__name__}")
+        rows = sp.csr_array(matrix)
+        return cls(rows.indptr, rows.indices, rows.data, rows.shape, dtype=dtype)
+
+    @property
+    def indptr(self) -> torch.Tensor:
+        """Offsets of the rows, int64 (N + 1,)."""
+        return self._adjacency.indptr
+
+    @property
+    def indices(self) -> torch.Tensor:
+        """Columns, int32 (int64 if they do not fit), (nnz,)."""
+        return self._adjacency.indices
+
+    @property
+    def values(self) -> torch.Tensor:
+        """Values in the order of ``indices``."""
+        return self._values
+
+    @property
+    def adjacency(self) -> Adjacency:
+        """The structure: rows are nodes, columns features."""
+        return self._adjacency
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, F)."""
+        return self._adjacency.num_rows, self._adjacency.num_cols
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self._adjacency.num_rows
+
+    @property
+    def width(self) -> int:
+        """F."""
+        return self._adjacency.num_cols
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Type of the values."""
+        return self._values.dtype
+
+    @property
+    def nnz(self) -> int:
+        """Number of non-zero values."""
+        return self._values.numel()
+
+    @property
+    def sparsity(self) -> float:
+        """1 - nnz / (N F); 0 for a matrix without elements."""
+        return _zero_share(self.nnz, self.num_rows, self.width)
+
+    @cached_property
+    def transposed(self) -> tuple[Adjacency, torch.Tensor]:
+        """Rows are features, columns nodes, and the values in that order; made once."""
+        return self._adjacency.transpose_values(self._values)
+
+    def to_dense(self) -> torch.Tensor:
+        """A new dense matrix (N, F)."""
+        out = empty(self.shape, self.dtype).zero_()
+        source = (ctypes.byref(self._adjacency.native), _is_double(self._values), self._values.data_ptr())
+        _to_dense(*source, self.width, out.data_ptr())
+        return out
+
+    def to_scipy(self) -> sp.csr_array:
+        """A SciPy CSR array over the same memory."""
+        parts = (self._values.numpy(), self.indices.numpy(), self.indptr.numpy())
+        return sp.csr_array(parts, shape=self.shape)
+
+    def to(self, dtype: torch.dtype) -> SparseFeatures:
+        """The same matrix with float32 or float64 values."""
+        if dtype not in _DTYPES:
+            raise DtypeError(f"{_WHO}: expected float32 or float64, got {dtype}")
+        return self if dtype == self.dtype else self._over(self._adjacency, self._values.to(dtype))
+
+    def row_normalized(self) -> SparseFeatures:
+        """Every row divided by the sum of its absolute values; empty rows stay. Structure is shared."""
+        out = empty((self.nnz,), self.dtype)
+        source = (ctypes.byref(self._adjacency.native), _is_double(out), self._values.data_ptr())
+        _normalize_rows(*source, out.data_ptr())
+        return self._over(self._adjacency, out)
+
+    def take_rows(self, rows: Ids) -> SparseFeatures:
+        """Rows ``rows[i]`` one after the other: ids, a boolean mask or a slice."""
+        ids = as_selection("SparseFeatures.take_rows", "row", rows, self.num_rows)
+        return self._over(*self._adjacency.take_rows_with_values(ids, self._values))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_adjacency": self._adjacency, "_values": self._values}
+
+    def __repr__(self) -> str:
+        return f"SparseFeatures({self.num_rows} x {self.width}, {self.nnz} values, sparsity {self.sparsity:.4f})"
+
+
+def _shape(shape: Any) -> tuple[int, int]:
+    try:
+        rows, width = shape
+    except (TypeError, ValueError):
+        raise ShapeError(f"{_WHO}: expected shape (rows, width), got {type(shape).__name__}") from None
+    return as_count(_WHO, "the number of rows", rows), as_count(_WHO, "the width", width)
