@@ -105,7 +105,7 @@ def _start(value: Value) -> Group | None:
         return None if value.get("ta") else Group(anchor=value, source=None, result=value)
     first = value.inputs[0]
     stage = _stage_of(value, first)
-    if stage is None or len(value.tensor.dims) != 1:
+    if stage is None or value.tensor.rows is None or len(value.tensor.dims) != 1:
         return None
     group = Group(anchor=None, source=first, result=value)
     group.stages[stage[0]] = stage[1]

@@ -41,12 +41,16 @@ def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None) ->
     operands = [slot[v] for v in value.inputs]
     out = slot[group.result]
     if simple is None:
-        return lambda env: _put(env, out, evaluate(value, [env[i] for i in operands]))
+        return lambda env: _put(env, out, _contiguous(evaluate(value, [env[i] for i in operands])))
     return lambda env: _put(env, out, simple(value, *[env[i] for i in operands]))
 
 
 def _put(env: Slots, index: int, result: Any) -> None:
     env[index] = result
+
+
+def _contiguous(result: Any) -> Any:
+    return result.contiguous() if isinstance(result, Tensor) else result
 
 
 def _epilogue(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], Epilogue | None]:

@@ -64,6 +64,7 @@ def spmm(
 
     Shape: x (num_cols, f) float32, float64 or bfloat16 -> (num_rows, f). weight (num_edges,) by edge id, src_scale
         (num_cols,): of x's dtype, float32 for bfloat16. Rows of x and out may be strided; sums of bfloat16 are float32.
+
     Args:
         prefetch: How many edges ahead rows of x are fetched; 0 never, -1 as the size of x asks for.
     Raises: ShapeError, DtypeError.

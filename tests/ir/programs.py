@@ -1,0 +1,121 @@
+"""Small programs for tests: one per operation, and random inputs for any program, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from zoo import Edges
+
+from graphweft.graph.graph import Graph
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+
+F64 = torch.float64
+WIDTH = 3
+
+
+class Writer:
+    """Writes a program over a square graph with the inputs it asks for."""
+
+    def __init__(self) -> None:
+        self.b = Builder()
+        self.inputs: list[Value] = []
+
+    def graph(self) -> Value:
+        return self._input(Op.GRAPH, "graph", StructType("V", "V", "E"))
+
+    def nodes(self, name: str = "x", width: int | None = WIDTH) -> Value:
+        dims = () if width is None else (width,)
+        return self._input(Op.INPUT, name, TensorType(Residency.DST, "V", dims, F64))
+
+    def edges(self, name: str = "e", width: int | None = WIDTH) -> Value:
+        dims = () if width is None else (width,)
+        return self._input(Op.INPUT, name, TensorType(Residency.EDGE, "E", dims, F64))
+
+    def shared(self, name: str, *dims: int) -> Value:
+        return self._input(Op.INPUT, name, TensorType(Residency.SHARED, None, dims, F64))
+
+    def rows(self) -> Value:
+        return self._input(Op.INPUT, "rows", IndexType("R", "V"))
+
+    def seed(self) -> Value:
+        return self._input(Op.INPUT, "seed", IndexType(None, None))
+
+    def done(self, **outputs: Value) -> Program:
+        return Program(tuple(self.inputs), tuple(outputs.items()))
+
+    def _input(self, op: Op, name: str, type_: Any) -> Value:
+        for value in self.inputs:
+            if value["name"] == name:
+                return value
+        self.inputs.append(self.b.add(op, name=name, type=type_))
+        return self.inputs[-1]
+
+
+def one_op_programs() -> dict[Op, Program]:
+    """For every operation but leaves, a program whose output is that operation on fresh inputs."""
+    made: dict[Op, Program] = {}
+
+    def put(op: Op, build: Any) -> None:
+        w = Writer()
+        made[op] = w.done(out=build(w, w.b.add))
+
+    put(Op.REVERSE, lambda w, a: a(Op.SPMM, a(Op.REVERSE, w.graph()), w.nodes(), self_coef=0.0))
+    put(Op.WITHOUT_LOOPS, lambda w, a: a(Op.SPMM, a(Op.WITHOUT_LOOPS, w.graph()), w.nodes(), self_coef=1.0))
+    put(Op.ONE_LOOP, lambda w, a: a(Op.SPMM, a(Op.ONE_LOOP, w.graph()), w.nodes(), self_coef=0.0))
+    put(Op.TAKE_DST, lambda w, a: a(Op.SPMM, a(Op.TAKE_DST, w.graph(), w.rows()), w.nodes(), self_coef=0.0))
+    put(Op.IN_DEGREE, lambda w, a: a(Op.ROW_SCALE, w.nodes(), a(Op.IN_DEGREE, w.graph(), dtype=F64)))
+    put(Op.BROADCAST_SRC, lambda w, a: a(Op.BROADCAST_SRC, w.graph(), w.nodes()))
+    put(Op.BROADCAST_DST, lambda w, a: a(Op.BROADCAST_DST, w.graph(), w.nodes()))
+    put(Op.REDUCE, lambda w, a: a(Op.REDUCE, w.graph(), w.edges(), kind="mean"))
+    put(Op.SPMM, lambda w, a: a(Op.SPMM, w.graph(), w.nodes(), w.edges("weight", None), self_coef=0.5))
+    put(Op.SPMM_MAX, lambda w, a: a(Op.SPMM_MAX, w.graph(), w.nodes(), kind="max"))
+    put(Op.SPMM_ARG, lambda w, a: a(Op.SPMM_ARG, w.graph(), w.nodes(), kind="min"))
+    put(
+        Op.SPMM_MAX_GRAD,
+        lambda w, a: a(Op.SPMM_MAX_GRAD, w.graph(), a(Op.SPMM_ARG, w.graph(), w.nodes(), kind="max"), w.nodes("y")),
+    )
+    put(Op.SDDMM, lambda w, a: a(Op.SDDMM, w.graph(), w.nodes("x"), w.nodes("y")))
+    put(Op.TAKE_ROWS, lambda w, a: a(Op.TAKE_ROWS, w.nodes(), w.rows()))
+    put(Op.SCATTER_ROWS, lambda w, a: a(Op.SCATTER_ROWS, a(Op.TAKE_ROWS, w.nodes(), w.rows()), w.rows(), w.nodes("y")))
+    put(Op.MATMUL, lambda w, a: a(Op.MATMUL, w.nodes(), w.shared("W", WIDTH, 2)))
+    put(Op.BIAS, lambda w, a: a(Op.BIAS, w.nodes(), w.shared("b", WIDTH)))
+    put(Op.COL_SCALE, lambda w, a: a(Op.COL_SCALE, w.nodes(), w.shared("v", WIDTH)))
+    put(Op.ROW_SCALE, lambda w, a: a(Op.ROW_SCALE, w.nodes(), w.nodes("s", None)))
+    put(Op.ROW_ADD, lambda w, a: a(Op.ROW_ADD, w.nodes(), w.nodes("s", None)))
+    put(Op.ADD, lambda w, a: a(Op.ADD, w.nodes("x"), w.nodes("y")))
+    put(Op.MUL, lambda w, a: a(Op.MUL, w.nodes("x"), w.nodes("y")))
+    put(Op.SCALE, lambda w, a: a(Op.SCALE, w.nodes(), factor=-2.5))
+    put(Op.MUL_SCALAR, lambda w, a: a(Op.MUL_SCALAR, w.nodes(), w.shared("s")))
+    put(Op.ADD_CONST, lambda w, a: a(Op.ADD_CONST, w.nodes(), constant=0.5))
+    put(Op.POW, lambda w, a: a(Op.POW, a(Op.MUL, w.nodes(), w.nodes()), exponent=-0.5, eps=0.1))
+    put(Op.RELU, lambda w, a: a(Op.RELU, w.nodes()))
+    put(Op.RELU_MASK, lambda w, a: a(Op.RELU_MASK, w.nodes("x"), w.nodes("y")))
+    put(Op.DROPOUT, lambda w, a: a(Op.DROPOUT, w.nodes(), w.seed(), p=0.4, stream=1))
+    put(Op.COL_SUM, lambda w, a: a(Op.COL_SUM, w.nodes(), mean=True))
+    put(Op.ROW_SUM, lambda w, a: a(Op.ROW_SUM, w.nodes()))
+    put(Op.FILL_ROWS, lambda w, a: a(Op.FILL_ROWS, w.shared("v", WIDTH), w.nodes()))
+    put(Op.FILL_COLS, lambda w, a: a(Op.FILL_COLS, w.nodes("s", None), width=WIDTH))
+    put(Op.DOT, lambda w, a: a(Op.DOT, w.nodes("x"), w.nodes("y")))
+    return made
+
+
+def random_inputs(program: Program, edges: Edges, seed: int = 0) -> dict[str, Any]:
+    """Inputs by name for ``program`` on the graph of ``edges``."""
+    generator = torch.Generator().manual_seed(seed)
+    graph = Graph(edges.src, edges.dst, num_nodes=edges.num_nodes)
+    rows = torch.randperm(edges.num_nodes, generator=generator)[: (edges.num_nodes + 1) // 2]
+    sizes = {"V": edges.num_nodes, "E": len(edges.src), "R": len(rows)}
+    found: dict[str, Any] = {}
+    for value in program.inputs:
+        name, type_ = value["name"], value.type
+        if isinstance(type_, StructType):
+            found[name] = graph
+        elif isinstance(type_, IndexType):
+            found[name] = rows if type_.rows else 1234
+        else:
+            shape = ((sizes[type_.rows],) if type_.rows else ()) + type_.dims
+            found[name] = torch.randn(shape, generator=generator, dtype=type_.dtype)
+    return found
