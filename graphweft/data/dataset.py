@@ -177,7 +177,7 @@ class Dataset:
             raise DataError(f"{self.name}: expected node features x, got {held}")
 
     def row_normalized(self) -> Dataset:
-        """The same dataset with each row of the features divided by its sum of absolute values; zero rows stay zero."""
+        """The same dataset with each row of the features divided by its sum; rows that sum to 0 stay."""
         x = None if self.x is None else _row_normalized(self.x)
         features = {node_type: _row_normalized(value) for node_type, value in self.features.items()}
         return replace(self, x=x, features=features)
@@ -202,10 +202,9 @@ def check_features(who: str, x: Features, rows: int | None) -> None:
 
     Raises: DataError with the position of the first value that is not finite.
     """
-    if isinstance(x, SparseFeatures):
-        shape, values = (x.num_rows, x.width), x.values
-    else:
-        shape, values = tuple(x.shape), x
+    sparse = isinstance(x, SparseFeatures)
+    shape: tuple[int, ...] = (x.num_rows, x.width) if isinstance(x, SparseFeatures) else tuple(x.shape)
+    values = x.values if isinstance(x, SparseFeatures) else x
     if len(shape) != 2 or shape[1] < 1:
         raise DataError(f"{who}: expected a matrix with at least one column, got shape {shape}")
     if rows is not None and shape[0] != rows:
@@ -215,9 +214,8 @@ def check_features(who: str, x: Features, rows: int | None) -> None:
     position = first_not_finite(values)
     if position is not None:
         bad = float(values.reshape(-1)[position])
-        where = (
-            f"row {position // shape[1]}, column {position % shape[1]}" if values.dim() == 2 else f"entry {position}"
-        )
+        row, column = divmod(position, shape[1])
+        where = f"entry {position}" if sparse else f"row {row}, column {column}"
         raise DataError(f"{who}: expected finite values, got {bad} at {where}")
 
 
@@ -283,6 +281,6 @@ def _row_normalized(x: Features) -> Features:
     if isinstance(x, SparseFeatures):
         return x.row_normalized()
     out = empty(tuple(x.shape), torch.float32)
-    total = x.abs().sum(dim=1, keepdim=True, dtype=torch.float64)
-    torch.div(x, torch.where(total > 0, total, 1.0).float(), out=out)
+    total = x.sum(dim=1, keepdim=True, dtype=torch.float64)
+    torch.mul(x, torch.where(total != 0, 1.0 / total, 1.0).float(), out=out)
     return out

@@ -109,7 +109,7 @@ def _read_data(who: str, stream: _Stream, header: Header, sure: bool) -> NDArray
     total = header.nbytes
     if sure:
         whole = empty((total,), torch.uint8).numpy()
-        view, filled = memoryview(whole), 0
+        view, filled = whole.data, 0
         while filled < total and (chunk := stream.read(min(_CHUNK, total - filled))):
             view[filled : filled + len(chunk)] = chunk
             filled += len(chunk)
@@ -122,9 +122,10 @@ def _read_data(who: str, stream: _Stream, header: Header, sure: bool) -> NDArray
         raise DataError(f"{who}: expected {total} bytes of data for shape {header.shape}, got another number")
     if header.dtype == np.bool_ and total and int(whole.max()) > 1:
         raise DataError(f"{who}: expected bool values, got a byte {int(whole.max())}")
-    order = "F" if header.fortran else "C"
-    array = whole.view(header.dtype) if header.dtype.itemsize else np.zeros(math.prod(header.shape), header.dtype)
-    array = array.reshape(header.shape, order=order)
+    if header.dtype.itemsize == 0:  # empty texts
+        return np.zeros(header.shape, header.dtype)
+    flat: NDArray[Any] = whole.view(header.dtype)
+    array = flat.reshape(header.shape[::-1]).T if header.fortran else flat.reshape(header.shape)
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft._memory import empty
-from graphweft.data.dataset import Task
+from graphweft.data.dataset import Task, first_not_finite
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
@@ -174,14 +174,13 @@ def sparse_features(
         data = np.ones(columns.numel(), np.float32)
     if data.shape != (columns.numel(),):
         raise DataError(f"{who}_data: expected {columns.numel()} values, one per index, got shape {data.shape}")
+    values = empty((len(data),), torch.float32)
     with np.errstate(over="ignore", invalid="ignore"):
-        values = np.array(data, dtype=np.float32)
-    if not np.isfinite(values).all():
-        position = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise DataError(f"{who}_data: expected finite values, got {values[position]} at position {position}")
-    matrix = scipy.sparse.csr_array((values, columns.numpy().copy(), offsets.numpy().copy()), shape=(rows, width))
-    matrix.sum_duplicates()
-    return SparseFeatures.from_scipy(matrix)
+        values.numpy()[...] = data
+    position = first_not_finite(values)
+    if position is not None:
+        raise DataError(f"{who}_data: expected finite values, got {float(values[position])} at position {position}")
+    return SparseFeatures(offsets, columns, values, (rows, width))
 
 
 def labels(who: str, array: Array, rows: int, num_classes: int | None = None) -> Labels:
@@ -250,7 +249,7 @@ def index_idx(who: str, array: Array, rows: int) -> Tensor:
     """A list of row ids, checked and sorted, each once."""
     ids = as_ids(who, array.reshape(-1)).to(torch.int64)
     check_range(who, ids, rows)
-    return torch.unique(ids)
+    return torch.from_numpy(np.unique(ids.numpy()))
 
 
 def random_split(labels: Labels, seed: int) -> Split:

@@ -85,7 +85,8 @@ def _dataset(
             src, dst = np.searchsorted(ids, src), np.searchsorted(ids, dst)
             notes.append("ids of the source have gaps; node_ids keeps them")
     nothing = torch.empty(0, dtype=torch.int64)
-    graph = coo_graph(*(torch.from_numpy(np.ascontiguousarray(ends)) for ends in (src, dst)), num_nodes)
+    src, dst = np.ascontiguousarray(src), np.ascontiguousarray(dst)
+    graph = coo_graph(torch.from_numpy(src), torch.from_numpy(dst), num_nodes)
     return Dataset(
         name=options.name or one_line("graph"),
         graph=graph,

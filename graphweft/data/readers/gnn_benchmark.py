@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from graphweft._errors import DataError
-from graphweft.data.dataset import Dataset
+from graphweft.data.dataset import Dataset, Features
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
     ReadOptions,
@@ -42,7 +42,7 @@ def read_gnn_benchmark(archive: NpzArchive, options: ReadOptions) -> Dataset:
     weight = archive.array("adj_data", indices.shape) if "adj_data" in archive else None
     weighted = weight is not None and weight.size > 0 and bool((weight != 1).any())
     found = labels("labels", archive.array("labels"), rows) if "labels" in archive else no_labels(rows)
-    x = None
+    x: Features | None = None
     if "attr_indptr" in archive:
         shape = [int(size) for size in archive.array("attr_shape", (2,), "iu")]
         if shape[0] != rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import io
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import scipy.io
@@ -64,7 +65,7 @@ def read_matrix_market(path: Path, options: ReadOptions) -> Dataset:
     )
 
 
-def _check_head(who: str, file: io.BufferedIOBase) -> None:
+def _check_head(who: str, file: BinaryIO) -> None:
     """Banner and size line say what is supported and what the file can hold."""
     size = file_size(file)
     packed = file.read(2) == b"\x1f\x8b"

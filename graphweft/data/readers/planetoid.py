@@ -71,7 +71,7 @@ def _load(folder: Path, name: str, part: str) -> Any:
     wanted = dict if part == "graph" else np.ndarray if part.endswith("y") else scipy.sparse.csr_matrix
     if isinstance(found, np.ndarray) and wanted is scipy.sparse.csr_matrix and found.ndim == 2:
         found = scipy.sparse.csr_matrix(found)
-    if not isinstance(found, wanted) or (part.endswith("y") and found.ndim != 2):
+    if not isinstance(found, wanted) or (isinstance(found, np.ndarray) and found.ndim != 2):
         raise DataError(f"{file_name}: expected a {wanted.__name__}, got a {type(found).__name__}")
     return found
 
