@@ -22,14 +22,14 @@ from random import Random
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-for place in (ROOT, ROOT / "tests", ROOT / "tests" / "fuzz"):
+for place in (ROOT, ROOT / "tests"):
     if str(place) not in sys.path:
         sys.path.insert(0, str(place))
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from fuzz.mutate import Files, damage  # noqa: E402
 from layouts import LAYOUTS  # noqa: E402
-from mutate import Files, damage  # noqa: E402
 
 from graphweft._errors import GraphWeftError  # noqa: E402
 from graphweft.data.dataset import Dataset  # noqa: E402

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from fuzz.readers import check_dataset, run_case, write_files
 from layouts import LAYOUTS
-from readers import check_dataset, run_case, write_files
 
 from graphweft.data.readers.registry import read_dataset
 
