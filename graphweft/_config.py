@@ -30,6 +30,8 @@ class Config:
         data_dir: Where ``gw.load`` looks for and stores named datasets.
         memory: Bytes a plan may use for hoisted values; 0 means half of what is free.
         calibrate: Measure this machine once (sparse threshold, cost model) and remember it.
+        tune: Choose orders by the calls of the first training step instead of by the built-in coefficients. Times differ
+            from run to run, so results may then differ in their last bits between runs.
     """
 
     opt_level: int = 3
@@ -38,6 +40,7 @@ class Config:
     data_dir: str = "data"
     memory: int = 0
     calibrate: bool = True
+    tune: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= 3:

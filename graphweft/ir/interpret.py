@@ -137,13 +137,15 @@ def _matmul(value: Value, a: Any, b: Tensor) -> Tensor:
         a = a.to_dense().to(b.dtype)
     if value.get("ta"):
         a = a.transpose(0, 1)
-    return a @ (b.transpose(0, 1) if value.get("tb") else b)
+    product: Tensor = a @ (b.transpose(0, 1) if value.get("tb") else b)
+    return product
 
 
 def _pow(value: Value, x: Tensor) -> Tensor:
     shifted, exponent = x + value.get("eps", 0.0), value["exponent"]
     if exponent >= 0:
-        return shifted**exponent
+        grown: Tensor = shifted**exponent
+        return grown
     zero = shifted == 0
     return torch.where(zero, shifted.new_zeros(()), torch.where(zero, shifted.new_ones(()), shifted) ** exponent)
 

@@ -110,7 +110,7 @@ class CompiledModule(nn.Module):
         return {k: v for k, v in self.__dict__.items() if k != "_function"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._function = CompiledFunction(self._describe)
 
     def _remade(self, state: dict[str, Any], memo: dict[int, Any]) -> Self:

@@ -62,15 +62,21 @@ def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, in
     position = {value: index for index, value in enumerate(program.values)}
     taken: set[Value] = set()
     groups: list[Group] = []
+    contractions: list[Group] = []
     for value in computed:
         if value in taken or (value.op is Op.COL_SUM and _tappable(value, phase, users)):
             continue
         group = _start(value)
         if fuse and group is not None:
-            _extend(group, users, outputs, phase, taken, position)
+            if value.op is Op.MATMUL and value.get("ta"):
+                contractions.append(group)
+            else:
+                _extend(group, users, outputs, phase, taken, position)
         group = group or Group(anchor=value, source=None, result=value)
         taken.update((group.result, *group.taps))
         groups.append(group)
+    for group in contractions:
+        _tap_right(group, users, phase, taken)
     for value in computed:  # column sums nobody could tap
         if value not in taken and value.op is Op.COL_SUM:
             groups.append(Group(anchor=value, source=None, result=value))
@@ -102,7 +108,7 @@ def _stage_of(value: Value, current: Value) -> tuple[str, Value | None] | None:
 def _start(value: Value) -> Group | None:
     """A group that begins at ``value``: its own kernel, or the first stage over plain rows."""
     if value.op in _ANCHORS:
-        return None if value.get("ta") else Group(anchor=value, source=None, result=value)
+        return Group(anchor=value, source=None, result=value)
     first = value.inputs[0]
     stage = _stage_of(value, first)
     if stage is None or value.tensor.rows is None or len(value.tensor.dims) != 1:
@@ -163,6 +169,18 @@ def _tap_source(group: Group, users: dict[Value, list[Value]], phase: Mapping[Va
             if phase[reader] == phase[group.result]:
                 group.stages = {"col_sum": None, "post_scale": group.stages["row_scale"]}
                 group.taps.append(reader)
+            return
+
+
+def _tap_right(group: Group, users: dict[Value, list[Value]], phase: Mapping[Value, int], taken: set[Value]) -> None:
+    """``col_sum(g)`` beside ``x^T g``: the contraction reads every row of g anyway."""
+    assert group.anchor is not None  # a contraction is an anchor
+    left, right = group.anchor.inputs
+    for reader in users[right]:
+        if reader.op is Op.COL_SUM and _tappable(reader, phase, users) and reader not in taken:
+            if phase[reader] == phase[group.result] and not left.tensor.sparse:
+                group.taps.append(reader)
+                taken.add(reader)
             return
 
 

@@ -2,7 +2,7 @@
 
 Comes in: a function that writes the forward program (a layer, a model, a front end), and concrete arguments. Goes
 out: the outputs, in torch's graph. Programs are compiled once per kind of argument (dtypes, layouts, gradients
-wanted, what is constant, rough sizes) and reused over graphs. The first training step of a program is profiled: the
+wanted, what is constant, rough sizes) and reused over graphs. With ``tune`` the first training step of a program is profiled: the
 cost model is fitted to its calls, and the second step may come out in another order. Arguments that come again
 unchanged are taken as constant, and what depends on them alone is computed once. Called by ``nn`` and the front ends.
 """
@@ -88,7 +88,7 @@ class CompiledFunction:
             return interpret(self.program(arguments), arguments.named())
         key = self._key(arguments, constants, active)
         plan = self._plans.get(key)
-        profiled = plan is None and self._fitted is None and torch.is_grad_enabled() and active.opt_level >= 2
+        profiled = active.tune and plan is None and self._fitted is None and torch.is_grad_enabled()
         if plan is None:
             plan = self._plans[key] = self.compile(arguments, constants)
         return self._run(plan, arguments, profiled)
@@ -119,7 +119,7 @@ class CompiledFunction:
             wanted=wanted,
             constants=constants,
             sizes=lambda joint: measure_sizes(joint, arguments, active.memory),
-            model=self._fitted or calibrate.cost_model(),
+            model=(self._fitted or calibrate.cost_model()) if active.tune else CostModel(),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
         )
         return Plan(run_passes(program, request))
@@ -201,7 +201,8 @@ class HoistedValues:
         if kept is not None and kept[0] == binding:
             return kept[1]
         self._kept.pop(item.key, None)  # its memory goes before the new value comes
-        result = plan.evaluate_hoisted(item, dict(zip(item.leaves, leaves, strict=True)))
+        with torch.inference_mode(False), torch.no_grad():  # a training step may save what an evaluation made
+            result = plan.evaluate_hoisted(item, dict(zip(item.leaves, leaves, strict=True)))
         self._kept[item.key] = (binding, result)
         for leaf in leaves:
             weakref.finalize(leaf, self._kept.pop, item.key, None).atexit = False
@@ -247,7 +248,8 @@ def _input_types(arguments: Arguments) -> dict[str, Any]:
     src = "V" if graph.is_square else "S"
     dst = "V" if graph.is_square else "D"
     if isinstance(x, SparseFeatures):
-        nodes, width, dtype = x.num_rows, (x.width,), x.values.dtype
+        width: tuple[int, ...] = (x.width,)
+        nodes, dtype = x.num_rows, x.values.dtype
     else:
         if x.dim() < 1:
             raise ShapeError(f"forward: expected one row of features per node, got shape {tuple(x.shape)}")
@@ -290,7 +292,7 @@ def _kind(x: Features) -> tuple[Any, ...]:
 
 
 def _version(item: Any) -> int:
-    return int(item._version) if isinstance(item, Tensor) else 0
+    return int(item._version) if isinstance(item, Tensor) and not item.is_inference() else 0
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:

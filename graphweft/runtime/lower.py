@@ -76,7 +76,7 @@ def _rows(group: Group, slot: Mapping[Value, int]) -> Call:
     source, out, epilogue = slot[group.source], slot[group.result], _epilogue(group, slot)
 
     def call(env: Slots) -> None:
-        env[out] = dense.rows_apply(env[source], epilogue=epilogue(env))
+        env[out] = dense.rows_apply(env[source], epilogue(env) or Epilogue())
 
     return call
 
@@ -119,8 +119,13 @@ def _matmul(group: Group, slot: Mapping[Value, int]) -> Call:
         return sparse_call
     if value.get("ta"):
 
+        tap = slot[group.taps[0]] if group.taps else None
+
         def contract(env: Slots) -> None:
-            env[out] = dense.matmul_tn(env[a], env[b])
+            sums = None
+            if tap is not None:
+                sums = env[tap] = torch.empty(env[b].shape[1], dtype=env[b].dtype)
+            env[out] = dense.matmul_tn(env[a], env[b], col_sum=sums)
 
         return contract
 
