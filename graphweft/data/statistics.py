@@ -3,7 +3,7 @@
 Comes in: a name as people write it. Goes out: its :class:`Statistics`. Read by ``synthetic`` and by the reports that
 compare a measured graph with the published one. Counts are those of the sets' own pages and papers (OGB, Hu et al. 2020;
 GraphSAINT, Zeng et al. 2020; Coauthor and Amazon, Shchur et al. 2018; CoraFull, Bojchevski and Guennemann 2018; NELL, Yang
-et al. 2016; PPI and Reddit, Hamilton et al. 2017; all in table II of Morphling). The fields under "shape" are ours.
+et al. 2016, as Cora, Citeseer and PubMed; PPI and Reddit, Hamilton et al. 2017; ten of them in table II of Morphling). The fields under "shape" are ours.
 """
 
 from __future__ import annotations
@@ -68,6 +68,15 @@ STATISTICS: dict[str, Statistics] = {
     entry.name: entry
     for entry in (
         Statistics("default", 10_000, 100_000, 64, 1.0, 8, homophily=0.7, max_degree=400),
+        Statistics(
+            "cora", 2_708, 10_556, 1_433, 0.0127, 7, (140, 500, 1_000), homophily=0.810, max_degree=168, exponent=3.0
+        ),
+        Statistics(
+            "citeseer", 3_327, 9_104, 3_703, 0.0085, 6, (120, 500, 1_000), homophily=0.736, max_degree=99, exponent=3.0
+        ),
+        Statistics(
+            "pubmed", 19_717, 88_648, 500, 0.0999, 3, (60, 500, 1_000), homophily=0.802, max_degree=171, exponent=2.5
+        ),
         Statistics(
             "corafull", 19_793, 126_842, 8_710, 0.0066, 70, homophily=0.567, max_degree=300, exponent=3.0, label_noise=0.1
         ),
