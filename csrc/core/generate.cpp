@@ -106,9 +106,8 @@ GW_API int gw_generate_values_f32(int64_t rows, int64_t width, const int32_t* to
                                   const float* centers, const float* quantiles, float* out) {
   return gw::guarded([&] {
     gw::checked_mul(gw::checked_mul(rows, width), 4);
-    fill_rows(rows, width, topic, seed, stream, out, [=](int32_t t, int64_t k, uint32_t bits) {
-      return centers[t * width + k] + quantiles[bits];
-    });
+    fill_rows(rows, width, topic, seed, stream, out,
+              [=](int32_t t, int64_t k, uint32_t bits) { return centers[t * width + k] + quantiles[bits]; });
   });
 }
 

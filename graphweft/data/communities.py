@@ -199,7 +199,9 @@ def dense_features(topic: torch.Tensor, topics: int, width: int, distance: float
     return out
 
 
-def binary_features(topic: torch.Tensor, topics: int, width: int, density: float, distance: float, seed: int) -> torch.Tensor:
+def binary_features(
+    topic: torch.Tensor, topics: int, width: int, density: float, distance: float, seed: int
+) -> torch.Tensor:
     """Zeros and ones, stored densely: each topic has its own chances, ``density`` on average."""
     spread = distance * (density * (1.0 - density) / width) ** 0.5
     chances = _normal_table(topics, width, spread, seed, _CENTERS).double()
@@ -244,7 +246,9 @@ def word_features(
     return indptr, indices
 
 
-def draw_split(num_nodes: int, counts: tuple[int, int, int], seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw_split(
+    num_nodes: int, counts: tuple[int, int, int], seed: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Disjoint random sets of these sizes, each ascending, int64."""
     place = torch.empty(num_nodes, dtype=torch.int32)
     _permutation(num_nodes, seed, _SPLIT, place.data_ptr())

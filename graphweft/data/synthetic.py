@@ -157,6 +157,8 @@ def _draw(plan: _Plan, seed: int, shuffled: bool) -> Dataset:
         val_idx=val,
         test_idx=test,
         num_classes=entry.num_classes,
+        task="multilabel" if entry.multi_label else "classification",
+        notes=("made by graphweft.synthetic: the counts are the published ones, the content is random",),
     )
 
 

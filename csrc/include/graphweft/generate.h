@@ -1,11 +1,11 @@
 // Random graphs with communities and power-law degrees, drawn straight into compressed form.
 //
 // Nodes are handled in `slots`: community after community, so that a community is a range and its tables stay in cache.
-// `members[slot]` is the public id. Every unordered pair of slots has one owner (half of the pairs of each slot), and only
-// the owner may draw it, without repetition: so there are no duplicates to remove, and the number of links is exact.
-// Every draw is a pure function of (seed, stream, index); degrees and tables are integers. So the graph is the same for
-// any number of threads and any instruction set. The model is the degree-corrected stochastic block model (Karrer and
-// Newman, Phys. Rev. E 83, 2011); alias tables after Vose (IEEE TSE 17, 1991).
+// `members[slot]` is the public id. Every unordered pair of slots has one owner (half of the pairs of each slot), and
+// only the owner may draw it, without repetition: so there are no duplicates to remove, and the number of links is
+// exact. Every draw is a pure function of (seed, stream, index); degrees and tables are integers. So the graph is the
+// same for any number of threads and any instruction set. The model is the degree-corrected stochastic block model
+// (Karrer and Newman, Phys. Rev. E 83, 2011); alias tables after Vose (IEEE TSE 17, 1991).
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,14 @@ namespace gw::generate {
 inline constexpr int64_t grain = 256;  // slots or rows per chunk
 
 // What a draw is for; the stream number of random_block.
-enum stream : uint64_t { link_rows = 1, link_draws = 2, label_draws = 3, value_draws = 4, word_draws = 5, shuffles = 1 << 8 };
+enum stream : uint64_t {
+  link_rows = 1,
+  link_draws = 2,
+  label_draws = 3,
+  value_draws = 4,
+  word_draws = 5,
+  shuffles = 1 << 8
+};
 
 // A bijection of [0, n) computed point by point: a Feistel network of four rounds, walked until it lands inside.
 class shuffle {
@@ -177,7 +184,8 @@ struct communities {
 // Of the two slots of a pair, the owner: the lower if both are even or both odd, else the higher.
 inline bool owns(int64_t a, int64_t b) { return a != b && (((a ^ b) & 1) ? a > b : a < b); }
 
-// Fills out[0 .. quota) with distinct slots owned by `row`: `inside` of them from its own community where it has that many.
+// Fills out[0 .. quota) with distinct slots owned by `row`: `inside` of them from its own community where it has that
+// many.
 inline void draw_row(const communities& graph, uint64_t seed, int64_t row, int64_t block, int64_t quota, int64_t inside,
                      seen_set& seen, int32_t* out) {
   int64_t count = 0;
@@ -205,7 +213,8 @@ inline void draw_row(const communities& graph, uint64_t seed, int64_t row, int64
 }
 
 // How many of its links a row draws inside its community. A community has room for a part of a hub's links only, so the
-// other rows draw more of theirs inside: `rate` (in 1/65536) is the least that reaches the wanted number of inside links.
+// other rows draw more of theirs inside: `rate` (in 1/65536) is the least that reaches the wanted number of inside
+// links.
 struct inside_rule {
   const communities& graph;
   const int64_t* own_ptr;
@@ -216,8 +225,7 @@ struct inside_rule {
     parallel_chunks(graph.num_blocks, [&](int64_t b) {
       const int64_t begin = graph.block_ptr[b], end = graph.block_ptr[b + 1], most = room(end - begin);
       int64_t sum = 0;  // in 1/65536 of a link
-      for (int64_t row = begin; row < end; ++row)
-        sum += std::min((own_ptr[row + 1] - own_ptr[row]) * rate, most << 16);
+      for (int64_t row = begin; row < end; ++row) sum += std::min((own_ptr[row + 1] - own_ptr[row]) * rate, most << 16);
       sums[size_t(b)] = sum;
     });
     int64_t sum = 0;
@@ -228,8 +236,10 @@ struct inside_rule {
     int64_t low = 0, high = 65536;
     while (low < high) {
       const int64_t middle = (low + high) / 2;
-      if (total(middle) >= wanted) high = middle;
-      else low = middle + 1;
+      if (total(middle) >= wanted)
+        high = middle;
+      else
+        low = middle + 1;
     }
     return low;
   }
@@ -237,7 +247,8 @@ struct inside_rule {
 
 // own[own_ptr[row] ..]: the slots that each row is linked to as owner; a share of `inside` of all links is drawn within
 // communities as far as they have room. Needs own_ptr differences <= (num_slots - 1) / 2.
-inline void draw_links(const communities& graph, uint64_t seed, double inside_share, const int64_t* own_ptr, int32_t* own) {
+inline void draw_links(const communities& graph, uint64_t seed, double inside_share, const int64_t* own_ptr,
+                       int32_t* own) {
   const inside_rule rule{graph, own_ptr};
   const int64_t rate = rule.rate_for(int64_t(inside_share * double(own_ptr[graph.num_slots])));
   parallel_ranges(graph.num_slots, grain, [&](int64_t begin, int64_t end) {
@@ -261,8 +272,8 @@ inline bool runs_back(int64_t p, int64_t links, int64_t back) {
   return wide(p + 1) * uint64_t(back) / uint64_t(links) > wide(p) * uint64_t(back) / uint64_t(links);
 }
 
-// In-edges by public id: an owned link (row -> slot) is an in-edge of slot, and of row too if it runs back. Rows ascend.
-// cursor is scratch [num_slots]; indices has links + back entries.
+// In-edges by public id: an owned link (row -> slot) is an in-edge of slot, and of row too if it runs back. Rows
+// ascend. cursor is scratch [num_slots]; indices has links + back entries.
 inline void compress_links(int64_t n, const int64_t* own_ptr, const int32_t* own, const int32_t* members, int64_t back,
                            int64_t* cursor, int64_t* indptr, int32_t* indices) {
   const int64_t links = own_ptr[n];

@@ -1,5 +1,5 @@
-// Labels and features of random graphs: each row depends on its topic (the class of its community) and on its own draws,
-// which are pure functions of (seed, row, position).
+// Labels and features of random graphs: each row depends on its topic (the class of its community) and on its own
+// draws, which are pure functions of (seed, row, position).
 #pragma once
 
 #include "graphweft/generate.h"
@@ -14,9 +14,9 @@ inline void draw_labels(const communities& graph, const int32_t* class_of_block,
       const int32_t id = members[slot];
       const uint64_t chance = random_u64(seed, label_draws, 2 * uint64_t(slot));
       topic[id] = class_of_block[block];
-      label[id] = to_unit(chance) < noise ? int64_t(to_below(random_u64(seed, label_draws, 2 * uint64_t(slot) + 1),
-                                                             uint64_t(num_classes)))
-                                          : topic[id];
+      label[id] = to_unit(chance) < noise
+                      ? int64_t(to_below(random_u64(seed, label_draws, 2 * uint64_t(slot) + 1), uint64_t(num_classes)))
+                      : topic[id];
     }
   });
 }
@@ -43,12 +43,13 @@ void fill_rows(int64_t rows, int64_t width, const int32_t* topic, uint64_t seed,
 
 inline constexpr int64_t topic_words = 40;  // words that a topic has of its own
 
-// Distinct words per row, ascending: each draw takes a rank by popularity and the word of that rank in the common order, or
-// with chance `focus` one of the topic's own words.
-inline void draw_words(int64_t rows, int64_t width, const int32_t* topic, int64_t num_topics, uint64_t seed, double focus,
-                       const alias_cell* ranks, const int64_t* indptr, int32_t* indices) {
+// Distinct words per row, ascending: each draw takes a rank by popularity and the word of that rank in the common
+// order, or with chance `focus` one of the topic's own words.
+inline void draw_words(int64_t rows, int64_t width, const int32_t* topic, int64_t num_topics, uint64_t seed,
+                       double focus, const alias_cell* ranks, const int64_t* indptr, int32_t* indices) {
   std::vector<shuffle> orders;
-  for (int64_t t = 0; t <= num_topics; ++t) orders.emplace_back(uint64_t(width), seed, (uint64_t{1} << 32) + uint64_t(t));
+  for (int64_t t = 0; t <= num_topics; ++t)
+    orders.emplace_back(uint64_t(width), seed, (uint64_t{1} << 32) + uint64_t(t));
   const auto focus_below = uint32_t(focus * 65535.0);
   parallel_ranges(rows, grain, [&](int64_t begin, int64_t end) {
     seen_set seen;
