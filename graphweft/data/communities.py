@@ -66,7 +66,13 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Communities:
-    """Who belongs where: ``block_ptr`` (B + 1) bounds of communities in slots, ``members`` (N) slot to id, ``block_class`` (B)."""
+    """Who belongs where.
+
+    Attributes:
+        block_ptr: (B + 1,) int64 bounds of the communities in slots.
+        members: (N,) int32 public id of each slot.
+        block_class: (B,) int32 class of each community, ascending.
+    """
 
     block_ptr: torch.Tensor
     members: torch.Tensor
@@ -105,8 +111,8 @@ def draw_graph(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """In-edges (indptr, indices) of ``num_links`` links, ``back`` of which run both ways; rows ascend, no duplicates.
 
-    ``out_law`` shapes how many links a node starts, ``in_law`` how many it attracts (None: the same node by node).
-    ``homophily`` is the share of links within a class to aim at; communities much smaller than the degrees have no room for it.
+    ``out_law`` shapes the links a node starts, ``in_law`` those it attracts (None: the same node by node).
+    ``homophily`` is the share of links within a class to aim at; communities smaller than the degrees have no room.
     """
     n = plan.num_nodes
     blocks = plan.block_ptr.shape[0] - 1
@@ -156,7 +162,7 @@ def _same_class_chance(plan: Communities) -> float:
 
 
 def draw_labels(plan: Communities, noise: float, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(topic, label): the class of each node's community (N,) int32, and its label (N,) int64, a share of them random."""
+    """Class of each node's community (N,) int32, and its label (N,) int64, of which a share of ``noise`` is random."""
     topic = torch.empty(plan.num_nodes, dtype=torch.int32)
     label = _memory.empty((plan.num_nodes,), torch.int64)
     classes = int(plan.block_class[-1]) + 1
@@ -178,7 +184,8 @@ def draw_labels(plan: Communities, noise: float, seed: int) -> tuple[torch.Tenso
 def _quantiles(scale: float) -> torch.Tensor:
     """The 65,536 quantiles of a normal distribution: sixteen random bits pick one."""
     places = (torch.arange(1 << 16, dtype=torch.float64) + 0.5) / (1 << 16)
-    return (torch.special.ndtri(places) * scale).float()
+    table: torch.Tensor = torch.special.ndtri(places) * scale
+    return table.float()
 
 
 def _normal_table(rows: int, width: int, scale: float, seed: int, stream: int) -> torch.Tensor:
@@ -210,7 +217,7 @@ def binary_features(
 
 
 def many_labels(topic: torch.Tensor, topics: int, width: int, share: float, noise: float, seed: int) -> torch.Tensor:
-    """(N, width) of zeros and ones: each topic has most of its own labels and ``noise`` of the others, ``share`` in all."""
+    """(N, width) of zeros and ones: most of the topic's own labels and ``noise`` of the others, ``share`` in all."""
     likely = max(0.0, (share - noise) / (0.9 - noise))
     mine = _normal_table(topics, width, 1.0, seed, _LABEL_CENTERS).double()
     is_mine = mine < torch.special.ndtri(torch.tensor(likely, dtype=torch.float64))
@@ -229,7 +236,7 @@ def word_features(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Bags of words (indptr, indices), ``nonzeros`` words in all; rows ascend, no word twice.
 
-    Words have the popularity of Zipf's law. A share ``focus`` of a row's draws follows the topic's own order of the words.
+    Words have the popularity of Zipf's law; a share ``focus`` of a row's draws takes one of the topic's own words.
     Row lengths vary around the mean, or are all the same (``fixed``).
     """
     n = topic.shape[0]

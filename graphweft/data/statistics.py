@@ -1,9 +1,11 @@
 """One table of the sets that people publish results on: what is known about each, and the shape of its synthetic twin.
 
 Comes in: a name as people write it. Goes out: its :class:`Statistics`. Read by ``synthetic`` and by the reports that
-compare a measured graph with the published one. Counts are those of the sets' own pages and papers (OGB, Hu et al. 2020;
-GraphSAINT, Zeng et al. 2020; Coauthor and Amazon, Shchur et al. 2018; CoraFull, Bojchevski and Guennemann 2018; NELL, Yang
-et al. 2016, as Cora, Citeseer and PubMed; PPI and Reddit, Hamilton et al. 2017; ten of them in table II of Morphling). The fields under "shape" are ours.
+compare a measured graph with the published one.
+
+Counts are those of the sets' own pages and papers: OGB (Hu et al. 2020), GraphSAINT (Zeng et al. 2020), Coauthor and
+Amazon (Shchur et al. 2018), CoraFull (Bojchevski and Guennemann 2018), NELL, Cora, Citeseer and PubMed (Yang et al.
+2016), PPI and Reddit (Hamilton et al. 2017). The fields under "shape" are ours.
 """
 
 from __future__ import annotations
@@ -78,11 +80,12 @@ STATISTICS: dict[str, Statistics] = {
             "pubmed", 19_717, 88_648, 500, 0.0999, 3, (60, 500, 1_000), homophily=0.802, max_degree=171, exponent=2.5
         ),
         Statistics(
-            "corafull", 19_793, 126_842, 8_710, 0.0066, 70, homophily=0.567, max_degree=300, exponent=3.0, label_noise=0.1
+            "corafull", 19_793, 126_842, 8_710, 0.0066, 70, homophily=0.567, max_degree=300, exponent=3.0,
+            label_noise=0.1,
         ),
         Statistics(
-            "physics", 34_493, 495_924, 8_415, 0.0039, 5, homophily=0.931, max_degree=380, exponent=3.0, label_noise=0.02,
-            words_on_topic=2.0,
+            "physics", 34_493, 495_924, 8_415, 0.0039, 5, homophily=0.931, max_degree=380, exponent=3.0,
+            label_noise=0.02, words_on_topic=2.0,
         ),
         Statistics(
             "ppi", 56_944, 1_612_348, 50, 1.0, 121, (0.79, 0.11, 0.10), multi_label=True, max_degree=720,

@@ -3,10 +3,10 @@
 Comes in: a name, a scale, a seed. Goes out: a :class:`Dataset` made on the spot, the same bit for bit on any number of
 threads. Called by users, by ``graphweft train`` without data, and by the benchmarks.
 
-A twin has planted communities, several to a class, and degrees from a power law. Links prefer the own community, so that
-neighbours tell the class; features alone tell it badly; some labels tell nothing. Real sets number their nodes by crawl,
-time or topic, and what locality that leaves differs from set to set: twins number them at random, which is the hard case
-for caches; ``order="community"`` numbers them community after community, which is the easy one.
+A twin has planted communities, several to a class, and power-law degrees. Links prefer the own community, so that
+neighbours tell the class; features alone tell it badly; some labels tell nothing. Real sets number their nodes by
+crawl, time or topic, and what locality that leaves differs from set to set: twins number them at random, which is the
+hard case for caches; ``order="community"`` numbers them community after community, which is the easy one.
 """
 
 from __future__ import annotations
@@ -61,13 +61,16 @@ def synthetic(
     """A graph with the published statistics of the set ``name``, with features, labels and a split.
 
     Args:
-        name: A name in ``graphweft.data.statistics`` (any case, with or without ``ogbn-``); "default" is small and quick.
-        scale: Multiplies nodes and edges, so that the mean degree stays. Degrees are capped where few nodes are left.
+        name: A name of ``graphweft.data.statistics``, in any case, with or without ``ogbn-``; "default" is small.
+        scale: Multiplies nodes and edges, so that the mean degree stays; capped where few nodes are left.
         seed: Another seed gives another graph with the same statistics.
-        nonzeros_per_row: Features as bags of words with exactly this many words a node, instead of the published density.
+        nonzeros_per_row: Features as bags of words with exactly this many words a node, not the published density.
         bidirected: True stores both directions of every link, False one; None does as published.
         homophily: Share of edges within a class to aim at.
-        num_nodes, num_edges, num_features, num_classes: Instead of the published number, before scaling.
+        num_nodes: Instead of the published number, before scaling.
+        num_edges: Likewise; directed edges, so an undirected one counts twice.
+        num_features: Likewise.
+        num_classes: Likewise.
         order: "random" ids, or "community": the members of a community have consecutive ids.
 
     Raises: ConfigError for an unknown name, a value out of range, or a graph that this machine's memory cannot hold.
@@ -186,7 +189,7 @@ def _degree_laws(plan: _Plan) -> tuple[PowerLaw, PowerLaw | None]:
 
 
 def _class_homophily(plan: _Plan) -> float:
-    """Share of links within communities' classes that gives the wanted share of equal labels, given the random labels."""
+    """Share of links within classes that gives the wanted share of equal labels, given the random labels."""
     if plan.entry.multi_label:
         return plan.entry.homophily
     kept = (1.0 - plan.entry.label_noise) ** 2
@@ -211,7 +214,8 @@ def _distance_for(accuracy: float, topics: int) -> float:
         steps = [-8.0 + 0.05 * i for i in range(480)]
         normal = (math.exp(-0.5 * (t - distance) ** 2) for t in steps)
         beaten = ((0.5 * math.erfc(-t / math.sqrt(2.0))) ** (topics - 1) for t in steps)
-        return 0.05 / math.sqrt(2.0 * math.pi) * sum(map(operator.mul, normal, beaten))
+        area: float = 0.05 / math.sqrt(2.0 * math.pi) * sum(map(operator.mul, normal, beaten))
+        return area
 
     low, high = 0.0, 10.0
     for _ in range(30):
@@ -268,6 +272,6 @@ def _check_memory(name: str, scale: float, plan: _Plan) -> None:
     if needed > free:
         fits = scale * 0.9 * free / needed
         raise ConfigError(
-            f"synthetic: expected a graph that fits in {free / 2**30:.1f} GiB of free memory, got {name} at scale {scale:g} "
-            f"with {needed / 2**30:.1f} GiB; scale {fits:.2g} fits"
+            f"synthetic: expected a graph that fits in {free / 2**30:.1f} GiB of free memory, "
+            f"got {name} at scale {scale:g} with {needed / 2**30:.1f} GiB; scale {fits:.2g} fits"
         )

@@ -18,10 +18,23 @@ from graphweft.storage.feature import SparseFeatures
 
 # Scales at which a twin has a few thousand nodes.
 SCALES = {
-    "default": 0.3, "cora": 1.0, "citeseer": 1.0, "pubmed": 0.2, "corafull": 0.2, "physics": 0.1, "ppi": 0.1, "nell": 0.1,
-    "flickr": 0.05, "reddit": 0.02, "yelp": 0.005, "amazonproducts": 0.003, "ogbn-arxiv": 0.03, "ogbn-products": 0.002,
-    "amazon-computers": 0.3, "ogbn-papers100m": 3e-5,
-}  # fmt: skip
+    "default": 0.3,
+    "cora": 1.0,
+    "citeseer": 1.0,
+    "pubmed": 0.2,
+    "corafull": 0.2,
+    "physics": 0.1,
+    "ppi": 0.1,
+    "nell": 0.1,
+    "flickr": 0.05,
+    "reddit": 0.02,
+    "yelp": 0.005,
+    "amazonproducts": 0.003,
+    "ogbn-arxiv": 0.03,
+    "ogbn-products": 0.002,
+    "amazon-computers": 0.3,
+    "ogbn-papers100m": 3e-05,
+}
 
 
 def in_edges(ds: Dataset) -> sp.csr_array:
