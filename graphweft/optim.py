@@ -107,7 +107,22 @@ def _evaluate(closure: Closure | None) -> float | None:
         return closure()
 
 
-class Adam(torch.optim.Adam):
+def _bare(name: str) -> Any:
+    """``torch.optim.Optimizer``'s method as written, without the decorator around it."""
+    method = getattr(torch.optim.Optimizer, name)
+    return getattr(method, "__wrapped__", method)
+
+
+class _WithoutCompiler:
+    """Keeps torch's compiler out: its decorator on these methods imports 800 modules: seconds, and memory."""
+
+    add_param_group = _bare("add_param_group")
+    zero_grad = _bare("zero_grad")
+    state_dict = _bare("state_dict")
+    load_state_dict = _bare("load_state_dict")
+
+
+class Adam(_WithoutCompiler, torch.optim.Adam):
     """Adam as ``torch.optim.Adam`` (Kingma and Ba, ICLR 2015), fused into one pass over parameters and state.
 
     Args:
@@ -259,7 +274,7 @@ class AdamW(Adam):
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)
 
 
-class SGD(torch.optim.SGD):
+class SGD(_WithoutCompiler, torch.optim.SGD):
     """Stochastic gradient descent as ``torch.optim.SGD``, fused into one pass over parameters and momentum.
 
     Args:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphweft._errors import DataError
+
 
 @dataclass(frozen=True)
 class Task:
@@ -21,6 +23,14 @@ class Task:
     val_idx: Tensor
     test_idx: Tensor
     num_classes: int
+
+    def labelled(self, part: str) -> Tensor:
+        idx = getattr(self, f"{part}_idx")
+        return idx[self.y[idx] >= 0] if self.y.dim() == 1 else idx
+
+    def check_trainable(self) -> None:
+        if self.labelled("train").numel() == 0:
+            raise DataError(f"{self.name}: expected at least one training node with a label, got none")
 
     @property
     def num_nodes(self) -> int:

@@ -33,7 +33,7 @@ from graphweft.runtime.features import DEFAULT_THRESHOLD
 
 def machine_key() -> str:
     """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
-    facts = [platform.machine(), _processor(), LEVEL, str(torch.get_num_threads()), "1"]
+    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "1"]
     return hashlib.sha256("|".join(facts).encode()).hexdigest()[:16]
 
 
@@ -106,7 +106,8 @@ def _read(path: Path) -> Calibration | None:
 
 
 @functools.cache
-def _processor() -> str:
+def processor() -> str:
+    """The processor's name as the system gives it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line for line in lines if line.startswith("model name"))

@@ -124,6 +124,15 @@ class CompiledFunction:
         )
         return Plan(run_passes(program, request))
 
+    @property
+    def cost_model(self) -> CostModel | None:
+        """The model fitted to the first training step, or settled; None before."""
+        return self._fitted
+
+    def settle(self, model: CostModel) -> None:
+        """Decides by ``model`` from now on and measures no step."""
+        self._fitted = model
+
     def plans(self) -> list[Plan]:
         """All plans compiled so far, oldest first."""
         return list(self._plans.values())

@@ -1,7 +1,7 @@
 """One epoch over the whole graph: forward, loss, backward, update; and one evaluation.
 
-Comes in: a model called ``model(graph, x)``, an optimiser and the data. Goes out: the loss, or scores by split.
-Called by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
+Comes in: a model called ``model(graph, x)``, an optimiser and the data. Goes out: the loss, or scores by split. Called
+by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
 """
 
 from __future__ import annotations
@@ -10,64 +10,100 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphweft._errors import DataError, ShapeError
+from graphweft._errors import ShapeError
+from graphweft.data.dataset import Dataset, Part
+from graphweft.nn.module import CompiledModule
+from graphweft.runtime.dense import cross_entropy
 from graphweft.train.metrics import score
-from graphweft.train.task import NodeTask
+from graphweft.train.settle import Features, settle_model
 
-SPLITS = ("train", "val", "test")
+SPLITS: tuple[Part, ...] = ("train", "val", "test")
 
 
 class FullBatch:
     """Trains a model on all nodes at once; only nodes with a known label count.
 
-    Labels of shape (N,) are classes (cross-entropy), of shape (N, C) several per node (binary cross-entropy).
-
-    Raises: DataError when no training node has a label.
+    Labels of shape (N,) are classes (cross-entropy), of shape (N, C) several per node (binary cross-entropy, entries
+    that are not a number left out). A compiled model is asked for the rows of training nodes only, so that its last
+    layer computes no others.
     """
 
-    def __init__(self, model: nn.Module, ds: NodeTask, optimizer: torch.optim.Optimizer) -> None:
-        self.model, self.ds, self.optimizer = model, ds, optimizer
-        self.rows = {
-            name: _labelled(ds.y, idx)
-            for name, idx in zip(SPLITS, (ds.train_idx, ds.val_idx, ds.test_idx), strict=True)
-        }
+    def __init__(self, model: nn.Module, ds: Dataset, x: Features, optimizer: torch.optim.Optimizer) -> None:
+        self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
+        self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
-        if self.rows["train"].numel() == 0:
-            raise DataError(f"{ds.name}: expected at least one training node with a label, got none")
+        train = self.rows["train"]
+        few = train.numel() < ds.y.shape[0] and torch.bincount(train).max() == 1
+        self._wanted = train if few and isinstance(model, CompiledModule) else None
+
+    def prepare(self) -> None:
+        """Settles what is decided by measuring, and shows the data to the compiler, so that every epoch runs alike."""
+        if not isinstance(self.model, CompiledModule):
+            return
+        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
+
+        def first_step() -> None:
+            self._backward()
+            self.optimizer.zero_grad(set_to_none=True)
+
+        settle_model(self.model, self.ds.graph, self.x, self._wanted, first_step)
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(buffers[name])
+        self.logits()
 
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
-        self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        logits = self.model(self.ds.graph, self.ds.x)
-        loss = self._loss(logits)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss = self._backward()
         self.optimizer.step()
-        return loss.detach()
+        return loss
 
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self.model.eval()
-        with torch.inference_mode():
-            logits: Tensor = self.model(self.ds.graph, self.ds.x)
+        with torch.no_grad():
+            logits: Tensor = self.model(self.ds.graph, self.x)
         return logits
 
-    def scores(self) -> dict[str, float | None]:
+    def scores(self) -> dict[Part, float | None]:
         """Score of every split after one forward pass."""
         logits = self.logits()
-        return {name: score(logits[rows], self.labels[name]) for name, rows in self.rows.items()}
+        return {name: self._score(logits, name) for name in SPLITS}
 
-    def _loss(self, logits: Tensor) -> Tensor:
+    def _backward(self) -> Tensor:
+        """Gradients of the training loss; the loss, shape ()."""
+        self.model.train()
         rows, labels = self.rows["train"], self.labels["train"]
-        expected = (self.ds.y.shape[0], self.ds.num_classes)
+        if self._wanted is None:
+            logits = self.model(self.ds.graph, self.x)
+            expected = (self.ds.y.shape[0], self.ds.num_classes)
+        else:
+            logits = self.model(self.ds.graph, self.x, rows=self._wanted)
+            expected = (rows.numel(), self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
-        if labels.dim() == 1:
-            return functional.cross_entropy(logits[rows], labels)
-        return functional.binary_cross_entropy_with_logits(logits[rows], labels)
+        if labels.dim() == 2:
+            loss = _binary_cross_entropy(logits if self._wanted is not None else logits[rows], labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        if self._wanted is None:
+            loss, _, gradient = cross_entropy(logits.detach(), self.ds.y, rows)
+        else:
+            loss, _, gradient = cross_entropy(logits.detach(), labels)
+        logits.backward(gradient)
+        return loss
+
+    def _score(self, logits: Tensor, split: Part) -> float | None:
+        rows, labels = self.rows[split], self.labels[split]
+        if labels.dim() == 2 or rows.numel() == 0:
+            return score(logits[rows], labels)
+        return cross_entropy(logits, self.ds.y, rows, want_grad=False)[1] / rows.numel()
 
 
-def _labelled(y: Tensor, idx: Tensor) -> Tensor:
-    """The rows of a split whose label is known."""
-    idx = idx.to(torch.int64)
-    return idx[y[idx] >= 0] if y.dim() == 1 else idx
+def _binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the entries whose label is known, shape ()."""
+    known = ~labels.isnan()
+    if bool(known.all()):
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+    return functional.binary_cross_entropy_with_logits(logits[known], labels[known])

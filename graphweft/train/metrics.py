@@ -27,8 +27,8 @@ def accuracy(logits: Tensor, labels: Tensor) -> float | None:
 def micro_f1(logits: Tensor, labels: Tensor) -> float | None:
     """F1 of all (node, class) pairs together; a logit above 0 predicts the class.
 
-    Shape: logits (n, C) floating, labels (n, C) of 0 and 1. None when n is 0; 1.0 when no class is there and none
-    predicted.
+    Shape: logits (n, C) floating, labels (n, C) of 0, 1 and, where unknown, not-a-number. None when n is 0; 1.0 when
+    no class is there and none predicted.
 
     Example:
         >>> import torch
@@ -38,8 +38,9 @@ def micro_f1(logits: Tensor, labels: Tensor) -> float | None:
     if labels.shape[0] == 0:
         return None
     predicted, actual = logits > 0, labels > 0.5
+    known = ~labels.isnan()
     hits = int((predicted & actual).sum())
-    total = int(predicted.sum()) + int(actual.sum())
+    total = int((predicted & known).sum()) + int(actual.sum())
     return 1.0 if total == 0 else 2 * hits / total
 
 

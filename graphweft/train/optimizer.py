@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.optim import SGD, Adam, AdamW
 from graphweft.train.options import OPTIMIZERS
 
 
@@ -32,11 +33,11 @@ def make_optimizer(
     ]
     groups = [group for group in groups if group["params"]]
     if name == "adam":
-        return torch.optim.Adam(groups, lr=lr)
+        return Adam(groups, lr=lr)
     if name == "adamw":
-        return torch.optim.AdamW(groups, lr=lr)
+        return AdamW(groups, lr=lr)
     if name == "sgd":
-        return torch.optim.SGD(groups, lr=lr)
+        return SGD(groups, lr=lr)
     raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
 
 

@@ -7,7 +7,9 @@ Comes in: keyword arguments. Goes out: a frozen :class:`TrainSpec`. Used by :mod
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, fields
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from graphweft._errors import ConfigError
@@ -26,8 +28,9 @@ NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
 DEFAULT_DATA = "default"
 
-# Options that do not change the numbers of an epoch; they may differ when a run is resumed.
-_FREE = ("root", "epochs", "threads", "out", "resume", "patience", "progress")
+# Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
+_REMEMBERED = ("root", "epochs", "patience")
+_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress")
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class TrainSpec:
         mode: "full" or "auto".
         seed: Of the parameters, dropout, a random split and a synthetic graph.
         threads: 0 uses every physical core at hand.
-        out: Folder of the run; "" is ``runs/<dataset>``.
+        out: Folder of the run; None is ``runs/<data>``.
         resume: Go on with the run in ``out``; starts one when there is none.
         patience: Stop when the validation accuracy has not risen for so many epochs; 0 never does.
         eval_every: Evaluate after every so many epochs.
@@ -87,19 +90,17 @@ class TrainSpec:
     mode: str = "full"
     seed: int = 0
     threads: int = 0
-    out: str = ""
+    out: str | None = None
     resume: bool = False
     patience: int = 0
     eval_every: int = 1
     progress: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("data", "out"):
+        for name in ("data", "root", "out"):
             _check_text(name, getattr(self, name))
-        if self.root is not None:
-            _check_text("root", self.root)
-        if not self.data:
-            raise ConfigError("data: expected a name or a path, got an empty text")
+        if self.data is None:
+            raise ConfigError("data: expected a name or a path, got None")
         if self.scale is not None:
             check_number("scale", self.scale, above=0.0, most=1000.0)
         for name, choices in (
@@ -126,22 +127,33 @@ class TrainSpec:
         check_number("dropout", self.dropout, least=0.0, below=1.0)
         check_number("weight_decay", self.weight_decay, least=0.0)
 
+    @property
+    def folder(self) -> Path:
+        """Where the run is kept."""
+        if self.out is not None:
+            return Path(self.out)
+        name = re.sub(r"[^\w.-]+", "-", Path(self.data).name.removesuffix(".npz")).strip("-.")
+        return Path("runs") / (name or "run")
+
+    def remembered(self) -> dict[str, Any]:
+        """Options that a resumed run takes up where it is given no others, though it may be."""
+        return {name: getattr(self, name) for name in _REMEMBERED}
+
     def identity(self) -> dict[str, Any]:
         """The options that decide the numbers: what must agree when a run is resumed."""
         values = {name: value for name, value in asdict(self).items() if name not in _FREE}
         return {**values, "mode": check_mode(self.mode)}
 
 
-FIELDS = tuple(field.name for field in fields(TrainSpec))
-
-
 def _check_text(name: str, value: Any) -> None:
-    """A string that can name a file.
+    """None, or a string that can name a file.
 
     Raises: ConfigError.
     """
-    if not isinstance(value, str) or "\0" in value:
-        raise ConfigError(f"{name}: expected a text without null bytes, got {value!r}")
+    if value is None:
+        return
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise ConfigError(f"{name}: expected a text, not empty and without null bytes, got {value!r}")
     try:
         os.fsencode(value)
     except UnicodeEncodeError:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft.cost import CostModel
+from graphweft.data.dataset import Dataset
+from graphweft.nn.module import CompiledModule
 from graphweft.train.full_batch import SPLITS, FullBatch
 from graphweft.train.history import EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
@@ -25,7 +29,7 @@ from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import DECAY_ON, OPTIMIZERS, check_choice, check_integer, check_mode, check_number
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
-from graphweft.train.task import NodeTask
+from graphweft.train.settle import settle_features, with_path
 
 
 class Trainer:
@@ -44,19 +48,17 @@ class Trainer:
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show progress on standard error.
-        config: More of what makes this run itself; kept in checkpoints and compared on a resume.
+        config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
+        remember: What is kept in checkpoints and not compared.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
     Example:
-        >>> from types import SimpleNamespace
-        >>> class Linear(nn.Linear):
-        ...     def forward(self, graph, x):
-        ...         return super().forward(x)
-        >>> x, y, ids = torch.eye(4), torch.tensor([0, 0, 1, 1]), torch.arange(4)
-        >>> ds = SimpleNamespace(name="toy", graph=None, x=x, y=y, train_idx=ids, val_idx=ids, test_idx=ids,
-        ...                      num_classes=2, num_features=4, num_edges=0)
-        >>> trainer = Trainer(Linear(4, 2), ds, lr=0.1)
+        >>> from graphweft.graph.graph import Graph
+        >>> from graphweft.nn.gcn import GCN
+        >>> graph, every = Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.arange(4)
+        >>> ds = Dataset("pairs", graph, torch.eye(4), torch.tensor([0, 0, 1, 1]), every[::2], every[1::2], every, 2)
+        >>> trainer = Trainer(GCN(4, 8, 2), ds, lr=0.1)
         >>> history = trainer.fit(epochs=20)
         >>> len(history), trainer.evaluate("test"), trainer.predict().tolist()
         (20, 1.0, [0, 0, 1, 1])
@@ -65,7 +67,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,
-        ds: NodeTask,
+        ds: Dataset,
         lr: float = 0.01,
         mode: str = "full",
         weight_decay: float = 0.0,
@@ -77,7 +79,8 @@ class Trainer:
         eval_every: int = 1,
         out: str | Path | None = None,
         progress: bool = False,
-        config: dict[str, int | float | str | bool | None] | None = None,
+        config: dict[str, Any] | None = None,
+        remember: dict[str, Any] | None = None,
     ) -> None:
         check_number("lr", lr, above=0.0)
         check_number("weight_decay", weight_decay, least=0.0)
@@ -86,6 +89,10 @@ class Trainer:
         check_integer("seed", seed, 0, 2**63 - 1)
         check_integer("patience", patience, 0)
         check_integer("eval_every", eval_every, 1)
+        ds.check_trainable()
+        x = ds.x
+        if x is None:
+            raise DataError(f"{ds.name}: expected node features x, got none")
         self.model, self.ds, self.mode = model, ds, check_mode(mode)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.history = History()
@@ -93,8 +100,9 @@ class Trainer:
         self.moved_to: Path | None = None
         self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
         self._progress = progress
-        self._batch = FullBatch(model, ds, self.optimizer)
+        self._batch = FullBatch(model, ds, settle_features(x), self.optimizer)
         self._best_model: dict[str, Tensor] = {}
+        self._remember = dict(remember or {})
         self._config = {
             "dataset": ds.name,
             "data_checksum": _data_checksum(ds),
@@ -123,6 +131,11 @@ class Trainer:
         """Whether the validation accuracy has not risen for ``patience`` epochs."""
         best = self.history.best
         return bool(self._patience) and best is not None and self.epoch - best.epoch >= self._patience
+
+    @property
+    def feature_path(self) -> str:
+        """The layout in which the features are kept, "dense" or "sparse"; chosen once."""
+        return "dense" if isinstance(self._batch.x, Tensor) else "sparse"
 
     def fit(self, epochs: int) -> History:
         """Trains ``epochs`` more epochs, or fewer when it stops early; returns the history of all of them.
@@ -153,7 +166,7 @@ class Trainer:
         Raises: ConfigError for another split, DataError for a split without labels.
         """
         check_choice("split", split, SPLITS)
-        value = self._batch.scores()[split]
+        value = {str(name): score for name, score in self._batch.scores().items()}[split]
         if value is None:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
         return value
@@ -180,6 +193,9 @@ class Trainer:
         best = self.history.best
         return {
             "config": self._config,
+            "options": self._remember,
+            "feature_path": self.feature_path,
+            "cost_seconds": self._cost_model(),
             "epoch": self.epoch,
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -199,15 +215,25 @@ class Trainer:
             best_model = {name: tensor.clone() for name, tensor in state["best_model"].items()}
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
+            self._batch.x = with_path(self._batch.x, state["feature_path"])
+            if state["cost_seconds"] and isinstance(self.model, CompiledModule):
+                self.model.function.settle(CostModel.from_json(state["cost_seconds"]))
         except (KeyError, AttributeError, TypeError, ValueError, RuntimeError) as failure:
             text = " ".join(str(failure).split())[:200]
             raise CheckpointError(f"checkpoint: expected a state of this model and optimiser, got {text}") from None
         self.history, self._best_model = history, best_model
 
+    def _cost_model(self) -> str:
+        """What the orders of computation were decided by; empty for a model that is not compiled."""
+        model = self.model.function.cost_model if isinstance(self.model, CompiledModule) else None
+        return "" if model is None else model.to_json()
+
     def _train(self, target: int, folder: RunFolder | None, stop: StopRequest) -> None:
         """Epochs up to ``target``, or to the first reason to stop."""
         if self.epoch >= target or self.stopped_early:
             return
+        with _randomness(epoch_key(self._seed, 0)):
+            self._batch.prepare()
         scored = self.history.last
         with ExitStack() as stack:
             show = stack.enter_context(EpochProgress(self.epoch + 1, target)) if self._progress else None
@@ -230,8 +256,7 @@ class Trainer:
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(epoch_key(self._seed, epoch))
+        with _randomness(epoch_key(self._seed, epoch)):
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()
@@ -239,12 +264,22 @@ class Trainer:
             raise ConfigError(
                 f"lr: expected a rate at which the loss stays finite, got {self._lr} (epoch {epoch}: {loss})"
             )
-        if epoch % self._eval_every and not last:
+        best = self.history.best
+        would_stop = self._patience and best is not None and epoch - best.epoch >= self._patience
+        if epoch % self._eval_every and not last and not would_stop:
             return EpochRecord(epoch, loss, epoch_seconds=middle - start)
         scores = {f"{name}_acc": value for name, value in self._batch.scores().items()}
         return EpochRecord(
             epoch, loss, **scores, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
         )
+
+
+@contextmanager
+def _randomness(key: int) -> Iterator[None]:
+    """Random draws in the block follow from ``key``; the caller's generator does not notice."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(key)
+        yield
 
 
 def epoch_key(seed: int, epoch: int) -> int:
@@ -277,7 +312,7 @@ def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -
             )
 
 
-def _data_checksum(ds: NodeTask) -> int:
+def _data_checksum(ds: Dataset) -> int:
     """CRC-32 of labels, splits and sizes: notices that the data changed under a run."""
     crc = zlib.crc32(f"{ds.num_features} {ds.num_classes} {ds.num_edges}".encode())
     for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from standin import make_model, make_task
@@ -52,3 +56,18 @@ def test_a_model_without_parameters_is_refused() -> None:
         make_optimizer(nn.ReLU(), "adam", 0.1, 0.0, "first")
     with pytest.raises(ConfigError, match="expected one of adam, adamw, sgd, got 'lion'"):
         make_optimizer(nn.Linear(1, 1), "lion", 0.1, 0.0, "first")
+
+
+def test_training_does_not_import_the_compiler_of_torch(root: Path) -> None:
+    code = """
+import sys
+sys.path.insert(0, "tests")
+from standin import make_model, make_task
+from graphweft.train.trainer import Trainer
+task = make_task()
+trainer = Trainer(make_model(task), task)
+trainer.fit(2)
+trainer.load_state_dict(trainer.state_dict())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0

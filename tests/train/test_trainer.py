@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from dataclasses import replace
@@ -10,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from runs import assert_same_run
+from runs import lines as _lines
 from standin import DenseGCN, Task, make_model, make_task
 from torch.nn import functional
 
@@ -21,37 +22,6 @@ from graphweft.train.trainer import Trainer
 
 def _trainer(task: Task, out: Path | None = None, **options) -> Trainer:
     return Trainer(make_model(task, dropout=options.pop("dropout", 0.5)), task, out=out, **options)
-
-
-def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    """All tensors of a checkpoint by their path, without measured times."""
-
-    def walk(value, name):
-        if isinstance(value, torch.Tensor):
-            yield name, value
-        elif isinstance(value, dict):
-            for key, item in value.items():
-                if "seconds" not in str(key):
-                    yield from walk(item, f"{name}.{key}")
-        elif isinstance(value, list):
-            for place, item in enumerate(value):
-                yield from walk(item, f"{name}.{place}")
-
-    return dict(walk(torch.load(path, weights_only=True), ""))
-
-
-def _lines(path: Path) -> list[dict]:
-    records = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in record.items() if "seconds" not in k} for record in records]
-
-
-def assert_same_run(a: Path, b: Path) -> None:
-    for name in ("last.pt", "best.pt"):
-        left, right = _tensors(a / name), _tensors(b / name)
-        assert left.keys() == right.keys() and left
-        for key in left:
-            torch.testing.assert_close(left[key], right[key], rtol=0, atol=0, equal_nan=True)
-    assert _lines(a) == _lines(b)
 
 
 def test_an_epoch_is_a_plain_step_of_adam() -> None:
@@ -154,14 +124,6 @@ def test_no_measured_time_outside_keys_that_say_so(tmp_path: Path) -> None:
     for name in ("a", "b"):
         _trainer(task, tmp_path / name).fit(3)
     assert_same_run(tmp_path / "a", tmp_path / "b")
-
-    def plain(value):
-        if isinstance(value, dict):
-            return {k: plain(v) for k, v in value.items() if "seconds" not in str(k)}
-        return value if isinstance(value, int | float | str | None) else None
-
-    left, right = (plain(torch.load(tmp_path / name / "last.pt", weights_only=True)) for name in ("a", "b"))
-    assert left == right
 
 
 def test_no_run_yet_means_nothing_to_resume(tmp_path: Path) -> None:

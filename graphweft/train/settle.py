@@ -1,0 +1,132 @@
+"""Decisions that rest on measured times, made once and kept, so that the same run gives the same bits again.
+
+Comes in: a compiled model with its data. Goes out: the layout of the features and a fitted cost model, from which every
+order of computation follows. Called by the trainer before its first epoch. Times differ from process to process and
+with the number of threads; a decision that followed them each time would change the rounding of sums. So the first
+process that decides writes it down in the cache folder, later ones read it, and a checkpoint carries it to other
+machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graphweft import _config
+from graphweft._native import LEVEL
+from graphweft.cost import CostModel
+from graphweft.graph.graph import Graph
+from graphweft.nn.module import CompiledModule
+from graphweft.runtime import calibrate
+from graphweft.runtime.features import choose_features
+from graphweft.storage.feature import SparseFeatures, sparsity
+
+Features = Tensor | SparseFeatures
+
+_CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshold
+_MOST_TEXT = 1 << 16
+
+
+def settle_features(x: Features) -> Features:
+    """``x`` in the layout that is faster on this machine; sparse features stay sparse.
+
+    Shape: x (nodes, features).
+    """
+    if isinstance(x, SparseFeatures) or x.numel() == 0:
+        return x
+    share = sparsity(x)
+    if not _CLEARLY_DENSE <= share < _CLEARLY_SPARSE:
+        return choose_features(x, _CLEARLY_SPARSE).features
+
+    def decide() -> str:
+        if _config.current().calibrate and not calibrate.is_calibrated():
+            calibrate.calibrate()
+        return "sparse" if share >= calibrate.threshold() else "dense"
+
+    path = remember(f"features {tuple(x.shape)} {share}", decide, lambda text: text in ("sparse", "dense"))
+    return with_path(x, path)
+
+
+def with_path(x: Features, path: str) -> Features:
+    """``x`` stored for ``path``, "sparse" or "dense"; sparse features stay sparse."""
+    return SparseFeatures.from_dense(x) if path == "sparse" and isinstance(x, Tensor) else x
+
+
+def settle_model(
+    model: CompiledModule, graph: Graph, x: Features, rows: Tensor | None, first_step: Callable[[], object]
+) -> None:
+    """Gives ``model`` the cost model that this machine settled on for it.
+
+    ``first_step`` runs a training step without an update; it is measured where nothing is remembered.
+    """
+    if model.function.cost_model is not None or _config.current().opt_level < 2:
+        return
+    entries = x.nnz if isinstance(x, SparseFeatures) else x.numel()
+    program = model.program(graph, x, rows)
+    key = f"costs {graph.num_src} {graph.num_dst} {graph.num_edges} {entries} {_count(rows)} {program}"
+
+    def decide() -> str:
+        first_step()
+        found = model.function.cost_model
+        return "" if found is None else found.to_json()
+
+    text = remember(key, decide, _is_cost_model)
+    if text:
+        model.function.settle(CostModel.from_json(text))
+
+
+def remember(what: str, decide: Callable[[], str], valid: Callable[[str], bool]) -> str:
+    """What was decided for ``what`` on this kind of processor; ``decide`` is called where nothing valid is remembered.
+
+    Of several processes that decide at once the first wins. A cache that cannot be written is no failure.
+    """
+    facts = "|".join((calibrate.processor(), LEVEL, torch.__version__, what))
+    path = _config.current().cache_path / f"settled-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.txt"
+    known = _read(path, valid)
+    if known is not None:
+        return known
+    text = decide()
+    if not valid(text):
+        return text
+    with contextlib.suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
+            file.write(text)
+        try:
+            os.link(file.name, path)
+        except FileExistsError:
+            if _read(path, valid) is None:
+                Path(file.name).replace(path)
+        finally:
+            Path(file.name).unlink(missing_ok=True)
+    kept = _read(path, valid)
+    return text if kept is None else kept
+
+
+def _read(path: Path, valid: Callable[[str], bool]) -> str | None:
+    """The text of a small file; None when there is none, or none that is valid."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(_MOST_TEXT)
+    except (OSError, ValueError):
+        return None
+    return text if valid(text) else None
+
+
+def _is_cost_model(text: str) -> bool:
+    try:
+        CostModel.from_json(text)
+    except (ValueError, TypeError, AttributeError):
+        return False
+    return True
+
+
+def _count(rows: Tensor | None) -> int:
+    return -1 if rows is None else rows.numel()

@@ -1,0 +1,65 @@
+"""Options of a run: ranges, the folder, and what must agree on a resume."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphweft._errors import ConfigError
+from graphweft.train.spec import TrainSpec
+
+BAD: list[tuple[str, Any]] = [
+    ("data", ""), ("data", None), ("data", "a\0b"), ("data", "\ud800"), ("root", ""), ("out", ""), ("out", 7),
+    ("scale", 0.0), ("scale", -1.0), ("scale", float("inf")), ("scale", 1e9),
+    ("model", "gat"), ("model", ""), ("layers", 0), ("layers", 10**6), ("layers", 2.0), ("hidden", 0), ("hidden", -4),
+    ("epochs", 0), ("epochs", -3), ("epochs", True), ("lr", 0.0), ("lr", -0.1), ("lr", float("nan")),
+    ("lr", float("inf")), ("lr", "0.1"), ("optimizer", "lion"), ("dropout", 1.0), ("dropout", -0.1),
+    ("dropout", float("nan")), ("weight_decay", -1e-3), ("weight_decay", float("inf")), ("weight_decay_on", "last"),
+    ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "mini"), ("mode", "macro"), ("mode", "x"),
+    ("seed", -1), ("seed", 2**63), ("threads", -1), ("threads", 10**6), ("patience", -1), ("eval_every", 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), BAD, ids=[f"{name}={value!r}" for name, value in BAD])
+def test_a_value_out_of_range_is_named_with_what_was_expected(name: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: expected .* got ") as caught:
+        TrainSpec(**{name: value})
+    assert "\n" not in str(caught.value)
+
+
+def test_every_option_is_checked() -> None:
+    unchecked = {field.name for field in fields(TrainSpec)} - {name for name, _ in BAD}
+    assert unchecked == {"residual", "resume", "progress"}
+
+
+@pytest.mark.parametrize(
+    ("data", "folder"),
+    [
+        ("default", "runs/default"),
+        ("cora", "runs/cora"),
+        ("/data/my graph.npz", "runs/my-graph"),
+        ("../sets/reddit/", "runs/reddit"),
+        ("..", "runs/run"),
+    ],
+)
+def test_the_folder_follows_the_data(data: str, folder: str) -> None:
+    assert TrainSpec(data=data).folder == Path(folder)
+    assert TrainSpec(data=data, out="there").folder == Path("there")
+
+
+def test_identity_holds_what_decides_the_numbers() -> None:
+    base = TrainSpec()
+    for free in ({"epochs": 7}, {"threads": 1}, {"out": "x"}, {"resume": True}, {"patience": 3}, {"mode": "auto"}):
+        assert TrainSpec(**free).identity() == base.identity()
+    for other in ({"lr": 0.1}, {"hidden": 8}, {"seed": 1}, {"data": "cora"}, {"scale": 2.0}, {"residual": True}):
+        assert TrainSpec(**other).identity() != base.identity()
+
+
+def test_options_need_no_torch(root: Path) -> None:
+    code = "import sys, graphweft.train.spec; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
