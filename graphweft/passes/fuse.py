@@ -71,7 +71,7 @@ def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, in
             if value.op is Op.MATMUL and value.get("ta"):
                 contractions.append(group)
             else:
-                _extend(group, users, outputs, phase, taken, position)
+                _extend(group, users, outputs, phase, taken)
         group = group or Group(anchor=value, source=None, result=value)
         taken.update((group.result, *group.taps))
         groups.append(group)
@@ -124,7 +124,6 @@ def _extend(
     outputs: set[Value],
     phase: Mapping[Value, int],
     taken: set[Value],
-    position: dict[Value, int],
 ) -> None:
     """Absorbs the only reader of the result again and again while the stage order allows it."""
     _tap_source(group, users, phase, taken)

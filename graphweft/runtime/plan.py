@@ -175,7 +175,9 @@ def label(group: Group) -> str:
     if group.anchor is not None and group.anchor.op is Op.MATMUL:
         name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name
         name += " transposed" if group.anchor.get("ta") else ""
-    return " + ".join([name, *(["src_scale"] if group.src_scale is not None else []), *group.stages])
+    extra = ["src_scale"] if group.src_scale is not None else []
+    tapped = ["col_sum"] if group.taps and "col_sum" not in group.stages else []
+    return " + ".join([name, *extra, *group.stages, *tapped])
 
 
 def _dense(value: Value) -> bool:

@@ -1,0 +1,134 @@
+"""The whole pipeline: what is fused, hoisted, dropped and chosen; golden texts; every pass can be switched off."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from zoo import random_edges
+
+from graphweft._config import config
+from graphweft.cost import CostModel
+from graphweft.graph.graph import Graph
+from graphweft.ir.ops import Op
+from graphweft.nn import GCN, GIN, SAGE
+from graphweft.passes.pipeline import PASSES, Compiled
+from graphweft.passes.placement import Order
+from graphweft.runtime.plan import Plan
+from graphweft.storage.feature import SparseFeatures
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def _graph(nodes: int = 300, edges: int = 2000) -> Graph:
+    made = random_edges(nodes, edges, seed=11)
+    return Graph(made.src, made.dst, num_nodes=nodes)
+
+
+def _plan(model: torch.nn.Module, graph: Graph, x: object, rows: torch.Tensor | None = None) -> Plan:
+    constants = ("x",) if rows is None else ("x", "rows")
+    return model.function.compile(model.arguments(graph, x, rows), constants)
+
+
+def _labels(plan: Plan) -> list[str]:
+    return [step.label for step in (*plan.forward, *plan.backward)]
+
+
+def _compiled(model: torch.nn.Module, graph: Graph, x: object, rows: torch.Tensor | None = None) -> Compiled:
+    return _plan(model, graph, x, rows).compiled
+
+
+@pytest.mark.parametrize(("name", "model"), [("gcn", GCN), ("sage", SAGE), ("gin", GIN)])
+def test_trace_is_as_recorded(name: str, model: type, request: pytest.FixtureRequest) -> None:
+    """The program after each pass and the calls it ends in. Delete a golden file to record it anew."""
+    torch.manual_seed(0)
+    plan = _plan(model(16, 8, 4, num_layers=2), _graph(), torch.ones(300, 16), torch.arange(20))
+    parts = [f"-- {title} --\n{text}" for title, text in plan.compiled.trace]
+    parts.append("-- calls --\n" + "\n".join(_labels(plan)))
+    text = "\n\n".join(parts) + "\n"
+    path = GOLDEN / f"{name}.txt"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def test_a_training_step_of_gcn_is_twelve_calls() -> None:
+    plan = _plan(GCN(64, 32, 40, num_layers=3), _graph(5000, 40000), torch.ones(5000, 64))
+    labels = _labels(plan)
+    assert sum(label.startswith("spmm") for label in labels) == 4  # the first layer's aggregation is hoisted
+    assert not any(label.startswith("rows") for label in labels)  # no pass over rows of its own
+    assert len(labels) == 12
+
+
+def test_first_aggregation_is_hoisted_and_its_backward_dropped() -> None:
+    """SPEC J22, N11, and hoisting: A X is made once, and no aggregation belongs to the first layer in a step."""
+    plan = _plan(GCN(64, 32, 40, num_layers=1), _graph(5000, 40000), torch.ones(5000, 64))
+    assert plan.compiled.orders == {"layers.0.weight": Order.AGGREGATE}
+    assert not any(label.startswith("spmm") for label in _labels(plan))
+    assert any(item.value.tensor.dims == (64,) for item in plan.hoisted if item.value.op is Op.ROW_SCALE)
+
+
+def test_hoisting_respects_the_memory_budget() -> None:
+    model, graph, x = GCN(64, 32, 40, num_layers=1), _graph(5000, 40000), torch.ones(5000, 64)
+    with config(memory=1000):
+        labels = _labels(_plan(model, graph, x))
+    assert any(label.startswith("spmm") for label in labels)
+
+
+def test_sparse_features_are_transformed_first() -> None:
+    x = SparseFeatures.from_dense(torch.eye(300))
+    plan = _plan(GCN(300, 8, 4), _graph(), x)
+    assert "sparse matmul + row_scale" in _labels(plan)
+    assert "sparse matmul transposed" in _labels(plan)
+    assert all(v.tensor.dims != (300,) for v in plan.compiled.program.values if v.op is Op.SPMM)
+
+
+def test_narrow_output_is_transformed_first_and_wide_output_aggregated_first() -> None:
+    graph, x = _graph(5000, 40000), torch.ones(5000, 64)
+    narrow = _compiled(GCN(64, 64, 3), graph, x).orders["layers.1.weight"]
+    wide = _compiled(GCN(64, 16, 200), graph, x).orders["layers.1.weight"]
+    assert (narrow, wide) == (Order.TRANSFORM, Order.AGGREGATE)
+
+
+def test_few_rows_restrict_the_last_aggregation() -> None:
+    graph, x, rows = _graph(5000, 40000), torch.ones(5000, 64), torch.arange(50)
+    program = _compiled(GCN(64, 32, 4), graph, x, rows).program
+    assert program.count(Op.TAKE_DST) == 1
+    with config(disabled_passes="demand"):
+        assert _compiled(GCN(64, 32, 4), graph, x, rows).program.count(Op.TAKE_DST) == 0
+
+
+@pytest.mark.parametrize("off", PASSES)
+@pytest.mark.parametrize("model", [GCN, SAGE, GIN])
+def test_any_pass_can_be_switched_off(off: str, model: type) -> None:
+    if off == "differentiate":
+        pytest.skip("the gradients are no optimisation")
+    torch.manual_seed(3)
+    graph, x, rows = _graph(), torch.randn(300, 16), torch.arange(0, 300, 7)
+    module = model(16, 8, 4, num_layers=3)
+    results = []
+    for disabled in ("", off):
+        with config(disabled_passes=disabled):
+            for _ in range(2):
+                module.zero_grad()
+                out = module(graph, x, rows)
+                out.square().sum().backward()
+        results.append([out.detach(), *(p.grad.clone() for p in module.parameters())])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-2)
+
+
+def test_tuned_run_fits_the_model_to_its_first_step() -> None:
+    """SPEC N10: after the first training step the coefficients are the fitted ones, and results agree."""
+    torch.manual_seed(4)
+    graph, x = _graph(5000, 40000), torch.randn(5000, 64)
+    model = GCN(64, 32, 8)
+    with config(tune=True, calibrate=False):
+        first = model(graph, x)
+        first.sum().backward()
+        second = model(graph, x)
+    fitted = model.function.plans()[-1].compiled.model
+    assert fitted.coefficients != CostModel().coefficients
+    torch.testing.assert_close(first, second, rtol=1e-4, atol=1e-4)

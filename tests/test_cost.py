@@ -1,0 +1,69 @@
+"""The cost model: monotone, fitted by least squares, kept as text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
+
+SIZES = st.integers(1, 10**6)
+
+
+@given(SIZES, SIZES, st.integers(1, 512), SIZES)
+def test_more_edges_never_cost_less(rows: int, edges: int, width: int, source: int) -> None:
+    model = CostModel()
+    assert model.seconds(gather_work(rows, edges, width, source)) <= model.seconds(
+        gather_work(rows, edges + 1000, width, source)
+    )
+
+
+@given(SIZES, st.integers(1, 2000), st.integers(1, 512))
+def test_wider_products_never_cost_less(n: int, k: int, m: int) -> None:
+    model = CostModel()
+    for work in (product_work, contraction_work):
+        assert model.seconds(work(n, k, m)) <= model.seconds(work(n, k, m + 16))
+
+
+def test_gathers_from_far_cost_more() -> None:
+    model = CostModel()
+    seconds = [model.seconds(gather_work(1000, 10**6, 32, n)) for n in (10**3, 10**5, 10**6, 10**8)]
+    assert seconds == sorted(seconds)
+    assert seconds[0] < seconds[-1]
+
+
+def _samples(scale: float, noise: float = 0.0) -> list[tuple[Work, float]]:
+    rng = np.random.default_rng(0)
+    truth = CostModel()
+    works = [product_work(n, k, 32) for n in (10**4, 10**5, 10**6) for k in (16, 100, 600)]
+    works += [rows_work(n) for n in (10**5, 10**6, 10**7)]
+    return [(w, truth.seconds(w) * scale * (1 + noise * rng.standard_normal())) for w in works]
+
+
+@pytest.mark.parametrize("scale", [0.3, 1.0, 4.0])
+def test_fit_recovers_a_machine_that_is_slower_or_faster(scale: float) -> None:
+    samples = _samples(scale)
+    fitted = CostModel().fit(samples, weight=0.01)
+    assert fitted.error(samples) < 0.02
+
+
+def test_fit_under_noise_stays_below_the_papers_error() -> None:
+    """SPEC N10: 12.5 % in the paper, below 25 % asked for."""
+    samples = _samples(2.0, noise=0.1)
+    assert CostModel().fit(samples).error(samples) < 0.125
+
+
+def test_kinds_without_samples_keep_their_coefficients() -> None:
+    fitted = CostModel().fit([(rows_work(10**6), 1.0)])
+    assert fitted.coefficients["product"] == CostModel().coefficients["product"]
+    assert fitted.coefficients["rows"] != CostModel().coefficients["rows"]
+
+
+def test_text_round_trip_and_damage() -> None:
+    fitted = CostModel().fit(_samples(2.0))
+    assert CostModel.from_json(fitted.to_json()) == fitted
+    assert CostModel.from_json('{"unknown": [1, 2, 3]}') == CostModel()
+    with pytest.raises(ValueError, match="Expecting value"):
+        CostModel.from_json("not json")
