@@ -1,0 +1,237 @@
+"""Measures systems against each other in one run: a child process per system, interleaved turns, medians.
+
+Comes in: systems by name, each a command that starts a worker (``training/worker.py`` speaks its side). Goes out: one
+:class:`Result` per system, a table, CSV rows with the machine's stamp. Called by the scripts of ``benchmarks/*/``.
+
+Before anything is timed every system has shown that it computes the same losses (:func:`refcheck`). Turns are short and
+rotate, so that a change of the machine's mood hits all systems alike. The first epoch of a turn warms the caches and does
+not count. Memory is the worker's own: its peak resident set above what it held before it read its input.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+class BenchmarkError(RuntimeError):
+    """A system failed, or computed something else than the reference."""
+
+
+@dataclass
+class Result:
+    """What one system did: seconds of every counted epoch, memory in bytes, and its own words on how it ran."""
+
+    system: str
+    seconds: list[float] = field(default_factory=list)
+    prepare_seconds: float = 0.0
+    start_bytes: int = 0
+    input_bytes: int = 0
+    peak_bytes: int = 0
+    note: str = ""
+
+    @property
+    def median_ms(self) -> float:
+        """Median epoch, milliseconds."""
+        return 1e3 * statistics.median(self.seconds)
+
+    @property
+    def spread(self) -> float:
+        """Interquartile range over the median."""
+        if len(self.seconds) < 4:
+            return 0.0
+        low, middle, high = statistics.quantiles(self.seconds, n=4)
+        return (high - low) / middle
+
+    @property
+    def peak_above_start(self) -> int:
+        """Bytes of memory that the process came to hold above its start."""
+        return self.peak_bytes - self.start_bytes
+
+
+class Worker:
+    """A long-lived child process that runs epochs of one system when told to; one JSON line per order and per answer."""
+
+    def __init__(self, system: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self.system = system
+        self._child = subprocess.Popen(
+            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
+        )
+        self.result = Result(system)
+
+    def prepare(self) -> None:
+        """The worker imports its framework, reads its input and builds model and optimiser."""
+        answer = self._ask("prepare")
+        self.result.prepare_seconds = answer["seconds"]
+        self.result.start_bytes = answer["start_bytes"]
+        self.result.input_bytes = answer["input_bytes"]
+
+    def run(self, epochs: int) -> tuple[list[float], list[float]]:
+        """Losses and seconds of ``epochs`` further epochs."""
+        answer = self._ask("run", epochs=epochs)
+        return answer["losses"], answer["seconds"]
+
+    def finish(self) -> Result:
+        """Ends the worker and returns what it did."""
+        answer = self._ask("finish")
+        self.result.peak_bytes = answer["peak_bytes"]
+        self.result.note = answer["note"]
+        self.close()
+        return self.result
+
+    def close(self) -> None:
+        """Ends the worker whatever its state."""
+        if self._child.stdin:
+            self._child.stdin.close()
+        try:
+            self._child.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._child.kill()
+            self._child.wait()
+        if self._child.stdout:
+            self._child.stdout.close()
+
+    def _ask(self, order: str, **details: Any) -> dict[str, Any]:
+        stdin, stdout = self._child.stdin, self._child.stdout
+        if stdin is None or stdout is None:
+            raise BenchmarkError(f"{self.system}: worker has no pipes")
+        try:
+            stdin.write(json.dumps({"order": order, **details}) + "\n")
+            stdin.flush()
+        except BrokenPipeError:
+            raise BenchmarkError(f"{self.system}: worker ended before {order!r}") from None
+        line = stdout.readline()
+        if not line:
+            raise BenchmarkError(f"{self.system}: worker ended in {order!r} with status {self._child.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise BenchmarkError(f"{self.system}: {answer['error']}")
+        return answer
+
+
+def environment(threads: int, pin: bool = True) -> dict[str, str]:
+    """The environment of every worker: the same threads, on the same processors."""
+    chosen = sorted(os.sched_getaffinity(0))[:threads]
+    settings = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"}
+    if pin:
+        settings |= {"OMP_PROC_BIND": "true", "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in chosen)}
+    return os.environ | settings
+
+
+def refcheck(losses: Mapping[str, Sequence[float]], reference: str, tolerance: float = 1e-3) -> None:
+    """Every system's losses equal those of ``reference`` within ``tolerance``, relative.
+
+    Raises: BenchmarkError naming the system, the epoch and both losses.
+    """
+    wanted = losses[reference]
+    for system, got in losses.items():
+        for epoch, (a, b) in enumerate(zip(got, wanted, strict=True)):
+            if not abs(a - b) <= tolerance * max(abs(b), 1e-12):
+                raise BenchmarkError(f"{system}: loss {a:.6g} in epoch {epoch}, {reference} has {b:.6g}")
+
+
+def interleave(workers: Sequence[Worker], rounds: int, turn_seconds: float, guess: Mapping[str, float]) -> None:
+    """Gives every worker one turn per round, in an order that rotates; adds counted epochs to the workers' results.
+
+    A turn has as many epochs as fit ``turn_seconds`` by ``guess`` (seconds an epoch), at least one; of two or more the
+    first is not counted.
+    """
+    for turn in range(rounds):
+        first = turn % len(workers)
+        for worker in (*workers[first:], *workers[:first]):
+            counted = min(50, int(turn_seconds / guess[worker.system]))
+            _, seconds = worker.run(max(1, counted + 1 if counted >= 1 else 1))
+            worker.result.seconds += seconds[1:] if len(seconds) > 1 else seconds
+
+
+def fastest(workers: Sequence[Worker], guess: Mapping[str, float]) -> Worker:
+    """The worker with the shortest epoch so far; the others are closed."""
+    best = min(workers, key=lambda worker: guess[worker.system])
+    for worker in workers:
+        if worker is not best:
+            worker.close()
+    return best
+
+
+def _first_line(command: Sequence[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, cwd=RESULTS)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.splitlines()[0] if done.stdout else ""
+
+
+def machine_stamp() -> dict[str, str]:
+    """What a number means nothing without: processor, cores, memory, versions, commit, load, time."""
+    processor = platform.processor()
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            processor = line.split(":", 1)[1].strip()
+            break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "processor": processor,
+        "cores": str(os.cpu_count()),
+        "memory_gib": f"{memory / 2**30:.1f}",
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "commit": _first_line(["git", "rev-parse", "--short", "HEAD"]),
+        "load": f"{os.getloadavg()[0]:.2f}",
+    }
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    """Appends ``rows`` to ``path``; a new file, or one with other columns, starts with a header."""
+    if not rows:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    columns = list(rows[0])
+    fresh = not path.exists() or path.read_text(encoding="utf-8").split("\n", 1)[0] != ",".join(columns)
+    with path.open("w" if fresh else "a", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        if fresh:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def show(title: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:
+    """Prints some columns of ``rows`` as aligned text."""
+    cells = [[str(column) for column in columns], *([str(row[column]) for column in columns] for row in rows)]
+    widths = [max(len(line[place]) for line in cells) for place in range(len(columns))]
+    sys.stdout.write(f"\n{title}\n")
+    for line in cells:
+        sys.stdout.write("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) + "\n")
+    sys.stdout.flush()
+
+
+def warmed_up(workers: Sequence[Worker], epochs: int) -> tuple[dict[str, list[float]], dict[str, float]]:
+    """Prepares every worker and runs its first epochs; their losses, and seconds an epoch of the fastest seen."""
+    losses: dict[str, list[float]] = {}
+    guess: dict[str, float] = {}
+    for worker in workers:
+        worker.prepare()
+        losses[worker.system], seconds = worker.run(epochs)
+        guess[worker.system] = min(seconds)
+    return losses, guess
+
+
+def closing(workers: Sequence[Worker], body: Callable[[], None]) -> None:
+    """Runs ``body`` and ends every worker even when it fails."""
+    try:
+        body()
+    finally:
+        for worker in workers:
+            worker.close()

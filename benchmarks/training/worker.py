@@ -1,0 +1,83 @@
+"""The child process of one system: obeys orders from the harness, one JSON line each on standard input and output.
+
+``python worker.py SYSTEM FOLDER`` with SYSTEM a name in :data:`SYSTEMS` and FOLDER a saved case. Runs under the Python
+of that system, so it imports nothing but the standard library before it knows which one.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+# System -> module that builds it and the variant it is asked for. ``build(case, variant)`` returns (epoch, note).
+SYSTEMS = {
+    "graphweft": ("own", ""),
+    "pyg-default": ("peer_pyg", "edges"),
+    "pyg-csr": ("peer_pyg", "csr"),
+    "pyg-csr-sparse": ("peer_pyg", "csr-sparse"),
+    "csr": ("peer_torch", "csr"),
+    "csr-sparse": ("peer_torch", "csr-sparse"),
+    "dgl": ("peer_dgl", "dense"),
+    "dgl-sparse": ("peer_dgl", "sparse"),
+}
+
+
+def _status(key: str) -> int:
+    """Bytes of one entry of /proc/self/status."""
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
+        if line.startswith(key + ":"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def main() -> int:
+    """Serves until standard input ends."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what frameworks print goes to standard error
+    module, variant = SYSTEMS[sys.argv[1]]
+    epoch, note = None, ""
+    for line in sys.stdin:
+        order = json.loads(line)
+        try:
+            answer = {}
+            if order["order"] == "prepare":
+                builder = importlib.import_module(module)
+                case = importlib.import_module("case").Case.load(sys.argv[2])
+                gc.collect()
+                Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts here
+                start, began = _status("VmRSS"), time.perf_counter()
+                epoch, note = builder.build(case, variant)
+                answer = {
+                    "seconds": time.perf_counter() - began,
+                    "start_bytes": start,
+                    "input_bytes": _status("VmRSS") - start,
+                }
+            elif order["order"] == "run":
+                losses, seconds = [], []
+                gc.disable()
+                for _ in range(order["epochs"]):
+                    began = time.perf_counter()
+                    losses.append(epoch())
+                    seconds.append(time.perf_counter() - began)
+                gc.enable()
+                answer = {"losses": losses, "seconds": seconds}
+            elif order["order"] == "finish":
+                answer = {"peak_bytes": _status("VmHWM"), "note": note() if callable(note) else note}
+        except Exception:
+            traceback.print_exc()
+            answer = {"error": traceback.format_exc().splitlines()[-1]}
+        out.write(json.dumps(answer) + "\n")
+        out.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
