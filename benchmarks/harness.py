@@ -10,11 +10,8 @@ not count. Memory is the worker's own: its peak resident set above what it held 
 
 from __future__ import annotations
 
-import csv
-import datetime
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,11 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from graphweft.bench import BenchError, machine_stamp, refcheck, write_csv
+
+__all__ = ["BenchError", "refcheck", "write_csv"]  # with what is defined here
 RESULTS = Path(__file__).parent / "results"
-
-
-class BenchmarkError(RuntimeError):
-    """A system failed, or computed something else than the reference."""
 
 
 @dataclass
@@ -106,18 +102,18 @@ class Worker:
     def _ask(self, order: str, **details: Any) -> dict[str, Any]:
         stdin, stdout = self._child.stdin, self._child.stdout
         if stdin is None or stdout is None:
-            raise BenchmarkError(f"{self.system}: worker has no pipes")
+            raise BenchError(f"{self.system}: worker has no pipes")
         try:
             stdin.write(json.dumps({"order": order, **details}) + "\n")
             stdin.flush()
         except BrokenPipeError:
-            raise BenchmarkError(f"{self.system}: worker ended before {order!r}") from None
+            raise BenchError(f"{self.system}: worker ended before {order!r}") from None
         line = stdout.readline()
         if not line:
-            raise BenchmarkError(f"{self.system}: worker ended in {order!r} with status {self._child.wait()}")
+            raise BenchError(f"{self.system}: worker ended in {order!r} with status {self._child.wait()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise BenchmarkError(f"{self.system}: {answer['error']}")
+            raise BenchError(f"{self.system}: {answer['error']}")
         return answer
 
 
@@ -128,18 +124,6 @@ def environment(threads: int, pin: bool = True) -> dict[str, str]:
     if pin:
         settings |= {"OMP_PROC_BIND": "true", "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in chosen)}
     return os.environ | settings
-
-
-def refcheck(losses: Mapping[str, Sequence[float]], reference: str, tolerance: float = 1e-3) -> None:
-    """Every system's losses equal those of ``reference`` within ``tolerance``, relative.
-
-    Raises: BenchmarkError naming the system, the epoch and both losses.
-    """
-    wanted = losses[reference]
-    for system, got in losses.items():
-        for epoch, (a, b) in enumerate(zip(got, wanted, strict=True)):
-            if not abs(a - b) <= tolerance * max(abs(b), 1e-12):
-                raise BenchmarkError(f"{system}: loss {a:.6g} in epoch {epoch}, {reference} has {b:.6g}")
 
 
 def interleave(workers: Sequence[Worker], rounds: int, turn_seconds: float, guess: Mapping[str, float]) -> None:
@@ -165,46 +149,11 @@ def fastest(workers: Sequence[Worker], guess: Mapping[str, float]) -> Worker:
     return best
 
 
-def _first_line(command: Sequence[str]) -> str:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True, cwd=RESULTS)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return done.stdout.splitlines()[0] if done.stdout else ""
-
-
-def machine_stamp() -> dict[str, str]:
-    """What a number means nothing without: processor, cores, memory, versions, commit, load, time."""
-    processor = platform.processor()
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            processor = line.split(":", 1)[1].strip()
-            break
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {
-        "time": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "processor": processor,
-        "cores": str(os.cpu_count()),
-        "memory_gib": f"{memory / 2**30:.1f}",
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "commit": _first_line(["git", "rev-parse", "--short", "HEAD"]),
-        "load": f"{os.getloadavg()[0]:.2f}",
-    }
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
-    """Appends ``rows`` to ``path``; a new file, or one with other columns, starts with a header."""
-    if not rows:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    columns = list(rows[0])
-    fresh = not path.exists() or path.read_text(encoding="utf-8").split("\n", 1)[0] != ",".join(columns)
-    with path.open("w" if fresh else "a", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        if fresh:
-            writer.writeheader()
-        writer.writerows(rows)
+def stamp(threads: int) -> dict[str, str]:
+    """The machine's stamp, with the threads of the workers and the commit that was measured."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=RESULTS)
+    return {**machine_stamp(), "threads": str(threads), "commit": done.stdout.strip()}
 
 
 def show(title: str, rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> None:

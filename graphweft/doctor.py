@@ -26,6 +26,7 @@ from rich.text import Text
 
 from graphweft._config import current
 from graphweft._native import LEVEL, LEVELS
+from graphweft.runtime import calibrate
 
 _FLAGS = ("avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16")
 _OPTIONAL = {
@@ -201,13 +202,12 @@ def _caches() -> list[Finding]:
                 "" if writable else f"set {variable} to a folder that can be written",
             )
         )
-    return [*findings, _calibration(settings.cache_path)]
+    return [*findings, _calibration()]
 
 
-def _calibration(cache: Path) -> Finding:
-    found = sorted(path.name for path in cache.glob("*.json")) if cache.is_dir() else []
-    if found:
-        return Finding("calibration", ", ".join(found))
+def _calibration() -> Finding:
+    if calibrate.is_calibrated():
+        return Finding("calibration", f"{calibrate.cache_file().name}: sparse from {calibrate.threshold():.2f} zeros")
     return Finding("calibration", "none yet: made during the first training run")
 
 

@@ -1,0 +1,44 @@
+"""GraphWeft's GCN as the trainer runs it: one full-batch step on the features' faster layout."""
+
+from __future__ import annotations
+
+import torch
+
+from graphweft._memory import POOL
+from graphweft.data.dataset import Dataset
+from graphweft.graph.graph import Graph
+from graphweft.nn.gcn import GCN
+from graphweft.runtime import calibrate
+from graphweft.runtime.features import choose_features
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.full_batch import FullBatch
+from graphweft.train.optimizer import make_optimizer
+
+
+def _features(case):
+    """In the form the dataset holds them."""
+    if case.meta.own_form == "dense":
+        return torch.from_numpy(case.array("x"))
+    parts = (torch.from_numpy(case.array(name)) for name in ("x_indptr", "x_indices", "x_values"))
+    return SparseFeatures(*parts, (case.meta.num_nodes, case.meta.num_features))
+
+
+def build(case, variant):
+    """The only variant there is."""
+    graph = Graph.from_csc(torch.from_numpy(case.array("indptr")), torch.from_numpy(case.array("indices")))
+    choice = choose_features(_features(case), calibrate.threshold())
+    train = torch.from_numpy(case.array("train_idx"))
+    labels = torch.from_numpy(case.array("y"))
+    none = train[:0]
+    ds = Dataset(case.meta.name, graph, choice.features, labels, train, none, none, case.meta.num_classes)
+    model = GCN(case.meta.num_features, case.meta.hidden, case.meta.num_classes, num_layers=case.meta.layers)
+    with torch.no_grad():
+        for layer, (weight, bias) in zip(model.layers, case.weights(), strict=True):
+            layer.weight.copy_(torch.from_numpy(weight))
+            layer.bias.copy_(torch.from_numpy(bias))
+    batch = FullBatch(model, ds, make_optimizer(model, "adam", case.meta.lr, 0.0, "all"))
+
+    def note():
+        return f"{choice.path} features, pool maps {POOL.stats().maps}"
+
+    return lambda: float(batch.step()), note
