@@ -4,8 +4,8 @@ Comes in: systems by name, each a command that starts a worker (``training/worke
 :class:`Result` per system, a table, CSV rows with the machine's stamp. Called by the scripts of ``benchmarks/*/``.
 
 Before anything is timed every system has shown that it computes the same losses (:func:`refcheck`). Turns are short and
-rotate, so that a change of the machine's mood hits all systems alike. The first epoch of a turn warms the caches and does
-not count. Memory is the worker's own: its peak resident set above what it held before it read its input.
+rotate, so that a change of the machine's mood hits all systems alike. The first epoch of a turn warms the caches and
+does not count. Memory is the worker's own: its peak resident set above what it held before it read its input.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Result:
 
 
 class Worker:
-    """A long-lived child process that runs epochs of one system when told to; one JSON line per order and per answer."""
+    """A long-lived child process that runs epochs of one system when told to; a JSON line per order and per answer."""
 
     def __init__(self, system: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self.system = system

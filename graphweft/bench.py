@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import metadata, util
 from pathlib import Path
 
@@ -267,7 +267,7 @@ def _ours(ds: Dataset, model: GCN, lr: float) -> tuple[Epoch, str]:
     """One step of the trainer on the features' faster layout."""
     choice = choose_features(ds.x, calibrate.threshold())
     optimizer = make_optimizer(model, "adam", lr, 0.0, "all")
-    batch = FullBatch(model, ds.with_features(choice.features), optimizer)
+    batch = FullBatch(model, replace(ds, x=choice.features), optimizer)
     return lambda: float(batch.step()), choice.path
 
 

@@ -1,11 +1,13 @@
 """One training task as files that every system reads in the form it likes: an edge list, compressed in-edges, features.
 
-Comes in: a GraphWeft dataset, or a folder. Goes out: a folder of ``.npy`` files, or a :class:`Case`. Reading needs NumPy
-only, so that peers with another Python environment can do it, and makes no copies that would count as a system's memory.
+Comes in: a GraphWeft dataset, or a folder. Goes out: a folder of ``.npy`` files, or a :class:`Case`. Reading needs
+NumPy only, so that peers with another Python environment can do it, and makes no copies that would count as a system's
+memory.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -85,7 +87,7 @@ def save(folder: Path, ds: Any, *, hidden: int, layers: int, lr: float, seed: in
     np.save(folder / "train_idx.npy", labelled.numpy())
     rng = np.random.default_rng(seed)
     widths = [meta.num_features, *[hidden] * (layers - 1), meta.num_classes]
-    for layer, (rows, columns) in enumerate(zip(widths, widths[1:], strict=False)):
+    for layer, (rows, columns) in enumerate(itertools.pairwise(widths)):
         bound = (6.0 / (rows + columns)) ** 0.5  # Glorot
         np.save(folder / f"weight{layer}.npy", rng.uniform(-bound, bound, (rows, columns)).astype(np.float32))
         np.save(folder / f"bias{layer}.npy", np.zeros(columns, dtype=np.float32))

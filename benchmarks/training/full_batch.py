@@ -23,7 +23,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import case as cases
 from harness import (
-    RESULTS, BenchError, Worker, closing, environment, fastest, interleave, refcheck, show, stamp, warmed_up, write_csv,
+    RESULTS,
+    BenchError,
+    Worker,
+    closing,
+    environment,
+    fastest,
+    interleave,
+    refcheck,
+    show,
+    stamp,
+    warmed_up,
+    write_csv,
 )  # fmt: skip
 
 from graphweft.data.synthetic import synthetic

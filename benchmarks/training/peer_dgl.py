@@ -11,8 +11,8 @@ from peer_model import SparseProduct, dense_features, initial_weights, make_epoc
 def _graph(case):
     """The graph with self-loops in DGL, and the normalisation its GraphConv is to use.
 
-    ``both`` divides by the roots of out- and in-degree, which is what the other systems do on symmetric graphs only; on
-    others the roots of in-degrees are multiplied in as node factors and ``norm`` is ``none``.
+    ``both`` divides by the roots of out- and in-degree, which is what the other systems do on symmetric graphs only;
+    on others the roots of in-degrees are multiplied in as node factors and ``norm`` is ``none``.
     """
     n = case.meta.num_nodes
     source, destination = torch.from_numpy(case.array("edge_index"))
@@ -26,7 +26,7 @@ def _graph(case):
 
 
 def build(case, variant):
-    """``dense``: GraphConv does everything; ``sparse``: the first transform is a torch.sparse product, then GraphConv."""
+    """``dense``: GraphConv does it all; ``sparse``: the first transform is a torch.sparse product, then GraphConv."""
     graph, scale = _graph(case)
     sparse = variant == "sparse" or not case.meta.has_dense
     x = sparse_features(case) if sparse else dense_features(case)

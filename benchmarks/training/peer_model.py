@@ -1,4 +1,4 @@
-"""What every peer shares: features as tensors, initial weights, and one epoch of training. Runs on torch 2.2 and later."""
+"""What every peer shares: features as tensors, initial weights, one epoch of training. Runs on torch 2.2 and later."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class SparseProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, matrix, matrix_t, dense):
-        """matrix @ dense."""
+        """Matrix @ dense."""
         ctx.matrix_t = matrix_t
         return matrix @ dense
 

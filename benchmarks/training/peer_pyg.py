@@ -10,7 +10,7 @@ from torch_geometric.nn import GCNConv
 
 
 def build(case, variant):
-    """``edges``: edge list, cached normalisation, dense features where they fit; ``csr`` and ``csr-sparse``: CSR tensor."""
+    """``edges``: edge list, cached normalisation, dense features where they fit; ``csr``, ``csr-sparse``: CSR."""
     listed = variant == "edges"
     sparse = variant.endswith("sparse") or not case.meta.has_dense
     adjacency = torch.from_numpy(case.array("edge_index")) if listed else normalized_adjacency(case)

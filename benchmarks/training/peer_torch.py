@@ -7,7 +7,7 @@ from peer_model import SparseProduct, dense_features, initial_weights, make_epoc
 
 
 def normalized_adjacency(case):
-    """D^-1/2 (A + I) D^-1/2 as a CSR tensor, rows = destinations; degrees count in-edges. The graph has no self-loops."""
+    """D^-1/2 (A + I) D^-1/2 as a CSR tensor, rows = destinations; one loop at every node, degrees count in-edges."""
     n = case.meta.num_nodes
     source, destination = torch.from_numpy(case.array("edge_index"))
     loops = source == destination
