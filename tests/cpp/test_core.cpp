@@ -7,14 +7,10 @@
 #include <vector>
 
 #include "check.h"
+#include "entry_points.h"
 #include "graphweft/abi.h"
 #include "graphweft/parallel.h"
 #include "graphweft/rng.h"
-
-extern "C" {
-int gw_pages_map(int64_t bytes, void** out);
-int gw_pages_unmap(void* pages, int64_t bytes);
-}
 
 namespace {
 constexpr int64_t page = int64_t{1} << 21;

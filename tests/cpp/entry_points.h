@@ -1,0 +1,41 @@
+// The core's entry points as the tests call them; csrc/core/*.cpp document them.
+#pragma once
+
+#include <cstdint>
+
+#include "graphweft/abi.h"
+#include "graphweft/optim.h"
+
+extern "C" {
+int gw_pages_map(int64_t bytes, void** out);
+int gw_pages_unmap(void* pages, int64_t bytes);
+
+int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t bound, const char* what);
+int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,
+                  int64_t num_cols, int32_t wide_out, int64_t* indptr, void* indices, void* edge_ids);
+int gw_csr_transpose(const gw_adjacency* a, int32_t payload_bytes, const void* payload_in, int64_t* indptr,
+                     void* indices, void* payload);
+int gw_csr_check(const gw_adjacency* a);
+int gw_csr_has_loops(const gw_adjacency* a, int32_t* out);
+int gw_csr_is_symmetric(const gw_adjacency* a, int32_t* out);
+int gw_csr_count_columns(const gw_adjacency* a, int64_t* counts);
+int gw_csr_to_coo(const gw_adjacency* a, int64_t* rows, int64_t* cols);
+
+int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
+                   int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy);
+int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g, int64_t ldg,
+                   const float* row_scale, float* dw, int64_t lddw, float* col_sum);
+int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
+                      int64_t ldy);
+int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
+int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
+                   float* y, int64_t ldy);
+
+int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows, int64_t num_rows,
+                         const int64_t* labels, double scale, float* grad, int64_t ld_grad, double* loss_sum,
+                         int64_t* correct);
+int gw_argmax_rows_f32(int64_t n, int64_t c, const float* x, int64_t ld, int64_t* out);
+
+int gw_adam_f32(const gw_adam_tensor_f32* table, int64_t count);
+int gw_sgd_f32(const gw_sgd_tensor_f32* table, int64_t count);
+}
