@@ -78,21 +78,21 @@ def _run(name: str, configuration: Configuration, build: Path) -> bool:
 
 
 def main() -> int:
-    """Runs the configurations named, or all."""
+    """Runs the configurations named, or all; stops at the first that fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--build", type=Path, help="keep the build trees here")
     parser.add_argument("configurations", nargs="*", choices=[[], *CONFIGURATIONS], default=[])
     arguments = parser.parse_args()
     flags = _cpu_flags()
-    passed = True
     with tempfile.TemporaryDirectory(prefix="graphweft-cpp-") as scratch:
         for name in arguments.configurations or CONFIGURATIONS:
             configuration = CONFIGURATIONS[name]
             if not flags.issuperset(configuration.flags):
                 print(f"{name}: not run, this CPU lacks {', '.join(sorted(set(configuration.flags) - flags))}")
                 continue
-            passed &= _run(name, configuration, arguments.build or Path(scratch))
-    return 0 if passed else 1
+            if not _run(name, configuration, arguments.build or Path(scratch)):
+                return 1
+    return 0
 
 
 if __name__ == "__main__":

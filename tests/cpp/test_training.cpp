@@ -63,8 +63,8 @@ TEST(argmax_takes_the_first_of_equals) {
 
 TEST(adam_follows_the_paper) {
   for (const int64_t n : {0, 1, 19, 100003}) {
-    std::vector<float> p = data::floats(n, 1), m(size_t(n)), v(size_t(n));
-    std::vector<double> q(p.begin(), p.end()), qm(size_t(n)), qv(size_t(n));
+    std::vector<float> p = data::floats(n, 1), m(size_t(n), 0.0f), v(size_t(n), 0.0f);
+    std::vector<double> q(p.begin(), p.end()), qm(size_t(n), 0.0), qv(size_t(n), 0.0);
     float step = 0;
     for (int t = 1; t <= 3; ++t) {
       const std::vector<float> g = data::floats(n, uint64_t(t) + 10);
@@ -85,8 +85,8 @@ TEST(adam_follows_the_paper) {
 
 TEST(sgd_with_momentum) {
   const int64_t n = 70001;
-  std::vector<float> p = data::floats(n, 1), buffer(static_cast<size_t>(n), NAN);
-  std::vector<double> q(p.begin(), p.end()), want(static_cast<size_t>(n));
+  std::vector<float> p = data::floats(n, 1), buffer(size_t(n), NAN);
+  std::vector<double> q(p.begin(), p.end()), want(size_t(n), 0.0);
   for (int t = 0; t < 3; ++t) {
     const std::vector<float> g = data::floats(n, uint64_t(t) + 10);
     const gw_sgd_tensor_f32 tensor = {n, p.data(), g.data(), buffer.data(), 0.1, 0.9, 0.0, 0.0, 0, 0, t == 0};
