@@ -205,7 +205,7 @@ void compress(const Entries& entries, int64_t num_edges, int64_t num_rows, const
     const int64_t row_begin = bucket << plan.shift;
     const int64_t row_end = std::min(num_rows, row_begin + mask + 1);
     detail::sort_bucket<I, Payload>(row_begin, row_end, starts[size_t(bucket)], starts[size_t(bucket) + 1],
-                                    local.data(), indptr, indices, payload, memory[size_t(omp_get_thread_num())]);
+                                    local.data(), indptr, indices, payload, memory[size_t(thread_id())]);
   });
   indptr[num_rows] = num_edges;
 }

@@ -26,6 +26,13 @@ namespace gw {
 
 inline int num_threads() { return 4; }
 
+// Number of the thread that runs a body, in [0, num_threads()): for scratch memory, never for results.
+inline int& thread_id_slot() {
+  thread_local int id = 0;
+  return id;
+}
+inline int thread_id() { return thread_id_slot(); }
+
 template <class Body>
 void parallel_chunks(int64_t num_chunks, Body&& body) {
   std::atomic<int64_t> next{0};
@@ -42,7 +49,11 @@ void parallel_chunks(int64_t num_chunks, Body&& body) {
     }
   };
   std::vector<std::thread> team;
-  for (int i = 1; i < num_threads() && i < num_chunks; ++i) team.emplace_back(work);
+  for (int i = 1; i < num_threads() && i < num_chunks; ++i)
+    team.emplace_back([&work, i] {
+      thread_id_slot() = i;
+      work();
+    });
   work();
   for (std::thread& member : team) member.join();
   if (failure) std::rethrow_exception(failure);
@@ -51,6 +62,9 @@ void parallel_chunks(int64_t num_chunks, Body&& body) {
 #else
 
 inline int num_threads() { return omp_get_max_threads(); }
+
+// Number of the thread that runs a body, in [0, num_threads()): for scratch memory, never for results.
+inline int thread_id() { return omp_get_thread_num(); }
 
 // Calls body(chunk) for every chunk in [0, num_chunks), dynamically scheduled. The first exception is rethrown.
 template <class Body>
