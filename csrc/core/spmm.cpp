@@ -3,9 +3,11 @@
 
 namespace {
 
-// Rows of x stay in a core's own cache below this many bytes; prefetching them would only cost instructions.
+// Rows that are read at random stay in a core's own cache below this many bytes; prefetching would only cost
+// instructions.
 constexpr int64_t resident_bytes = 512 << 10;
-constexpr int prefetch_distance = 8;
+// What is in flight ahead of the sum.
+constexpr int64_t prefetch_bytes = 24 << 10;
 
 void check_adjacency(const gw_adjacency* adj, int64_t width) {
   gw::require(adj && adj->num_rows >= 0 && adj->num_cols >= 0 && adj->num_edges >= 0 && width >= 0,
@@ -17,7 +19,8 @@ void check_adjacency(const gw_adjacency* adj, int64_t width) {
 template <class E>
 int run(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64_t width,
         const typename E::real* weight, const typename E::real* src_scale, double self_coef, int32_t mean,
-        const gw_epilogue_f32* stages, int32_t prefetch, typename E::stored* y, int64_t ldy) {
+        const gw_epilogue_f32* stages, int32_t prefetch, typename E::stored* panel, typename E::stored* y,
+        int64_t ldy) {
   return gw::guarded([&] {
     check_adjacency(adj, width);
     gw::require(self_coef == 0 || adj->num_rows <= adj->num_cols, "spmm: a self term needs a square adjacency");
@@ -27,10 +30,14 @@ int run(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64
       return;
     }
     gw::checked_mul(adj->num_rows, ldy);
-    const int64_t bytes = gw::checked_mul(gw::checked_mul(adj->num_cols, ldx), int64_t(sizeof(*x)));
-    const int distance = prefetch >= 0 ? prefetch : bytes > resident_bytes ? prefetch_distance : 0;
+    gw::checked_mul(gw::checked_mul(adj->num_cols, ldx), int64_t(sizeof(*x)));
+    const int64_t tile_bytes = std::min<int64_t>(panel ? 128 : 512, width * int64_t(sizeof(*x)));
+    const bool resident = adj->num_cols * (panel ? 128 : width * int64_t(sizeof(*x))) <= resident_bytes;
+    const int ahead = resident ? 0 : int(std::clamp<int64_t>(prefetch_bytes / tile_bytes, 16, 256));
     gw::spmm<E>(*adj,
-                {x, ldx, weight, src_scale, typename E::real(self_coef), mean != 0, stages, distance, y, ldy}, width);
+                {x, ldx, weight, src_scale, typename E::real(self_coef), mean != 0, stages,
+                 prefetch >= 0 ? prefetch : ahead, panel, y, ldy},
+                width);
   });
 }
 
@@ -40,22 +47,24 @@ extern "C" {
 
 // y[i] = epilogue(reduce_{j in row i} weight[e] * src_scale[j] * x[j] + self_coef * src_scale[i] * x[i]); `mean`: the
 // neighbours' sum is divided by the row's number of edges. `prefetch`: distance in edges, 0 none, negative chosen here.
+// `panel`: room for num_cols rows of 128 bytes (worth it when x is wide, large and each row is read many times), or
+// null.
 GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                        const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages,
-                       int32_t prefetch, float* y, int64_t ldy) {
-  return run<gw::f32>(adj, x, ldx, width, weight, src_scale, self_coef, mean, stages, prefetch, y, ldy);
+                       int32_t prefetch, float* panel, float* y, int64_t ldy) {
+  return run<gw::f32>(adj, x, ldx, width, weight, src_scale, self_coef, mean, stages, prefetch, panel, y, ldy);
 }
 
 GW_API int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
-                       const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* y,
-                       int64_t ldy) {
-  return run<gw::f64>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, y, ldy);
+                       const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel,
+                       double* y, int64_t ldy) {
+  return run<gw::f64>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel, y, ldy);
 }
 
 // bfloat16 rows; weights, scales and sums are float32.
 GW_API int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,
-                        const float* src_scale, double self_coef, int32_t mean, int32_t prefetch, uint16_t* y,
-                        int64_t ldy) {
-  return run<gw::bf16>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, y, ldy);
+                        const float* src_scale, double self_coef, int32_t mean, int32_t prefetch, uint16_t* panel,
+                        uint16_t* y, int64_t ldy) {
+  return run<gw::bf16>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel, y, ldy);
 }
 }

@@ -1,8 +1,8 @@
 """Launchers of the sparse kernels: torch tensors in, torch tensors out, over an :class:`Adjacency`.
 
-Comes in: an adjacency (rows are destinations), row-major matrices on the CPU. Goes out: new matrices, or ``out``. Called
-by compiled programs and by sparse features. Shapes are compared in one expression; what is wrong is found out only after
-that failed. Ids are not looked at: an Adjacency has checked its own.
+Comes in: an adjacency (rows are destinations), row-major matrices on the CPU. Goes out: new matrices, or ``out``.
+Called by compiled programs and by sparse features. Shapes are compared in one expression; what is wrong is found out
+only after that failed. Ids are not looked at: an Adjacency has checked its own.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from graphweft.runtime.epilogue import Epilogue
 _I32, _I64, _P, _F64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 _ADJ, _EPILOGUE = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(_native.Epilogue)
 
-_spmm_f32 = declare("gw_spmm_f32", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _EPILOGUE, _I32, _P, _I64)
+_spmm_f32 = declare("gw_spmm_f32", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _EPILOGUE, _I32, _P, _P, _I64)
 _spmm = {
-    torch.float64: declare("gw_spmm_f64", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _I64),
-    torch.bfloat16: declare("gw_spmm_bf16", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _I64),
+    torch.float64: declare("gw_spmm_f64", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
+    torch.bfloat16: declare("gw_spmm_bf16", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
 }
 _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 _MEAN = {"sum": 0, "mean": 1}
+
+_PANEL_ROW = 128  # bytes of a row that one pass over the edges reads when x is copied panel by panel
+_PANEL_ABOVE = 4 << 20  # bytes of x: what is smaller stays in cache as it is
+_PANEL_REUSE = 6  # edges per row of x: what is read less often is not worth a copy
 
 
 class Adjacency(Protocol):
@@ -59,14 +63,14 @@ def spmm(
 ) -> torch.Tensor:
     """``y[i] = epilogue(reduce_{e = (j -> i)} weight[e] * src_scale[j] * x[j] + self_coef * src_scale[i] * x[i])``.
 
-    Equal to ``epilogue(A @ x)`` with ``A[i, j] = sum of weight[e] * src_scale[j]`` over the edges j -> i; "mean" divides
-    the neighbours' sum by the row's number of edges. A row without edges gives 0 before self term and epilogue.
+    Equal to ``epilogue(A @ x)`` with ``A[i, j]`` the sum of ``weight[e] * src_scale[j]`` over the edges j -> i; "mean"
+    divides the neighbours' sum by the row's number of edges. A row without edges gives 0 before self term and epilogue.
+    Rows of x and out may be strided. bfloat16 is summed in float32. ``prefetch``: how many edges ahead rows of x are
+    fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result.
 
     Shape: x (num_cols, f) float32, float64 or bfloat16 -> (num_rows, f). weight (num_edges,) by edge id, src_scale
-        (num_cols,): of x's dtype, float32 for bfloat16. Rows of x and out may be strided; sums of bfloat16 are float32.
+    (num_cols,): of x's dtype, float32 for bfloat16.
 
-    Args:
-        prefetch: How many edges ahead rows of x are fetched; 0 never, -1 as the size of x asks for.
     Raises: ShapeError, DtypeError.
     """
     width = x.size(-1)
@@ -93,13 +97,25 @@ def spmm(
         epilogue.check("spmm", adj.num_rows, width)
     weights = None if weight is None else weight.data_ptr()
     scales = None if src_scale is None else src_scale.data_ptr()
-    source, target = (x.data_ptr(), x.stride(0), width), (prefetch, out.data_ptr(), out.stride(0))
+    panel = _panel(adj, width, x.dtype)
+    source = (x.data_ptr(), x.stride(0), width)
+    target = (prefetch, None if panel is None else panel.data_ptr(), out.data_ptr(), out.stride(0))
     if x.dtype == torch.float32:
         stages = None if epilogue is None else epilogue.native()
         _spmm_f32(adj.native, *source, weights, scales, self_coef, mean, stages, *target)
         return out
     _spmm[x.dtype](adj.native, *source, weights, scales, self_coef, mean, *target)
     return out if epilogue is None else epilogue.apply_(out)
+
+
+def _panel(adj: Adjacency, width: int, dtype: torch.dtype) -> torch.Tensor | None:
+    """Room for a copy of two cache lines of each row of x, for a product that gains from reading those instead."""
+    size = dtype.itemsize
+    if width * size <= _PANEL_ROW or adj.num_cols * width * size <= _PANEL_ABOVE:
+        return None
+    if adj.num_edges < _PANEL_REUSE * adj.num_cols:
+        return None
+    return empty((adj.num_cols, _PANEL_ROW // size), dtype)
 
 
 def _spmm_failure(

@@ -1,6 +1,6 @@
-// Equal shares of a compressed adjacency: pieces of about the same number of edges and rows, found by binary search over
-// indptr. Rows too long for one piece are cut, and the partial results of a cut row are combined in piece order. Pieces
-// depend on the graph and on the width only, never on the number of threads.
+// Equal shares of a compressed adjacency: pieces of about the same number of edges and rows, found by binary search
+// over indptr. Rows too long for one piece are cut, and the partial results of a cut row are combined in piece order.
+// Pieces depend on the graph and on the width only, never on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -30,8 +30,9 @@ class balanced_pieces {
   balanced_pieces(const gw_adjacency& adj, int64_t width) : indptr_(adj.indptr), rows_(adj.num_rows) {
     const int64_t work = adj.num_edges + adj.num_rows;
     const int64_t cells = checked_mul(work, std::max<int64_t>(width, 16));
-    const int64_t wanted = std::max(std::min<int64_t>(cells >> 16, 512), work >> 17);
-    const int64_t count = std::max<int64_t>(1, wanted);
+    // Small graphs: some 10 microseconds a piece. Large ones: few enough that starting a piece costs nothing.
+    const int64_t wanted = std::min(cells >> 15, std::max<int64_t>(64, std::min<int64_t>(cells >> 18, 256)));
+    const int64_t count = std::max<int64_t>(1, std::max(wanted, work >> 17));
     cut_above_ = std::max<int64_t>(32, work / count / 4);
     std::vector<place> bounds(size_t(count) + 1);
     parallel_ranges(count + 1, 64, [&](int64_t begin, int64_t end) {

@@ -12,7 +12,7 @@ namespace gw {
 // Applies the stages to columns [col, col + V vectors) of row `row`. `col_sum` is the partial-sum row of the caller's
 // chunk (column 0), or null. Nothing beyond the row's `tail` lanes is read or written.
 template <int V, bool Full>
-__attribute__((always_inline)) inline void apply_epilogue(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, float* col_sum,
+GW_INLINE void apply_epilogue(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, float* col_sum,
                            f32::vec (&t)[V]) {
   using io = tile_io<f32, V, Full>;
   f32::vec other[V];

@@ -5,7 +5,8 @@
 //   static constexpr int max_vectors;            widest tile it wants, in vectors
 //   struct scratch;                              per-piece state, made by open(piece)
 //   template <int V, bool Full> struct tile;     registers of one row and tile: tile(op, scratch, col, tail), with
-//     void clear();                              before the first edge
+//     void start(edge);                          before the first edge of a piece
+//     void clear();                              before the first edge of a row
 //     void gather(row, begin, end);              edges [begin, end) of the row, in order
 //     void save(slot), merge(slot);              partial result of a cut row
 //     void finish(row);                          scale, epilogue, store
@@ -23,6 +24,7 @@ template <class Op, int V, bool Full>
 void reduce_piece(const Op& op, typename Op::scratch& scratch, const int64_t* indptr, const piece& p, int64_t col,
                   int tail) {
   typename Op::template tile<V, Full> t(op, scratch, col, tail);
+  t.start(p.edge_begin);
   if (p.head_slot >= 0) {
     t.clear();
     t.gather(p.row_begin - 1, p.edge_begin, indptr[p.row_begin]);
@@ -48,13 +50,12 @@ void merge_cut_row(const Op& op, typename Op::scratch& scratch, const cut_row& c
   t.finish(cut.row);
 }
 
-// Calls visit(V, Full, col, tail) as integral constants for each tile of a row of `width` columns.
+// Calls visit(V, Full, col, tail), the first two as integral constants, for each tile of the columns [col, end).
 template <int MaxVectors, int Lanes, class Visit>
-void for_each_tile(int64_t width, Visit&& visit) {
-  int64_t col = 0;
-  for (; col + MaxVectors * Lanes <= width; col += MaxVectors * Lanes)
+void for_each_tile(int64_t col, int64_t end, Visit&& visit) {
+  for (; col + MaxVectors * Lanes <= end; col += MaxVectors * Lanes)
     visit(std::integral_constant<int, MaxVectors>{}, std::true_type{}, col, Lanes);
-  const int rest = int(width - col);
+  const int rest = int(end - col);
   if (rest == 0) return;
   const int vectors = (rest + Lanes - 1) / Lanes;
   const int tail = rest - (vectors - 1) * Lanes;
@@ -78,21 +79,22 @@ void for_each_tile(int64_t width, Visit&& visit) {
   }
 }
 
+// Reduces the columns [begin, end).
 template <class Op>
-void reduce_rows(Op& op, const gw_adjacency& adj, int64_t width, const balanced_pieces& shares) {
+void reduce_rows(Op& op, const gw_adjacency& adj, int64_t begin, int64_t end, const balanced_pieces& shares) {
   const auto& pieces = shares.pieces();
   constexpr int lanes = Op::element::lanes;
   parallel_chunks(int64_t(pieces.size()), [&](int64_t k) {
     const piece& p = pieces[size_t(k)];
     typename Op::scratch scratch = op.open(k, p);
-    for_each_tile<Op::max_vectors, lanes>(width, [&](auto v, auto full, int64_t col, int tail) {
+    for_each_tile<Op::max_vectors, lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
       reduce_piece<Op, decltype(v)::value, decltype(full)::value>(op, scratch, adj.indptr, p, col, tail);
     });
   });
   if (shares.cut_rows().empty()) return;
   typename Op::scratch scratch = op.open(int64_t(pieces.size()), piece{0, 0, 0, 0, -1, -1});
   for (const cut_row& cut : shares.cut_rows())
-    for_each_tile<Op::max_vectors, lanes>(width, [&](auto v, auto full, int64_t col, int tail) {
+    for_each_tile<Op::max_vectors, lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
       merge_cut_row<Op, decltype(v)::value, decltype(full)::value>(op, scratch, cut, col, tail);
     });
 }

@@ -9,6 +9,9 @@
 #include <immintrin.h>
 #endif
 
+// For functions whose arrays of vectors must stay in the caller's registers.
+#define GW_INLINE __attribute__((always_inline)) inline
+
 namespace gw {
 
 #if defined(__AVX512F__)

@@ -2,9 +2,11 @@
 //
 //   y[i] = epilogue(reduce_{e = (j -> i)} w[e] * s[j] * x[j] + self * s[i] * x[i]),   reduce = sum or mean
 //
-// The tile of the output row stays in registers while its neighbours stream by; a neighbour some edges ahead, of this
-// row or the next ones, is prefetched. Coefficients that need a look-up (weights by edge id, source scale) are gathered
-// once per piece, so the inner loop has no branch on them.
+// The tile of the output row stays in registers while its neighbours stream by. Rows of x that lie in memory are
+// brought into the second-level cache some hundred edges ahead, of this row or the next ones: only that cache has
+// enough requests in flight to hide the latency. A wide x is first copied, panel by panel of 128 bytes a row, so that
+// the random reads of one pass fall into N * 128 bytes that the shared cache can hold. Coefficients that need a look-up
+// (weights by edge id, source scale) are gathered once per piece, so the inner loop has no branch on them.
 #pragma once
 
 #include <type_traits>
@@ -27,14 +29,25 @@ struct spmm_operands {
   bool mean;
   const gw_epilogue_f32* stages;  // float only, or null
   int prefetch;                   // distance in edges; 0: none
+  stored* panel;                  // room for num_cols rows of panel_width elements, or null: x is read in place
   stored* y;
   int64_t ldy;
 };
 
-// Prefetches the lines of `bytes` bytes at p.
-template <int Bytes>
-inline void prefetch_tile(const void* p) {
-  for (int at = 0; at < Bytes; at += 64) __builtin_prefetch(static_cast<const char*>(p) + at);
+// Columns of a panel: two cache lines of a row.
+template <class E>
+inline constexpr int panel_width = 128 / int(sizeof(typename E::stored));
+
+// Brings the lines of `Bytes` bytes at p into the first-level cache (Near) or the second. Always inline: as a function
+// it has no effect that GCC sees, and calls of it are dropped.
+template <int Bytes, bool Near>
+GW_INLINE void prefetch_tile(const void* p) {
+  for (int at = 0; at < Bytes; at += 64) {
+    if constexpr (Near)
+      __builtin_prefetch(static_cast<const char*>(p) + at, 0, 3);
+    else
+      __builtin_prefetch(static_cast<const char*>(p) + at, 0, 2);
+  }
 }
 
 template <class E, class Index, bool Weighted>
@@ -50,59 +63,89 @@ class spmm_op {
       : adj_(adj),
         o_(operands),
         indices_(static_cast<const Index*>(adj.indices)),
-        prefetch_end_(o_.prefetch > 0 ? adj.num_edges - o_.prefetch : 0),
+        x_(o_.x),
+        ldx_(o_.ldx),
         slot_stride_((width + 15) / 16 * 16),
         slots_(size_t(checked_mul(shares.num_slots(), slot_stride_))),
         sums_(o_.stages && o_.stages->col_sum, int64_t(shares.pieces().size()) + 1, width) {}
+
+  // Copies the columns [begin, end) of x, times the source scale, to the panel and reads them there from now on.
+  void use_panel(int64_t begin, int64_t end) {
+    parallel_ranges(adj_.num_cols, 4096, [&](int64_t row, int64_t last) {
+      for (; row < last; ++row) {
+        const real scale = folds_scale() ? o_.src_scale[row] : real(1);
+        for_each_tile<4, E::lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
+          using io = tile_io<E, decltype(v)::value, decltype(full)::value>;
+          vec t[decltype(v)::value];
+          io::load(o_.x + row * o_.ldx + col, tail, t);
+          if (folds_scale())
+            for (auto& part : t) part *= scale;
+          io::store(o_.panel + row * panel_width<E> + (col - begin), tail, t);
+        });
+      }
+    });
+    x_ = o_.panel - begin;
+    ldx_ = panel_width<E>;
+  }
 
   void finish_sums(float* out) const { sums_.finish(out); }
 
   struct scratch {
     const real* coef;  // coefficient of edge position p is coef[p - first]
     int64_t first;
+    int64_t last_edge;  // of the piece: nothing is prefetched beyond it
     float* col_sum;
   };
 
   scratch open(int64_t k, const piece& p) {
-    if constexpr (!Weighted) return {nullptr, 0, sums_.row(k)};
-    if (!adj_.edge_ids && !o_.src_scale) return {o_.weight, 0, sums_.row(k)};
-    return {stage(p), p.edge_begin, sums_.row(k)};
+    if constexpr (!Weighted) return {nullptr, 0, p.edge_end, sums_.row(k)};
+    if (!adj_.edge_ids && !reads_scale()) return {o_.weight, 0, p.edge_end, sums_.row(k)};
+    return {stage(p), p.edge_begin, p.edge_end, sums_.row(k)};
   }
 
   template <int V, bool Full>
   class tile {
    public:
-    tile(const spmm_op& op, scratch& s, int64_t col, int tail)
-        : op_(op), x_(op.o_.x + col), coef_(s.coef), first_(s.first), col_sum_(s.col_sum), col_(col), tail_(tail) {}
+    tile(const spmm_op& op, const scratch& s, int64_t col, int tail)
+        : op_(op),
+          x_(reinterpret_cast<const char*>(op.x_ + col)),
+          row_bytes_(op.ldx_ * int64_t(sizeof(stored))),
+          indices_(op.indices_),
+          coef_(s.coef),
+          first_(s.first),
+          far_(op.o_.prefetch),
+          near_(std::min<int64_t>(far_, 4)),
+          fetch_end_(far_ > 0 ? s.last_edge - far_ : 0),
+          last_edge_(s.last_edge),
+          plain_(!op.o_.mean && op.o_.self_coef == 0 && !op.o_.stages),
+          y_(op.o_.y + col),
+          ldy_(op.o_.ldy),
+          col_sum_(s.col_sum),
+          col_(col),
+          tail_(tail) {}
 
-    inline void clear() {
-      for (int u = 0; u < chains; ++u)
-        for (int v = 0; v < V; ++v) t_[u][v] = vec{};
+    // Brings the first rows of x of a piece near.
+    void start(int64_t edge) const {
+      for (const int64_t end = std::min(last_edge_, edge + far_); edge < end; ++edge)
+        prefetch_tile<bytes, false>(x_ + int64_t(indices_[edge]) * row_bytes_);
     }
 
-    inline void gather(int64_t, int64_t begin, int64_t end) {
-      const Index* indices = op_.indices_ + begin;
-      const real* coef = Weighted ? coef_ + (begin - first_) : nullptr;
-      const int64_t ldx = op_.o_.ldx;
-      const int ahead = op_.o_.prefetch;
-      const int64_t count = end - begin;
-      const int64_t fetched = std::min(count, op_.prefetch_end_ - begin);
-      int64_t k = 0;
-      for (; k + chains <= fetched; k += chains)
-        for (int u = 0; u < chains; ++u) {
-          prefetch_tile<V * E::lanes * int(sizeof(stored))>(x_ + int64_t(indices[k + u + ahead]) * ldx);
-          add(t_[u], coef, k + u, int64_t(indices[k + u]) * ldx);
-        }
-      for (; k + chains <= count; k += chains)
-        for (int u = 0; u < chains; ++u) add(t_[u], coef, k + u, int64_t(indices[k + u]) * ldx);
-      for (; k < count; ++k) add(t_[0], coef, k, int64_t(indices[k]) * ldx);
-      for (int u = 1; u < chains; ++u)
-        for (int v = 0; v < V; ++v) t_[0][v] += t_[u][v];
+    GW_INLINE void clear() {
+      for (int v = 0; v < V; ++v) t_[v] = vec{};
+    }
+
+    GW_INLINE void gather(int64_t, int64_t begin, int64_t end) {
+      const int64_t fetched = std::min(end, fetch_end_);
+      if (fetched > begin) {
+        add_range<true>(begin, fetched);
+        begin = fetched;
+      }
+      add_range<false>(begin, end);
     }
 
     void save(int64_t slot) const {
       real* at = op_.slot(slot) + col_;
-      for (int v = 0; v < V; ++v) std::memcpy(at + v * E::lanes, &t_[0][v], sizeof(vec));
+      for (int v = 0; v < V; ++v) std::memcpy(at + v * E::lanes, &t_[v], sizeof(vec));
     }
 
     void merge(int64_t slot) {
@@ -110,53 +153,75 @@ class spmm_op {
       for (int v = 0; v < V; ++v) {
         vec part;
         std::memcpy(&part, at + v * E::lanes, sizeof(vec));
-        t_[0][v] += part;
+        t_[v] += part;
       }
     }
 
-    inline void finish(int64_t row) {
+    GW_INLINE void finish(int64_t row) {
+      if (!plain_) transform(row);
+      tile_io<E, V, Full>::store(y_ + row * ldy_, tail_, t_);
+    }
+
+   private:
+    static constexpr int bytes = V * E::lanes * int(sizeof(stored));
+
+    // Adds the edges [begin, end) in order.
+    template <bool Fetch>
+    GW_INLINE void add_range(int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) {
+        if constexpr (Fetch) {
+          prefetch_tile<bytes, false>(x_ + int64_t(indices_[p + far_]) * row_bytes_);
+          prefetch_tile<bytes, true>(x_ + int64_t(indices_[p + near_]) * row_bytes_);
+        }
+        const auto* row = reinterpret_cast<const stored*>(x_ + int64_t(indices_[p]) * row_bytes_);
+        for (int v = 0; v < V; ++v) {
+          const vec x = tile_io<E, V, Full>::load(row, v, tail_);
+          if constexpr (Weighted)
+            t_[v] += coef_[p - first_] * x;
+          else
+            t_[v] += x;
+        }
+      }
+    }
+
+    // Mean, self term and epilogue.
+    GW_INLINE void transform(int64_t row) {
       const spmm_operands<E>& o = op_.o_;
       if (o.mean) {
         const int64_t degree = op_.adj_.indptr[row + 1] - op_.adj_.indptr[row];
         const real count = real(degree > 0 ? degree : 1);
-        for (int v = 0; v < V; ++v) t_[0][v] /= count;
+        for (int v = 0; v < V; ++v) t_[v] /= count;
       }
       if (o.self_coef != 0) {
-        const real coef = o.src_scale ? o.self_coef * o.src_scale[row] : o.self_coef;
-        const stored* own = x_ + row * o.ldx;
-        for (int v = 0; v < V; ++v) t_[0][v] += coef * tile_io<E, V, Full>::load(own, v, tail_);
+        const real coef = op_.reads_scale() ? o.self_coef * o.src_scale[row] : o.self_coef;
+        const auto* own = reinterpret_cast<const stored*>(x_ + row * row_bytes_);
+        for (int v = 0; v < V; ++v) t_[v] += coef * tile_io<E, V, Full>::load(own, v, tail_);
       }
       if constexpr (std::is_same_v<E, f32>) {
-        if (o.stages) apply_epilogue<V, Full>(*o.stages, row, col_, tail_, col_sum_, t_[0]);
-      }
-      tile_io<E, V, Full>::store(o.y + row * o.ldy + col_, tail_, t_[0]);
-    }
-
-   private:
-    // Independent sums per register column, so that short tiles do not wait for one addition after the other.
-    static constexpr int chains = V == 1 ? 4 : V <= 3 ? 2 : 1;
-
-    inline void add(vec (&t)[V], const real* coef, int64_t k, int64_t offset) const {
-      for (int v = 0; v < V; ++v) {
-        const vec x = tile_io<E, V, Full>::load(x_ + offset, v, tail_);
-        if constexpr (Weighted)
-          t[v] += coef[k] * x;
-        else
-          t[v] += x;
+        if (o.stages) apply_epilogue<V, Full>(*o.stages, row, col_, tail_, col_sum_, t_);
       }
     }
 
     const spmm_op& op_;
-    const stored* x_;
+    const char* x_;
+    int64_t row_bytes_;
+    const Index* indices_;
     const real* coef_;
-    int64_t first_;
+    int64_t first_, far_, near_, fetch_end_, last_edge_;
+    bool plain_;
+    stored* y_;
+    int64_t ldy_;
     float* col_sum_;
     int64_t col_;
     int tail_;
-    vec t_[chains][V];
+    vec t_[V];
   };
 
  private:
+  // The panel holds scaled rows, except in bfloat16, where that would round them once more.
+  [[nodiscard]] bool folds_scale() const noexcept { return o_.panel && o_.src_scale && !std::is_same_v<E, bf16>; }
+  [[nodiscard]] bool reads_scale() const noexcept { return o_.src_scale && !folds_scale(); }
+
   // w[edge_ids[p]] * s[indices[p]] for the piece's edges, in a buffer of this thread.
   const real* stage(const piece& p) const {
     thread_local std::vector<real> buffer;
@@ -166,7 +231,7 @@ class spmm_op {
     for (int64_t k = 0; k < count; ++k) {
       const int64_t at = p.edge_begin + k;
       real coef = o_.weight ? o_.weight[ids ? int64_t(ids[at]) : at] : real(1);
-      if (o_.src_scale) coef *= o_.src_scale[indices_[at]];
+      if (reads_scale()) coef *= o_.src_scale[indices_[at]];
       buffer[size_t(k)] = coef;
     }
     return buffer.data();
@@ -177,7 +242,8 @@ class spmm_op {
   const gw_adjacency& adj_;
   const spmm_operands<E> o_;
   const Index* indices_;
-  int64_t prefetch_end_;
+  const stored* x_;  // x or the panel, such that column c of row j is at x_[j * ldx_ + c]
+  int64_t ldx_;
   int64_t slot_stride_;
   std::vector<real> slots_;
   column_sums sums_;
@@ -185,9 +251,14 @@ class spmm_op {
 
 template <class E, class Index, bool Weighted>
 void spmm_rows(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_t width) {
-  const balanced_pieces shares(adj, width);
+  const int64_t panel = operands.panel ? std::min<int64_t>(panel_width<E>, width) : width;
+  const balanced_pieces shares(adj, panel);
   spmm_op<E, Index, Weighted> op(adj, operands, width, shares);
-  reduce_rows(op, adj, width, shares);
+  for (int64_t begin = 0; begin < width; begin += panel) {
+    const int64_t end = std::min(begin + panel, width);
+    if (operands.panel) op.use_panel(begin, end);
+    reduce_rows(op, adj, begin, end, shares);
+  }
   if constexpr (std::is_same_v<E, f32>) {
     if (operands.stages && operands.stages->col_sum) op.finish_sums(operands.stages->col_sum);
   }
@@ -195,7 +266,8 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_
 
 template <class E>
 void spmm(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_t width) {
-  const bool weighted = operands.weight || operands.src_scale;
+  const bool folded = operands.panel && !std::is_same_v<E, bf16>;
+  const bool weighted = operands.weight || (operands.src_scale && !folded);
   if (adj.wide)
     weighted ? spmm_rows<E, int64_t, true>(adj, operands, width) : spmm_rows<E, int64_t, false>(adj, operands, width);
   else
