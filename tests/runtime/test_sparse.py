@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from layouts import Layout
+from adjacencies import Layout
 from zoo import ZOO, power_law_edges, random_edges
 
 from graphweft._errors import DtypeError, ShapeError
