@@ -53,5 +53,9 @@ class CheckpointError(GraphWeftError, ValueError):
     """A checkpoint is damaged or belongs to another run."""
 
 
+class MissingPackageError(GraphWeftError, ImportError):
+    """An optional package is needed and not installed; names it."""
+
+
 class FallbackWarning(UserWarning):
     """Something runs on the reference executor because it could not be compiled."""

@@ -41,6 +41,24 @@ class _Forms:
             self.loose[side] = None
         return form
 
+    def unlabelled(self, side: int, square: bool) -> Adjacency:
+        """As :meth:`full`, but edge ids may be missing; a symmetric structure is its own transpose."""
+        form = self.by[side] or self.loose[side]
+        if form is None:
+            other = self.known()
+            if self.is_symmetric(square):
+                form = Adjacency(other.indptr, other.indices, None, other.num_cols)
+            else:
+                form = other.transpose(edge_ids=False)
+            self.loose[side] = form
+        return form
+
+    def is_symmetric(self, square: bool) -> bool:
+        """Determined once, on whichever form is there."""
+        if self.symmetric is None:
+            self.symmetric = square and self.known().is_symmetric()
+        return self.symmetric
+
     def known(self) -> Adjacency:
         """Whichever form is there."""
         return self.full(0) if self.by[0] is not None else self.full(1)
@@ -220,22 +238,19 @@ class Graph:
         return self._forms.full(1 - self._side)
 
     @property
+    def csc_structure(self) -> Adjacency:
+        """In-edges for sums that need no edge ids: the arrays of ``csr`` if symmetric. Ignore ``edge_ids``."""
+        return self._forms.unlabelled(self._side, self._is_square)
+
+    @property
     def csr_structure(self) -> Adjacency:
         """Out-edges for sums that need no edge ids: the arrays of ``csc`` if symmetric. Ignore ``edge_ids``."""
-        forms, side = self._forms, 1 - self._side
-        loose = forms.by[side] or forms.loose[side]
-        if loose is None:
-            csc = self.csc
-            shared = Adjacency(csc.indptr, csc.indices, None, csc.num_cols)
-            loose = forms.loose[side] = shared if self.is_symmetric else csc.transpose(edge_ids=False)
-        return loose
+        return self._forms.unlabelled(1 - self._side, self._is_square)
 
     @property
     def is_symmetric(self) -> bool:
         """Every edge has its reverse (as often as itself). Determined once, without a second form."""
-        if self._forms.symmetric is None:
-            self._forms.symmetric = self._is_square and self._forms.known().is_symmetric()
-        return self._forms.symmetric
+        return self._forms.is_symmetric(self._is_square)
 
     @property
     def has_self_loops(self) -> bool:

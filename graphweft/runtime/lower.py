@@ -91,7 +91,7 @@ def _spmm(group: Group, slot: Mapping[Value, int]) -> Call:
 
     def call(env: Slots) -> None:
         env[out] = sparse.spmm(
-            env[graph].csc,
+            env[graph].csc_structure if weight is None else env[graph].csc,
             env[x],
             weight=None if weight is None else env[weight],
             src_scale=None if scale is None else env[scale],

@@ -92,6 +92,17 @@ def test_csr_structure_is_the_transpose_and_shares_arrays_when_symmetric(case: C
 
 
 @every_case
+def test_csc_structure_of_a_reversed_graph_needs_no_edge_ids(case: Case) -> None:
+    graph = Graph.from_adjacency(case.graph().csr, bipartite=case.bipartite).reverse()
+    form = graph.csc_structure
+    built = sp.csr_array(
+        (np.ones(form.num_edges), form.indices.numpy(), form.indptr.numpy()), shape=(form.num_rows, form.num_cols)
+    )
+    assert same(built, case.scipy())
+    assert form.edge_ids is None or form is graph.csc
+
+
+@every_case
 def test_reverse_turns_every_edge_and_shares_arrays(case: Case) -> None:
     graph = case.graph()
     turned = graph.reverse()
