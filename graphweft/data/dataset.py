@@ -21,6 +21,7 @@ from graphweft.storage.feature import SparseFeatures, sparsity
 Features = Tensor | SparseFeatures
 Task = Literal["classification", "multilabel", "regression"]
 Part = Literal["train", "val", "test"]
+_ROWS = 16_384
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -177,7 +178,7 @@ class Dataset:
             raise DataError(f"{self.name}: expected node features x, got {held}")
 
     def row_normalized(self) -> Dataset:
-        """The same dataset with each row of the features divided by its sum; rows that sum to 0 stay."""
+        """The same dataset with each row of the features divided by its sum of absolute values; zero rows stay."""
         x = None if self.x is None else _row_normalized(self.x)
         features = {node_type: _row_normalized(value) for node_type, value in self.features.items()}
         return replace(self, x=x, features=features)
@@ -281,6 +282,8 @@ def _row_normalized(x: Features) -> Features:
     if isinstance(x, SparseFeatures):
         return x.row_normalized()
     out = empty(tuple(x.shape), torch.float32)
-    total = x.sum(dim=1, keepdim=True, dtype=torch.float64)
-    torch.mul(x, torch.where(total != 0, 1.0 / total, 1.0).float(), out=out)
+    for begin in range(0, x.shape[0], _ROWS):  # in double precision, as sparse rows are, without a copy of all
+        block = x[begin : begin + _ROWS].double()
+        total = block.abs().sum(dim=1, keepdim=True)
+        out[begin : begin + _ROWS] = block * torch.where(total == 0, 1.0, 1.0 / total)
     return out

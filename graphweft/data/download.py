@@ -14,17 +14,18 @@ import shutil
 import stat
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import filelock
 import requests
+import urllib3
 
 from graphweft._errors import DataError, DownloadError
 from graphweft.data.readers.files import one_line, show
 
 Progress = Callable[[str, int, int | None], None]
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18
 _TRIES = 4
 _LOCK_SECONDS = 3600.0
 _MAX_BYTES = 1 << 40
@@ -114,7 +115,7 @@ def _fetch_locked(job: _Job, pause: float) -> None:
             time.sleep(pause * 2 ** (attempt - 1))
         try:
             _transfer(job)
-        except (_Broken, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
+        except (_Broken, requests.Timeout) as error:
             reason = _reason(error)
             continue
         except requests.ConnectionError as error:
@@ -201,8 +202,9 @@ def _starts_at(response: requests.Response, have: int) -> bool:
 
 
 def _write(job: _Job, response: requests.Response, have: int, total: int | None) -> None:
+    response.raw.enforce_content_length = False  # what came before a cut is kept; the length is compared below
     with job.part.open("ab" if have else "wb") as out:
-        for chunk in response.iter_content(_CHUNK):
+        for chunk in _chunks(response):
             have += len(chunk)
             if have > (_MAX_BYTES if total is None else total):
                 raise job.fail("more bytes than announced")
@@ -213,6 +215,14 @@ def _write(job: _Job, response: requests.Response, have: int, total: int | None)
         os.fsync(out.fileno())
     if total is not None and have != total:
         raise _Broken(f"the connection ended after {have} of {total} bytes")
+
+
+def _chunks(response: requests.Response) -> Iterator[bytes]:
+    """The body as it comes; a lost connection is an end that another try may move."""
+    try:
+        yield from response.raw.stream(_CHUNK, decode_content=False)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise _Broken(f"the connection was lost ({one_line(str(error), 80)})") from error
 
 
 def _sha256(path: Path) -> str:

@@ -98,7 +98,8 @@ def _find(root: Path, name: str, entry: Entry | None) -> Path | None:
 def _holds_something(path: Path) -> bool:
     """A folder that is more than the place where nothing has been put yet."""
     try:
-        return path.is_dir() and any(not entry.name.startswith(".") for entry in os.scandir(path))
+        with os.scandir(path) as entries:
+            return any(not entry.name.startswith(".") for entry in entries)
     except OSError:
         return False
 

@@ -11,6 +11,7 @@ import io
 import pickle
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable
 from random import Random
@@ -234,7 +235,8 @@ def npz_lies(rng: Random, data: bytes) -> bytes:
         members[name] = data
     elif kind == 5:
         method = rng.choice([zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-    with zipfile.ZipFile(out, "w", method) as target:
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", method) as target:
+        warnings.simplefilter("ignore")  # about names given twice
         for member, content in members.items():
             target.writestr(member, content)
         if kind == 6:

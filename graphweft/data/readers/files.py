@@ -29,7 +29,7 @@ def one_line(text: str, limit: int = 300) -> str:
     r"""``text`` without line breaks and control characters, cut to ``limit`` characters.
 
     Example:
-        >>> one_line("a\\nb\\x1b[31m")
+        >>> one_line("a\nb\x1b[31m")
         'a b [31m'
     """
     clean = " ".join("".join(c if c.isprintable() else " " for c in text[: 4 * limit]).split())

@@ -260,9 +260,9 @@ def load_subset(data: bytes) -> Any:
     Raises: DataError for anything else; nothing named in the file is imported or called.
 
     Example:
-        >>> load_subset(pickle.dumps({0: [1, 2]}, protocol=2))
-        {0: [1, 2]}
-        >>> load_subset(b"cos\\nsystem\\n(S'true'\\ntR.")
+        >>> load_subset(b"\x80\x02}K\x00]K\x01as.")
+        {0: [1]}
+        >>> load_subset(b"cos\nsystem\n(S'true'\ntR.")
         Traceback (most recent call last):
         graphweft._errors.DataError: expected a pickle of numbers, ... got the name 'os system', which is never imported
     """
