@@ -46,7 +46,7 @@ class PowerLaw:
 
         Example:
             >>> round(PowerLaw.with_mean(10.0, 1000.0, 2.5).low, 2)
-            3.68
+            3.54
         """
         a = exponent - 1.0
         if mean <= 0 or high <= 1.01 * mean:

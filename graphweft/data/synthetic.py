@@ -168,7 +168,9 @@ def _draw(plan: _Plan, seed: int, shuffled: bool) -> Dataset:
 def _draw_features(plan: _Plan, topic: torch.Tensor, seed: int) -> torch.Tensor | SparseFeatures:
     entry, width = plan.entry, plan.entry.num_features
     if plan.nonzeros:
-        focus = min(entry.words_on_topic * plan.nodes / plan.nonzeros, 0.8)
+        per_row, published = plan.nonzeros / plan.nodes, _words_per_row(entry)
+        more = per_row / published if entry.feature_density < _SPARSE_BELOW else 1.0  # the other words' noise grows so
+        focus = min(entry.words_on_topic * math.sqrt(more) / per_row, 0.8)
         indptr, indices = word_features(topic, plan.topics, width, plan.nonzeros, focus, plan.fixed_rows, seed)
         values = _memory.empty((indices.shape[0],)).fill_(1.0)
         return SparseFeatures(indptr, indices, values, (plan.nodes, width))
