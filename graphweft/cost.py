@@ -89,6 +89,9 @@ class CostModel:
 
     coefficients: Mapping[str, tuple[float, ...]] = field(default_factory=lambda: dict(_DEFAULT))
 
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self.coefficients.items())))
+
     def seconds(self, work: Work) -> float:
         """Predicted seconds of one call."""
         return float(np.dot(self.coefficients[work.kind], work.features()))

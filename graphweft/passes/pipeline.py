@@ -8,7 +8,7 @@ for ``gw.explain``. Called by ``runtime/compile.py`` only. Every pass has a name
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graphweft._errors import IRError, PassError
 from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
@@ -25,6 +25,7 @@ from graphweft.passes.message import fuse_messages
 from graphweft.passes.placement import Order, place, sites
 
 FORWARD, BACKWARD = 0, 1
+MARGIN = 0.05  # gain that measured times must promise before they overrule the built-in coefficients
 PASSES = ("cleanup", "messages", "demand", "placement", "differentiate", "hoist", "fuse")
 
 
@@ -102,9 +103,7 @@ def run_passes(program: Program, request: Request) -> Compiled:
         demanded = cleanup(push_demand(program))
         if str(demanded) != str(program):
             candidates.append(demanded)
-    finished = [_search(candidate, request) for candidate in candidates]
-    best = min(range(len(finished)), key=lambda i: finished[i][1].seconds)
-    orders, chosen = finished[best]
+    best, orders, chosen = _choose(candidates, request)
     if best:
         step("demand", lambda _: candidates[best], program)
     placed = step("placement", lambda p: cleanup(place(p, orders)), candidates[best])
@@ -114,20 +113,41 @@ def run_passes(program: Program, request: Request) -> Compiled:
     return chosen
 
 
-def _search(program: Program, request: Request) -> tuple[dict[str, Order], Compiled]:
-    """The orders with the least predicted cost of the whole step: one site after the other until nothing improves."""
-    orders = sites(program)
-    best = _finish(program, request)
-    if not request.on("placement", 2):
-        return orders, best
-    improved = bool(orders)
+def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str, Order], Compiled]:
+    """The candidate and orders with the least predicted cost: by the built-in model, then by the fitted one.
+
+    What the fitted model, which rests on measured times, would change has to gain more than MARGIN: near ties stay as
+    the built-in coefficients decide them, alike on every run.
+    """
+    index, orders, best = 0, sites(candidates[0]), None
+    for model in dict.fromkeys((CostModel(), request.model)):
+        margin = 1e-6 if best is None else MARGIN
+        starts = [orders if i == index else {} for i in range(len(candidates))]
+        found = [
+            _search(candidate, {**sites(candidate), **start}, replace(request, model=model), margin)
+            for candidate, start in zip(candidates, starts, strict=True)
+        ]
+        least = min(range(len(found)), key=lambda i: found[i][1].seconds)
+        if best is None or found[least][1].seconds < found[index][1].seconds * (1 - margin):
+            index = least
+        orders, best = found[index]
+    assert best is not None  # the loop ran at least once
+    return index, orders, best
+
+
+def _search(
+    program: Program, orders: dict[str, Order], request: Request, margin: float
+) -> tuple[dict[str, Order], Compiled]:
+    """From ``orders``, one site after the other is turned around while that gains more than ``margin``."""
+    best = _finish(cleanup(place(program, orders)), request)
+    improved = bool(orders) and request.on("placement", 2)
     while improved:
         improved = False
         for name in list(orders):
             other = Order.TRANSFORM if orders[name] is Order.AGGREGATE else Order.AGGREGATE
             changed = {**orders, name: other}
             candidate = _finish(cleanup(place(program, changed)), request)
-            if candidate.seconds < best.seconds * (1 - 1e-6):
+            if candidate.seconds < best.seconds * (1 - margin):
                 orders, best, improved = changed, candidate, True
     return orders, best
 

@@ -2,9 +2,10 @@
 
 Comes in: a function that writes the forward program (a layer, a model, a front end), and concrete arguments. Goes
 out: the outputs, in torch's graph. Programs are compiled once per kind of argument (dtypes, layouts, gradients
-wanted, what is constant, rough sizes) and reused over graphs. With ``tune`` the first training step of a program is profiled: the
-cost model is fitted to its calls, and the second step may come out in another order. Arguments that come again
-unchanged are taken as constant, and what depends on them alone is computed once. Called by ``nn`` and the front ends.
+wanted, what is constant, rough sizes) and reused over graphs. With ``tune`` the first training step of a program is
+profiled: the cost model is fitted to its calls, and the second step may come out in another order. Arguments that
+come again unchanged are taken as constant, and what depends on them alone is computed once. Called by ``nn`` and the
+front ends.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class CompiledFunction:
             wanted=wanted,
             constants=constants,
             sizes=lambda joint: measure_sizes(joint, arguments, active.memory),
-            model=(self._fitted or calibrate.cost_model()) if active.tune else CostModel(),
+            model=self._fitted or (calibrate.cost_model() if active.tune else CostModel()),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
         )
         return Plan(run_passes(program, request))

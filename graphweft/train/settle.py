@@ -73,7 +73,8 @@ def settle_model(
     key = f"costs {graph.num_src} {graph.num_dst} {graph.num_edges} {entries} {_count(rows)} {program}"
 
     def decide() -> str:
-        first_step()
+        with _config.config(tune=True):
+            first_step()
         found = model.function.cost_model
         return "" if found is None else found.to_json()
 
