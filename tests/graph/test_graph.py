@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -309,3 +310,22 @@ def test_fields_hold_rows_of_the_graph() -> None:
     assert sides.reverse().dstdata["h"] is sides.srcdata["h"]
     with pytest.raises(GraphError, match=r"Graph.ndata: expected one set of nodes"):
         sides.ndata  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["cora", "facebook_pages", "ogbn_arxiv_structure"])
+def test_real_graphs_are_what_scipy_makes_of_them(name: str, shared_data: Path) -> None:
+    with np.load(shared_data / f"{name}.npz", allow_pickle=False) as file:
+        indptr, indices = file["indptr"], file["indices"]
+    n = len(indptr) - 1
+    matrix = sp.csr_array((np.ones(len(indices)), indices, indptr), shape=(n, n))  # rows are sources
+    graph = Graph.from_csc(indptr, indices).reverse()
+    assert graph.is_symmetric == same(matrix, matrix.T.tocsr())
+    assert graph.has_self_loops == bool(matrix.diagonal().sum())
+    turned = matrix.T.tocsr()
+    turned.sort_indices()
+    assert np.array_equal(graph.csc.indices.numpy(), turned.indices)
+    assert np.array_equal(graph.csc.indptr.numpy(), turned.indptr)
+    assert graph.in_degrees().tolist() == turned.sum(axis=1).tolist()
+    both = graph.to_bidirected()
+    assert both.num_edges == ((matrix + matrix.T) > 0).sum()
+    assert both.is_symmetric
