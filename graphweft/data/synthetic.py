@@ -57,6 +57,7 @@ def synthetic(
     num_features: int | None = None,
     num_classes: int | None = None,
     order: str = "random",
+    multilabel: bool = False,
 ) -> Dataset:
     """A graph with the published statistics of the set ``name``, with features, labels and a split.
 
@@ -72,6 +73,8 @@ def synthetic(
         num_features: Likewise.
         num_classes: Likewise.
         order: "random" ids, or "community": the members of a community have consecutive ids.
+        multilabel: Any number of labels a node, (nodes, classes), in the sets that are published so (ppi, yelp,
+            amazonproducts). Otherwise every node has one class, as node classification benchmarks take these sets.
 
     Raises: ConfigError for an unknown name, a value out of range, or a graph that this machine's memory cannot hold.
 
@@ -83,6 +86,7 @@ def synthetic(
     entry = find_statistics(name)
     given = {"num_nodes": num_nodes, "num_edges": num_edges, "num_features": num_features, "num_classes": num_classes}
     entry = _changed(entry, {key: value for key, value in given.items() if value is not None}, homophily)
+    entry = dataclasses.replace(entry, multi_label=entry.multi_label and multilabel)
     _check_options(entry, scale, nonzeros_per_row, order)
     seed = _checked_seed(seed)
     plan = _Plan.of(entry, scale, bidirected, nonzeros_per_row)

@@ -46,7 +46,7 @@ def in_edges(ds: Dataset) -> sp.csr_array:
 @pytest.mark.parametrize("name", STATISTICS)
 def test_a_twin_has_the_published_statistics(name: str) -> None:
     entry, scale = STATISTICS[name], SCALES[name]
-    ds = synthetic(name, scale=scale, seed=1)
+    ds = synthetic(name, scale=scale, seed=1, multilabel=True)
     assert ds.num_nodes == round(entry.num_nodes * scale)
     assert ds.num_edges == pytest.approx(entry.num_edges * scale, rel=0.01)
     assert (ds.num_features, ds.num_classes) == (entry.num_features, entry.num_classes)
@@ -210,3 +210,10 @@ def test_a_graph_beyond_the_memory_is_refused_before_it_is_drawn(monkeypatch: py
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**33))
     with pytest.raises(ConfigError, match=r"fits in 8.0 GiB of free memory, got papers100M at scale 1 with \d+.\d GiB"):
         synthetic("papers100M")
+
+
+@pytest.mark.parametrize("name", ["ppi", "yelp", "amazonproducts"])
+def test_every_node_has_one_class_unless_labels_are_asked_for(name: str) -> None:
+    ds = synthetic(name, scale=SCALES[name], seed=1)
+    assert (ds.task, ds.y.dtype, ds.y.dim()) == ("classification", torch.int64, 1)
+    assert synthetic(name, scale=SCALES[name], seed=1, multilabel=True).task == "multilabel"
