@@ -7,6 +7,7 @@ backward is exactly what a backward call reads. Called by ``function.py``; made 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,15 +34,6 @@ class Step:
     frees: tuple[int, ...]
     label: str
     work: Work
-
-    def run(self, env: Slots) -> None:
-        """Calls, then frees."""
-        if PROFILE.active:
-            PROFILE.time(self.label, self.work, lambda: self.call(env))
-        else:
-            self.call(env)
-        for index in self.frees:
-            env[index] = None
 
 
 @dataclass(frozen=True)
@@ -100,16 +92,14 @@ class Plan:
         """Outputs in order; afterwards ``env`` holds what the backward calls read."""
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
-        for step in self.forward:
-            step.run(env)
+        _run(self.forward, env)
         return tuple(env[slot] for _, slot in self.outputs)
 
     def run_backward(self, env: Slots, gradients: dict[str, Any]) -> tuple[Any, ...]:
         """Gradients of the dense inputs in order, None where there is none."""
         for name, slot in self.seeds:
             env[slot] = gradients[name]
-        for step in self.backward:
-            step.run(env)
+        _run(self.backward, env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any]) -> Any:
@@ -167,6 +157,17 @@ class Plan:
             call = lower(group, self._slot, also)
             steps.append(Step(call, writes, frees, label(group), self.compiled.works[group.result]))
         return tuple(steps)
+
+
+def _run(steps: tuple[Step, ...], env: Slots) -> None:
+    """Call after call; a slot is emptied after its last reader."""
+    for step in steps:
+        if PROFILE.active:
+            PROFILE.time(step.label, step.work, functools.partial(step.call, env))
+        else:
+            step.call(env)
+        for index in step.frees:
+            env[index] = None
 
 
 def label(group: Group) -> str:
