@@ -121,6 +121,7 @@ def environment(threads: int, pin: bool = True) -> dict[str, str]:
     """The environment of every worker: the same threads, on the same processors."""
     chosen = sorted(os.sched_getaffinity(0))[:threads]
     settings = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"}
+    settings["PYTHONWARNINGS"] = "ignore"  # torch on its own sparse tensors, once per worker
     if pin:
         settings |= {"OMP_PROC_BIND": "true", "OMP_PLACES": ",".join(f"{{{cpu}}}" for cpu in chosen)}
     return os.environ | settings

@@ -16,8 +16,9 @@ import platform
 import statistics
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import metadata, util
 from pathlib import Path
 
@@ -32,11 +33,11 @@ from graphweft._errors import GraphWeftError
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset
 from graphweft.nn.gcn import GCN
-from graphweft.runtime import calibrate
-from graphweft.runtime.features import choose_features
+from graphweft.nn.module import CompiledModule
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.optimizer import make_optimizer
+from graphweft.train.settle import settle_features
 
 REFCHECK_EPOCHS = 3
 REFCHECK_TOLERANCE = 1e-3
@@ -92,8 +93,9 @@ def compare(
     """
     torch.manual_seed(seed)
     model = GCN(ds.num_features, hidden, ds.num_classes, num_layers=layers)
-    weights = [(layer.weight.detach().clone(), layer.bias.detach().clone()) for layer in model.layers]
-    builders: dict[str, Callable[[], tuple[Epoch, str]]] = {OURS: lambda: _ours(ds, model, lr)}
+    parameters = [parameter.detach().clone() for parameter in model.parameters()]
+    weights = list(zip(parameters[::2], parameters[1::2], strict=True))  # (in, out) and (out,) of every layer
+    builders: dict[str, Callable[[], tuple[Epoch, str]]] = {OURS: lambda: own_epoch(ds, model, lr)}
     if util.find_spec(_PEER) is not None:
         builders["pyg edge_index"] = lambda: _pyg(ds, weights, lr, on_csr=False)
         builders["pyg CSR"] = lambda: _pyg(ds, weights, lr, on_csr=True)
@@ -102,13 +104,26 @@ def compare(
     losses: dict[str, list[float]] = {}
     for system, build in builders.items():
         before, began = _reset_peak(), time.perf_counter()
-        runs[system], features = build()
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Sparse", category=UserWarning)  # torch on its own sparse tensors
+            runs[system], features = build()
         prepared = time.perf_counter() - began
         losses[system] = [runs[system]() for _ in range(REFCHECK_EPOCHS)]
         rows[system] = Row(system, features, prepared, max(0, _status("VmHWM") - before))
     refcheck(losses, OURS)
     _interleave(runs, rows, rounds, epochs)
     return list(rows.values())
+
+
+def own_epoch(ds: Dataset, model: CompiledModule, lr: float) -> tuple[Epoch, str]:
+    """One epoch as the trainer runs it, with Adam; and the path that the features take, "dense" or "sparse".
+
+    Everything that the trainer settles before its first epoch is settled here.
+    """
+    x = settle_features(_features(ds))
+    batch = FullBatch(model, ds, x, make_optimizer(model, "adam", lr, 0.0, "all"))
+    batch.prepare()
+    return lambda: float(batch.step()), "dense" if isinstance(x, Tensor) else "sparse"
 
 
 def refcheck(losses: Mapping[str, Sequence[float]], reference: str, tolerance: float = REFCHECK_TOLERANCE) -> None:
@@ -263,14 +278,6 @@ def _interleave(runs: Mapping[str, Epoch], rows: Mapping[str, Row], rounds: int,
                 rows[system].seconds.append(time.perf_counter() - began)
 
 
-def _ours(ds: Dataset, model: GCN, lr: float) -> tuple[Epoch, str]:
-    """One step of the trainer on the features' faster layout."""
-    choice = choose_features(ds.x, calibrate.threshold())
-    optimizer = make_optimizer(model, "adam", lr, 0.0, "all")
-    batch = FullBatch(model, replace(ds, x=choice.features), optimizer)
-    return lambda: float(batch.step()), choice.path
-
-
 def _pyg(ds: Dataset, weights: list[tuple[Tensor, Tensor]], lr: float, *, on_csr: bool) -> tuple[Epoch, str]:
     """GCNConv, normalised once; on the edge list as its examples have it, or on a CSR tensor."""
     from torch_geometric.nn import GCNConv
@@ -310,13 +317,17 @@ def _pyg(ds: Dataset, weights: list[tuple[Tensor, Tensor]], lr: float, *, on_csr
     return epoch, features
 
 
+def _features(ds: Dataset) -> Tensor | SparseFeatures:
+    if ds.x is None:
+        raise BenchError(f"{ds.name}: expected node features, got none")
+    return ds.x
+
+
 def _peer_features(ds: Dataset, *, keep_sparse: bool) -> tuple[Tensor, str]:
     """Dense rows as users have them; a CSR tensor where the dataset is sparse and asked so, or too large when dense."""
-    x = ds.x
+    x = _features(ds)
     if isinstance(x, Tensor):
         return x, "dense"
-    if not isinstance(x, SparseFeatures):
-        raise BenchError(f"{ds.name}: expected node features, got none")
     if not keep_sparse and 4 * x.num_rows * x.width <= DENSE_LIMIT:
         return x.to_dense(), "dense"
     indices = x.indices.long()

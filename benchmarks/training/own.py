@@ -5,14 +5,11 @@ from __future__ import annotations
 import torch
 
 from graphweft._memory import POOL
+from graphweft.bench import own_epoch
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
 from graphweft.nn.gcn import GCN
-from graphweft.runtime import calibrate
-from graphweft.runtime.features import choose_features
 from graphweft.storage.feature import SparseFeatures
-from graphweft.train.full_batch import FullBatch
-from graphweft.train.optimizer import make_optimizer
 
 
 def _features(case):
@@ -26,19 +23,14 @@ def _features(case):
 def build(case, variant):
     """The only variant there is."""
     graph = Graph.from_csc(torch.from_numpy(case.array("indptr")), torch.from_numpy(case.array("indices")))
-    choice = choose_features(_features(case), calibrate.threshold())
     train = torch.from_numpy(case.array("train_idx"))
     labels = torch.from_numpy(case.array("y"))
     none = train[:0]
-    ds = Dataset(case.meta.name, graph, choice.features, labels, train, none, none, case.meta.num_classes)
+    ds = Dataset(case.meta.name, graph, _features(case), labels, train, none, none, case.meta.num_classes)
     model = GCN(case.meta.num_features, case.meta.hidden, case.meta.num_classes, num_layers=case.meta.layers)
     with torch.no_grad():
         for layer, (weight, bias) in zip(model.layers, case.weights(), strict=True):
             layer.weight.copy_(torch.from_numpy(weight))
             layer.bias.copy_(torch.from_numpy(bias))
-    batch = FullBatch(model, ds, make_optimizer(model, "adam", case.meta.lr, 0.0, "all"))
-
-    def note():
-        return f"{choice.path} features, pool maps {POOL.stats().maps}"
-
-    return lambda: float(batch.step()), note
+    epoch, path = own_epoch(ds, model, case.meta.lr)
+    return epoch, lambda: f"{path} features, {POOL.stats().maps} mappings"

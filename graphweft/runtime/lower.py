@@ -118,7 +118,6 @@ def _matmul(group: Group, slot: Mapping[Value, int]) -> Call:
 
         return sparse_call
     if value.get("ta"):
-
         tap = slot[group.taps[0]] if group.taps else None
 
         def contract(env: Slots) -> None:

@@ -41,9 +41,7 @@ def test_both_layouts_drop_the_same_entries() -> None:
     dropped = SparseOperand.of(x).dropped(0.5, seed=3, stream=1)
     dense = torch.zeros(40, 25)
     for adjacency, values, turned in ((*dropped.by_row(), False), (*dropped.by_column(), True)):
-        rows = torch.repeat_interleave(
-            torch.arange(adjacency.num_rows), adjacency.indptr[1:] - adjacency.indptr[:-1]
-        )
+        rows = torch.repeat_interleave(torch.arange(adjacency.num_rows), adjacency.indptr[1:] - adjacency.indptr[:-1])
         columns = adjacency.indices.long()
         made = torch.zeros(40, 25)
         made[(columns, rows) if turned else (rows, columns)] = values

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+
+from graphweft import bench
+from graphweft.data.synthetic import synthetic
+
+
+def test_every_system_agrees_and_is_timed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch_geometric")
+    ds = synthetic("default", scale=0.02, seed=3)
+    out = tmp_path / "results" / "bench.csv"
+    records = bench.main(ds, hidden=8, layers=2, rounds=3, epochs=2, out=out)
+    assert [record["system"] for record in records] == ["graphweft", "pyg edge_index", "pyg CSR"]
+    assert all(record["epochs"] == 6 for record in records)
+    assert records[0]["times_ours"] == 1.0
+    table = capsys.readouterr().out
+    assert f"{ds.num_nodes:,} nodes" in table
+    with out.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["system"] for row in rows] == [record["system"] for record in records]
+    assert all(row["processor"] and row["threads"] for row in rows)
+
+
+def test_sparse_features_and_several_labels_agree_too() -> None:
+    pytest.importorskip("torch_geometric")
+    sparse = bench.compare(synthetic("corafull", scale=0.01), hidden=4, layers=2, rounds=1, epochs=1)
+    assert [row.features for row in sparse] == ["sparse", "dense", "sparse"]
+    several = bench.compare(synthetic("ppi", scale=0.005), hidden=4, layers=3, rounds=1, epochs=1)
+    assert len(several) == 3
+
+
+def test_another_result_is_refused() -> None:
+    bench.refcheck({"a": [1.0, 2.0], "b": [1.0005, 2.0]}, "a")
+    with pytest.raises(bench.BenchError, match="b: expected loss 2 in epoch 1, as a has, got nan"):
+        bench.refcheck({"a": [1.0, 2.0], "b": [1.0, float("nan")]}, "a")
+
+
+def test_a_file_with_other_columns_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    bench.write_csv(path, [{"a": 1, "b": 2}])
+    bench.write_csv(path, [{"a": 3, "b": 4}])
+    bench.write_csv(path, [{"a": 5, "c": 6}])
+    assert path.read_text().split() == ["a,b", "1,2", "3,4"]
+    assert (tmp_path / "rows-2.csv").read_text().split() == ["a,c", "5,6"]
