@@ -75,24 +75,21 @@ def load(
 
 def _find(root: Path, name: str, entry: Entry | None) -> Path | None:
     """A copy of a named set under ``root`` in any accepted layout."""
-    stems = dict.fromkeys([name, *((entry.name, entry.name.replace("-", "_"), *entry.others) if entry else ())])
-    places = [root] if entry is None else [root, root / entry.folder, root / "raw" / entry.folder]
-    if entry is not None and entry.folder == "planetoid":
-        for place in (
-            root,
-            root / "planetoid",
-            root / entry.name / "raw",
-            root / entry.name,
-            root / "raw" / "planetoid",
-        ):
-            if (place / entry.target).exists():
-                return place / entry.target
-    for place in places:
-        for stem in stems:
-            for candidate in (place / stem, *(place / f"{stem}{suffix}" for suffix in _SUFFIXES)):
-                if candidate.is_file() or _holds_something(candidate):
-                    return candidate
-    return None
+    others = (entry.name, entry.name.replace("-", "_"), *entry.others) if entry else ()
+    stems = dict.fromkeys([name, *others])
+    places = [root]
+    if entry is not None:
+        places += [root / entry.folder, root / "raw" / entry.folder, root / entry.name, root / entry.name / "raw"]
+        if entry.folder == "planetoid":
+            for place in places:
+                if (place / entry.target).exists():
+                    return place / entry.target
+    candidates = [place / stem for place in places for stem in stems]
+    for candidate in candidates:
+        for path in (candidate, *(candidate.with_name(candidate.name + suffix) for suffix in _SUFFIXES)):
+            if path.is_file():
+                return path
+    return next((path for path in candidates if _holds_something(path)), None)
 
 
 def _holds_something(path: Path) -> bool:

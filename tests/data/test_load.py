@@ -50,6 +50,7 @@ def _put(layout: str, folder: Path, rename: tuple[str, str] = ("", "")) -> None:
         ("computers", "gnn_benchmark", "gnn-benchmark", ("g.npz", "amazon_electronics_computers.npz")),
         ("reddit", "graphsaint", "reddit", ("", "")),
         ("wiki-vote", "snap", "", ("g.txt", "wiki-Vote.txt")),
+        ("pubmed", "npz_sparse", "pubmed", ("g.npz", "pubmed.npz")),
         ("mine", "npz_dense", "", ("g.npz", "mine.npz")),
         ("mine", "graphsaint", "mine", ("", "")),
     ],

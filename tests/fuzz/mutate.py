@@ -70,6 +70,8 @@ def bytes_damage(rng: Random, data: bytes) -> bytes:
 
 def text_damage(rng: Random, data: bytes) -> bytes:
     """One or more numbers, lines or separators changed."""
+    if len(data) > 1 << 16:  # a bomb of an earlier round
+        return data
     for _ in range(rng.choice([1, 1, 2, 4])):
         kind = rng.randrange(7)
         numbers = list(re.finditer(rb"-?\d+(\.\d+)?", data))

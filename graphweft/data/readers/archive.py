@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from graphweft._errors import DataError
 from graphweft._memory import empty
-from graphweft.data.readers.files import content_limit, file_size, one_line, open_regular, show
+from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, file_size, one_line, open_regular, show
 
 _MAX_MEMBERS = 4096
 _MAX_HEADER = 10_000
@@ -138,7 +138,7 @@ class NpzArchive:
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.name = name
         self.size = file_size(file)
-        self._budget = content_limit(self.size)
+        self._budget = content_limit(self.size, ARRAYS_FLOOR)
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, OSError, EOFError) as error:
@@ -208,7 +208,7 @@ class NpzArchive:
         ):
             wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
             raise DataError(f"{key}: expected shape {wanted}, got {header.shape}")
-        self._budget -= header.nbytes
+        self._budget -= max(header.nbytes, 4 * math.prod(header.shape))  # small integers become float32 features
         if self._budget < 0:
             raise DataError(
                 f"{key}: expected arrays that fit the file and the free memory, got {header.nbytes} bytes more"

@@ -121,6 +121,18 @@ def csr_graph(indptr: Array, indices: Array, num_nodes: int | None = None) -> Gr
     return Graph.from_csc(offsets, targets).reverse()  # rows are sources: the in-edges of the reversed graph
 
 
+def whole_ids(who: str, table: Array) -> NDArray[np.int64]:
+    """Ids that were read as float64, in which whole numbers up to 2**53 are exact.
+
+    Raises: DataError with the first row that holds anything else.
+    """
+    whole = np.isfinite(table) & (np.abs(table) < 2**53) & (table == np.floor(table))
+    if not whole.all():
+        row = int((~whole).any(axis=1).argmax())
+        raise DataError(f"{who}: expected whole ids below 2**53, got another at edge {row}")
+    return table.astype(np.int64)
+
+
 def coo_graph(src: Tensor, dst: Tensor, num_nodes: int) -> Graph:
     """The graph of checked edges src -> dst."""
     check_range("sources", src, num_nodes)

@@ -16,7 +16,7 @@ import torch
 
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.readers.assemble import ReadOptions, Split, coo_graph, no_labels
+from graphweft.data.readers.assemble import ReadOptions, Split, coo_graph, no_labels, whole_ids
 from graphweft.data.readers.files import one_line, show, text_lines
 from graphweft.data.readers.table import parse_table, split_head
 
@@ -45,7 +45,10 @@ def read_edge_list(path: Path, options: ReadOptions) -> Dataset:
         ends = table[:, 0], table[:, 1]
     else:
         record = parse_table(show(path.name), lines, np.float64, delimiter)
-        ends, weight = _weighted(path, record)
+        ids = whole_ids(show(path.name), record[:, :2])
+        ends = ids[:, 0], ids[:, 1]
+        with np.errstate(over="ignore"):
+            weight = record[:, 2].astype(np.float32)
     if table_width := (table.shape[1] if len(cells) == 2 else record.shape[1]) - len(cells):
         raise DataError(f"{show(path.name)}: expected {len(cells)} columns, got {len(cells) + table_width}")
     src, dst = ends
@@ -55,18 +58,6 @@ def read_edge_list(path: Path, options: ReadOptions) -> Dataset:
     if promise and int(promise[2]) > len(src):
         raise DataError(f"{show(path.name)}: expected {promise[2]} edges, as its header says, got {len(src)}")
     return _dataset(options, src, dst, weight, int(promise[1]) if promise else None)
-
-
-def _weighted(path: Path, record: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], np.ndarray]:
-    """Ids and weights of a table read as float64, in which ids up to 2**53 are exact."""
-    ids = record[:, :2]
-    whole = np.isfinite(ids) & (np.abs(ids) < 2**53) & (ids == np.floor(ids))
-    if not whole.all():
-        row = int((~whole).any(axis=1).argmax())
-        raise DataError(f"{show(path.name)}: expected whole ids below 2**53, got another at edge {row}")
-    with np.errstate(over="ignore"):
-        weight = record[:, 2].astype(np.float32)
-    return (ids[:, 0].astype(np.int64), ids[:, 1].astype(np.int64)), weight
 
 
 def _dataset(

@@ -20,6 +20,8 @@ from graphweft._errors import DataError
 
 _GIB = 1 << 30
 _MAX_RATIO = 128  # real tables and arrays shrink less than this as a whole; a bomb shrinks a thousandfold
+ARRAYS_FLOOR = 4 * _GIB  # below this, arrays may shrink as they like: dense features that are mostly zero do
+_TEXT_FLOOR = 1 << 26  # text takes longer to parse
 _MAX_LINE = 1 << 20
 _CHUNK = 1 << 20
 _MAX_ENTRIES = 100_000
@@ -90,9 +92,9 @@ def file_size(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def content_limit(size: int) -> int:
-    """Bytes that ``size`` bytes of compressed input may become: a gibibyte or 128 times, never more than is free."""
-    return min(max(_GIB, _MAX_RATIO * size), int(psutil.virtual_memory().available * 0.9))
+def content_limit(size: int, floor: int = _TEXT_FLOOR) -> int:
+    """Bytes that ``size`` packed bytes may become: ``floor`` or 128 times, never more than most of what is free."""
+    return min(max(floor, _MAX_RATIO * size), int(psutil.virtual_memory().available * 0.75))
 
 
 def node_limit(size: int) -> int:
@@ -136,7 +138,7 @@ class BoundedReader(io.RawIOBase):
         self._source: BinaryIO = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
         self._limit = self._limit if packed else file_size(file)
         self._name = name
-        self._total = 0
+        self.total = 0
 
     def readable(self) -> bool:
         """Always."""
@@ -148,8 +150,8 @@ class BoundedReader(io.RawIOBase):
         Raises: DataError once more came than the packed size makes plausible.
         """
         data = self._source.read(_CHUNK if size is None or size < 0 else min(size, _CHUNK))
-        self._total += len(data)
-        if self._total > self._limit:
+        self.total += len(data)
+        if self.total > self._limit:
             raise DataError(f"{self._name}: expected at most {self._limit} bytes unpacked, got more")
         return data
 
@@ -169,6 +171,8 @@ def text_lines(path: Path) -> Iterator[str]:
         reader = BoundedReader(file, show(path))
         rest = ""
         while chunk := reader.read(_CHUNK):
+            if reader.total == len(chunk):
+                chunk = chunk.removeprefix(b"\xef\xbb\xbf")  # the byte order mark of some editors
             if b"\0" in chunk:
                 raise DataError(f"{show(path)}: expected text, got binary data")
             lines = (rest + chunk.decode("latin-1")).split("\n")

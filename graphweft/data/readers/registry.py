@@ -61,7 +61,7 @@ def read_dataset(path: str | os.PathLike[str], options: ReadOptions | None = Non
             warnings.simplefilter("ignore")
             return _read(Path(path), options)
     except DataError as error:
-        text = one_line(str(error))
+        text = one_line(str(error)).removeprefix(f"{show(Path(path).name)}: ")
         raise DataError(text if text.startswith(shown) else f"{shown}: {text}") from error
     except GraphWeftError as error:
         raise DataError(f"{shown}: {one_line(str(error))}") from error

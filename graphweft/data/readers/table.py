@@ -32,6 +32,8 @@ def parse_table(who: str, lines: Iterable[str], dtype: type[np.generic], delimit
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an integer written as 1.5 is a warning in NumPy, and so is no data
             return np.loadtxt(lines, dtype=dtype, delimiter=delimiter, comments="#", ndmin=2)
+    except DataError:  # of the lines themselves, and a ValueError too
+        raise
     except UserWarning:
         raise DataError(f"{who}: expected rows of numbers, got none") from None
     except (ValueError, DeprecationWarning, OverflowError) as error:

@@ -136,18 +136,18 @@ def test_declared_sizes_are_compared_before_anything_is_allocated(tmp_path: Path
 
 def test_more_than_the_file_can_mean_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bomb is true to its header; what stops it is the bound on what a file of its size may become."""
-    monkeypatch.setattr(archive, "content_limit", lambda size: 128 * size)
+    monkeypatch.setattr(archive, "content_limit", lambda size, floor: 128 * size)
     path = _write(tmp_path, npz_bytes({"x": np.zeros(1 << 22, np.uint8)}))
     with pytest.raises(DataError, match="expected arrays that fit the file and the free memory"):
         _read(path, "x")
 
 
-def test_bound_is_a_gibibyte_or_128_times_but_never_more_than_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert content_limit(1000) <= 1 << 30
+def test_bound_is_128_times_but_never_more_than_most_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1 << 40))
-    assert content_limit(1000) == 1 << 30 and content_limit(1 << 30) == 128 << 30
+    assert content_limit(1000) == 1 << 26 and content_limit(1 << 30) == 128 << 30
+    assert content_limit(1000, archive.ARRAYS_FLOOR) == 4 << 30
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=1000))
-    assert content_limit(1 << 30) == 900
+    assert content_limit(1 << 30) == 750
 
 
 def test_shape_is_checked_before_the_data_are_read(tmp_path: Path) -> None:

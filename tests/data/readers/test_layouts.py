@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.io
+import scipy.sparse as sp
 import torch
 from layouts import CLASSES, LAYOUTS, NODES, sample
 
@@ -192,6 +194,33 @@ def test_matrix_market_counts_from_one(tmp_path: Path) -> None:
     ds = _read("matrix_market", tmp_path)
     np.testing.assert_array_equal(_adjacency(ds), sample().adjacency.toarray())
     assert ds.edge_weight is None
+
+
+@pytest.mark.parametrize("symmetry", ["general", "symmetric"])
+@pytest.mark.parametrize("field", ["real", "integer", "pattern"])
+def test_matrix_market_is_what_scipy_reads(field: str, symmetry: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    matrix = (
+        sp.coo_array(np.tril(rng.integers(0, 4, (20, 20)))) if symmetry == "symmetric" else sp.random_array((20, 20))
+    )
+    path = tmp_path / "g.mtx"
+    whole = (
+        sp.coo_array(sp.csr_array(matrix) + sp.csr_array(sp.tril(matrix, -1)).T) if symmetry == "symmetric" else matrix
+    )
+    scipy.io.mmwrite(path, whole.astype(np.int64) if field == "integer" else whole, field=field, symmetry=symmetry)
+    ds, want = read_dataset(path), scipy.io.mmread(path).toarray()
+    got = np.zeros((20, 20))
+    src, dst = ds.graph.edges()
+    np.add.at(got, (src.numpy(), dst.numpy()), 1.0 if ds.edge_weight is None else ds.edge_weight.numpy())
+    np.testing.assert_array_equal(got, want.astype(np.float32))
+
+
+@pytest.mark.parametrize("tail", [b"\x8a", b"1 1\0 1\n", b"1 1 1\n", b"\xff\xff"])
+def test_stray_bytes_in_a_matrix_are_one_line(tail: bytes, tmp_path: Path) -> None:
+    path = _write("matrix_market", tmp_path)
+    path.write_bytes(path.read_bytes() + tail)
+    with pytest.raises(DataError, match="expected"):
+        read_dataset(path)
 
 
 def test_symmetric_matrix_gives_both_directions(tmp_path: Path) -> None:
