@@ -12,6 +12,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from graphweft.train.durations import clock, duration
 from graphweft.train.history import EpochRecord
 
 _REDRAW_SECONDS = 0.1
@@ -84,28 +85,3 @@ class EpochProgress:
         parts.append(f"{duration(record.epoch_seconds)}/epoch")
         parts.append(f"{clock(left)} left")
         return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """A short time in the unit that fits.
-
-    Example:
-        >>> duration(0.00234), duration(0.0891), duration(12.345)
-        ('2.3 ms', '89 ms', '12.3 s')
-    """
-    if seconds < 1.0:
-        milliseconds = 1000 * seconds
-        return f"{milliseconds:.1f} ms" if milliseconds < 10 else f"{milliseconds:.0f} ms"
-    return f"{seconds:.1f} s"
-
-
-def clock(seconds: float) -> str:
-    """Minutes and seconds, with hours where there are any.
-
-    Example:
-        >>> clock(4.6), clock(75), clock(3700)
-        ('0:05', '1:15', '1:01:40')
-    """
-    whole = round(seconds)
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -88,6 +88,7 @@ class RunFolder:
         """Opens ``metrics.jsonl`` with exactly the lines of ``history``; an empty one begins a run of its own."""
         if len(history) == 0:
             self._move_aside()
+        self._saved_epoch, self._best_epoch = self._epoch_in(LAST), self._epoch_in(BEST)
         for left_over in self.path.glob(f".*{TEMPORARY}"):
             left_over.unlink()
         history.write(self.path / METRICS)
@@ -104,12 +105,11 @@ class RunFolder:
         return time.monotonic() - self._saved_at >= max(_LEAST_SECONDS, self._save_seconds / _SHARE)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Writes ``last.pt``, then ``best.pt`` when the best epoch is another than in the file."""
-        if state["epoch"] == self._saved_epoch:
-            return
+        """Writes ``last.pt``, then ``best.pt``, each when its epoch is another than in the file."""
         start = time.monotonic()
-        save_checkpoint(self.path / LAST, state)
-        self._saved_epoch = state["epoch"]
+        if state["epoch"] != self._saved_epoch:
+            save_checkpoint(self.path / LAST, state)
+            self._saved_epoch = state["epoch"]
         if state["best_epoch"] != self._best_epoch:
             keys = ("config", "best_epoch", "best_val_acc")
             best = {"epoch": state["best_epoch"], "model": state["best_model"], **{key: state[key] for key in keys}}
@@ -121,6 +121,13 @@ class RunFolder:
     def plot(self, history: History, title: str, metric: str) -> None:
         """Writes ``curves.png``."""
         write_plot(self.path / PLOT, history, title, metric)
+
+    def _epoch_in(self, name: str) -> int:
+        """The epoch of a checkpoint; -1 when there is none that is whole."""
+        try:
+            return int(load_checkpoint(self.path / name)["epoch"])
+        except (OSError, CheckpointError, KeyError, TypeError, ValueError):
+            return -1
 
     def _move_aside(self) -> None:
         """Moves the files of an earlier run, if it got as far as a checkpoint, into the next free ``earlier-N``."""

@@ -316,5 +316,5 @@ def _data_checksum(ds: Dataset) -> int:
     """CRC-32 of labels, splits and sizes: notices that the data changed under a run."""
     crc = zlib.crc32(f"{ds.num_features} {ds.num_classes} {ds.num_edges}".encode())
     for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):
-        crc = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, crc)
+        crc = zlib.crc32(tensor.numpy().tobytes(), crc)
     return crc

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphweft.train.history import EpochRecord
-from graphweft.train.progress import EpochProgress, clock, duration
+from graphweft.train.progress import EpochProgress
 
 
 def test_plain_lines_are_few_and_end_with_the_last_epoch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,8 +34,3 @@ def test_accuracies_of_the_last_evaluation_stay_on_show(capsys: pytest.CaptureFi
         show.update(first, first)
         show.update(EpochRecord(2, loss=0.5), first)
     assert "val 50.0 %" in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_times_read_well() -> None:
-    assert [clock(s) for s in (0, 59.6, 3599, 7325)] == ["0:00", "1:00", "59:59", "2:02:05"]
-    assert [duration(s) for s in (0.0001, 0.01, 0.999, 61.0)] == ["0.1 ms", "10 ms", "999 ms", "61.0 s"]

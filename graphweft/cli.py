@@ -1,0 +1,272 @@
+"""The command ``graphweft``: parses, calls one function per command, and turns every outcome into an exit status.
+
+Comes in: arguments. Goes out: results on standard output, progress and one line for any failure on standard error.
+Exit status 0; 2 for bad input or arguments; 1 for a failure that is not the user's; 130 after Ctrl-C. Commands live
+in modules that are imported when their command is called, so that ``--help`` does not wait for torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import shlex
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from graphweft._errors import ConfigError, GraphWeftError, IRError, NativeError, PassError
+from graphweft.train.durations import clock, duration
+from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS
+from graphweft.train.spec import MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
+
+Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
+
+_DEFAULTS = TrainSpec()
+_KINDS = {field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)}
+_OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+_NOT_THE_USERS = (NativeError, PassError, IRError)
+_USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
+
+_DECAY_HELP = "Layers that decay: the first alone, as in the GCN paper, or all."
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    caught: list[str] = []
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")
+        try:
+            action = app(args=arguments, prog_name="graphweft", standalone_mode=False)
+            if not callable(action):  # help was asked for
+                return int(action or 0)
+            lines = action()
+            for line in dict.fromkeys(caught):
+                _say(f"warning: {line}")
+            return _answer(lines)
+        except KeyboardInterrupt as stop:
+            return _stopped(stop, arguments)
+        except Exception as failure:
+            return _failed(failure, arguments)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> Action | None:
+    """Trains graph neural networks fast, on graphs of any size, on the hardware at hand."""
+    if version:
+        sys.stdout.write(f"graphweft {_version()}\n")
+        raise typer.Exit(0)
+    if context.invoked_subcommand is None:
+        sys.stdout.write(context.get_help() + "\n")
+        raise typer.Exit(0)
+    return None
+
+
+def _option(name: str, metavar: str, help_text: str, default: str | None = None) -> Any:
+    """A flag that takes a value; values are read by :func:`_value`, so that all failures have one wording."""
+    shown = getattr(_DEFAULTS, name) if default is None else default
+    note = f"{help_text} Default: {shown}." if shown != "" else help_text
+    return typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=note, show_default=False)
+
+
+def _switch(flags: str, help_text: str) -> Any:
+    """A flag that is there or not."""
+    return typer.Option(flags, help=help_text, show_default=False)
+
+
+def _one_of(choices: Sequence[str]) -> str:
+    return "|".join(choices)
+
+
+@app.command()
+def train(
+    data: Annotated[
+        str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")
+    ] = None,
+    root: Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")] = None,
+    scale: Annotated[
+        str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")
+    ] = None,
+    model: Annotated[str | None, _option("model", _one_of(MODELS), "The network.")] = None,
+    layers: Annotated[str | None, _option("layers", "N", "Number of layers.")] = None,
+    hidden: Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")] = None,
+    epochs: Annotated[str | None, _option("epochs", "N", "Epochs in all, also with --resume.")] = None,
+    lr: Annotated[str | None, _option("lr", "X", "Learning rate.")] = None,
+    optimizer: Annotated[str | None, _option("optimizer", _one_of(OPTIMIZERS), "Update rule.")] = None,
+    dropout: Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")] = None,
+    weight_decay: Annotated[str | None, _option("weight_decay", "X", "L2 penalty.")] = None,
+    weight_decay_on: Annotated[str | None, _option("weight_decay_on", _one_of(DECAY_ON), _DECAY_HELP)] = None,
+    normalize: Annotated[
+        str | None, _option("normalize", _one_of(NORMALIZE), "row: a node's features sum to 1.")
+    ] = None,
+    norm: Annotated[str | None, _option("norm", _one_of(NORMS), "Normalisation between layers.")] = None,
+    reduce: Annotated[
+        str | None, _option("reduce", _one_of(REDUCES), "Over neighbours; auto: the model's own.")
+    ] = None,
+    residual: Annotated[bool | None, _switch("--residual/--no-residual", "Add a layer's input to its output.")] = None,
+    mode: Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes in every step.")] = None,
+    seed: Annotated[str | None, _option("seed", "N", "Of parameters, dropout, random splits and graphs.")] = None,
+    threads: Annotated[str | None, _option("threads", "N", "Threads.", "all physical cores")] = None,
+    patience: Annotated[
+        str | None, _option("patience", "N", "Stop N epochs after the best validation.", "never")
+    ] = None,
+    eval_every: Annotated[str | None, _option("eval_every", "N", "Evaluate after every N epochs.")] = None,
+    out: Annotated[str | None, _option("out", "DIR", "Folder of the run.", "runs/<data>")] = None,
+    resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,
+    as_json: Annotated[bool, _switch("--json/--no-json", "Answer with one JSON object.")] = False,
+    quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
+) -> Action:
+    """Train a model; without --data on a graph made on the spot.
+
+    Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. A run that is in --out already is
+    moved to its folder earlier-1, or continued with --resume, which takes options that are not given from the run.
+    """
+    given = {name: value for name, value in locals().items() if name in _KINDS and value is not None}
+    values = {name: _value(name, text) for name, text in given.items()}
+    return lambda: _train({**values, "progress": not quiet}, as_json)
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, _switch("--json/--no-json", "Answer with one JSON list.")] = False,
+) -> Action:
+    """Show what this machine has and lacks."""
+
+    def look() -> Sequence[str]:
+        _from("graphweft.doctor", "main")(json=as_json)
+        return ()
+
+    return look
+
+
+def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:
+    complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")
+    summary = run(complete(given))
+    return (json.dumps(summary, allow_nan=False),) if as_json else _report(summary)
+
+
+def _report(summary: dict[str, Any]) -> Sequence[str]:
+    """The summary for people."""
+    percent = {
+        name: f"{100 * v:.1f} %" for name, v in summary.items() if name.endswith(("_acc", "_val")) and v is not None
+    }
+    last = "   ".join(
+        f"{part} {percent[f'{part}_acc']}" for part in ("train", "val", "test") if f"{part}_acc" in percent
+    )
+    lines = [
+        f"{summary['dataset']}: {summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
+        f"{summary['num_features']:,} features ({summary['feature_path']}), {summary['num_classes']} classes",
+        f"{summary['model']}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
+        f"prepared in {duration(summary['prepare_seconds'])}, {clock(summary['total_seconds'])} in all, "
+        f"peak memory {summary['peak_rss_mb']:.0f} MB",
+        f"{summary['metric']} of the last epoch: {last}",
+    ]
+    if "test_acc_at_best_val" in percent:
+        best = percent["best_val_acc"]
+        lines.append(
+            f"at the best validation, {best} in epoch {summary['best_epoch']}: test {percent['test_acc_at_best_val']}"
+        )
+    return [*lines, f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png"]
+
+
+def _value(name: str, value: Any) -> Any:
+    """What a flag's text stands for.
+
+    Raises: ConfigError.
+    """
+    kind = _KINDS[name]
+    if kind not in ("int", "float") or not isinstance(value, str):
+        return value
+    try:
+        return int(value) if kind == "int" else float(value)
+    except ValueError:
+        what = "an integer" if kind == "int" else "a number"
+        raise ConfigError(f"{name}: expected {what}, got {value!r}") from None
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("graphweft")
+    except importlib.metadata.PackageNotFoundError:
+        return "from a source tree"
+
+
+def _from(module: str, name: str) -> Any:
+    """A command's function; importing it may take seconds, which only this command pays."""
+    return getattr(importlib.import_module(module), name)
+
+
+def _answer(lines: Sequence[str]) -> int:
+    """Writes results; a reader that went away, as in ``| head``, is no failure."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the interpreter flushes again at exit
+    return 0
+
+
+def _stopped(stop: KeyboardInterrupt, arguments: list[str]) -> int:
+    """Says what was saved and how to go on."""
+    epoch = getattr(stop, "epoch", None)
+    if epoch is None:
+        _say("stopped; what an earlier checkpoint holds is kept, --resume goes on from there")
+    else:
+        again = [*arguments, *(() if "--resume" in arguments else ("--resume",))]
+        _say(f"stopped after epoch {epoch}, saved; go on with: graphweft {shlex.join(again)}")
+    return 128 + int(getattr(stop, "signum", signal.SIGINT))
+
+
+def _failed(failure: Exception, arguments: list[str]) -> int:
+    """One line for any failure, and its exit status."""
+    commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    who = " ".join(["graphweft", *[word for word in arguments[:1] if word in commands]])
+    if os.environ.get("GRAPHWEFT_DEBUG"):
+        raise failure
+    if isinstance(failure, _USAGE):
+        _say(failure.format_message().rstrip("."), who)  # type: ignore[attr-defined]
+        return 2
+    if isinstance(failure, GraphWeftError) and not isinstance(failure, _NOT_THE_USERS):
+        _say(_as_flag(str(failure)), who)
+        return 2
+    if isinstance(failure, OSError) and failure.strerror:
+        named = f"{os.fsdecode(failure.filename)}: " if isinstance(failure.filename, str | bytes) else ""
+        _say(f"{named}{failure.strerror}", who)
+        return 2 if named and isinstance(failure, _OF_A_PATH) else 1
+    if isinstance(failure, MemoryError):
+        _say(
+            f"not enough memory{f' ({failure})' if str(failure) else ''}; try a smaller --hidden or fewer --layers", who
+        )
+        return 1
+    _say(f"internal error, {type(failure).__name__}: {failure} (GRAPHWEFT_DEBUG=1 shows where)", who)
+    return 1
+
+
+def _as_flag(text: str) -> str:
+    """``weight_decay: expected ...`` as the flag the user typed."""
+    name, colon, rest = text.partition(":")
+    return f"--{name.replace('_', '-')}{colon}{rest}" if name in _KINDS else text
+
+
+def _say(text: str, who: str = "graphweft") -> None:
+    """One line on standard error, whatever the text holds."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{who}: {' '.join(text.split())}\n")

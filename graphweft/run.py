@@ -1,0 +1,199 @@
+"""Executes a training run: names to dataset, model and trainer, and a summary at the end.
+
+Comes in: a :class:`TrainSpec`. Goes out: a run folder and a summary of plain numbers and texts, ready for JSON.
+Called by ``graphweft train`` and by programs that want the same in Python.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphweft._native import LEVEL
+from graphweft.data.dataset import Dataset
+from graphweft.data.load import load
+from graphweft.data.synthetic import synthetic
+from graphweft.nn.gcn import GCN
+from graphweft.nn.gin import GIN
+from graphweft.nn.sage import SAGE
+from graphweft.train.atomic import write_atomic
+from graphweft.train.footprint import check_fits, peak_rss_mb
+from graphweft.train.history import History
+from graphweft.train.run_folder import SUMMARY, check_folder, read_last
+from graphweft.train.spec import DEFAULT_DATA, TrainSpec
+from graphweft.train.threads import usable_cores
+from graphweft.train.trainer import Trainer, check_same_run
+
+MODELS: dict[str, type[nn.Module]] = {"gcn": GCN, "sage": SAGE, "gin": GIN}
+
+
+def run(spec: TrainSpec) -> dict[str, Any]:
+    """Trains as ``spec`` says and returns the summary, which is also ``summary.json`` in the run folder.
+
+    The number of threads holds for this call only. Accuracies are fractions (micro-F1 where nodes have several labels),
+    None for a split without labels; ``*_acc`` are those of the last epoch.
+
+    Raises: ConfigError, DataError or CheckpointError for whatever the caller can set right; KeyboardInterrupt.
+
+    Example:
+        >>> import tempfile
+        >>> summary = run(TrainSpec(data="cora", scale=0.1, epochs=3, out=tempfile.mkdtemp()))
+        >>> summary["dataset"], summary["epochs"], summary["mode"]
+        ('synthetic:cora@0.1', 3, 'full')
+    """
+    start = time.perf_counter()
+    check_folder(spec.folder)
+    if spec.resume:
+        _check_resumable(spec)
+    with _threads(spec.threads or usable_cores()):
+        ds = load_dataset(spec)
+        trainer = Trainer(
+            make_model(spec, ds),
+            ds,
+            lr=spec.lr,
+            mode=spec.mode,
+            weight_decay=spec.weight_decay,
+            weight_decay_on=spec.weight_decay_on,
+            optimizer=spec.optimizer,
+            seed=spec.seed,
+            patience=spec.patience,
+            eval_every=spec.eval_every,
+            out=spec.folder,
+            progress=spec.progress,
+            config=spec.identity(),
+            remember=spec.remembered(),
+        )
+        if spec.resume:
+            trainer.resume()
+        prepared = time.perf_counter()
+        before = trainer.epoch
+        history = trainer.fit(max(0, spec.epochs - before))
+        summary = _summary(spec, trainer, history)
+    summary["resumed_after_epoch"] = before
+    summary["prepare_seconds"] = prepared - start
+    summary["total_seconds"] = time.perf_counter() - start
+    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+    write_atomic(spec.folder / SUMMARY, lambda file: file.write(text.encode()))
+    return summary
+
+
+def complete(given: dict[str, Any]) -> TrainSpec:
+    """The spec of ``given`` options; with ``resume``, those not given are the ones of the run in the folder.
+
+    Raises: ConfigError for a bad value, CheckpointError when the run there is damaged.
+    """
+    spec = TrainSpec(**given)
+    state = read_last(spec.folder) if spec.resume else None
+    if state is None:
+        return spec
+    saved = {**state.get("config", {}), **state.get("options", {})}
+    names = {*spec.identity(), *spec.remembered()}
+    return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
+
+
+def load_dataset(spec: TrainSpec) -> Dataset:
+    """The dataset that ``spec`` names, ready for training.
+
+    Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
+    """
+    if spec.data == DEFAULT_DATA or spec.scale is not None:
+        ds = synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
+    else:
+        ds = load(spec.data, root=spec.root, seed=spec.seed)
+    ds.check_trainable()
+    return ds.row_normalized() if spec.normalize == "row" else ds
+
+
+def make_model(spec: TrainSpec, ds: Dataset) -> nn.Module:
+    """The model that ``spec`` names for ``ds``; its parameters depend on the seed alone.
+
+    Raises: ConfigError when it cannot fit in memory.
+    """
+    check_fits(ds.num_nodes, ds.num_features, spec.hidden, ds.num_classes, spec.layers)
+    options: dict[str, Any] = {
+        "num_layers": spec.layers,
+        "dropout": spec.dropout,
+        "norm": None if spec.norm == "none" else spec.norm,
+        "residual": spec.residual,
+    }
+    if spec.reduce != "auto":
+        options["reduce"] = spec.reduce
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(spec.seed)
+        return MODELS[spec.model](ds.num_features, spec.hidden, ds.num_classes, **options)
+
+
+def _check_resumable(spec: TrainSpec) -> None:
+    """Finds out before anything is loaded that the folder holds another run."""
+    state = read_last(spec.folder)
+    if state is not None:
+        check_same_run(str(spec.folder), state.get("config", {}), spec.identity())
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """``count`` threads for the block."""
+    former = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(former)
+
+
+def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, Any]:
+    """What a reader of one line wants to know; everything is finite or None."""
+    ds, last, best = trainer.ds, history.last, history.best
+    steps = [record.epoch_seconds for record in history]
+    evaluations = [record.eval_seconds for record in history if record.eval_seconds]
+    summary: dict[str, Any] = {
+        "dataset": ds.name,
+        "model": spec.model,
+        "mode": trainer.mode,
+        "num_nodes": ds.num_nodes,
+        "num_edges": ds.num_edges,
+        "num_features": ds.num_features,
+        "num_classes": ds.num_classes,
+        "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
+        "layers": spec.layers,
+        "hidden": spec.hidden,
+        "epochs": trainer.epoch,
+        "stopped_early": trainer.stopped_early,
+        "first_epoch_seconds": steps[0] if steps else None,
+        "epoch_seconds_median": statistics.median(steps[1:] or steps) if steps else None,
+        "eval_seconds_median": statistics.median(evaluations) if evaluations else None,
+        "peak_rss_mb": round(peak_rss_mb(), 1),
+        "feature_path": trainer.feature_path,
+        "feature_sparsity": ds.feature_sparsity,
+        "metric": trainer.metric,
+        "loss": last.loss if last else None,
+        "train_acc": last.train_acc if last else None,
+        "val_acc": last.val_acc if last else None,
+        "test_acc": last.test_acc if last else None,
+        "best_epoch": best.epoch if best else None,
+        "best_val_acc": best.val_acc if best else None,
+        "test_acc_at_best_val": best.test_acc if best else None,
+        "seed": spec.seed,
+        "threads": torch.get_num_threads(),
+        "cpu_level": LEVEL,
+        "version": _version(),
+        "out": str(spec.folder),
+    }
+    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in summary.items()}
+
+
+def _version() -> str | None:
+    """Of the installed package; None in a source tree."""
+    try:
+        return importlib.metadata.version("graphweft")
+    except importlib.metadata.PackageNotFoundError:
+        return None

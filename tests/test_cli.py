@@ -1,0 +1,246 @@
+"""The command line: exit status, one line for every bad input, and what goes to which stream."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphweft import cli
+from graphweft._errors import NativeError
+
+SMALL = ["--data", "cora", "--scale", "0.05", "--epochs", "3", "--threads", "1"]
+
+
+def _npz(path: Path, **changes: Any) -> Path:
+    """A graph of six nodes in the .npz form; None leaves a key out."""
+    content: dict[str, Any] = {
+        "edge_index": np.array([[0, 1, 2, 3, 4, 5], [1, 0, 3, 2, 5, 4]]),
+        "x": np.eye(6, dtype=np.float32),
+        "y": np.array([0, 0, 1, 1, 0, 1]),
+        **changes,
+    }
+    np.savez(path, **{name: value for name, value in content.items() if value is not None})
+    return path
+
+
+def _fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path, status: int = 2) -> str:
+    """The one line on standard error of a call that must fail."""
+    assert cli.main([str(a) for a in arguments]) == status
+    out, err = capsys.readouterr()
+    assert out == "" and err.endswith("\n") and err.count("\n") == 1, (out, err)
+    assert "Traceback" not in err
+    return err.rstrip("\n")
+
+
+BAD_FLAGS = [
+    ("--data", ""), ("--data", "no-such-set"), ("--data", "/no/such/file.npz"), ("--data", "/dev/null"),
+    ("--data", "/"), ("--root", ""), ("--scale", "0"), ("--scale", "x"), ("--scale", "nan"), ("--model", "gat"),
+    ("--layers", "0"), ("--layers", "1.5"), ("--layers", ""), ("--hidden", "-1"), ("--hidden", "1e3"),
+    ("--epochs", "-3"), ("--epochs", "0"),
+    ("--epochs", "many"), ("--epochs", "9" * 30), ("--lr", "nan"), ("--lr", "inf"), ("--lr", "-0.1"), ("--lr", "0"),
+    ("--lr", "fast"), ("--lr", "1e999"), ("--optimizer", "lion"), ("--dropout", "1"), ("--dropout", "-0.5"),
+    ("--dropout", "half"), ("--weight-decay", "-1"), ("--weight-decay", "x"), ("--weight-decay-on", "some"),
+    ("--normalize", "column"), ("--norm", "group"), ("--reduce", "median"), ("--mode", "mini"), ("--mode", "macro"),
+    ("--mode", "quick"), ("--seed", "-1"), ("--seed", "1.0"), ("--seed", str(2**70)), ("--threads", "-1"),
+    ("--threads", "two"), ("--threads", "1000000"), ("--patience", "-1"), ("--eval-every", "0"), ("--out", ""),
+    ("--out", "/dev/null"), ("--out", "/proc/run"), ("--out", "/dev/null/deeper"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("flag", "value"), BAD_FLAGS, ids=[f"{flag}={value}"[:40] for flag, value in BAD_FLAGS])
+def test_a_bad_value_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: str, value: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    others = [] if flag == "--data" else SMALL
+    line = _fails(capsys, "train", *others, flag, value)
+    assert line.startswith("graphweft train: ")
+    assert "expected" in line or "No such" in line, line
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["tarin"], ["train", "--epoks", "3"], ["train", "--epochs"], ["train", "cora"], ["train", "--json=yes"],
+        ["--json"], ["train", "-x"], ["train", "--", "y"], ["doctor", "now"],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_bad_argument_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert _fails(capsys, *arguments).startswith("graphweft")
+
+
+BAD_FILES: dict[str, Any] = {
+    "empty": lambda p: p.write_bytes(b""),
+    "noise": lambda p: p.write_bytes(bytes(range(256)) * 20),
+    "half a zip": lambda p: p.write_bytes(_npz(p.with_suffix(".x.npz")).read_bytes()[:400]),
+    "no labels": lambda p: _npz(p, y=None),
+    "short labels": lambda p: _npz(p, y=np.array([0, 1])),
+    "unlabelled": lambda p: _npz(p, y=np.full(6, -1)),
+    "no training label": lambda p: _npz(p, y=np.array([-1, 0, 1, 1, 0, 1]), **_masks([0], [1, 2], [3, 4])),
+    "short mask": lambda p: _npz(p, **{**_masks([0], [1], [2]), "train_mask": np.ones(4, dtype=bool)}),
+    "ids out of range": lambda p: _npz(p, edge_index=np.array([[0, 1], [1, 66]])),
+    "negative ids": lambda p: _npz(p, edge_index=np.array([[0, 1], [1, -1]])),
+    "short features": lambda p: _npz(p, x=np.eye(4, dtype=np.float32)),
+    "nan features": lambda p: _npz(p, x=np.full((6, 6), np.nan, dtype=np.float32)),
+    "objects": lambda p: _npz(p, x=np.array([{}] * 6, dtype=object)),
+    "fifo": lambda p: os.mkfifo(p),
+    "empty folder": lambda p: p.mkdir(),
+    "dangling link": lambda p: p.symlink_to("nowhere"),
+}
+
+
+def _masks(train: list[int], val: list[int], test: list[int]) -> dict[str, Any]:
+    made = {}
+    for name, idx in (("train", train), ("val", val), ("test", test)):
+        made[f"{name}_mask"] = np.isin(np.arange(6), idx)
+    return made
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "graph.npz"
+    BAD_FILES[kind](path)
+    start = time.monotonic()
+    line = _fails(capsys, "train", "--data", path, "--epochs", "1", "--out", tmp_path / "out")
+    assert line.startswith("graphweft train: ") and "graph" in line and "expected" in line, line
+    assert time.monotonic() - start < 20
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_larger_than_the_machine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    line = _fails(capsys, "train", *SMALL, "--hidden", "900000000", "--out", tmp_path / "out")
+    assert line.startswith("graphweft train: --hidden: expected a model that fits") and "GiB" in line
+
+
+def test_json_is_the_last_line_and_progress_goes_to_stderr(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["train", *SMALL, "--out", str(tmp_path / "run"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    summary = json.loads(out.splitlines()[-1], parse_constant=pytest.fail)
+    assert out.count("\n") == 1 and "epoch 3/3" in err
+    needed = {
+        "dataset", "model", "mode", "num_nodes", "num_edges", "num_features", "num_classes", "epochs",
+        "prepare_seconds", "epoch_seconds_median", "peak_rss_mb", "feature_path", "train_acc", "val_acc", "test_acc",
+        "test_acc_at_best_val",
+    }  # fmt: skip
+    assert needed <= summary.keys()
+    assert summary["epochs"] == 3 and summary["mode"] == "full" and summary["threads"] == 1
+    names = {file.name for file in (tmp_path / "run").iterdir()}
+    assert {"last.pt", "best.pt", "metrics.jsonl", "summary.json", "curves.png"} <= names
+
+
+def test_without_json_the_answer_is_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert cli.main(["train", *SMALL, "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert "synthetic:cora@0.05: 135 nodes" in out and f"in {tmp_path / 'run'}: best.pt" in out
+
+
+def test_the_last_of_a_repeated_flag_wins(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    flags = ["--epochs", "9", "--epochs", "bad", "--epochs", "2", "--json", "--no-json", "--json", "--model", "gin"]
+    assert cli.main(["train", *SMALL, *flags, "--model", "sage", "--out", str(tmp_path / "run"), "--quiet"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert (summary["epochs"], summary["model"]) == (2, "sage")
+
+
+def test_resume_takes_what_is_not_given_from_the_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path / "run"), "--quiet", "--json"]
+    assert cli.main(["train", *SMALL, "--hidden", "8", "--layers", "3", *out]) == 0
+    assert cli.main(["train", "--resume", "--epochs", "5", *out]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (summary["hidden"], summary["layers"], summary["epochs"]) == (8, 3, 5)
+    assert (summary["dataset"], summary["resumed_after_epoch"]) == ("synthetic:cora@0.05", 3)
+
+
+@pytest.mark.parametrize("flags", [["--hidden", "16"], ["--seed", "4"], ["--data", "citeseer"], ["--model", "sage"]])
+def test_resume_of_another_configuration(capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: list[str]) -> None:
+    out = ["--out", str(tmp_path / "run"), "--quiet"]
+    assert cli.main(["train", *SMALL, *out]) == 0
+    capsys.readouterr()
+    line = _fails(capsys, "train", *SMALL, *flags, *out, "--resume")
+    assert "resume: expected" in line and flags[0].strip("-") in line and flags[1] in line
+
+
+def test_resume_from_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path), "--quiet"]
+    assert cli.main(["train", *SMALL, *out]) == 0
+    capsys.readouterr()
+    (tmp_path / "last.pt").write_bytes(b"PK\x03\x04 nothing")
+    assert "last.pt: expected a whole checkpoint" in _fails(capsys, "train", *SMALL, *out, "--resume")
+
+
+def test_help_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["--help"], ["train", "--help"], ["train", "-h"], ["doctor", "--help"], ["--version"]):
+        assert cli.main(arguments) == 0
+        out, err = capsys.readouterr()
+        assert out and not err
+
+
+def test_help_does_not_wait_for_torch(root: Path) -> None:
+    code = (
+        "import sys; from graphweft.cli import main; status = main(['train', '--help']); "
+        "sys.exit(status or 9 * ('torch' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, check=False)
+    assert done.returncode == 0
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize(
+    ("failure", "status", "words"),
+    [
+        (RuntimeError("two\nlines"), 1, "internal error, RuntimeError: two lines (GRAPHWEFT_DEBUG=1 shows where)"),
+        (NativeError("core: broken"), 1, "internal error, NativeError: core: broken"),
+        (MemoryError(), 1, "not enough memory; try a smaller --hidden"),
+        (PermissionError(13, "Permission denied", "/x/y"), 2, "/x/y: Permission denied"),
+        (OSError(28, "No space left on device"), 1, "graphweft train: No space left on device"),
+        (KeyboardInterrupt(), 130, "stopped; what an earlier checkpoint holds is kept"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_every_failure_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: BaseException,
+    status: int,
+    words: str,
+) -> None:
+    def fail(*_: Any) -> Any:
+        warnings.warn("something was odd", stacklevel=1)
+        raise failure
+
+    monkeypatch.setattr(cli, "_train", fail)
+    assert words in _fails(capsys, "train", status=status)
+
+
+def test_debug_shows_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_DEBUG", "1")
+    monkeypatch.setattr(cli, "_train", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["train"])
+
+
+def test_warnings_are_one_line_each_and_said_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def warn(*_: Any) -> list[str]:
+        for _ in range(3):
+            warnings.warn("two\nlines", stacklevel=1)
+        return ["done"]
+
+    monkeypatch.setattr(cli, "_train", warn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert cli.main(["train"]) == 0
+    out, err = capsys.readouterr()
+    assert out == "done\n" and err == "graphweft: warning: UserWarning: two lines\n"

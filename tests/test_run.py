@@ -1,0 +1,148 @@
+"""Runs from Python: names to dataset, model and trainer, and what the summary says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import assert_same_run, lines
+
+from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft.nn.gcn import GCN
+from graphweft.nn.gin import GIN
+from graphweft.nn.sage import SAGE
+from graphweft.run import complete, load_dataset, make_model, run
+from graphweft.train.spec import TrainSpec
+
+
+def _spec(**changes: Any) -> TrainSpec:
+    return TrainSpec(**{"data": "products", "scale": 0.0002, "epochs": 4, "threads": 1, **changes})
+
+
+@pytest.fixture
+def graph_file(tmp_path: Path) -> Path:
+    """Two communities with features that hint at them, in the .npz form."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 40)
+    src, dst = rng.integers(0, 80, (2, 600))
+    keep = (y[src] == y[dst]) | (rng.random(600) < 0.1)
+    x = rng.random((80, 5), dtype=np.float32) + 0.3 * y[:, None].astype(np.float32)
+    path = tmp_path / "pairs.npz"
+    np.savez(path, edge_index=np.stack([src[keep], dst[keep]]), x=x, y=y)
+    return path
+
+
+def test_the_summary_agrees_with_the_files(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    summary = run(_spec(out=str(tmp_path)))
+    assert torch.get_num_threads() == threads and summary["threads"] == 1
+    assert json.loads((tmp_path / "summary.json").read_text()) == summary
+    records = lines(tmp_path)
+    assert [record["epoch"] for record in records] == [1, 2, 3, 4]
+    for part in ("train", "val", "test"):
+        assert summary[f"{part}_acc"] == records[-1][f"{part}_acc"]
+    best = max(records, key=lambda record: record["val_acc"])
+    assert (summary["best_epoch"], summary["test_acc_at_best_val"]) == (best["epoch"], best["test_acc"])
+    assert summary["loss"] == records[-1]["loss"]
+    assert 0 < summary["epoch_seconds_median"] < summary["total_seconds"]
+    assert summary["peak_rss_mb"] > 50
+
+
+@pytest.mark.parametrize(("name", "kind"), [("gcn", GCN), ("sage", SAGE), ("gin", GIN)])
+@pytest.mark.parametrize("norm", ["none", "layer"])
+def test_options_reach_the_model(name: str, kind: type, norm: str) -> None:
+    spec = _spec(model=name, layers=4, hidden=6, dropout=0.25, norm=norm, residual=True, reduce="mean", seed=3)
+    ds = load_dataset(spec)
+    model = make_model(spec, ds)
+    assert type(model) is kind and len(model.layers) == 4 and len(model.norms) == (3 if norm == "layer" else 0)
+    assert (model.dropout, model.residual, model.layers[0].reduce) == (0.25, True, "mean")
+    assert model(ds.graph, ds.x).shape == (ds.num_nodes, ds.num_classes)
+    again = make_model(spec, ds)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+    other = make_model(_spec(model=name, layers=4, hidden=6, seed=4), ds)
+    assert not torch.equal(next(model.parameters()), next(other.parameters()))
+
+
+def test_a_file_is_learned(graph_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    summary = run(TrainSpec(data=str(graph_file), epochs=60, hidden=16, threads=1, out=str(out)))
+    assert (summary["dataset"], summary["num_nodes"], summary["num_classes"]) == ("pairs", 80, 2)
+    assert summary["train_acc"] > 0.9 and summary["test_acc_at_best_val"] > 0.7
+
+
+def test_rows_are_normalised_on_demand(graph_file: Path) -> None:
+    plain = load_dataset(TrainSpec(data=str(graph_file))).x
+    normal = load_dataset(TrainSpec(data=str(graph_file), normalize="row")).x
+    expected = plain.double() / plain.double().abs().sum(1, keepdim=True)
+    torch.testing.assert_close(normal.double(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["full", "auto"])
+def test_a_longer_run_is_a_resumed_shorter_one(tmp_path: Path, mode: str) -> None:
+    whole = run(_spec(epochs=6, dropout=0.5, norm="batch", mode=mode, out=str(tmp_path / "whole")))
+    run(_spec(epochs=2, dropout=0.5, norm="batch", out=str(tmp_path / "parts")))
+    parts = run(_spec(epochs=6, dropout=0.5, norm="batch", out=str(tmp_path / "parts"), resume=True))
+    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert parts["resumed_after_epoch"] == 2 and whole["resumed_after_epoch"] == 0
+    assert {k: v for k, v in whole.items() if "acc" in k} == {k: v for k, v in parts.items() if "acc" in k}
+
+
+def test_a_finished_run_is_left_as_it_is_by_resume(tmp_path: Path) -> None:
+    first = run(_spec(out=str(tmp_path)))
+    before = {path.name: path.read_bytes() for path in tmp_path.glob("*.pt")}
+    again = run(_spec(out=str(tmp_path), resume=True))
+    assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.pt")}
+    assert again["epochs"] == 4 and again["test_acc"] == first["test_acc"]
+    assert run(_spec(out=str(tmp_path), epochs=2, resume=True))["epochs"] == 4
+
+
+def test_options_left_out_come_from_the_run(tmp_path: Path) -> None:
+    run(_spec(out=str(tmp_path), hidden=7, epochs=3, patience=9))
+    spec = complete({"out": str(tmp_path), "resume": True})
+    assert (spec.data, spec.scale, spec.hidden, spec.epochs, spec.patience) == ("products", 0.0002, 7, 3, 9)
+    assert complete({"out": str(tmp_path), "resume": True, "hidden": 8}).hidden == 8
+    assert complete({"out": str(tmp_path)}).hidden == TrainSpec().hidden
+    assert complete({"out": str(tmp_path / "none"), "resume": True}).hidden == TrainSpec().hidden
+
+
+def test_another_run_in_the_folder_is_found_before_data_is_read(tmp_path: Path) -> None:
+    run(_spec(out=str(tmp_path)))
+    with pytest.raises(CheckpointError, match="expected data 'products'"):
+        run(_spec(data="/no/such/file", scale=None, out=str(tmp_path), resume=True))
+
+
+def test_what_is_wrong_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    with pytest.raises(ConfigError, match="hidden: expected a model that fits"):
+        run(_spec(hidden=10**9, out=out))
+    with pytest.raises(DataError):
+        run(TrainSpec(data="/no/such/file", out=out))
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="out: expected a folder"):
+        run(_spec(out=str(tmp_path / "file")))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_without_a_split_for_it_there_is_no_number(graph_file: Path, tmp_path: Path) -> None:
+    masks = {"train_mask": np.ones(80, bool), "val_mask": np.zeros(80, bool), "test_mask": np.zeros(80, bool)}
+    with np.load(graph_file) as content:
+        np.savez(graph_file, **content, **masks)
+    summary = run(TrainSpec(data=str(graph_file), epochs=2, threads=1, out=str(tmp_path / "run")))
+    assert summary["val_acc"] is None and summary["test_acc"] is None and summary["test_acc_at_best_val"] is None
+    assert summary["train_acc"] is not None
+
+
+@pytest.mark.slow
+def test_cora_reaches_what_the_gcn_paper_reports(shared_data: Path, tmp_path: Path) -> None:
+    options = {"hidden": 16, "dropout": 0.5, "weight_decay": 5e-4, "normalize": "row", "epochs": 200}
+    accuracies = [
+        run(TrainSpec(data=str(shared_data / "cora.npz"), seed=seed, out=str(tmp_path / str(seed)), **options))[
+            "test_acc"
+        ]
+        for seed in range(3)
+    ]
+    assert sum(accuracies) / 3 > 0.80
