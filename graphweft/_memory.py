@@ -2,14 +2,15 @@
 
 Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called by
 the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
-pages.
+pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the best fitting interval and
+leaves the rest, so that what the pool holds stays near the most that was ever in use at once.
 """
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import threading
-from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +47,11 @@ class _Lease:
 
 
 class Pool:
-    """Regions of whole huge pages by size class; a size class is at most 1/8 larger than what was asked for."""
+    """Regions of whole huge pages, cut from and merged into intervals of mapped address space."""
 
     def __init__(self) -> None:
-        self._free: dict[int, list[int]] = defaultdict(list)
+        self._starts: list[int] = []  # of the free intervals, ascending; none touches the next
+        self._sizes: dict[int, int] = {}
         self._lock = threading.RLock()  # a tensor may die, and give back, inside a pool call of the same thread
         self._mapped = self._lent = self._peak = self._maps = 0
 
@@ -60,9 +62,8 @@ class Pool:
             nbytes *= size
         if nbytes < _SMALL:
             return torch.empty(shape, dtype=dtype)
-        size = _size_class(nbytes)
-        address = self._take(size)
-        flat = torch.from_numpy(np.asarray(_Lease(self, address, size, nbytes)))
+        size = -(-nbytes // _HUGE) * _HUGE
+        flat = torch.from_numpy(np.asarray(_Lease(self, self._take(size), size, nbytes)))
         return flat.view(dtype).view(shape)
 
     def stats(self) -> PoolStats:
@@ -71,46 +72,59 @@ class Pool:
             return PoolStats(self._mapped, self._lent, self._peak, self._maps)
 
     def trim(self) -> None:
-        """Returns all free regions to the system."""
+        """Returns all free memory to the system."""
         with self._lock:
-            for size, addresses in self._free.items():
-                for address in addresses:
-                    _unmap(address, size)
-                    self._mapped -= size
-            self._free.clear()
+            for start, size in self._sizes.items():
+                _unmap(start, size)
+                self._mapped -= size
+            self._starts.clear()
+            self._sizes.clear()
 
     def _take(self, size: int) -> int:
+        """Address of ``size`` bytes: from the smallest free interval that holds them, or newly mapped."""
         with self._lock:
+            fitting = [(free, start) for start, free in self._sizes.items() if free >= size]
+            if fitting:
+                free, start = min(fitting)
+                self._remove(start)
+                if free > size:
+                    self._insert(start + size, free - size)
+            else:
+                start = self._map(size)
             self._lent += size
             self._peak = max(self._peak, self._lent)
-            for candidate in (size, *(s for s in sorted(self._free) if size < s <= size + size // 4)):
-                if self._free.get(candidate):
-                    address = self._free[candidate].pop()
-                    if candidate != size:  # keep the books in the class it was mapped as
-                        _unmap(address + size, candidate - size)
-                        self._mapped -= candidate - size
-                    return address
-            out = ctypes.c_void_p()
-            try:
-                _map(size, ctypes.byref(out))
-            except MemoryError:
-                self.trim()
-                _map(size, ctypes.byref(out))
-            self._mapped += size
-            self._maps += 1
-            return int(out.value or 0)
+            return start
 
-    def _give_back(self, address: int, size: int) -> None:
+    def _map(self, size: int) -> int:
+        out = ctypes.c_void_p()
+        try:
+            _map(size, ctypes.byref(out))
+        except MemoryError:
+            self.trim()
+            _map(size, ctypes.byref(out))
+        self._mapped += size
+        self._maps += 1
+        return int(out.value or 0)
+
+    def _give_back(self, start: int, size: int) -> None:
+        """Adds an interval, merged with the free ones before and behind it."""
         with self._lock:
-            self._free[size].append(address)
             self._lent -= size
+            at = bisect.bisect_left(self._starts, start)
+            if at < len(self._starts) and self._starts[at] == start + size:
+                size += self._remove(self._starts[at])
+            if at > 0 and self._starts[at - 1] + self._sizes[self._starts[at - 1]] == start:
+                start = self._starts[at - 1]
+                size += self._remove(start)
+            self._insert(start, size)
 
+    def _insert(self, start: int, size: int) -> None:
+        bisect.insort(self._starts, start)
+        self._sizes[start] = size
 
-def _size_class(nbytes: int) -> int:
-    """Whole huge pages, rounded so that classes are at most 1/8 apart."""
-    pages = -(-nbytes // _HUGE)
-    step = 1 << max(0, pages.bit_length() - 4)
-    return -(-pages // step) * step * _HUGE
+    def _remove(self, start: int) -> int:
+        del self._starts[bisect.bisect_left(self._starts, start)]
+        return self._sizes.pop(start)
 
 
 POOL = Pool()

@@ -139,20 +139,20 @@ def _search(
     program: Program, orders: dict[str, Order], request: Request, margin: float
 ) -> tuple[dict[str, Order], Compiled]:
     """From ``orders``, one site after the other is turned around while that gains more than ``margin``."""
-    best = _finish(cleanup(place(program, orders)), request)
+    best = finish(cleanup(place(program, orders)), request)
     improved = bool(orders) and request.on("placement", 2)
     while improved:
         improved = False
         for name in list(orders):
             other = Order.TRANSFORM if orders[name] is Order.AGGREGATE else Order.AGGREGATE
             changed = {**orders, name: other}
-            candidate = _finish(cleanup(place(program, changed)), request)
+            candidate = finish(cleanup(place(program, changed)), request)
             if candidate.seconds < best.seconds * (1 - margin):
                 orders, best, improved = changed, candidate, True
     return orders, best
 
 
-def _finish(forward: Program, request: Request) -> Compiled:
+def finish(forward: Program, request: Request) -> Compiled:
     """Gradients, hoisting and groups of a placed forward program, with its predicted cost."""
     joint = differentiate(forward, request.wanted) if request.wanted else forward
     joint = cleanup(joint) if request.level >= 1 else joint

@@ -15,14 +15,14 @@ import json
 import platform
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from graphweft import _config
-from graphweft._memory import empty
+from graphweft._memory import POOL, empty
 from graphweft._native import LEVEL
 from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
 from graphweft.graph.adjacency import Adjacency
@@ -59,6 +59,7 @@ def calibrate() -> Calibration:
     samples = [(work, _best(call)) for work, call in _calls()]
     model = CostModel().fit(samples, weight=0.05)
     found = Calibration(_crossover(), model, model.error(samples))
+    POOL.trim()
     path = cache_file()
     with contextlib.suppress(OSError):  # a cache that cannot be written costs a second in the next process
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -137,24 +138,22 @@ def _random_adjacency(rows: int, columns: int, edges: int) -> Adjacency:
     return Adjacency(torch.arange(0, rows * each + 1, each), indices, None, columns)
 
 
-def _calls() -> list[tuple[Work, Callable[[], object]]]:
-    """Calls whose work spans the model: gathers from each tier, products and contractions of GNN shapes."""
-    calls: list[tuple[Work, Callable[[], object]]] = []
+def _calls() -> Iterator[tuple[Work, Callable[[], object]]]:
+    """Calls whose work spans the model: gathers from each tier, products and contractions; one at a time."""
     for nodes, edges, width in (
         (4_000, 200_000, 32), (4_000, 200_000, 128), (60_000, 600_000, 32), (60_000, 600_000, 64),
         (60_000, 300_000, 128), (200_000, 600_000, 32), (200_000, 600_000, 64), (400_000, 800_000, 64),
     ):  # fmt: skip
         adjacency, x = _random_adjacency(nodes, nodes, edges), _random_rows(nodes, width)
         work = gather_work(nodes, adjacency.num_edges, width, nodes)
-        calls.append((work, functools.partial(sparse.spmm, adjacency, x)))
+        yield work, functools.partial(sparse.spmm, adjacency, x)
     for n, k, m in ((20_000, 500, 32), (60_000, 128, 32), (60_000, 32, 64), (100_000, 32, 16), (20_000, 64, 128)):
         x, w, g = _random_rows(n, k), _random_rows(k, m), _random_rows(n, m)
-        calls.append((product_work(n, k, m), functools.partial(dense.matmul, x, w)))
-        calls.append((contraction_work(n, k, m), functools.partial(dense.matmul_tn, x, g)))
+        yield product_work(n, k, m), functools.partial(dense.matmul, x, w)
+        yield contraction_work(n, k, m), functools.partial(dense.matmul_tn, x, g)
     for n in (20_000, 100_000):
         x, scale = _random_rows(n, 32), torch.ones(n)
-        calls.append((rows_work(n * 32), functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))))
-    return calls
+        yield rows_work(n * 32), functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))
 
 
 def _crossover(n: int = 20_000, width: int = 512, hidden: int = 32) -> float:

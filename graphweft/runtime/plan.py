@@ -11,11 +11,13 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from graphweft.cost import Work
-from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, structural_key
-from graphweft.passes.fuse import Group
+from graphweft.ir.residency import TensorType
+from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import BACKWARD, FORWARD, Compiled
 from graphweft.runtime.lower import Call, Slots, lower
@@ -105,16 +107,12 @@ class Plan:
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any]) -> Any:
         """Computes a hoisted value from the inputs it depends on, by the same kernels."""
         part = Program(tuple(v for v in self.compiled.program.inputs if v["name"] in item.leaves), (("", item.value),))
-        results: dict[Value, Any] = {v: leaves[v["name"]] for v in part.inputs}
         slots = {value: index for index, value in enumerate(part.values)}
-        env: Slots = [results.get(value) for value in part.values]
-        for value in part.values:
-            if value.op in LEAVES:
-                continue
-            if value.op in (Op.SPMM, Op.MATMUL, Op.SPMM_MAX):
-                lower(Group(anchor=value, source=None, result=value), slots)(env)
-            else:
-                env[slots[value]] = evaluate(value, [env[slots[o]] for o in value.inputs])
+        env: Slots = [leaves[v["name"]] if v.op in LEAVES else None for v in part.values]
+        single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
+        groups = group_values(part, set(), dict.fromkeys(part.values, FORWARD), fuse=single)
+        for group in groups:
+            lower(group, slots)(env)
         return env[slots[item.value]]
 
     def _hoist(self, program: Program) -> list[HoistedValue]:
@@ -163,11 +161,18 @@ def _run(steps: tuple[Step, ...], env: Slots) -> None:
     """Call after call; a slot is emptied after its last reader."""
     for step in steps:
         if PROFILE.active:
-            PROFILE.time(step.label, step.work, functools.partial(step.call, env))
+            PROFILE.time(step.label, step.work, functools.partial(_rerun, step, env))
         else:
             step.call(env)
         for index in step.frees:
             env[index] = None
+
+
+def _rerun(step: Step, env: Slots) -> None:
+    """The call, after its former result has gone."""
+    for index in step.writes:
+        env[index] = None
+    step.call(env)
 
 
 def label(group: Group) -> str:

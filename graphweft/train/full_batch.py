@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweft._errors import ShapeError
+from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime.dense import cross_entropy
@@ -50,7 +51,9 @@ class FullBatch:
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
+        POOL.trim()
         self.logits()
+        POOL.trim()  # what deciding took is not needed again
 
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
