@@ -178,6 +178,8 @@ class NpzArchive:
         try:
             with self._zip.open(info) as stream:
                 header = parse_header(key, stream)
+        except DataError:  # a ValueError too
+            raise
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
             raise self._damaged(key, error) from error
         if header.length + header.nbytes != info.file_size:
@@ -200,8 +202,7 @@ class NpzArchive:
         """
         header = self.header(key)
         if header.dtype.kind not in kinds:
-            wanted = " or ".join(_KIND_NAMES[kind] for kind in kinds)
-            raise DataError(f"{key}: expected {wanted} values, got {header.dtype}")
+            raise DataError(f"{key}: expected {_KIND_NAMES[kinds]}, got {header.dtype}")
         if shape is not None and (
             len(shape) != len(header.shape)
             or any(want is not None and want != got for want, got in zip(shape, header.shape, strict=True))
@@ -225,7 +226,14 @@ class NpzArchive:
         return DataError(f"{one_line(key, 60)}: expected a readable member, got: {one_line(str(error), 80)}")
 
 
-_KIND_NAMES = {"b": "bool", "i": "integer", "u": "unsigned", "f": "float", "U": "text", "S": "text"}
+_KIND_NAMES = {
+    "biuf": "numbers",
+    "iu": "integers",
+    "f": "floating-point numbers",
+    "U": "text",
+    "US": "texts",
+    "SU": "text",
+}
 
 
 def read_npy(path: Path, kinds: str = "biuf") -> NDArray[Any]:

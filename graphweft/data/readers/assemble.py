@@ -135,8 +135,8 @@ def whole_ids(who: str, table: Array) -> NDArray[np.int64]:
 
 def coo_graph(src: Tensor, dst: Tensor, num_nodes: int) -> Graph:
     """The graph of checked edges src -> dst."""
-    check_range("sources", src, num_nodes)
-    check_range("targets", dst, num_nodes)
+    check_range("edge sources", src, num_nodes)
+    check_range("edge targets", dst, num_nodes)
     return Graph(src, dst, num_nodes=num_nodes)
 
 

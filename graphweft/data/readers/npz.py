@@ -35,7 +35,8 @@ from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
 _SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold")
-_ROW_KEYS = ("x", "train_mask", "node_ids")
+_ROW_KEYS = ("x", "node_ids", "node_tag")
+_LABEL_KEYS = ("y", "train_mask", "val_mask", "test_mask")
 _MAX_TAGS = 4096
 
 
@@ -93,16 +94,14 @@ def _graph(archive: NpzArchive) -> Graph:
 
 
 def _count_nodes(archive: NpzArchive, edges: Tensor, declared: int | None) -> int:
-    """Nodes of an ``edge_index`` file: as declared, or one per row of y, x or a mask, or the largest id + 1."""
+    """Nodes of an ``edge_index`` file: as declared, or as most of its members have rows, or the largest id + 1."""
     if declared is None:
-        keys = (*_ROW_KEYS, "y") if "graph_ptr" not in archive else _ROW_KEYS
-        for key in keys:
-            if key in archive and archive.header(key).shape:
-                declared = archive.header(key).shape[-1 if key.endswith("mask") else 0]
-                break
-        else:
-            if "x_shape" in archive:
-                declared = int(archive.array("x_shape", (2,), "iu")[0])
+        keys = [*_ROW_KEYS, *(() if "graph_ptr" in archive else _LABEL_KEYS)]
+        shapes = [(key, archive.header(key).shape) for key in keys if key in archive]
+        sizes = [shape[-1 if key.endswith("mask") else 0] for key, shape in shapes if shape]
+        if "x_shape" in archive:
+            sizes.append(int(archive.array("x_shape", (2,), "iu")[0]))
+        declared = max(sizes, key=lambda size: (sizes.count(size), size), default=None)
     count = declared if declared is not None else int(edges.max()) + 1 if edges.numel() else 0
     if not 0 <= count <= node_limit(archive.size):
         raise DataError(f"num_nodes: expected a number that a file of {archive.size} bytes can mean, got {count}")

@@ -9,7 +9,7 @@ import pytest
 import scipy.io
 import scipy.sparse as sp
 import torch
-from layouts import CLASSES, LAYOUTS, NODES, sample
+from layouts import CLASSES, LAYOUTS, NODES, npz_bytes, sample
 
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
@@ -264,3 +264,49 @@ def test_gzip_or_not_and_folder_or_raw(name: str, tmp_path: Path) -> None:
     """Every layout is recognised, and its name comes from the path."""
     ds = _read(name, tmp_path)
     assert ds.num_nodes > 0 and ds.name
+
+
+FORM: dict[str, object] = {
+    "edge_index": np.array([[0, 1, 2], [1, 2, 0]]),
+    "x": np.eye(3, dtype=np.float32),
+    "y": np.array([0, 1, 1]),
+    "train_mask": np.array([True, True, False]),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"y": np.array([0, 1])}, "y: expected 3 labels, one per row, got shape (2,)"),
+        ({"x": np.eye(2)}, "x: expected shape (3, any), got (2, 2)"),
+        ({"train_mask": np.ones(4, bool)}, "train_mask: expected 3 entries, one per row, got shape (4,)"),
+        ({"train_mask": np.array([0, 1, 2])}, "train_mask: expected true and false"),
+        ({"edge_index": np.array([[0, 1, 9], [1, 2, 0]])}, "edge sources: expected ids in [0, 3), got 9 at position 2"),
+        (
+            {"edge_index": np.array([[0, 1, 2], [1, -1, 0]])},
+            "edge targets: expected ids in [0, 3), got -1 at position 1",
+        ),
+        ({"edge_index": np.array([[0, 1, 2], [1, 2, 0.0]])}, "edge_index: expected integers, got float64"),
+        ({"edge_index": np.array([[0, 1], [1, 2], [2, 0]])}, "edge_index: expected shape (2, any), got (3, 2)"),
+        ({"x": np.array([[1, 2], [np.nan, 1], [1, 1]])}, "x: expected finite values, got nan at row 1, column 0"),
+        ({"x": np.array([[1.0], [1e300], [1]])}, "x: expected finite values, got inf at row 1, column 0"),
+        ({"x": np.zeros((3, 0))}, "x: expected a matrix with at least one column"),
+        ({"x": np.array([None, 1, 2], dtype=object)}, "x: expected plain numbers, got Python objects"),
+        ({"y": np.array([0.5, 1, 1])}, "y: expected whole class ids, got 0.5 at position 0"),
+        ({"y": np.array([0, -2, 1])}, "y: expected class ids from 0, or -1 for none, got -2"),
+        ({"y": np.array([0, 1, 2**31])}, "y: expected class ids below 10000, got 2147483648 at position 2"),
+        ({"y": np.array(["a", "b", "c"])}, "y: expected numbers, got <U1"),
+        ({"num_nodes": np.int64(10**15)}, "num_nodes: expected a number that a file of"),
+        ({"num_classes": np.int64(1)}, "num_classes: expected between 2 and"),
+        ({"edge_weight": np.ones(2)}, "edge_weight: expected shape (3), got (2,)"),
+        ({"graph_ptr": np.array([0, 2])}, "y: expected 1 labels, one per row"),
+        ({"edge_index": None}, "expected members indptr and indices, or edge_index, got train_mask, x, y"),
+        ({"train_mask": None, "test_mask": np.ones(3, bool)}, "train_mask: expected it beside test_mask, got none"),
+    ],
+)
+def test_wrong_members_are_named(change: dict[str, object], message: str, tmp_path: Path) -> None:
+    arrays = {key: value for key, value in {**FORM, **change}.items() if value is not None}
+    (tmp_path / "g.npz").write_bytes(npz_bytes(arrays))
+    with pytest.raises(DataError) as caught:
+        read_dataset(tmp_path / "g.npz")
+    assert str(caught.value).startswith(f"{tmp_path / 'g.npz'}: {message}")
