@@ -3,12 +3,6 @@
 
 namespace {
 
-// Rows that are read at random stay in a core's own cache below this many bytes; prefetching would only cost
-// instructions.
-constexpr int64_t resident_bytes = 512 << 10;
-// What is in flight ahead of the sum.
-constexpr int64_t prefetch_bytes = 24 << 10;
-
 void check_adjacency(const gw_adjacency* adj, int64_t width) {
   gw::require(adj && adj->num_rows >= 0 && adj->num_cols >= 0 && adj->num_edges >= 0 && width >= 0,
               "spmm: expected an adjacency and a width >= 0");
@@ -32,11 +26,8 @@ int run(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64
     gw::checked_mul(adj->num_rows, ldy);
     gw::checked_mul(gw::checked_mul(adj->num_cols, ldx), int64_t(sizeof(*x)));
     const int64_t tile_bytes = std::min<int64_t>(panel ? 128 : 512, width * int64_t(sizeof(*x)));
-    const bool resident = adj->num_cols * (panel ? 128 : width * int64_t(sizeof(*x))) <= resident_bytes;
-    const int ahead = resident ? 0 : int(std::clamp<int64_t>(prefetch_bytes / tile_bytes, 16, 256));
-    gw::spmm<E>(*adj,
-                {x, ldx, weight, src_scale, typename E::real(self_coef), mean != 0, stages,
-                 prefetch >= 0 ? prefetch : ahead, panel, y, ldy},
+    const int ahead = prefetch >= 0 ? prefetch : gw::prefetch_distance(adj->num_cols, tile_bytes);
+    gw::spmm<E>(*adj, {x, ldx, weight, src_scale, typename E::real(self_coef), mean != 0, stages, ahead, panel, y, ldy},
                 width);
   });
 }

@@ -8,6 +8,7 @@ only after that failed. Ids are not looked at: an Adjacency has checked its own.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from typing import Protocol
 
 import torch
@@ -18,7 +19,8 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.runtime.epilogue import Epilogue
 
-_I32, _I64, _P, _F64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
+_I32, _I64, _U64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64
+_P, _F64 = ctypes.c_void_p, ctypes.c_double
 _ADJ, _EPILOGUE = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(_native.Epilogue)
 
 _spmm_f32 = declare("gw_spmm_f32", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _EPILOGUE, _I32, _P, _P, _I64)
@@ -26,6 +28,19 @@ _spmm = {
     torch.float64: declare("gw_spmm_f64", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
     torch.bfloat16: declare("gw_spmm_bf16", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
 }
+_SPMM_MAX = {
+    dtype: declare(f"gw_spmm_max_{name}", _ADJ, _P, _I64, _I64, _I32, _P, _I64, _P, _I64)
+    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
+}
+_SPMM_MAX_GRAD = {
+    dtype: declare(f"gw_spmm_max_grad_{name}", _ADJ, _P, _I64, _P, _I64, _I64, _P, _I64)
+    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
+}
+_SDDMM = {
+    dtype: declare(f"gw_sddmm_dot_{name}", _ADJ, _P, _I64, _P, _I64, _I64, _P)
+    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
+}
+_sparse_dropout = declare("gw_sparse_dropout_f32", _ADJ, _P, _I64, _I32, _F64, _U64, _U64, _P)
 _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 _MEAN = {"sum": 0, "mean": 1}
 
@@ -144,3 +159,106 @@ def _spmm_failure(
                 f"spmm: expected {name} of shape ({length},), contiguous, got shape {tuple(tensor.shape)}"
             )
     return ShapeError(f"spmm: expected a square adjacency for a self term, got {adj.num_rows} x {adj.num_cols}")
+
+
+def spmm_max(
+    adj: Adjacency, x: torch.Tensor, *, minimum: bool = False, want_arg: bool = True, out: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """``y[i] = max over j in row i of x[j]`` by element (``minimum``: min), and the column that attains it.
+
+    A row without edges gives 0 and argument -1; of equal values the first edge in row order is named; a NaN wins, as in
+    ``torch.amax``.
+
+    Shape: x (num_cols, f) float32, float64 or bfloat16 -> y (num_rows, f), arg (num_rows, f) of the dtype of indices.
+
+    Raises: ShapeError, DtypeError.
+    """
+    _check_operand("spmm_max", "x", x, adj.num_cols, _SPMM_MAX)
+    x, width = _by_rows(x), x.size(1)
+    y = empty((adj.num_rows, width), x.dtype) if out is None else out
+    if y.shape != (adj.num_rows, width) or y.dtype != x.dtype:
+        raise ShapeError(f"spmm_max: expected out of shape {(adj.num_rows, width)}, got {tuple(y.shape)}, {y.dtype}")
+    arg = empty((adj.num_rows, width), adj.indices.dtype) if want_arg else None
+    source, target = (x.data_ptr(), x.stride(0), width, minimum), (y.data_ptr(), y.stride(0))
+    _SPMM_MAX[x.dtype](adj.native, *source, *target, None if arg is None else arg.data_ptr(), width)
+    return y, arg
+
+
+def spmm_max_grad(transposed: Adjacency, arg: torch.Tensor, dy: torch.Tensor) -> torch.Tensor:
+    """Gradient of :func:`spmm_max`: ``dx[j, f] = sum of dy[i, f] over destinations i with arg[i, f] == j``.
+
+    ``transposed`` has the sources as rows; parallel edges stand side by side there, as ``Adjacency.transpose`` leaves
+    them, and count once.
+
+    Shape: arg (num_cols, f) of the dtype of indices, dy (num_cols, f) -> dx (num_rows, f).
+
+    Raises: ShapeError, DtypeError.
+    """
+    _check_operand("spmm_max_grad", "dy", dy, transposed.num_cols, _SPMM_MAX_GRAD)
+    if arg.shape != dy.shape or arg.dtype != transposed.indices.dtype:
+        expected = f"{transposed.indices.dtype} of shape {tuple(dy.shape)}"
+        raise ShapeError(f"spmm_max_grad: expected arg as {expected}, got {arg.dtype} of shape {tuple(arg.shape)}")
+    dy, arg, width = _by_rows(dy), _by_rows(arg), dy.size(1)
+    dx = empty((transposed.num_rows, width), dy.dtype)
+    rows = (arg.data_ptr(), arg.stride(0), dy.data_ptr(), dy.stride(0), width)
+    _SPMM_MAX_GRAD[dy.dtype](transposed.native, *rows, dx.data_ptr(), dx.stride(0))
+    return dx
+
+
+def sddmm_dot(adj: Adjacency, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``out[e] = <a[i], b[j]>`` for every edge e = (j -> i), by edge id.
+
+    Shape: a (num_rows, f), b (num_cols, f), float32 or float64 -> (num_edges,).
+
+    Raises: ShapeError, DtypeError.
+    """
+    _check_operand("sddmm_dot", "a", a, adj.num_rows, _SDDMM)
+    _check_operand("sddmm_dot", "b", b, adj.num_cols, _SDDMM)
+    if a.size(1) != b.size(1) or a.dtype != b.dtype:
+        raise ShapeError(
+            f"sddmm_dot: expected a and b of one width and dtype, got {a.size(1)} {a.dtype} and {b.size(1)} {b.dtype}"
+        )
+    a, b = _by_rows(a), _by_rows(b)
+    out = empty((adj.num_edges,), a.dtype)
+    left, right = (a.data_ptr(), a.stride(0)), (b.data_ptr(), b.stride(0), a.size(1))
+    _SDDMM[a.dtype](adj.native, *left, *right, out.data_ptr())
+    return out
+
+
+def sparse_dropout(
+    adj: Adjacency, values: torch.Tensor, *, width: int, transposed: bool, p: float, seed: int, stream: int
+) -> torch.Tensor:
+    """Dropout of the stored entries of a (nodes, width) matrix: the elements that dense dropout would keep, the same.
+
+    Whether an entry is kept depends on (seed, stream, node, feature) only, so both layouts of a matrix agree. Rows of
+    ``adj`` are nodes, or features when ``transposed``.
+
+    Shape: values (num_edges,) float32 by position in ``adj`` -> the same, kept ones times 1 / (1 - p).
+
+    Raises: ShapeError, DtypeError.
+    """
+    if values.dtype != torch.float32:
+        raise DtypeError(f"sparse_dropout: expected values of dtype torch.float32, got {values.dtype}")
+    if values.shape != (adj.num_edges,) or not values.is_contiguous():
+        raise ShapeError(f"sparse_dropout: expected {adj.num_edges} contiguous values, got {tuple(values.shape)}")
+    if not 0.0 <= p <= 1.0:
+        raise ShapeError(f"sparse_dropout: expected a probability in [0, 1], got {p}")
+    out = empty((adj.num_edges,), torch.float32)
+    mask = (1 << 64) - 1
+    draws = (width, transposed, p, seed & mask, stream & mask)
+    _sparse_dropout(adj.native, values.data_ptr(), *draws, out.data_ptr())
+    return out
+
+
+def _by_rows(x: torch.Tensor) -> torch.Tensor:
+    """The matrix with contiguous rows; a copy only if they are not."""
+    return x if x.stride(1) == 1 else x.contiguous()
+
+
+def _check_operand(who: str, name: str, x: torch.Tensor, rows: int, kernels: Mapping[torch.dtype, object]) -> None:
+    """``x`` is a matrix of ``rows`` rows whose dtype one of the kernels takes."""
+    if x.dtype not in kernels:
+        taken = ", ".join(str(dtype).removeprefix("torch.") for dtype in kernels)
+        raise DtypeError(f"{who}: expected {name} of dtype {taken}, got {x.dtype}")
+    if x.dim() != 2 or x.size(0) != rows:
+        raise ShapeError(f"{who}: expected {name} of {rows} rows, got shape {tuple(x.shape)}")

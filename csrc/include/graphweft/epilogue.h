@@ -13,7 +13,7 @@ namespace gw {
 // chunk (column 0), or null. Nothing beyond the row's `tail` lanes is read or written.
 template <int V, bool Full>
 GW_INLINE void apply_epilogue(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail, float* col_sum,
-                           f32::vec (&t)[V]) {
+                              f32::vec (&t)[V]) {
   using io = tile_io<f32, V, Full>;
   f32::vec other[V];
   if (stages.row_scale) {

@@ -25,20 +25,15 @@ void reduce_piece(const Op& op, typename Op::scratch& scratch, const int64_t* in
                   int tail) {
   typename Op::template tile<V, Full> t(op, scratch, col, tail);
   t.start(p.edge_begin);
-  if (p.head_slot >= 0) {
+  const int64_t head = p.head_slot >= 0 ? p.row_begin - 1 : -1, tail_row = p.tail_slot >= 0 ? p.row_end : -1;
+  const int64_t first = head >= 0 ? head : p.row_begin, last = tail_row >= 0 ? p.row_end + 1 : p.row_end;
+  for (int64_t row = first; row < last; ++row) {
     t.clear();
-    t.gather(p.row_begin - 1, p.edge_begin, indptr[p.row_begin]);
-    t.save(p.head_slot);
-  }
-  for (int64_t row = p.row_begin; row < p.row_end; ++row) {
-    t.clear();
-    t.gather(row, indptr[row], indptr[row + 1]);
-    t.finish(row);
-  }
-  if (p.tail_slot >= 0) {
-    t.clear();
-    t.gather(p.row_end, std::max(p.edge_begin, indptr[p.row_end]), p.edge_end);
-    t.save(p.tail_slot);
+    t.gather(row, std::max(indptr[row], p.edge_begin), std::min(indptr[row + 1], p.edge_end));
+    if (row != head && row != tail_row)
+      t.finish(row);
+    else
+      t.save(row == tail_row ? p.tail_slot : p.head_slot);
   }
 }
 
@@ -66,11 +61,13 @@ void for_each_tile(int64_t col, int64_t end, Visit&& visit) {
     else
       visit(v, std::false_type{}, col, tail);
   };
-  static_assert(MaxVectors == 4 || MaxVectors == 8, "tiles are 4 or 8 vectors wide");
+  static_assert(MaxVectors == 2 || MaxVectors == 4 || MaxVectors == 8, "tiles are 2, 4 or 8 vectors wide");
   narrow(std::integral_constant<int, 1>{});
   narrow(std::integral_constant<int, 2>{});
-  narrow(std::integral_constant<int, 3>{});
-  narrow(std::integral_constant<int, 4>{});
+  if constexpr (MaxVectors >= 4) {
+    narrow(std::integral_constant<int, 3>{});
+    narrow(std::integral_constant<int, 4>{});
+  }
   if constexpr (MaxVectors == 8) {
     narrow(std::integral_constant<int, 5>{});
     narrow(std::integral_constant<int, 6>{});

@@ -105,11 +105,8 @@ inline u64x8 multiply_low(u64x8 a, uint32_t b) {
 #endif
 }
 
-// 64 draws of 16 bits, those of elements [64 group, 64 group + 64): the Philox blocks 8 group .. 8 group + 7 of the
-// stream. Draw r of the group is the 16-bit piece r % 4 of words (2 (r / 32), 2 (r / 32) + 1) of block (r % 32) / 4.
-inline void random_group(uint64_t seed, uint64_t stream, uint64_t group, uint16_t* out) {
-  constexpr u64x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
-  const u64x8 block = lane + group * 8;
+// Words 0, 1 (low) and 2, 3 (high) of eight Philox blocks of the stream.
+inline void random_blocks(uint64_t seed, uint64_t stream, u64x8 block, u64x8& low, u64x8& high) {
   const u64x8 none{};
   u64x8 c0 = block, c1 = block >> 32, c2 = none + uint64_t(uint32_t(stream)), c3 = none + (stream >> 32);
   uint32_t key0 = uint32_t(seed), key1 = uint32_t(seed >> 32);
@@ -122,9 +119,26 @@ inline void random_group(uint64_t seed, uint64_t stream, uint64_t group, uint16_
     key0 += 0x9E3779B9u;
     key1 += 0xBB67AE85u;
   }
-  const u64x8 low = (c0 & 0xFFFFFFFFu) | (c1 << 32), high = (c2 & 0xFFFFFFFFu) | (c3 << 32);
+  low = (c0 & 0xFFFFFFFFu) | (c1 << 32);
+  high = (c2 & 0xFFFFFFFFu) | (c3 << 32);
+}
+
+// 64 draws of 16 bits, those of elements [64 group, 64 group + 64): the Philox blocks 8 group .. 8 group + 7 of the
+// stream. Draw r of the group is the 16-bit piece r % 4 of words (2 (r / 32), 2 (r / 32) + 1) of block (r % 32) / 4.
+inline void random_group(uint64_t seed, uint64_t stream, uint64_t group, uint16_t* out) {
+  constexpr u64x8 lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  u64x8 low, high;
+  random_blocks(seed, stream, lane + group * 8, low, high);
   std::memcpy(out, &low, sizeof low);
   std::memcpy(out + 32, &high, sizeof high);
+}
+
+// The draws of eight single elements, in 64-bit lanes.
+inline u64x8 random_draws(uint64_t seed, uint64_t stream, u64x8 element) {
+  u64x8 low, high;
+  random_blocks(seed, stream, (element / 64) * 8 + (element % 32) / 4, low, high);
+  const u64x8 words = (element & 32) != 0 ? high : low;
+  return (words >> ((element % 4) * 16)) & 0xFFFFu;
 }
 
 // y = x / (1 - p) where the element is kept, 0 where it is dropped (whatever x is there). Element (i, j) is kept when its

@@ -11,6 +11,7 @@
 
 // For functions whose arrays of vectors must stay in the caller's registers.
 #define GW_INLINE __attribute__((always_inline)) inline
+#define GW_INLINE_LAMBDA __attribute__((always_inline))
 
 namespace gw {
 

@@ -14,6 +14,7 @@
 
 #include "graphweft/epilogue.h"
 #include "graphweft/reduce.h"
+#include "graphweft/row_stream.h"
 
 namespace gw {
 
@@ -38,18 +39,6 @@ struct spmm_operands {
 template <class E>
 inline constexpr int panel_width = 128 / int(sizeof(typename E::stored));
 
-// Brings the lines of `Bytes` bytes at p into the first-level cache (Near) or the second. Always inline: as a function
-// it has no effect that GCC sees, and calls of it are dropped.
-template <int Bytes, bool Near>
-GW_INLINE void prefetch_tile(const void* p) {
-  for (int at = 0; at < Bytes; at += 64) {
-    if constexpr (Near)
-      __builtin_prefetch(static_cast<const char*>(p) + at, 0, 3);
-    else
-      __builtin_prefetch(static_cast<const char*>(p) + at, 0, 2);
-  }
-}
-
 template <class E, class Index, bool Weighted>
 class spmm_op {
  public:
@@ -57,7 +46,7 @@ class spmm_op {
   using stored = typename E::stored;
   using real = typename E::real;
   using vec = typename E::vec;
-  static constexpr int max_vectors = std::is_same_v<E, f32> && sizeof(Index) == 4 ? 8 : 4;
+  static constexpr int max_vectors = sizeof(Index) == 8 ? 2 : std::is_same_v<E, f32> ? 8 : 4;
 
   spmm_op(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_t width, const balanced_pieces& shares)
       : adj_(adj),
@@ -108,15 +97,9 @@ class spmm_op {
    public:
     tile(const spmm_op& op, const scratch& s, int64_t col, int tail)
         : op_(op),
-          x_(reinterpret_cast<const char*>(op.x_ + col)),
-          row_bytes_(op.ldx_ * int64_t(sizeof(stored))),
-          indices_(op.indices_),
+          x_(op.x_ + col, op.ldx_ * int64_t(sizeof(stored)), op.indices_, op.o_.prefetch, s.last_edge),
           coef_(s.coef),
           first_(s.first),
-          far_(op.o_.prefetch),
-          near_(std::min<int64_t>(far_, 4)),
-          fetch_end_(far_ > 0 ? s.last_edge - far_ : 0),
-          last_edge_(s.last_edge),
           plain_(!op.o_.mean && op.o_.self_coef == 0 && !op.o_.stages),
           y_(op.o_.y + col),
           ldy_(op.o_.ldy),
@@ -124,23 +107,22 @@ class spmm_op {
           col_(col),
           tail_(tail) {}
 
-    // Brings the first rows of x of a piece near.
-    void start(int64_t edge) const {
-      for (const int64_t end = std::min(last_edge_, edge + far_); edge < end; ++edge)
-        prefetch_tile<bytes, false>(x_ + int64_t(indices_[edge]) * row_bytes_);
-    }
+    void start(int64_t edge) const { x_.start(edge); }
 
     GW_INLINE void clear() {
       for (int v = 0; v < V; ++v) t_[v] = vec{};
     }
 
     GW_INLINE void gather(int64_t, int64_t begin, int64_t end) {
-      const int64_t fetched = std::min(end, fetch_end_);
-      if (fetched > begin) {
-        add_range<true>(begin, fetched);
-        begin = fetched;
-      }
-      add_range<false>(begin, end);
+      x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA {
+        for (int v = 0; v < V; ++v) {
+          const vec x = tile_io<E, V, Full>::load(reinterpret_cast<const stored*>(at), v, tail_);
+          if constexpr (Weighted)
+            t_[v] += coef_[p - first_] * x;
+          else
+            t_[v] += x;
+        }
+      });
     }
 
     void save(int64_t slot) const {
@@ -163,27 +145,6 @@ class spmm_op {
     }
 
    private:
-    static constexpr int bytes = V * E::lanes * int(sizeof(stored));
-
-    // Adds the edges [begin, end) in order.
-    template <bool Fetch>
-    GW_INLINE void add_range(int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) {
-        if constexpr (Fetch) {
-          prefetch_tile<bytes, false>(x_ + int64_t(indices_[p + far_]) * row_bytes_);
-          prefetch_tile<bytes, true>(x_ + int64_t(indices_[p + near_]) * row_bytes_);
-        }
-        const auto* row = reinterpret_cast<const stored*>(x_ + int64_t(indices_[p]) * row_bytes_);
-        for (int v = 0; v < V; ++v) {
-          const vec x = tile_io<E, V, Full>::load(row, v, tail_);
-          if constexpr (Weighted)
-            t_[v] += coef_[p - first_] * x;
-          else
-            t_[v] += x;
-        }
-      }
-    }
-
     // Mean, self term and epilogue.
     GW_INLINE void transform(int64_t row) {
       const spmm_operands<E>& o = op_.o_;
@@ -194,7 +155,7 @@ class spmm_op {
       }
       if (o.self_coef != 0) {
         const real coef = op_.reads_scale() ? o.self_coef * o.src_scale[row] : o.self_coef;
-        const auto* own = reinterpret_cast<const stored*>(x_ + row * row_bytes_);
+        const auto* own = reinterpret_cast<const stored*>(x_.at(row));
         for (int v = 0; v < V; ++v) t_[v] += coef * tile_io<E, V, Full>::load(own, v, tail_);
       }
       if constexpr (std::is_same_v<E, f32>) {
@@ -203,11 +164,9 @@ class spmm_op {
     }
 
     const spmm_op& op_;
-    const char* x_;
-    int64_t row_bytes_;
-    const Index* indices_;
+    row_stream<Index, V * E::lanes* int(sizeof(stored))> x_;
     const real* coef_;
-    int64_t first_, far_, near_, fetch_end_, last_edge_;
+    int64_t first_;
     bool plain_;
     stored* y_;
     int64_t ldy_;

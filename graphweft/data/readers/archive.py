@@ -23,6 +23,7 @@ from graphweft._memory import empty
 from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, file_size, one_line, open_regular, show
 
 _MAX_MEMBERS = 4096
+_MAX_DIRECTORY = _MAX_MEMBERS * 1024
 _MAX_HEADER = 10_000
 _MAX_TEXT_ITEM = 1 << 16
 _DEFLATE_LIMIT = 1040  # deflate cannot shrink more than 1032 times
@@ -129,6 +130,20 @@ def _read_data(who: str, stream: _Stream, header: Header, sure: bool) -> NDArray
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 
+def _directory_size(file: BinaryIO, size: int) -> int:
+    """Bytes of a zip archive's list of members as its end records say; listing many takes long."""
+    file.seek(max(0, size - (1 << 16) - 200))
+    tail = file.read()
+    file.seek(0)
+    found = [0]
+    for mark, offset, width in ((b"PK\x05\x06", 12, 4), (b"PK\x06\x06", 40, 8)):
+        at = tail.rfind(mark)
+        field = tail[at + offset : at + offset + width]
+        if at >= 0 and len(field) == width and field != b"\xff" * width:
+            found.append(int.from_bytes(field, "little"))
+    return max(found)
+
+
 class NpzArchive:
     """The arrays of one ``.npz`` file by name; only those asked for are unpacked.
 
@@ -139,6 +154,8 @@ class NpzArchive:
         self.name = name
         self.size = file_size(file)
         self._budget = content_limit(self.size, ARRAYS_FLOOR)
+        if _directory_size(file, self.size) > _MAX_DIRECTORY:
+            raise DataError(f"{name}: expected at most {_MAX_MEMBERS} members, got a larger directory")
         try:
             self._zip = zipfile.ZipFile(file)
         except (zipfile.BadZipFile, zipfile.LargeZipFile, ValueError, OSError, EOFError) as error:

@@ -59,7 +59,7 @@ def read_ogb(raw: Path, options: ReadOptions) -> Dataset:
     values = read_table(raw / "edge-feat.csv.gz", np.float64) if "edge-feat.csv.gz" in names else None
     if values is not None and len(values) != len(edges):
         raise DataError(f"edge-feat: expected {len(edges)} rows, one per edge, got {len(values)}")
-    if folder.name.replace("_", "-").startswith(_UNDIRECTED):
+    if any(known.lower().replace("_", "-").startswith(_UNDIRECTED) for known in (name, folder.name)):
         edges = np.stack([edges, edges[:, ::-1]], axis=1).reshape(-1, 2)  # each link, then its reverse
         values = None if values is None else np.repeat(values, 2, axis=0)
     rows = int(graph_ptr[-1])

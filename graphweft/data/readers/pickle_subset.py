@@ -20,6 +20,7 @@ from graphweft._errors import DataError
 from graphweft.data.readers.files import one_line
 
 _MAX_MEMO = 50_000_000
+_MAX_STEPS = 5_000_000  # a million take about a second; the largest of the public sets has a tenth of that
 
 
 class _Mark:
@@ -139,8 +140,10 @@ class _Machine:
 
     def run(self, data: bytes) -> Any:
         """The object that the pickle describes."""
-        for opcode, arg, _ in pickletools.genops(data):
+        for step_number, (opcode, arg, _) in enumerate(pickletools.genops(data)):
             name = opcode.name
+            if step_number > _MAX_STEPS:
+                _refuse(f"more than {_MAX_STEPS} instructions")
             if name in _PUSH_ARG:
                 self.stack.append(arg)
             elif name in _CONSTANTS:

@@ -172,6 +172,14 @@ def test_odd_archives_are_refused(members: dict[str, bytes], method: int, messag
         _read(path, "a")
 
 
+def test_directory_of_very_many_members_is_not_even_listed(tmp_path: Path) -> None:
+    entry = b"PK\x01\x02" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"m"
+    directory = entry * 200_000
+    end = b"PK\x05\x06" + bytes(8) + struct.pack("<II", len(directory), 0) + bytes(2)
+    with pytest.raises(DataError, match=r"a\.npz: expected at most 4096 members, got a larger directory"):
+        _read(_write(tmp_path, directory + end), "a")
+
+
 def test_flipped_bit_is_found_by_the_checksum(tmp_path: Path) -> None:
     content = bytearray(npz_bytes({"a": np.arange(1000)}, compress=False))
     content[600] ^= 4

@@ -13,6 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from graphweft._errors import DataError
+from graphweft.data.readers import pickle_subset
 from graphweft.data.readers.pickle_subset import load_subset
 
 
@@ -97,3 +98,9 @@ def test_matrix_whose_parts_contradict_is_refused() -> None:
     matrix.indices[1] = 9
     with pytest.raises(DataError, match="parts contradict"):
         load_subset(pickle.dumps(matrix, protocol=2))
+
+
+def test_endless_instructions_are_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pickle_subset, "_MAX_STEPS", 1000)
+    with pytest.raises(DataError, match="more than 1000 instructions"):
+        load_subset(b"\x80\x02" + b"]" * 2000 + b".")

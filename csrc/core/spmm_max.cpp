@@ -1,0 +1,83 @@
+// Maximum and minimum over neighbours and their gradient: checks, then spmm_max.h.
+#include "graphweft/spmm_max.h"
+
+namespace {
+
+void check(const gw_adjacency* adj, int64_t width) {
+  gw::require(adj && adj->num_rows >= 0 && adj->num_cols >= 0 && adj->num_edges >= 0 && width >= 0,
+              "spmm_max: expected an adjacency and a width >= 0");
+  gw::require((adj->indptr || adj->num_rows == 0) && (adj->indices || adj->num_edges == 0),
+              "spmm_max: expected indptr and indices, got null");
+}
+
+template <class E, class Index>
+void extremum(const gw_adjacency& adj, const typename E::stored* x, int64_t ldx, int64_t width, bool minimum,
+              typename E::stored* y, int64_t ldy, void* arg, int64_t ldarg) {
+  const int ahead = gw::prefetch_distance(adj.num_cols, std::min<int64_t>(256, width * int64_t(sizeof(*x))));
+  gw::spmm_extremum<E, Index>(adj, {x, ldx, ahead, minimum, y, ldy, static_cast<Index*>(arg), ldarg}, width);
+}
+
+template <class E>
+int run(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64_t width, int32_t minimum,
+        typename E::stored* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return gw::guarded([&] {
+    check(adj, width);
+    if (width == 0 || adj->num_rows == 0) return;
+    adj->wide ? extremum<E, int64_t>(*adj, x, ldx, width, minimum != 0, y, ldy, arg, ldarg)
+              : extremum<E, int32_t>(*adj, x, ldx, width, minimum != 0, y, ldy, arg, ldarg);
+  });
+}
+
+template <class E, class Index>
+void route(const gw_adjacency& adj, const void* arg, int64_t ldarg, const typename E::stored* dy, int64_t lddy,
+           int64_t width, typename E::stored* dx, int64_t lddx) {
+  const int64_t row_bytes = width * int64_t(sizeof(*dy) + sizeof(Index));
+  const int ahead = gw::prefetch_distance(adj.num_cols, std::min<int64_t>(512, row_bytes));
+  gw::route_to_extremum<E, Index>(adj, {static_cast<const Index*>(arg), ldarg, dy, lddy, ahead, dx, lddx}, width);
+}
+
+template <class E>
+int run_grad(const gw_adjacency* adj, const void* arg, int64_t ldarg, const typename E::stored* dy, int64_t lddy,
+             int64_t width, typename E::stored* dx, int64_t lddx) {
+  return gw::guarded([&] {
+    check(adj, width);
+    if (width == 0 || adj->num_rows == 0) return;
+    adj->wide ? route<E, int64_t>(*adj, arg, ldarg, dy, lddy, width, dx, lddx)
+              : route<E, int32_t>(*adj, arg, ldarg, dy, lddy, width, dx, lddx);
+  });
+}
+
+}  // namespace
+
+extern "C" {
+
+// y[i] = elementwise maximum (`minimum`: minimum) of x[j] over j in row i, 0 for an empty row. `arg`, as wide as
+// indices or null: the column of the first edge that attains it, -1 for an empty row.
+GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
+                           float* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return run<gw::f32>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+}
+GW_API int gw_spmm_max_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, int32_t minimum,
+                           double* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return run<gw::f64>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+}
+GW_API int gw_spmm_max_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, int32_t minimum,
+                            uint16_t* y, int64_t ldy, void* arg, int64_t ldarg) {
+  return run<gw::bf16>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
+}
+
+// dx[j, f] = sum of dy[i, f] over the distinct columns i of row j with arg[i, f] == j; `transposed` has sources as rows
+// and in each row parallel edges side by side.
+GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
+                                int64_t lddy, int64_t width, float* dx, int64_t lddx) {
+  return run_grad<gw::f32>(transposed, arg, ldarg, dy, lddy, width, dx, lddx);
+}
+GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const double* dy,
+                                int64_t lddy, int64_t width, double* dx, int64_t lddx) {
+  return run_grad<gw::f64>(transposed, arg, ldarg, dy, lddy, width, dx, lddx);
+}
+GW_API int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const uint16_t* dy,
+                                 int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx) {
+  return run_grad<gw::bf16>(transposed, arg, ldarg, dy, lddy, width, dx, lddx);
+}
+}
