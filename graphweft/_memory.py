@@ -1,9 +1,9 @@
 """Buffers that are reused: a pool of huge-page memory behind ordinary torch tensors.
 
-Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called by
-the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
-pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the best fitting interval and
-leaves the rest, so that what the pool holds stays near the most that was ever in use at once.
+Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called
+by the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
+pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the best fitting interval
+and leaves the rest, so that what the pool holds stays near the most that was ever in use at once.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import IRError
+from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
@@ -164,6 +165,15 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     return x * keep_mask(tuple(x.shape), p, int(seed), stream) / (1.0 - p)
 
 
+def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
+    block = graph.take_dst(rows)
+    if not value.get("loops"):
+        return block
+    own = Adjacency(torch.arange(len(rows) + 1), rows.to(block.csc.indices.dtype), None, graph.num_src)
+    both = (block + Graph.from_adjacency(own, bipartite=True)).csc
+    return Graph.from_adjacency(Adjacency(both.indptr, both.indices, None, graph.num_src), bipartite=True)
+
+
 def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
     return x.take_rows(rows) if isinstance(x, SparseFeatures) else x[rows]
 
@@ -173,7 +183,7 @@ _MEANING: dict[Op, _Meaning] = {
     Op.REVERSE: lambda v, g: g.reverse(),
     Op.WITHOUT_LOOPS: lambda v, g: g.without_self_loops(),
     Op.ONE_LOOP: lambda v, g: g.without_self_loops().add_self_loops(),
-    Op.TAKE_DST: lambda v, g, rows: g.take_dst(rows),
+    Op.TAKE_DST: _take_dst,
     Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),
     Op.BROADCAST_SRC: _broadcast,
     Op.BROADCAST_DST: _broadcast,

@@ -28,7 +28,7 @@ class Op(enum.Enum):
     REVERSE = enum.auto()  # every edge turned around
     WITHOUT_LOOPS = enum.auto()  # self-loops removed
     ONE_LOOP = enum.auto()  # exactly one self-loop at every node
-    TAKE_DST = enum.auto()  # only the destinations listed, in that order
+    TAKE_DST = enum.auto()  # only the destinations listed, in that order; loops: each with one more edge from itself
     IN_DEGREE = enum.auto()  # edges into each destination, as numbers
     # movement between nodes and edges
     BROADCAST_SRC = enum.auto()  # edge e gets the row of its source
@@ -135,7 +135,10 @@ def _one_loop(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 def _take_dst(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     graph, rows = _graph("take_dst", types[0]), _index("take_dst", types[1])
     _need("take_dst", rows.into == graph.dst and rows.rows is not None, f"ids of {graph.dst}", rows)
-    return StructType(graph.src, str(rows.rows), f"{graph.edge}@{rows.rows}")
+    if attrs.get("loops"):
+        _need("take_dst", graph.square, "a square graph for its self-loops", graph)
+    edge = f"{graph.edge}+loops" if attrs.get("loops") else graph.edge
+    return StructType(graph.src, str(rows.rows), f"{edge}@{rows.rows}")
 
 
 def _degree(types: Sequence[Type], attrs: dict[str, Any]) -> Type:

@@ -42,6 +42,9 @@ def _simplify(b: Builder, v: Value) -> Value | None:
         return first
     if v.op in (Op.WITHOUT_LOOPS, Op.ONE_LOOP) and first.op is v.op:
         return first
+    if v.op is Op.IN_DEGREE and first.op is Op.ONE_LOOP:
+        plain = b.add(Op.WITHOUT_LOOPS, first.inputs[0])
+        return b.add(Op.ADD_CONST, b.add(Op.IN_DEGREE, plain, **dict(v.attrs)), constant=1.0)
     if v.op is Op.RELU and first.op is Op.RELU:
         return first
     return None

@@ -45,8 +45,9 @@ def _restrict(b: Builder, x: Value, rows: Value) -> Value:
     attrs = dict(x.attrs)
     if attrs.get("self_coef") == 1.0 and graph.op is Op.WITHOUT_LOOPS:
         # the self term needs a square graph; in the restricted one it is an edge like any other
-        graph, attrs["self_coef"] = b.add(Op.ONE_LOOP, graph.inputs[0]), 0.0
-    elif attrs.get("self_coef"):
+        attrs["self_coef"] = 0.0
+        return b.add(x.op, b.add(Op.TAKE_DST, graph, rows, loops=True), source, **attrs)
+    if attrs.get("self_coef"):
         own = b.add(Op.SCALE, b.add(Op.TAKE_ROWS, source, rows), factor=attrs.pop("self_coef"))
         return b.add(Op.ADD, b.add(x.op, b.add(Op.TAKE_DST, graph, rows), source, self_coef=0.0, **attrs), own)
     return b.add(x.op, b.add(Op.TAKE_DST, graph, rows), source, **attrs)

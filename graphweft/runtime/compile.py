@@ -92,6 +92,8 @@ class CompiledFunction:
         profiled = active.tune and plan is None and self._fitted is None and torch.is_grad_enabled()
         if plan is None:
             plan = self._plans[key] = self.compile(arguments, constants)
+            if constants:  # what only the plans of first calls hoisted is not needed any more
+                self._hoisted.retain({item.key for k, p in self._plans.items() if k[1] for item in p.hoisted})
         return self._run(plan, arguments, profiled)
 
     def program(self, arguments: Arguments) -> Program:
@@ -217,6 +219,11 @@ class HoistedValues:
         for leaf in leaves:
             weakref.finalize(leaf, self._kept.pop, item.key, None).atexit = False
         return result
+
+    def retain(self, keys: set[str]) -> None:
+        """Forgets every other value."""
+        for key in set(self._kept) - keys:
+            del self._kept[key]
 
 
 class _Reference:

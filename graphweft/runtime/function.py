@@ -17,17 +17,20 @@ from graphweft.runtime.profile import PROFILE, profiling
 
 
 class RunPlan(torch.autograd.Function):
-    """``RunPlan.apply(plan, env, samples, *tensors)``; the backward pass is the plan's, not torch's."""
+    """``RunPlan.apply(plan, env, samples, *tensors)``; the backward pass is the plan's, not torch's.
+
+    Intermediate values are kept in ``ctx`` and let go one by one as the backward calls have read them. A second
+    backward pass over the same graph finds them gone and computes them again, which gives the same bits.
+    """
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, env: Slots, samples: list[Any] | None, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Runs the forward calls and saves the slots that the backward calls read."""
+        """Runs the forward calls and keeps the slots that the backward calls read."""
+        base = list(env)
         outputs = plan.run_forward(env, tensors)
-        ctx.plan, ctx.samples = plan, samples
-        held = [_shape_of(env[slot]) if slot in plan.saved_shapes else env[slot] for slot in plan.saved]
-        ctx.is_tensor = [isinstance(item, Tensor) for item in held]
-        ctx.others = [item for item in held if not isinstance(item, Tensor)]
-        ctx.save_for_backward(*[item for item in held if isinstance(item, Tensor)])
+        ctx.plan, ctx.samples, ctx.base = plan, samples, base
+        ctx.save_for_backward(*tensors, *(env[slot] for slot in plan.saved_outputs))
+        ctx.kept = plan.kept(env)
         seeded = {name for name, _ in plan.seeds}
         ctx.mark_non_differentiable(
             *[tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True) if name not in seeded]
@@ -39,10 +42,13 @@ class RunPlan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         """Gradients of the dense inputs."""
         plan: Plan = ctx.plan
-        tensors, others = iter(ctx.saved_tensors), iter(ctx.others)
-        env: Slots = [None] * plan.width
-        for slot, is_tensor in zip(plan.saved, ctx.is_tensor, strict=True):
-            env[slot] = next(tensors) if is_tensor else next(others)
+        env, ctx.kept = ctx.kept, None
+        count = len(plan.tensors)
+        if env is None:
+            env = list(ctx.base)
+            plan.run_forward(env, ctx.saved_tensors[:count])
+            env = plan.kept(env)
+        plan.restore(env, ctx.saved_tensors[:count], ctx.saved_tensors[count:])
         given = {
             name: gradient if gradient.is_contiguous() else gradient.contiguous()
             for (name, _), gradient in zip(plan.outputs, gradients, strict=True)
@@ -53,8 +59,3 @@ class RunPlan(torch.autograd.Function):
             result = plan.run_backward(env, given)
         ctx.samples.extend(taken)
         return (None, None, None, *result)
-
-
-def _shape_of(item: Any) -> Any:
-    """A tensor of the same shape over one element: carries the shape, keeps no memory."""
-    return item.new_empty(()).expand(item.shape) if isinstance(item, Tensor) else item

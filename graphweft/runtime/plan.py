@@ -78,6 +78,7 @@ class Plan:
         backward = [g for g in groups if compiled.phase[g.result] == BACKWARD]
         self.saved = self._saved(backward)
         self.saved_shapes = frozenset(self.saved) - self._read_as_numbers(backward)
+        self.saved_outputs = tuple(sorted({slot for _, slot in self.outputs} & set(self.saved)))
         self.forward = self._steps(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
         self.backward = self._steps(backward, pairs, keep={s for s in self.gradients if s is not None})
 
@@ -97,10 +98,29 @@ class Plan:
         _run(self.forward, env)
         return tuple(env[slot] for _, slot in self.outputs)
 
+    def kept(self, env: Slots) -> Slots:
+        """The slots that backward calls read, but for dense inputs and outputs, which torch keeps."""
+        others = {self._place[name] for name in self.tensors} | set(self.saved_outputs)
+        kept: Slots = [None] * self.width
+        for slot in self.saved:
+            if slot in self.saved_shapes:
+                kept[slot] = _shape_of(env[slot])
+            elif slot not in others:
+                kept[slot] = env[slot]
+        return kept
+
+    def restore(self, env: Slots, tensors: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
+        """Puts back what torch kept."""
+        for name, tensor in zip(self.tensors, tensors, strict=True):
+            if env[self._place[name]] is None:
+                env[self._place[name]] = tensor
+        for slot, tensor in zip(self.saved_outputs, outputs, strict=True):
+            env[slot] = tensor
+
     def run_backward(self, env: Slots, gradients: dict[str, Any]) -> tuple[Any, ...]:
         """Gradients of the dense inputs in order, None where there is none."""
         for name, slot in self.seeds:
-            env[slot] = gradients[name]
+            env[slot] = gradients.pop(name)
         _run(self.backward, env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
@@ -173,6 +193,11 @@ def _rerun(step: Step, env: Slots) -> None:
     for index in step.writes:
         env[index] = None
     step.call(env)
+
+
+def _shape_of(item: Any) -> Any:
+    """A tensor of the same shape over one element: carries the shape, keeps no memory."""
+    return item.new_empty(()).expand(item.shape) if isinstance(item, torch.Tensor) else item
 
 
 def label(group: Group) -> str:
