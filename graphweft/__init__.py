@@ -8,31 +8,35 @@
 2
 """
 
-from graphweft import nn as nn
-from graphweft import optim as optim
-from graphweft._config import Config, config
-from graphweft._errors import (
-    CheckpointError,
-    ConfigError,
-    DataError,
-    DownloadError,
-    DtypeError,
-    FallbackWarning,
-    GraphError,
-    GraphWeftError,
-    IndexRangeError,
-    IRError,
-    NativeError,
-    PassError,
-    ShapeError,
-)
-from graphweft.data.dataset import Dataset
-from graphweft.data.load import load
-from graphweft.data.synthetic import synthetic
-from graphweft.explain import explain
-from graphweft.graph.graph import Graph
-from graphweft.storage.feature import SparseFeatures
-from graphweft.train.trainer import Trainer
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphweft import nn as nn
+    from graphweft import optim as optim
+    from graphweft._config import Config, config
+    from graphweft._errors import (
+        CheckpointError,
+        ConfigError,
+        DataError,
+        DownloadError,
+        DtypeError,
+        FallbackWarning,
+        GraphError,
+        GraphWeftError,
+        IndexRangeError,
+        IRError,
+        NativeError,
+        PassError,
+        ShapeError,
+    )
+    from graphweft.data.dataset import Dataset
+    from graphweft.data.load import load
+    from graphweft.data.synthetic import synthetic
+    from graphweft.explanation import explain
+    from graphweft.graph.graph import Graph
+    from graphweft.storage.feature import SparseFeatures
+    from graphweft.train.trainer import Trainer
 
 __version__ = "0.1.0"
 
@@ -62,3 +66,36 @@ __all__ = [
     "optim",
     "synthetic",
 ]
+
+# Where the public names live. They are imported when they are first asked for: `graphweft --help` does not wait for
+# torch, and a bad setting in the environment is reported like any other bad input. No module has a public name.
+_HOMES = {
+    **dict.fromkeys((name for name in __all__ if name.endswith(("Error", "Warning"))), "graphweft._errors"),
+    "Config": "graphweft._config",
+    "config": "graphweft._config",
+    "Dataset": "graphweft.data.dataset",
+    "load": "graphweft.data.load",
+    "synthetic": "graphweft.data.synthetic",
+    "explain": "graphweft.explanation",
+    "Graph": "graphweft.graph.graph",
+    "SparseFeatures": "graphweft.storage.feature",
+    "Trainer": "graphweft.train.trainer",
+}
+_MODULES = {"nn": "graphweft.nn", "optim": "graphweft.optim"}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A public name, imported from its home."""
+        if name in _MODULES:
+            return importlib.import_module(_MODULES[name])
+        if name not in _HOMES:
+            raise AttributeError(f"module 'graphweft' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    """Public names."""
+    return sorted([*__all__, "__version__"])

@@ -17,11 +17,12 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from graphweft._errors import ConfigError, GraphWeftError, IRError, NativeError, PassError
+from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.train.durations import clock, duration
 from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS
 from graphweft.train.spec import MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
@@ -29,9 +30,9 @@ from graphweft.train.spec import MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
 
 _DEFAULTS = TrainSpec()
-_KINDS = {field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)}
+_KINDS = {"rounds": "int", **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)}}
 _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
-_NOT_THE_USERS = (NativeError, PassError, IRError)
+_NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
 _USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
 _DECAY_HELP = "Layers that decay: the first alone, as in the GCN paper, or all."
@@ -81,8 +82,8 @@ def _root(
 
 def _option(name: str, metavar: str, help_text: str, default: str | None = None) -> Any:
     """A flag that takes a value; values are read by :func:`_value`, so that all failures have one wording."""
-    shown = getattr(_DEFAULTS, name) if default is None else default
-    note = f"{help_text} Default: {shown}." if shown != "" else help_text
+    shown = str(getattr(_DEFAULTS, name) if default is None else default)
+    note = f"{help_text} Default: {shown}." if shown else help_text
     return typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=note, show_default=False)
 
 
@@ -95,42 +96,52 @@ def _one_of(choices: Sequence[str]) -> str:
     return "|".join(choices)
 
 
+# Flags that several commands take.
+Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")]
+Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
+Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
+Model = Annotated[str | None, _option("model", _one_of(MODELS), "The network.")]
+Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
+Hidden = Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")]
+Rate = Annotated[str | None, _option("lr", "X", "Learning rate.")]
+Dropout = Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")]
+Normalize = Annotated[str | None, _option("normalize", _one_of(NORMALIZE), "row: a node's features sum to 1.")]
+Norm = Annotated[str | None, _option("norm", _one_of(NORMS), "Normalisation between layers.")]
+Reduce = Annotated[str | None, _option("reduce", _one_of(REDUCES), "Over neighbours; auto: the model's own.")]
+Residual = Annotated[bool | None, _switch("--residual/--no-residual", "Add a layer's input to its output.")]
+Seed = Annotated[str | None, _option("seed", "N", "Of parameters, dropout, random splits and graphs.")]
+Threads = Annotated[str | None, _option("threads", "N", "Threads.", "all physical cores")]
+Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
+
+
 @app.command()
 def train(
-    data: Annotated[
-        str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")
-    ] = None,
-    root: Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")] = None,
-    scale: Annotated[
-        str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")
-    ] = None,
-    model: Annotated[str | None, _option("model", _one_of(MODELS), "The network.")] = None,
-    layers: Annotated[str | None, _option("layers", "N", "Number of layers.")] = None,
-    hidden: Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")] = None,
+    data: Data = None,
+    root: Root = None,
+    scale: Scale = None,
+    model: Model = None,
+    layers: Layers = None,
+    hidden: Hidden = None,
     epochs: Annotated[str | None, _option("epochs", "N", "Epochs in all, also with --resume.")] = None,
-    lr: Annotated[str | None, _option("lr", "X", "Learning rate.")] = None,
+    lr: Rate = None,
     optimizer: Annotated[str | None, _option("optimizer", _one_of(OPTIMIZERS), "Update rule.")] = None,
-    dropout: Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")] = None,
+    dropout: Dropout = None,
     weight_decay: Annotated[str | None, _option("weight_decay", "X", "L2 penalty.")] = None,
     weight_decay_on: Annotated[str | None, _option("weight_decay_on", _one_of(DECAY_ON), _DECAY_HELP)] = None,
-    normalize: Annotated[
-        str | None, _option("normalize", _one_of(NORMALIZE), "row: a node's features sum to 1.")
-    ] = None,
-    norm: Annotated[str | None, _option("norm", _one_of(NORMS), "Normalisation between layers.")] = None,
-    reduce: Annotated[
-        str | None, _option("reduce", _one_of(REDUCES), "Over neighbours; auto: the model's own.")
-    ] = None,
-    residual: Annotated[bool | None, _switch("--residual/--no-residual", "Add a layer's input to its output.")] = None,
+    normalize: Normalize = None,
+    norm: Norm = None,
+    reduce: Reduce = None,
+    residual: Residual = None,
     mode: Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes in every step.")] = None,
-    seed: Annotated[str | None, _option("seed", "N", "Of parameters, dropout, random splits and graphs.")] = None,
-    threads: Annotated[str | None, _option("threads", "N", "Threads.", "all physical cores")] = None,
+    seed: Seed = None,
+    threads: Threads = None,
     patience: Annotated[
         str | None, _option("patience", "N", "Stop N epochs after the best validation.", "never")
     ] = None,
     eval_every: Annotated[str | None, _option("eval_every", "N", "Evaluate after every N epochs.")] = None,
     out: Annotated[str | None, _option("out", "DIR", "Folder of the run.", "runs/<data>")] = None,
     resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,
-    as_json: Annotated[bool, _switch("--json/--no-json", "Answer with one JSON object.")] = False,
+    as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
 ) -> Action:
     """Train a model; without --data on a graph made on the spot.
@@ -138,14 +149,62 @@ def train(
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. A run that is in --out already is
     moved to its folder earlier-1, or continued with --resume, which takes options that are not given from the run.
     """
-    given = {name: value for name, value in locals().items() if name in _KINDS and value is not None}
-    values = {name: _value(name, text) for name, text in given.items()}
+    values = _given(locals())
     return lambda: _train({**values, "progress": not quiet}, as_json)
 
 
 @app.command()
+def explain(
+    data: Data = None,
+    root: Root = None,
+    scale: Scale = None,
+    model: Model = None,
+    layers: Layers = None,
+    hidden: Hidden = None,
+    dropout: Dropout = None,
+    normalize: Normalize = None,
+    norm: Norm = None,
+    reduce: Reduce = None,
+    residual: Residual = None,
+    seed: Seed = None,
+    threads: Threads = None,
+) -> Action:
+    """Show what the compiler does with a model: program, orders, kernels, predicted time and memory."""
+    values = _given(locals())
+    return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values)).splitlines()
+
+
+@app.command()
+def bench(
+    data: Data = None,
+    root: Root = None,
+    scale: Scale = None,
+    layers: Annotated[str | None, _option("layers", "N", "Number of layers.", "3")] = None,
+    hidden: Hidden = None,
+    lr: Rate = None,
+    rounds: Annotated[str, _option("rounds", "N", "Turns of every system.", "5")] = "5",
+    epochs: Annotated[str, _option("epochs", "N", "Epochs in a turn.", "10")] = "10",
+    seed: Seed = None,
+    threads: Threads = None,
+    out: Annotated[str | None, _option("out", "FILE", "Append the rows to this CSV file.", "")] = None,
+) -> Action:
+    """Time a GCN against PyTorch Geometric on the same graph, paired in one run."""
+    turns, length, file = _value("rounds", rounds), _value("epochs", epochs), out
+    values = {
+        "layers": 3,
+        **_given({name: v for name, v in locals().items() if name not in ("rounds", "epochs", "out")}),
+    }
+
+    def measure() -> Sequence[str]:
+        _from("graphweft.run", "bench_run")(TrainSpec(**values), turns, length, None if file is None else Path(file))
+        return ()
+
+    return measure
+
+
+@app.command()
 def doctor(
-    as_json: Annotated[bool, _switch("--json/--no-json", "Answer with one JSON list.")] = False,
+    as_json: Json = False,
 ) -> Action:
     """Show what this machine has and lacks."""
 
@@ -184,6 +243,11 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
             f"at the best validation, {best} in epoch {summary['best_epoch']}: test {percent['test_acc_at_best_val']}"
         )
     return [*lines, f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png"]
+
+
+def _given(flags: dict[str, Any]) -> dict[str, Any]:
+    """The options among ``flags`` that were given, as values. Raises: ConfigError."""
+    return {name: _value(name, text) for name, text in flags.items() if name in _KINDS and text is not None}
 
 
 def _value(name: str, value: Any) -> Any:

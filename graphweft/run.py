@@ -11,29 +11,35 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
+from graphweft import bench
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
+from graphweft.explanation import explain
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
+from graphweft.nn.module import CompiledModule
 from graphweft.nn.sage import SAGE
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
+from graphweft.train.full_batch import features_of
 from graphweft.train.history import History
+from graphweft.train.options import check_integer
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
+from graphweft.train.settle import settle_features
 from graphweft.train.spec import DEFAULT_DATA, TrainSpec
 from graphweft.train.threads import usable_cores
 from graphweft.train.trainer import Trainer, check_same_run
 
-MODELS: dict[str, type[nn.Module]] = {"gcn": GCN, "sage": SAGE, "gin": GIN}
+MODELS: dict[str, Callable[..., CompiledModule]] = {"gcn": GCN, "sage": SAGE, "gin": GIN}
 
 
 def run(spec: TrainSpec) -> dict[str, Any]:
@@ -86,6 +92,42 @@ def run(spec: TrainSpec) -> dict[str, Any]:
     return summary
 
 
+def explain_run(spec: TrainSpec) -> str:
+    """What the compiler does with the model and the data that ``spec`` names, as :func:`gw.explain` tells it.
+
+    Raises: ConfigError or DataError for whatever the caller can set right.
+    """
+    with _threads(spec.threads or usable_cores()):
+        ds = load_dataset(spec)
+        model = make_model(spec, ds)
+        return explain(model, ds.graph, settle_features(features_of(ds)))
+
+
+def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None) -> None:
+    """Times a GCN of ``spec`` against its peers and writes the table to standard output.
+
+    Raises: ConfigError or DataError for whatever the caller can set right; BenchError when a peer computes another
+    loss.
+    """
+    check_integer("rounds", rounds, 1, 10**6)
+    check_integer("epochs", epochs, 2, 10**6)
+    if out is not None:
+        check_folder(out.parent)
+    with _threads(spec.threads or usable_cores()):
+        ds = load_dataset(spec)
+        check_fits(ds.num_nodes, ds.num_features, spec.hidden, ds.num_classes, spec.layers)
+        bench.main(
+            ds,
+            hidden=spec.hidden,
+            layers=spec.layers,
+            lr=spec.lr,
+            rounds=rounds,
+            epochs=epochs,
+            seed=spec.seed,
+            out=out,
+        )
+
+
 def complete(given: dict[str, Any]) -> TrainSpec:
     """The spec of ``given`` options; with ``resume``, those not given are the ones of the run in the folder.
 
@@ -113,7 +155,7 @@ def load_dataset(spec: TrainSpec) -> Dataset:
     return ds.row_normalized() if spec.normalize == "row" else ds
 
 
-def make_model(spec: TrainSpec, ds: Dataset) -> nn.Module:
+def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
     """The model that ``spec`` names for ``ds``; its parameters depend on the seed alone.
 
     Raises: ConfigError when it cannot fit in memory.

@@ -72,7 +72,10 @@ def test_a_bad_value_is_one_line(
     "arguments",
     [
         ["tarin"], ["train", "--epoks", "3"], ["train", "--epochs"], ["train", "cora"], ["train", "--json=yes"],
-        ["--json"], ["train", "-x"], ["train", "--", "y"], ["doctor", "now"],
+        ["--json"], ["train", "-x"], ["train", "--", "y"], ["doctor", "now"], ["explain", "--epochs", "3"],
+        ["explain", "--model", "gat"], ["explain", "--data", "/no/such"], ["explain", "--hidden", "900000000"],
+        ["bench", "--rounds", "0"], ["bench", "--epochs", "x"], ["bench", "--model", "gcn"], ["bench", "--lr", "-1"],
+        ["bench", "--out", "/dev/null/x.csv"], ["bench", "--layers", "none"],
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -179,8 +182,32 @@ def test_resume_from_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tm
     assert "last.pt: expected a whole checkpoint" in _fails(capsys, "train", *SMALL, *out, "--resume")
 
 
+def test_explain_tells_the_program(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "--data", "cora", "--scale", "0.05", "--layers", "3", "--model", "sage"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and out.startswith("SAGE on 135 nodes") and "-- prediction --" in out
+    assert "layers.2.neighbor_weight" in out
+
+
+def test_bench_answers_with_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    flags = ["--scale", "0.02", "--hidden", "8", "--rounds", "2", "--epochs", "2", "--threads", "1"]
+    assert cli.main(["bench", *flags, "--out", str(tmp_path / "rows.csv")]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "graphweft" in out and "GCN 3 x 8" in out
+    assert (tmp_path / "rows.csv").read_text().count("\n") == 4
+
+
 def test_help_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in ([], ["--help"], ["train", "--help"], ["train", "-h"], ["doctor", "--help"], ["--version"]):
+    for arguments in (
+        [],
+        ["--help"],
+        ["train", "--help"],
+        ["train", "-h"],
+        ["doctor", "--help"],
+        ["bench", "--help"],
+        ["--version"],
+    ):
         assert cli.main(arguments) == 0
         out, err = capsys.readouterr()
         assert out and not err

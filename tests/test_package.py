@@ -133,3 +133,25 @@ def test_the_gate_can_be_run(root: Path) -> None:
     gate = root / ".ci" / "run"
     assert gate.stat().st_mode & 0o111
     assert subprocess.run(["bash", "-n", str(gate)], check=False).returncode == 0
+
+
+def test_public_names_come_from_their_homes() -> None:
+    code = """
+import sys
+import graphweft as gw
+assert "torch" not in sys.modules
+import graphweft.run
+assert {name for name in gw.__all__} <= set(dir(gw))
+for name in gw.__all__:
+    value = getattr(gw, name)
+    assert callable(value) or name in ("nn", "optim"), name
+from graphweft import *
+assert Graph is gw.Graph and nn.GCN is gw.nn.GCN
+try:
+    gw.nothing
+except AttributeError as failure:
+    assert "nothing" in str(failure)
+else:
+    raise AssertionError
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphweft._errors import ShapeError
+from graphweft._errors import DataError, ShapeError
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
@@ -102,6 +102,13 @@ class FullBatch:
         if labels.dim() == 2 or rows.numel() == 0:
             return score(logits[rows], labels)
         return cross_entropy(logits, self.ds.y, rows, want_grad=False)[1] / rows.numel()
+
+
+def features_of(ds: Dataset) -> Features:
+    """The features of ``ds``. Raises: DataError when it has none."""
+    if ds.x is None:
+        raise DataError(f"{ds.name}: expected node features x, got none")
+    return ds.x
 
 
 def _binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.nn.module import CompiledModule
-from graphweft.train.full_batch import SPLITS, FullBatch
+from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.optimizer import make_optimizer
@@ -90,9 +90,6 @@ class Trainer:
         check_integer("patience", patience, 0)
         check_integer("eval_every", eval_every, 1)
         ds.check_trainable()
-        x = ds.x
-        if x is None:
-            raise DataError(f"{ds.name}: expected node features x, got none")
         self.model, self.ds, self.mode = model, ds, check_mode(mode)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.history = History()
@@ -100,7 +97,7 @@ class Trainer:
         self.moved_to: Path | None = None
         self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
         self._progress = progress
-        self._batch = FullBatch(model, ds, settle_features(x), self.optimizer)
+        self._batch = FullBatch(model, ds, settle_features(features_of(ds)), self.optimizer)
         self._best_model: dict[str, Tensor] = {}
         self._remember = dict(remember or {})
         self._config = {
