@@ -336,7 +336,7 @@ def damage(rng: Random, layout: Layout, others: list[bytes]) -> Files:
         if not isinstance(content, bytes):
             continue
         if kind == 0 and len(names) > 1:
-            other = rng.choice(names)
+            other = rng.choice(list(files))
             files[name], files[other] = files[other], content
         elif kind == 1 and len(names) > 1:
             files[name + rng.choice([".bak", "x", ".gz"])] = files.pop(name)

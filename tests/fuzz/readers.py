@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 for place in (ROOT, ROOT / "tests"):
@@ -92,27 +92,40 @@ def check_dataset(ds: Dataset) -> str | None:
     return None
 
 
-def run_case(seed: int, number: int) -> tuple[str, str]:
-    """("dataset" | "error" | "wrong", detail) of one case."""
+class Result(NamedTuple):
+    """What came of one case: "dataset", "error" or "wrong", why, and how long the reader took."""
+
+    kind: str
+    detail: str
+    seconds: float
+
+
+def run_case(seed: int, number: int) -> Result:
+    """Damages one layout as the case says, and reads it."""
     rng = Random(f"{seed}/{number}")
     layout = LAYOUTS[rng.choice(list(LAYOUTS))]
     files = damage(rng, layout, OTHERS)
     folder = Path(tempfile.mkdtemp(prefix="gwfuzz"))
     try:
         write_files(files, folder)
-        path = folder / layout.target if layout.target else folder
-        try:
-            ds = read_dataset(path)
-        except GraphWeftError as error:
-            text = str(error)
-            one = len(text.splitlines()) == 1 and text.isprintable() and "expected" in text and len(text) < 600
-            return ("error", text) if one else ("wrong", f"message {text!r}")
-        except Exception as error:
-            return "wrong", f"{type(error).__name__}: {error}"
-        fault = check_dataset(ds)
-        return ("dataset", "") if fault is None else ("wrong", fault)
+        start = time.perf_counter()
+        kind, detail = _read(folder / layout.target if layout.target else folder)
+        return Result(kind, detail, time.perf_counter() - start)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _read(path: Path) -> tuple[str, str]:
+    try:
+        ds = read_dataset(path)
+    except GraphWeftError as error:
+        text = str(error)
+        clear = len(text.splitlines()) == 1 and text.isprintable() and "expected" in text and len(text) < 600
+        return ("error", text) if clear else ("wrong", f"message {text!r}")
+    except Exception as error:
+        return "wrong", f"{type(error).__name__}: {error}"
+    fault = check_dataset(ds)
+    return ("dataset", "") if fault is None else ("wrong", fault)
 
 
 class TimeoutCase(BaseException):
@@ -131,14 +144,13 @@ def child(seed: int, first: int, last: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (now + EXTRA_MEMORY, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, _alarm)
     for number in range(first, last):
-        start = time.perf_counter()
         signal.alarm(CASE_SECONDS)
         try:
-            result, detail = run_case(seed, number)
+            result = run_case(seed, number)
         except TimeoutCase:
-            result, detail = "hang", f"over {CASE_SECONDS} s"
+            result = Result("hang", f"over {CASE_SECONDS} s", CASE_SECONDS)
         signal.alarm(0)
-        line = {"case": number, "result": result, "detail": detail, "seconds": time.perf_counter() - start}
+        line = {"case": number, "result": result.kind, "detail": result.detail, "seconds": result.seconds}
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 

@@ -219,7 +219,8 @@ class NpzArchive:
         """
         header = self.header(key)
         if header.dtype.kind not in kinds:
-            raise DataError(f"{key}: expected {_KIND_NAMES[kinds]}, got {header.dtype}")
+            wanted = _KIND_NAMES.get(kinds, "other values")
+            raise DataError(f"{key}: expected {wanted}, got {header.dtype}")
         if shape is not None and (
             len(shape) != len(header.shape)
             or any(want is not None and want != got for want, got in zip(shape, header.shape, strict=True))
