@@ -70,33 +70,16 @@ Closure = Callable[[], float]
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether the native kernels can walk the tensor as one run of float32 values."""
-    return (
-        tensor.dtype == torch.float32
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-        and tensor.is_contiguous()
-    )
+    return tensor.dtype is torch.float32 and tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
 
 
-def _takes(param: torch.Tensor, grad: torch.Tensor) -> bool:
-    """Whether a parameter and its gradient, which may be in another order, take the native path."""
-    return _is_plain(param) and (_is_plain(grad) or (grad.dtype == torch.float32 and grad.layout == torch.strided))
-
-
-def _split(group: dict[str, Any]) -> tuple[list[tuple[torch.Tensor, torch.Tensor]], list[torch.Tensor]]:
-    """A group's parameters that have gradients: (parameter, gradient) for the native call, the rest for torch."""
-    mine: list[tuple[torch.Tensor, torch.Tensor]] = []
-    rest: list[torch.Tensor] = []
-    native = not group["differentiable"]
-    for param in group["params"]:
-        grad = param.grad
-        if grad is None:
-            continue
-        if native and _takes(param, grad):
-            mine.append((param, grad.contiguous()))
-        else:
-            rest.append(param)
-    return mine, rest
+def _native_gradient(param: torch.Tensor, grad: torch.Tensor) -> torch.Tensor | None:
+    """The gradient in the parameter's order where both take the native path, else None."""
+    if not _is_plain(param):
+        return None
+    if _is_plain(grad):
+        return grad
+    return grad.contiguous() if grad.dtype is torch.float32 and grad.layout is torch.strided and grad.is_cpu else None
 
 
 def _evaluate(closure: Closure | None) -> float | None:
@@ -180,14 +163,17 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
             for group in self.param_groups:
                 group["decoupled_weight_decay"] = True
 
-    def _state_of(self, param: torch.Tensor) -> dict[str, Any]:
-        """The parameter's state, made on its first step in torch's layout."""
+    def _native_state(self, param: torch.Tensor) -> tuple[int, int, int] | None:
+        """Addresses of the parameter's state, made on its first step in torch's layout; None for another kind."""
         state: dict[str, Any] = self.state[param]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
             state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-        return state
+        mean, square, step = state["exp_avg"], state["exp_avg_sq"], state["step"]
+        if not (_is_plain(mean) and _is_plain(square) and _is_plain(step)):
+            return None
+        return mean.data_ptr(), square.data_ptr(), step.data_ptr()
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -200,19 +186,20 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         rows: list[_AdamTensor] = []
         alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
         for group in self.param_groups:
-            mine, rest = _split(group)
             beta1, beta2 = group["betas"]
             knobs = (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]))
             flags = (bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"]))
-            for param, grad in mine:
-                state = self._state_of(param)
-                step, mean, square = state["step"], state["exp_avg"], state["exp_avg_sq"]
-                if not (_is_plain(step) and _is_plain(mean) and _is_plain(square)):
+            rest: list[torch.Tensor] = []
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                grad = None if group["differentiable"] else _native_gradient(param, param.grad)
+                state = None if grad is None else self._native_state(param)
+                if grad is None or state is None:
                     rest.append(param)
                     continue
                 alive.append(grad)
-                pointers = (grad.data_ptr(), mean.data_ptr(), square.data_ptr(), step.data_ptr())
-                rows.append(_AdamTensor(param.numel(), param.data_ptr(), *pointers, *knobs, *flags))
+                rows.append(_AdamTensor(param.numel(), param.data_ptr(), grad.data_ptr(), *state, *knobs, *flags))
             if rest:
                 self._torch_step({**group, "params": rest})
         if rows:
@@ -319,31 +306,35 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
         rows: list[_SGDTensor] = []
         alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
         for group in self.param_groups:
-            mine, rest = _split(group)
             momentum = float(group["momentum"])
             knobs = (float(group["lr"]), momentum, float(group["dampening"]), float(group["weight_decay"]))
             flags = (bool(group["nesterov"]), bool(group["maximize"]))
-            for param, grad in mine:
-                address, first = None, False
-                if momentum != 0.0:
-                    state = self.state[param]
-                    buffer = state.get("momentum_buffer")
-                    first = buffer is None
-                    if buffer is None:
-                        buffer = state["momentum_buffer"] = torch.empty_like(param)
-                    elif not _is_plain(buffer):
-                        rest.append(param)
-                        continue
-                    address = buffer.data_ptr()
+            rest: list[torch.Tensor] = []
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                grad = None if group["differentiable"] else _native_gradient(param, param.grad)
+                first, buffer = (False, None) if grad is None or momentum == 0.0 else self._momentum_of(param)
+                if grad is None or (buffer is not None and not _is_plain(buffer)):
+                    rest.append(param)
+                    continue
                 alive.append(grad)
-                rows.append(
-                    _SGDTensor(param.numel(), param.data_ptr(), grad.data_ptr(), address, *knobs, *flags, first)
-                )
+                addresses = (param.data_ptr(), grad.data_ptr(), None if buffer is None else buffer.data_ptr())
+                rows.append(_SGDTensor(param.numel(), *addresses, *knobs, *flags, first))
             if rest:
                 self._torch_step({**group, "params": rest})
         if rows:
             _sgd_step((_SGDTensor * len(rows))(*rows), len(rows))
         return loss
+
+    def _momentum_of(self, param: torch.Tensor) -> tuple[bool, torch.Tensor]:
+        """Whether the step is the parameter's first, and its buffer, which that step fills."""
+        state: dict[str, Any] = self.state[param]
+        buffer: torch.Tensor | None = state.get("momentum_buffer")
+        if buffer is not None:
+            return False, buffer
+        state["momentum_buffer"] = fresh = torch.empty_like(param)
+        return True, fresh
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional SGD over one group."""

@@ -28,19 +28,19 @@ _cross_entropy = _native.declare(
 )
 
 
-def _is_native(*tensors: torch.Tensor) -> bool:
-    """Whether all tensors are float32 on the CPU."""
-    return all(t.dtype is torch.float32 and t.is_cpu for t in tensors)
+def _is_native(x: torch.Tensor, w: torch.Tensor) -> bool:
+    """Whether both are float32 on the CPU."""
+    return x.dtype is torch.float32 and w.dtype is torch.float32 and x.is_cpu and w.is_cpu
 
 
 def _rows(who: str, x: torch.Tensor) -> torch.Tensor:
     """``x`` as a matrix whose rows are contiguous and do not overlap."""
     if x.dim() != 2:
         raise ShapeError(f"{who}: expected a matrix, got shape {tuple(x.shape)}")
-    rows, width = x.shape
-    if (x.stride(1) == 1 or width <= 1) and (x.stride(0) >= width or rows <= 1):
+    if x.is_contiguous():
         return x
-    return x.contiguous()
+    rows, width = x.shape
+    return x if (x.stride(1) == 1 or width <= 1) and (x.stride(0) >= width or rows <= 1) else x.contiguous()
 
 
 def _output(who: str, out: torch.Tensor | None, rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
@@ -164,7 +164,7 @@ def rows_apply(x: torch.Tensor, epilogue: Epilogue, *, out: torch.Tensor | None 
         tensor([[0., 2.]])
     """
     source = _rows("rows_apply", x)
-    if not _is_native(source):
+    if not _is_native(source, source):
         return _finish(source, epilogue, out)
     n, f = source.shape
     epilogue.check("rows_apply", n, f)
@@ -184,7 +184,7 @@ def col_sum(x: torch.Tensor) -> torch.Tensor:
         tensor([5., 5.])
     """
     x = _rows("col_sum", x)
-    if not _is_native(x):
+    if not _is_native(x, x):
         return x.sum(0)
     n, f = x.shape
     total = torch.empty(f, dtype=torch.float32)
@@ -208,7 +208,7 @@ def dropout(x: torch.Tensor, p: float, seed: int, stream: int, *, out: torch.Ten
     source = _rows("dropout", x)
     if not 0.0 <= p <= 1.0:
         raise ShapeError(f"dropout: expected a probability in [0, 1], got {p}")
-    if not _is_native(source):
+    if not _is_native(source, source):
         kept = dropout(torch.ones(source.shape, dtype=torch.float32), p, seed, stream)
         return _finish(
             torch.where(kept.to(x.device) > 0, source * (1.0 / (1.0 - p) if p < 1.0 else 0.0), 0.0), None, out
@@ -246,7 +246,7 @@ def cross_entropy(
     count = n if rows is None else rows.shape[0]
     if count == 0 or c == 0:
         raise ShapeError(f"cross_entropy: expected at least one row and one class, got {count} rows, {c} classes")
-    if not _is_native(logits):
+    if not _is_native(logits, logits):
         return _torch_cross_entropy(logits, y, rows, want_grad)
     y = y.contiguous()
     listed = None if rows is None else rows.contiguous()
@@ -296,7 +296,7 @@ def argmax_rows(x: torch.Tensor) -> torch.Tensor:
     n, c = x.shape
     if c == 0:
         raise ShapeError("argmax_rows: expected at least one column, got 0")
-    if not _is_native(x):
+    if not _is_native(x, x):
         return x.argmax(1)
     best = torch.empty(n, dtype=torch.int64)
     _argmax_rows(n, c, x.data_ptr(), x.stride(0), best.data_ptr())

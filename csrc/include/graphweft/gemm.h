@@ -172,10 +172,11 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
   return row;
 }
 
+// More rows than 12 would need more row addresses than there are registers.
 template <int Vectors, int Lanes>
 void gemm_panel(const gemm_block& block) {
   const int64_t end = block.row + block.rows;
-  int64_t row = gemm_rows<tile_rows(Vectors), Vectors, Lanes>(block, block.row, end);
+  int64_t row = gemm_rows<std::min(tile_rows(Vectors), 12), Vectors, Lanes>(block, block.row, end);
   row = gemm_rows<4, Vectors, Lanes>(block, row, end);
   gemm_rows<1, Vectors, Lanes>(block, row, end);
 }

@@ -36,18 +36,39 @@ struct cross_entropy_part {
 inline vf::vec larger(vf::vec a, vf::vec b) { return a > b ? a : b; }
 
 inline float largest_lane(vf::vec t) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps(__m512(t));
+#else
   float best = t[0];
   for (int lane = 1; lane < vf::lanes; ++lane) best = t[lane] > best ? t[lane] : best;
   return best;
+#endif
 }
 
 // Lanes added in a fixed tree.
 inline float sum_lanes(vf::vec t) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps(__m512(t));
+#else
   float half[vf::lanes];
   std::memcpy(half, &t, sizeof t);
   for (int width = vf::lanes / 2; width > 0; width /= 2)
     for (int lane = 0; lane < width; ++lane) half[lane] += half[lane + width];
   return half[0];
+#endif
+}
+
+// Bit l is set where lane l of t equals the value.
+inline uint32_t equal_bits(vf::vec t, float value) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask(__m512(t), _mm512_set1_ps(value), _CMP_EQ_OQ);
+#elif defined(__AVX2__)
+  return uint32_t(_mm256_movemask_ps(_mm256_cmp_ps(__m256(t), _mm256_set1_ps(value), _CMP_EQ_OQ)));
+#else
+  uint32_t bits = 0;
+  for (int lane = 0; lane < vf::lanes; ++lane) bits |= uint32_t(t[lane] == value) << lane;
+  return bits;
+#endif
 }
 
 // 0 in the first `tail` lanes, -inf in the others: what pads a row for the maximum.
@@ -62,9 +83,16 @@ struct row_softmax {
   float maximum, sum;
 };
 
-// A row of V vectors, held in registers; out = exp(x - maximum) * (scale / sum).
+// 0, 1, 2 ... by lane.
+inline int_lanes lane_numbers() {
+  int_lanes lane{};
+  for (int l = 0; l < vf::lanes; ++l) lane[l] = l;
+  return lane;
+}
+
+// A row of V vectors, held in registers; out = exp(x - maximum) * (scale / sum), less scale at the label.
 template <int V>
-inline row_softmax softmax_tile(const float* x, int tail, vf::vec pad, float scale, float* out) {
+inline row_softmax softmax_tile(const float* x, int tail, vf::vec pad, int32_t label, float scale, float* out) {
   vf::vec t[V];
   tile_io<f32, V, false>::load(x, tail, t);
   t[V - 1] += pad;
@@ -79,14 +107,18 @@ inline row_softmax softmax_tile(const float* x, int tail, vf::vec pad, float sca
   const float sum = sum_lanes(total);
   if (out) {
     const float factor = scale / sum;
-    for (int v = 0; v < V; ++v) t[v] *= factor;
+    const int_lanes lane = lane_numbers();
+    for (int v = 0; v < V; ++v) {
+      t[v] *= factor;
+      t[v] = lane == label - v * vf::lanes ? t[v] - scale : t[v];
+    }
     tile_io<f32, V, false>::store(out, tail, t);
   }
   return {maximum, sum};
 }
 
 // A row of any width, read three times from the cache.
-inline row_softmax softmax_row(const float* x, int64_t c, vf::vec pad, float scale, float* out) {
+inline row_softmax softmax_row(const float* x, int64_t c, vf::vec pad, int64_t label, float scale, float* out) {
   const int64_t whole = (c - 1) / vf::lanes * vf::lanes;
   const int tail = int(c - whole);
   const vf::vec last = vf::load_part(x + whole, tail) + pad;
@@ -106,27 +138,31 @@ inline row_softmax softmax_row(const float* x, int64_t c, vf::vec pad, float sca
     const float factor = scale / sum;
     for (int64_t j = 0; j < whole; j += vf::lanes) vf::store(out + j, vf::load(out + j) * factor);
     vf::store_part(out + whole, e * factor, tail);
+    out[label] -= scale;
   }
   return {maximum, sum};
 }
 
-inline row_softmax softmax_any(const float* x, int64_t c, vf::vec pad, float scale, float* out) {
+inline row_softmax softmax_any(const float* x, int64_t c, vf::vec pad, int64_t label, float scale, float* out) {
   const int tail = int((c - 1) % vf::lanes) + 1;
   switch ((c + vf::lanes - 1) / vf::lanes) {
-    case 1: return softmax_tile<1>(x, tail, pad, scale, out);
-    case 2: return softmax_tile<2>(x, tail, pad, scale, out);
-    case 3: return softmax_tile<3>(x, tail, pad, scale, out);
-    case 4: return softmax_tile<4>(x, tail, pad, scale, out);
-    default: return softmax_row(x, c, pad, scale, out);
+    case 1: return softmax_tile<1>(x, tail, pad, int32_t(label), scale, out);
+    case 2: return softmax_tile<2>(x, tail, pad, int32_t(label), scale, out);
+    case 3: return softmax_tile<3>(x, tail, pad, int32_t(label), scale, out);
+    case 4: return softmax_tile<4>(x, tail, pad, int32_t(label), scale, out);
+    default: return softmax_row(x, c, pad, label, scale, out);
   }
 }
 
-// True when no column before `label` reaches the maximum, which `label` does.
-inline bool is_first_maximum(const float* x, int64_t label, float maximum) {
-  if (!(x[label] == maximum)) return false;
-  for (int64_t j = 0; j < label; ++j)
-    if (x[j] == maximum) return false;
-  return true;
+// The first of the c columns that equals the value, c if none does.
+inline int64_t first_equal(const float* x, int64_t c, float value) {
+  for (int64_t j = 0; j < c; j += vf::lanes) {
+    const bool full = j + vf::lanes <= c;
+    uint32_t bits = equal_bits(full ? vf::load(x + j) : vf::load_part(x + j, int(c - j)), value);
+    if (!full) bits &= (1u << (c - j)) - 1u;
+    if (bits) return j + __builtin_ctz(bits);
+  }
+  return c;
 }
 
 // Rows [begin, end). Logarithms are taken a vector of rows at a time; losses are added in row order.
@@ -156,12 +192,11 @@ inline cross_entropy_part cross_entropy_rows(const cross_entropy_args& args, int
     }
     const float* x = args.logits + i * args.ld;
     const auto scale = float(args.scale * double(times));
-    const row_softmax row = softmax_any(x, args.c, pad, scale, grad);
-    if (grad) grad[label] -= scale;
+    const row_softmax row = softmax_any(x, args.c, pad, label, scale, grad);
     sum[waiting] = row.sum;
     shift[waiting] = x[label] - row.maximum;
     weight[waiting] = float(times);
-    part.correct += is_first_maximum(x, label, row.maximum) ? int64_t(times) : 0;
+    part.correct += first_equal(x, args.c, row.maximum) == label ? int64_t(times) : 0;
     if (++waiting == vf::lanes) settle();
   }
   settle();
@@ -199,29 +234,19 @@ inline cross_entropy_part cross_entropy(const cross_entropy_args& args) {
 }
 
 // The first column that holds the row's maximum; NaN counts as larger than any number, as in torch.
-inline int64_t argmax_row(const float* x, int64_t c) {
-  int_lanes lane{};
-  for (int l = 0; l < vf::lanes; ++l) lane[l] = l;
-  vf::vec best = vf::vec{} - std::numeric_limits<float>::infinity();
-  int_lanes where = lane;
-  for (int64_t j = 0; j < c; j += vf::lanes) {
-    const bool full = j + vf::lanes <= c;
-    const vf::vec t = full ? vf::load(x + j) : vf::load_part(x + j, int(c - j)) + padding(int(c - j));
-    const int_lanes better = (t > best) | ((t != t) & (best == best));
-    best = better ? t : best;
-    where = better ? lane + int32_t(j) : where;
+inline int64_t argmax_row(const float* x, int64_t c, vf::vec pad) {
+  const int64_t whole = (c - 1) / vf::lanes * vf::lanes;
+  vf::vec best = vf::load_part(x + whole, int(c - whole)) + pad;
+  int_lanes odd = best != best;
+  for (int64_t j = 0; j < whole; j += vf::lanes) {
+    const vf::vec t = vf::load(x + j);
+    best = larger(t, best);
+    odd |= t != t;
   }
-  float top = best[0];
-  int32_t at = where[0];
-  for (int l = 1; l < vf::lanes; ++l) {
-    const bool nan = best[l] != best[l], top_nan = top != top;
-    const bool same = nan ? top_nan : best[l] == top;
-    if ((nan && !top_nan) || best[l] > top || (same && where[l] < at)) {
-      top = best[l];
-      at = where[l];
-    }
-  }
-  return at;
+  if (equal_bits(odd ? vf::vec{} + 1.0f : vf::vec{}, 1.0f))
+    for (int64_t j = 0; j < c; ++j)
+      if (x[j] != x[j]) return j;
+  return first_equal(x, c, largest_lane(best));
 }
 
 }  // namespace gw

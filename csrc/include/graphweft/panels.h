@@ -20,15 +20,29 @@ struct float_lanes {
   static inline void store(float* p, vec v) { *reinterpret_cast<unaligned*>(p) = v; }
   // The first n lanes of p; the rest are zero and their memory is not touched.
   static inline vec load_part(const float* p, int n) {
-    vec v;
-    const vf::vec whole = vf::load_part(p, n);
-    std::memcpy(&v, &whole, sizeof v);
-    return v;
+    return narrow(vf::load_part(p, n));
   }
   static inline void store_part(float* p, vec v, int n) {
-    vf::vec whole{};
-    std::memcpy(&whole, &v, sizeof v);
-    vf::store_part(p, whole, n);
+    vf::store_part(p, widen(v), n);
+  }
+
+ private:
+  // Between a native vector and its lower half, in registers: the compiler's own way passes through memory.
+  static inline vec narrow(vf::vec v) {
+#if defined(__AVX512F__)
+    if constexpr (Lanes < vf::lanes) return vec(_mm512_castps512_ps256(__m512(v)));
+#elif defined(__AVX2__)
+    if constexpr (Lanes < vf::lanes) return vec(_mm256_castps256_ps128(__m256(v)));
+#endif
+    if constexpr (Lanes == vf::lanes) return vec(v);
+  }
+  static inline vf::vec widen(vec v) {
+#if defined(__AVX512F__)
+    if constexpr (Lanes < vf::lanes) return vf::vec(_mm512_castps256_ps512(__m256(v)));
+#elif defined(__AVX2__)
+    if constexpr (Lanes < vf::lanes) return vf::vec(_mm256_castps128_ps256(__m128(v)));
+#endif
+    if constexpr (Lanes == vf::lanes) return vf::vec(v);
   }
 };
 
