@@ -171,6 +171,7 @@ inline cross_entropy_part cross_entropy_rows(const cross_entropy_args& args, int
   const vf::vec pad = padding(int((args.c - 1) % vf::lanes) + 1);
   float sum[vf::lanes], shift[vf::lanes], weight[vf::lanes];
   int waiting = 0;
+  const int64_t ahead = 1 + 1024 / args.c;  // rows: about 4 KiB on
   const auto settle = [&] {
     for (int lane = waiting; lane < vf::lanes; ++lane) sum[lane] = 1.0f;
     const vf::vec logs = log_lanes(vf::load(sum));
@@ -181,6 +182,8 @@ inline cross_entropy_part cross_entropy_rows(const cross_entropy_args& args, int
   for (int64_t i = begin; i < end; ++i) {
     const uint32_t times = args.weight ? args.weight[i] : 1;
     float* grad = args.grad ? args.grad + i * args.ld_grad : nullptr;
+    if (i + ahead < end && (!args.weight || args.weight[i + ahead]))
+      for (int64_t j = 0; j < args.c; j += 16) __builtin_prefetch(args.logits + (i + ahead) * args.ld + j);
     if (times == 0) {
       if (grad) std::memset(grad, 0, size_t(args.c) * sizeof(float));
       continue;
