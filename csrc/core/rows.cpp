@@ -6,8 +6,8 @@
 extern "C" {
 
 // y[n, f] = epilogue(x[n, f]); y may be x.
-GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
-                             int64_t ldy) {
+GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue,
+                             float* y, int64_t ldy) {
   return gw::guarded([&] {
     gw::require(n >= 0 && f >= 0 && epilogue, "gw_rows_apply_f32: a size is negative or the epilogue is missing");
     gw::apply_rows(n, f, x, ldx, *epilogue, y, ldy);

@@ -26,11 +26,11 @@ struct gemm_block {
   const gemm_shape* shape;
   const float* weights;  // packed: [depth][panel.padded()], of this inner block
   panel columns;
-  int64_t row, rows;     // rows [row, row + rows) of X and Y
+  int64_t row, rows;  // rows [row, row + rows) of X and Y
   int64_t depth_first, depth;
-  float* partial;        // [rows, padded] sums of the inner blocks before this one; null when there is just one
-  bool first, last;      // of the inner blocks
-  float* col_sum;        // the chunk's partial column sums, or null
+  float* partial;    // [rows, padded] sums of the inner blocks before this one; null when there is just one
+  bool first, last;  // of the inner blocks
+  float* col_sum;    // the chunk's partial column sums, or null
 };
 
 // acc = X[rows of the tile, depth columns] * packed weights. `ahead` rows further on are fetched into the cache.
@@ -152,8 +152,8 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
     output_tile<Rows, Vectors, Lanes> tile;
     float* out = shape.y + row * shape.ldy + columns.first;
     if (block.last) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
-    gemm_tile<Rows, Vectors, Lanes>(shape.x + row * shape.ldx + block.depth_first, shape.ldx, block.depth, block.weights,
-                                    tile.t);
+    gemm_tile<Rows, Vectors, Lanes>(shape.x + row * shape.ldx + block.depth_first, shape.ldx, block.depth,
+                                    block.weights, tile.t);
     if (block.partial) {
       float* sums = block.partial + (row - block.row) * Vectors * Lanes;
 #pragma GCC unroll 32
@@ -184,13 +184,18 @@ void gemm_panel(const gemm_block& block) {
 inline void gemm_run(const gemm_block& block) {
   if (block.columns.lanes != vf::lanes) return gemm_panel<1, half_lanes>(block);
   switch (block.columns.vectors) {
-    case 1: return gemm_panel<1, vf::lanes>(block);
-    case 2: return gemm_panel<2, vf::lanes>(block);
+    case 1:
+      return gemm_panel<1, vf::lanes>(block);
+    case 2:
+      return gemm_panel<2, vf::lanes>(block);
 #if defined(__AVX512F__)
-    case 3: return gemm_panel<3, vf::lanes>(block);
-    case 4: return gemm_panel<4, vf::lanes>(block);
+    case 3:
+      return gemm_panel<3, vf::lanes>(block);
+    case 4:
+      return gemm_panel<4, vf::lanes>(block);
 #endif
-    default: throw error(internal, "gemm_run: panel too wide");
+    default:
+      throw error(internal, "gemm_run: panel too wide");
   }
 }
 
@@ -219,8 +224,8 @@ inline void gemm_nn(const gemm_shape& shape, const float* w, int64_t ldw, bool t
   const int64_t blocks = std::max<int64_t>(1, (k + deepest - 1) / deepest);
   const int64_t depth = ((k + blocks - 1) / blocks + 15) / 16 * 16;
   const int64_t rows = n >= 768 ? 96 : 24;
-  const int64_t grain = (n + 512 * rows - 1) / (512 * rows) * rows;
-  const int64_t chunks = (n + grain - 1) / std::max<int64_t>(1, grain);
+  const int64_t grain = std::max<int64_t>(1, (n + 512 * rows - 1) / (512 * rows)) * rows;
+  const int64_t chunks = (n + grain - 1) / grain;
   float* col_sum = shape.epilogue ? shape.epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, chunks, shape.m);
   parallel_chunks(chunks, [&](int64_t chunk) {
@@ -232,7 +237,8 @@ inline void gemm_nn(const gemm_shape& shape, const float* w, int64_t ldw, bool t
         for (const panel& columns : panels)
           gemm_run({&shape, packed.get() + k * columns.offset + at * columns.padded(), columns, row,
                     std::min(rows, end - row), at, std::min(depth, k - at),
-                    partial ? partial.get() + rows * columns.offset : nullptr, b == 0, b == blocks - 1, sums.row(chunk)});
+                    partial ? partial.get() + rows * columns.offset : nullptr, b == 0, b == blocks - 1,
+                    sums.row(chunk)});
       }
     }
   });

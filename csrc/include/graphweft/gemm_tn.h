@@ -1,5 +1,6 @@
-// dW = X^T G for tall X and G: rows are cut into slabs whose partial products are added in slab order, so the bits do not
-// depend on the number of threads. A tile of dW stays in registers while a block of rows, resident in the cache, passes.
+// dW = X^T G for tall X and G: rows are cut into slabs whose partial products are added in slab order, so the bits do
+// not depend on the number of threads. A tile of dW stays in registers while a block of rows, resident in the cache,
+// passes.
 #pragma once
 
 #include <algorithm>
@@ -142,13 +143,18 @@ void gemm_tn_panel(const gemm_tn_block& block) {
 inline void gemm_tn_run(const panel& columns, const gemm_tn_block& block) {
   if (columns.lanes != vf::lanes) return gemm_tn_panel<1, half_lanes>(block);
   switch (columns.vectors) {
-    case 1: return gemm_tn_panel<1, vf::lanes>(block);
-    case 2: return gemm_tn_panel<2, vf::lanes>(block);
+    case 1:
+      return gemm_tn_panel<1, vf::lanes>(block);
+    case 2:
+      return gemm_tn_panel<2, vf::lanes>(block);
 #if defined(__AVX512F__)
-    case 3: return gemm_tn_panel<3, vf::lanes>(block);
-    case 4: return gemm_tn_panel<4, vf::lanes>(block);
+    case 3:
+      return gemm_tn_panel<3, vf::lanes>(block);
+    case 4:
+      return gemm_tn_panel<4, vf::lanes>(block);
 #endif
-    default: throw error(internal, "gemm_tn_run: panel too wide");
+    default:
+      throw error(internal, "gemm_tn_run: panel too wide");
   }
 }
 
@@ -196,9 +202,10 @@ inline void gemm_tn_unit(const gemm_tn_plan& plan, const gemm_tn_args& args, int
     if (plan.pack) gemm_tn_pack(plan, args.row_scale, row, rows, packed.get());
     if (col_sum) add_rows(args.g + row * args.ldg, args.ldg, rows, args.m, col_sum);
     for (const panel& columns : plan.panels) {
-      const float* b = plan.pack ? packed.get() + plan.block_rows * columns.offset : plan.b + row * plan.ldb + columns.first;
-      gemm_tn_run(columns, {plan.a + row * plan.lda + from, plan.lda, b, plan.pack ? columns.padded() : plan.ldb, rows, p,
-                            out + columns.offset, plan.width, row == begin, columns.offset == 0});
+      const float* b =
+          plan.pack ? packed.get() + plan.block_rows * columns.offset : plan.b + row * plan.ldb + columns.first;
+      gemm_tn_run(columns, {plan.a + row * plan.lda + from, plan.lda, b, plan.pack ? columns.padded() : plan.ldb, rows,
+                            p, out + columns.offset, plan.width, row == begin, columns.offset == 0});
     }
   }
 }

@@ -24,7 +24,7 @@ struct cross_entropy_args {
   const uint32_t* weight;  // [n] how often each row counts, null: once
   float* grad;             // [n, c] or null
   int64_t ld_grad;
-  double scale;            // of the gradient
+  double scale;  // of the gradient
 };
 
 struct cross_entropy_part {
@@ -35,27 +35,25 @@ struct cross_entropy_part {
 
 inline vf::vec larger(vf::vec a, vf::vec b) { return a > b ? a : b; }
 
-inline float largest_lane(vf::vec t) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_max_ps(__m512(t));
-#else
-  float best = t[0];
-  for (int lane = 1; lane < vf::lanes; ++lane) best = t[lane] > best ? t[lane] : best;
-  return best;
-#endif
+// 0, 1, 2 ... by lane.
+inline int_lanes lane_numbers() {
+  int_lanes lane{};
+  for (int l = 0; l < vf::lanes; ++l) lane[l] = l;
+  return lane;
 }
 
-// Lanes added in a fixed tree.
+// Lanes combined in a fixed tree, the same on every lane count that halves to it.
+template <class F>
+inline float fold_lanes(vf::vec t, F&& f) {
+#pragma GCC unroll 4
+  for (int distance = vf::lanes / 2; distance > 0; distance /= 2)
+    t = f(t, __builtin_shuffle(t, lane_numbers() ^ distance));
+  return t[0];
+}
+
+inline float largest_lane(vf::vec t) { return fold_lanes(t, larger); }
 inline float sum_lanes(vf::vec t) {
-#if defined(__AVX512F__)
-  return _mm512_reduce_add_ps(__m512(t));
-#else
-  float half[vf::lanes];
-  std::memcpy(half, &t, sizeof t);
-  for (int width = vf::lanes / 2; width > 0; width /= 2)
-    for (int lane = 0; lane < width; ++lane) half[lane] += half[lane + width];
-  return half[0];
-#endif
+  return fold_lanes(t, [](vf::vec a, vf::vec b) { return a + b; });
 }
 
 // Bit l is set where lane l of t equals the value.
@@ -82,13 +80,6 @@ inline vf::vec padding(int tail) {
 struct row_softmax {
   float maximum, sum;
 };
-
-// 0, 1, 2 ... by lane.
-inline int_lanes lane_numbers() {
-  int_lanes lane{};
-  for (int l = 0; l < vf::lanes; ++l) lane[l] = l;
-  return lane;
-}
 
 // A row of V vectors, held in registers; out = exp(x - maximum) * (scale / sum), less scale at the label.
 template <int V>
@@ -146,11 +137,16 @@ inline row_softmax softmax_row(const float* x, int64_t c, vf::vec pad, int64_t l
 inline row_softmax softmax_any(const float* x, int64_t c, vf::vec pad, int64_t label, float scale, float* out) {
   const int tail = int((c - 1) % vf::lanes) + 1;
   switch ((c + vf::lanes - 1) / vf::lanes) {
-    case 1: return softmax_tile<1>(x, tail, pad, int32_t(label), scale, out);
-    case 2: return softmax_tile<2>(x, tail, pad, int32_t(label), scale, out);
-    case 3: return softmax_tile<3>(x, tail, pad, int32_t(label), scale, out);
-    case 4: return softmax_tile<4>(x, tail, pad, int32_t(label), scale, out);
-    default: return softmax_row(x, c, pad, label, scale, out);
+    case 1:
+      return softmax_tile<1>(x, tail, pad, int32_t(label), scale, out);
+    case 2:
+      return softmax_tile<2>(x, tail, pad, int32_t(label), scale, out);
+    case 3:
+      return softmax_tile<3>(x, tail, pad, int32_t(label), scale, out);
+    case 4:
+      return softmax_tile<4>(x, tail, pad, int32_t(label), scale, out);
+    default:
+      return softmax_row(x, c, pad, label, scale, out);
   }
 }
 

@@ -19,12 +19,8 @@ struct float_lanes {
   static inline vec load(const float* p) { return *reinterpret_cast<const unaligned*>(p); }
   static inline void store(float* p, vec v) { *reinterpret_cast<unaligned*>(p) = v; }
   // The first n lanes of p; the rest are zero and their memory is not touched.
-  static inline vec load_part(const float* p, int n) {
-    return narrow(vf::load_part(p, n));
-  }
-  static inline void store_part(float* p, vec v, int n) {
-    vf::store_part(p, widen(v), n);
-  }
+  static inline vec load_part(const float* p, int n) { return narrow(vf::load_part(p, n)); }
+  static inline void store_part(float* p, vec v, int n) { vf::store_part(p, widen(v), n); }
 
  private:
   // Between a native vector and its lower half, in registers: the compiler's own way passes through memory.
@@ -98,7 +94,8 @@ using float_buffer = std::unique_ptr<float[], free_aligned>;
 
 // `count` uninitialised floats on a cache line boundary.
 inline float_buffer make_buffer(int64_t count) {
-  return float_buffer(static_cast<float*>(::operator new[](size_t(count > 0 ? count : 1) * sizeof(float), std::align_val_t{64})));
+  return float_buffer(
+      static_cast<float*>(::operator new[](size_t(count > 0 ? count : 1) * sizeof(float), std::align_val_t{64})));
 }
 
 }  // namespace gw

@@ -150,8 +150,7 @@ inline void drop_elements(int64_t n, int64_t f, const float* x, int64_t ldx, uin
   const bool flat = ldx == f && ldy == f;
   parallel_ranges(total, grain, [&](int64_t begin, int64_t end) {
     uint16_t draws[grain];
-    for (int64_t at = begin; at < end; at += 64)
-      random_group(seed, stream, uint64_t(at / 64), draws + (at - begin));
+    for (int64_t at = begin; at < end; at += 64) random_group(seed, stream, uint64_t(at / 64), draws + (at - begin));
     for (int64_t at = begin; at < end;) {
       const int64_t row = flat ? 0 : at / f, col = flat ? at : at % f;
       const int64_t count = flat ? end - at : std::min(end - at, f - col);
