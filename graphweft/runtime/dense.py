@@ -82,11 +82,11 @@ def matmul(
                 [3., 4.]])
     """
     x = _rows("matmul", x)
-    (n, k), depth, m = x.shape, w.shape[1 if transposed else 0], w.shape[0 if transposed else -1]
-    if w.dim() != 2 or depth != k:
-        raise ShapeError(
-            f"matmul: expected a weight with {k} {'columns' if transposed else 'rows'}, got {tuple(w.shape)}"
-        )
+    n, k = x.shape
+    if w.dim() != 2 or w.shape[transposed] != k:
+        side = "columns" if transposed else "rows"
+        raise ShapeError(f"matmul: expected a weight with {k} {side}, got {tuple(w.shape)}")
+    m = w.shape[not transposed]
     if not _is_native(x, w):
         if x.dtype != w.dtype:
             raise DtypeError(f"matmul: expected operands of one dtype, got {x.dtype} and {w.dtype}")

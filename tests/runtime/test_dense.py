@@ -146,6 +146,8 @@ def test_errors_name_the_sizes():
         matmul(x, w)
     with pytest.raises(ShapeError, match="expected a weight with 3 columns"):
         matmul(x, w, transposed=True)
+    with pytest.raises(ShapeError, match="expected a weight with 3 rows"):
+        matmul(x, torch.zeros(3))
     with pytest.raises(ShapeError, match="expected 4 rows of g"):
         matmul_tn(x, torch.zeros(5, 2))
     with pytest.raises(ShapeError, match="expected out"):

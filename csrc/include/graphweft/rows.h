@@ -141,8 +141,8 @@ inline u64x8 random_draws(uint64_t seed, uint64_t stream, u64x8 element) {
   return (words >> ((element % 4) * 16)) & 0xFFFFu;
 }
 
-// y = x / (1 - p) where the element is kept, 0 where it is dropped (whatever x is there). Element (i, j) is kept when its
-// draw number i f + j, 16 bits, is at least `threshold`.
+// y = x / (1 - p) where the element is kept, 0 where it is dropped (whatever x is there). Element (i, j) is kept when
+// its draw number i f + j, 16 bits, is at least `threshold`.
 inline void drop_elements(int64_t n, int64_t f, const float* x, int64_t ldx, uint32_t threshold, float scale,
                           uint64_t seed, uint64_t stream, float* y, int64_t ldy) {
   constexpr int64_t grain = 8192;  // elements, a multiple of a group
