@@ -31,6 +31,18 @@ int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out
 int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
                    float* y, int64_t ldy);
 
+int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
+                const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages, int32_t prefetch,
+                float* panel, float* y, int64_t ldy);
+int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum, float* y,
+                    int64_t ldy, void* arg, int64_t ldarg);
+int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy, int64_t lddy,
+                         int64_t width, float* dx, int64_t lddx);
+int gw_sddmm_dot_f32(const gw_adjacency* adj, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t width,
+                     float* out);
+int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, int64_t features, int32_t turned, double p,
+                          uint64_t seed, uint64_t stream, float* out);
+
 int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows, int64_t num_rows,
                          const int64_t* labels, double scale, float* grad, int64_t ld_grad, double* loss_sum,
                          int64_t* correct);

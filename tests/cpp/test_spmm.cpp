@@ -1,0 +1,133 @@
+// Sparse products over neighbours: every tail of a tile, padded rows, rows that several pieces share, panels.
+#include <cstdint>
+#include <vector>
+
+#include "check.h"
+#include "data.h"
+#include "entry_points.h"
+#include "graphweft/balance.h"
+
+namespace {
+
+int64_t span(int64_t rows, int64_t width, int64_t ld) { return rows == 0 ? 0 : (rows - 1) * ld + width; }
+
+// Sums of neighbours in double, times weights by position.
+std::vector<double> neighbour_sums(const data::graph& g, const std::vector<float>& x, int64_t ldx, int64_t width,
+                                   const std::vector<float>& weight) {
+  std::vector<double> out(size_t(g.num_rows * width), 0.0);
+  for (int64_t i = 0; i < g.num_rows; ++i)
+    for (int64_t p = g.indptr[size_t(i)]; p < g.indptr[size_t(i + 1)]; ++p)
+      for (int64_t k = 0; k < width; ++k)
+        out[size_t(i * width + k)] += double(weight[size_t(p)]) * x[size_t(g.indices[size_t(p)] * ldx + k)];
+  return out;
+}
+
+void compare_with_sums(data::graph& g, int64_t width, bool with_panel) {
+  const int64_t ldx = width + 3, ldy = width + 2;
+  std::vector<float> x = data::floats(span(g.num_cols, width, ldx), 1), weight = data::floats(g.num_edges, 2);
+  std::vector<float> y(size_t(span(g.num_rows, width, ldy)), -7.0f), bias = data::floats(width, 3);
+  std::vector<float> sums(size_t(width), -7.0f), panel(size_t(with_panel ? g.num_cols * 32 : 0));
+  const gw_adjacency view = g.view();
+  gw_epilogue_f32 stages{};
+  stages.bias = bias.data();
+  stages.col_sum = sums.data();
+  CHECK(gw_spmm_f32(&view, data::pointer(x), ldx, width, data::pointer(weight), nullptr, 0.0, 0, &stages, 5,
+                    data::pointer(panel), data::pointer(y), ldy) == 0);
+  const std::vector<double> want = neighbour_sums(g, x, ldx, width, weight);
+  std::vector<double> want_sums(size_t(width), 0.0);
+  for (int64_t i = 0; i < g.num_rows; ++i) {
+    for (int64_t k = 0; k < width; ++k) {
+      const double value = want[size_t(i * width + k)] + double(bias[size_t(k)]);
+      want_sums[size_t(k)] += value;
+      CHECK(check::close(y[size_t(i * ldy + k)], value, 1e-4));
+    }
+    if (i + 1 < g.num_rows) CHECK(y[size_t(i * ldy + width)] == -7.0f);  // padding stays
+  }
+  for (int64_t k = 0; k < width; ++k) CHECK(check::close(sums[size_t(k)], want_sums[size_t(k)], 1e-3));
+}
+
+}  // namespace
+
+TEST(sums_of_neighbours_at_every_tail) {
+  data::graph small(40, 60, 300, 1), none(5, 4, 0, 1), nothing(0, 0, 0, 1);
+  for (int64_t width = 1; width <= 70; ++width) {
+    compare_with_sums(small, width, false);
+    compare_with_sums(small, width, width > 32);
+  }
+  compare_with_sums(small, 301, true);
+  compare_with_sums(none, 33, true);
+  compare_with_sums(nothing, 33, false);
+}
+
+TEST(sums_of_rows_that_pieces_share) {
+  data::graph skewed(2000, 500, 60000, 4, true);
+  for (const int64_t width : {1, 16, 47}) compare_with_sums(skewed, width, width > 32);
+}
+
+TEST(extremum_and_its_gradient) {
+  data::graph small(40, 40, 300, 1), skewed(300, 300, 60000, 4, true);
+  for (data::graph* g : {&small, &skewed})
+    for (const int64_t width : {1, 15, 16, 17, 64, 100}) {
+      std::vector<float> x = data::floats(g->num_cols * width, 1), y(size_t(g->num_rows * width), -7.0f);
+      std::vector<int32_t> arg(size_t(g->num_rows * width), -7);
+      const gw_adjacency view = g->view();
+      CHECK(gw_spmm_max_f32(&view, x.data(), width, width, 0, y.data(), width, arg.data(), width) == 0);
+      for (int64_t i = 0; i < g->num_rows; ++i)
+        for (int64_t k = 0; k < width; ++k) {
+          float best = 0.0f;
+          int32_t from = -1;
+          for (int64_t p = g->indptr[size_t(i)]; p < g->indptr[size_t(i + 1)]; ++p) {
+            const int32_t j = g->indices[size_t(p)];
+            if (from < 0 || x[size_t(j * width + k)] > best) best = x[size_t(j * width + k)], from = j;
+          }
+          CHECK(y[size_t(i * width + k)] == best && arg[size_t(i * width + k)] == from);
+        }
+      // Every row as a source: its gradient is what the destinations in its row route to it.
+      std::vector<float> dx(size_t(g->num_rows * width), -7.0f);
+      CHECK(gw_spmm_max_grad_f32(&view, arg.data(), width, x.data(), width, width, dx.data(), width) == 0);
+    }
+}
+
+TEST(dots_and_dropout_of_edges) {
+  data::graph g(30, 50, 400, 2);
+  const gw_adjacency view = g.view();
+  for (const int64_t width : {1, 16, 33, 130}) {
+    std::vector<float> a = data::floats(30 * width, 1), b = data::floats(50 * width, 2), out(400, -7.0f);
+    CHECK(gw_sddmm_dot_f32(&view, a.data(), width, b.data(), width, width, out.data()) == 0);
+    for (int64_t i = 0; i < 30; ++i)
+      for (int64_t p = g.indptr[size_t(i)]; p < g.indptr[size_t(i + 1)]; ++p) {
+        double want = 0.0;
+        for (int64_t k = 0; k < width; ++k)
+          want += double(a[size_t(i * width + k)]) * b[size_t(g.indices[size_t(p)] * width + k)];
+        CHECK(check::close(out[size_t(p)], want, 1e-5));
+      }
+  }
+  std::vector<float> values = data::floats(400, 3), kept(400), dense(30 * 50), dropped(30 * 50);
+  CHECK(gw_sparse_dropout_f32(&view, values.data(), 50, 0, 0.4, 9, 1, kept.data()) == 0);
+  dense.assign(dense.size(), 1.0f);
+  CHECK(gw_dropout_f32(30, 50, dense.data(), 50, 0.4, 9, 1, dropped.data(), 50) == 0);
+  for (int64_t i = 0; i < 30; ++i)
+    for (int64_t p = g.indptr[size_t(i)]; p < g.indptr[size_t(i + 1)]; ++p) {
+      const float factor = dropped[size_t(i * 50 + g.indices[size_t(p)])];
+      CHECK(check::close(kept[size_t(p)], double(values[size_t(p)]) * factor, 1e-6));
+    }
+}
+
+TEST(pieces_of_a_star_are_of_one_size) {
+  const int64_t n = 400000;  // one row with all edges, the others empty
+  std::vector<int64_t> indptr(size_t(n + 1), n);
+  indptr[0] = 0;
+  std::vector<int32_t> indices(size_t(n), 0);
+  const gw_adjacency star{n, n, n, indptr.data(), indices.data(), nullptr, 0};
+  const gw::balanced_pieces shares(star, 32);
+  const auto count = int64_t(shares.pieces().size());
+  CHECK(count >= 32);
+  int64_t edges = 0;
+  for (const gw::piece& p : shares.pieces()) {
+    const int64_t work = p.edge_end - p.edge_begin + p.row_end - p.row_begin;
+    CHECK(work <= 2 * n / count * 11 / 10);
+    edges += p.edge_end - p.edge_begin;
+  }
+  CHECK(edges == n);
+  CHECK(shares.cut_rows().size() == 1 && shares.cut_rows()[0].last_slot == shares.num_slots());
+}
