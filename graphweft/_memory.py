@@ -23,6 +23,7 @@ _SMALL = 1 << 20  # below this, torch's own allocator serves
 
 _map = declare("gw_pages_map", ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
 _unmap = declare("gw_pages_unmap", ctypes.c_void_p, ctypes.c_int64)
+_trim_heap = declare("gw_heap_trim")
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Pool:
             return PoolStats(self._mapped, self._lent, self._peak, self._maps)
 
     def trim(self) -> None:
-        """Returns all free memory to the system."""
+        """Returns all free memory to the system, that of the C library's heap too."""
+        _trim_heap()
         with self._lock:
             for start, size in self._sizes.items():
                 _unmap(start, size)

@@ -115,13 +115,13 @@ def compare(
     return list(rows.values())
 
 
-def own_epoch(ds: Dataset, model: CompiledModule, lr: float) -> tuple[Epoch, str]:
+def own_epoch(ds: Dataset, model: CompiledModule, lr: float, keep_features: bool = True) -> tuple[Epoch, str]:
     """One epoch as the trainer runs it, with Adam; and the path that the features take, "dense" or "sparse".
 
-    Everything that the trainer settles before its first epoch is settled here.
+    Everything that the trainer settles before its first epoch is settled here. ``keep_features`` as for the trainer.
     """
     x = settle_features(_features(ds))
-    batch = FullBatch(model, ds, x, make_optimizer(model, "adam", lr, 0.0, "all"))
+    batch = FullBatch(model, ds, x, make_optimizer(model, "adam", lr, 0.0, "all"), keep_features)
     batch.prepare()
     return lambda: float(batch.step()), "dense" if isinstance(x, Tensor) else "sparse"
 

@@ -75,6 +75,7 @@ def run(spec: TrainSpec) -> dict[str, Any]:
             eval_every=spec.eval_every,
             out=spec.folder,
             progress=spec.progress,
+            keep_features=False,
             config=spec.identity(),
             remember=spec.remembered(),
         )

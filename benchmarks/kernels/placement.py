@@ -2,9 +2,10 @@
 
     python benchmarks/kernels/placement.py --shapes 200
 
-For each shape one graph convolution is run forward and backward in both orders, interleaved, medians compared; before that
-the results of the two orders are compared with each other. Prints the share of shapes where the built-in coefficients, and
-the coefficients fitted to one step of either order (the first epoch), name the faster order; ties within 3 % count for both.
+For each shape one graph convolution is run forward and backward in both orders, interleaved, medians compared; before
+that the results of the two orders are compared with each other. Prints the share of shapes where the built-in
+coefficients, and the coefficients fitted to one step of either order (the first epoch), name the faster order; ties
+within 3 % count for both.
 """
 
 from __future__ import annotations

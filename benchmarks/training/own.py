@@ -32,5 +32,5 @@ def build(case, variant):
         for layer, (weight, bias) in zip(model.layers, case.weights(), strict=True):
             layer.weight.copy_(torch.from_numpy(weight))
             layer.bias.copy_(torch.from_numpy(bias))
-    epoch, path = own_epoch(ds, model, case.meta.lr)
+    epoch, path = own_epoch(ds, model, case.meta.lr, keep_features=False)  # as `graphweft train` does
     return epoch, lambda: f"{path} features, {POOL.stats().maps} mappings"

@@ -1,4 +1,5 @@
 // Large buffers on huge pages: random row reads cost half as many page-table misses there.
+#include <malloc.h>
 #include <sys/mman.h>
 
 #include <cstdlib>
@@ -26,6 +27,15 @@ GW_API int gw_pages_map(int64_t bytes, void** out) {
     if (tail > 0) munmap(reinterpret_cast<void*>(aligned + size_t(bytes)), tail);
     madvise(reinterpret_cast<void*>(aligned), size_t(bytes), MADV_HUGEPAGE);
     *out = reinterpret_cast<void*>(aligned);
+  });
+}
+
+// Free memory of the C library's own heap goes back to the system, where that library can do so.
+GW_API int gw_heap_trim(void) {
+  return gw::guarded([] {
+#if defined(__GLIBC__)
+    malloc_trim(0);
+#endif
   });
 }
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._errors import ShapeError
+from graphweft._errors import GraphWeftError, ShapeError
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate, interpret
@@ -77,6 +77,7 @@ class CompiledFunction:
         self._hoisted = HoistedValues()
         self._last: tuple[Any, ...] | None = None
         self._fitted: CostModel | None = None
+        self._released: weakref.ref[Any] | None = None
 
     def __call__(self, arguments: Arguments) -> dict[str, Tensor]:
         """Outputs by name.
@@ -136,6 +137,19 @@ class CompiledFunction:
         """Decides by ``model`` from now on and measures no step."""
         self._fitted = model
 
+    def release(self, x: Tensor) -> bool:
+        """Gives up the memory of ``x`` when all plans for constant features read only what was hoisted from it.
+
+        The tensor keeps its identity and shape; a later call that needs its numbers again is refused. False, and
+        nothing changed, when some plan reads it.
+        """
+        plans = [plan for key, plan in self._plans.items() if "x" in key[1]]
+        if not plans or any("x" in (*plan.tensors, *plan.fixed) for plan in plans):
+            return False
+        x.data = x.new_zeros(()).expand(x.shape)
+        self._released = weakref.ref(x)
+        return True
+
     def plans(self) -> list[Plan]:
         """All plans compiled so far, oldest first."""
         return list(self._plans.values())
@@ -145,6 +159,7 @@ class CompiledFunction:
 
     def _run(self, plan: Plan, arguments: Arguments, profiled: bool) -> dict[str, Tensor]:
         named = arguments.named()
+        self._check_released(plan, arguments)
         hoisted = tuple(self._hoisted.get(plan, item, named) for item in plan.hoisted)
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
         tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
@@ -156,6 +171,14 @@ class CompiledFunction:
                 outputs = RunPlan.apply(plan, env, samples, *tensors)  # type: ignore[no-untyped-call]
             samples.taken.extend(taken)
         return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
+
+    def _check_released(self, plan: Plan, arguments: Arguments) -> None:
+        """Refuses to compute from features whose memory was given up."""
+        if self._released is None or self._released() is not arguments.x:
+            return
+        needed = "x" in plan.tensors or any("x" in i.leaves and not self._hoisted.has(i) for i in plan.hoisted)
+        if needed:
+            raise GraphWeftError("forward: expected features, but their memory was given up after they were aggregated")
 
     def _constants(self, arguments: Arguments) -> tuple[str, ...]:
         """Names of inputs that are the same objects, unchanged, as in the call before."""
@@ -219,6 +242,10 @@ class HoistedValues:
         for leaf in leaves:
             weakref.finalize(leaf, self._kept.pop, item.key, None).atexit = False
         return result
+
+    def has(self, item: HoistedValue) -> bool:
+        """Whether a value is at hand for ``item``."""
+        return item.key in self._kept
 
     def retain(self, keys: set[str]) -> None:
         """Forgets every other value."""

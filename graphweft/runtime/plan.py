@@ -53,7 +53,7 @@ class Plan:
 
     Attributes:
         compiled: What it was made from.
-        tensors: Names of the dense inputs, in the order ``run_forward`` takes them.
+        tensors: Names of the dense inputs that calls read, in the order ``run_forward`` takes them.
         fixed: Names of the other inputs (graphs, ids, seeds, sparse features).
         hoisted: Values to be in their slots before the first call.
         saved: Slots kept for the backward calls.
@@ -65,8 +65,10 @@ class Plan:
         self._slot = {value: index for index, value in enumerate(program.values)}
         self.width = len(program.values)
         inputs = [v for v in program.inputs if not v["name"].startswith("d:")]
-        self.tensors = tuple(v["name"] for v in inputs if _dense(v))
-        self.fixed = tuple(v["name"] for v in inputs if not _dense(v))
+        read = {operand for group in compiled.groups for operand in group.operands()}
+        read |= {value for _, value in program.outputs}
+        self.tensors = tuple(v["name"] for v in inputs if _dense(v) and v in read)
+        self.fixed = tuple(v["name"] for v in inputs if not _dense(v) and v in read)
         self._place = {v["name"]: self._slot[v] for v in program.inputs}
         self.outputs = tuple((n, self._slot[v]) for n, v in program.outputs if not n.startswith("grad:"))
         grads = {n.removeprefix("grad:"): self._slot[v] for n, v in program.outputs if n.startswith("grad:")}

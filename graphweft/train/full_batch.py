@@ -26,11 +26,20 @@ class FullBatch:
 
     Labels of shape (N,) are classes (cross-entropy), of shape (N, C) several per node (binary cross-entropy, entries
     that are not a number left out). A compiled model is asked for the rows of training nodes only, so that its last
-    layer computes no others.
+    layer computes no others. Without ``keep_features`` the memory of dense features is given up once every step reads
+    only what was aggregated from them; ``ds.x`` is empty of numbers then.
     """
 
-    def __init__(self, model: nn.Module, ds: Dataset, x: Features, optimizer: torch.optim.Optimizer) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: Dataset,
+        x: Features,
+        optimizer: torch.optim.Optimizer,
+        keep_features: bool = True,
+    ) -> None:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
+        self._keep_features = keep_features
         self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
         train = self.rows["train"]
@@ -48,11 +57,14 @@ class FullBatch:
             self.optimizer.zero_grad(set_to_none=True)
 
         settle_model(self.model, self.ds.graph, self.x, self._wanted, first_step)
+        for call in (self.logits, self.logits, first_step):  # the second time the features count as constant
+            POOL.trim()
+            call()
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
-        POOL.trim()
-        self.logits()
+        if not self._keep_features and isinstance(self.x, Tensor):
+            self.model.function.release(self.x)
         POOL.trim()  # what deciding took is not needed again
 
     def step(self) -> Tensor:

@@ -48,6 +48,8 @@ class Trainer:
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show progress on standard error.
+        keep_features: False gives up the memory of dense features when, after the first aggregation has been computed
+            once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
 
@@ -79,6 +81,7 @@ class Trainer:
         eval_every: int = 1,
         out: str | Path | None = None,
         progress: bool = False,
+        keep_features: bool = True,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
     ) -> None:
@@ -97,7 +100,7 @@ class Trainer:
         self.moved_to: Path | None = None
         self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
         self._progress = progress
-        self._batch = FullBatch(model, ds, settle_features(features_of(ds)), self.optimizer)
+        self._batch = FullBatch(model, ds, settle_features(features_of(ds)), self.optimizer, keep_features)
         self._best_model: dict[str, Tensor] = {}
         self._remember = dict(remember or {})
         self._config = {
