@@ -18,28 +18,29 @@ struct float_lanes {
   typedef float unaligned __attribute__((vector_size(Lanes * 4), aligned(4), may_alias));
   static inline vec load(const float* p) { return *reinterpret_cast<const unaligned*>(p); }
   static inline void store(float* p, vec v) { *reinterpret_cast<unaligned*>(p) = v; }
-  // The first n lanes of p; the rest are zero and their memory is not touched.
-  static inline vec load_part(const float* p, int n) { return narrow(vf::load_part(p, n)); }
-  static inline void store_part(float* p, vec v, int n) { vf::store_part(p, widen(v), n); }
+  // The first n lanes of p; the rest are zero and their memory is not touched. Half vectors have their own masked
+  // instructions: cutting them out of native ones would pass through memory.
+  static inline vec load_part(const float* p, int n) {
+#if defined(__AVX512F__)
+    if constexpr (Lanes < vf::lanes) return vec(_mm256_maskz_loadu_ps(__mmask8((1u << n) - 1u), p));
+#elif defined(__AVX2__)
+    if constexpr (Lanes < vf::lanes) return vec(_mm_maskload_ps(p, half_mask(n)));
+#endif
+    if constexpr (Lanes == vf::lanes) return vec(vf::load_part(p, n));
+  }
+  static inline void store_part(float* p, vec v, int n) {
+#if defined(__AVX512F__)
+    if constexpr (Lanes < vf::lanes) _mm256_mask_storeu_ps(p, __mmask8((1u << n) - 1u), __m256(v));
+#elif defined(__AVX2__)
+    if constexpr (Lanes < vf::lanes) _mm_maskstore_ps(p, half_mask(n), __m128(v));
+#endif
+    if constexpr (Lanes == vf::lanes) vf::store_part(p, vf::vec(v), n);
+  }
 
+#if defined(__AVX2__) && !defined(__AVX512F__)
  private:
-  // Between a native vector and its lower half, in registers: the compiler's own way passes through memory.
-  static inline vec narrow(vf::vec v) {
-#if defined(__AVX512F__)
-    if constexpr (Lanes < vf::lanes) return vec(_mm512_castps512_ps256(__m512(v)));
-#elif defined(__AVX2__)
-    if constexpr (Lanes < vf::lanes) return vec(_mm256_castps256_ps128(__m256(v)));
+  static inline __m128i half_mask(int n) { return _mm_cmpgt_epi32(_mm_set1_epi32(n), _mm_setr_epi32(0, 1, 2, 3)); }
 #endif
-    if constexpr (Lanes == vf::lanes) return vec(v);
-  }
-  static inline vf::vec widen(vec v) {
-#if defined(__AVX512F__)
-    if constexpr (Lanes < vf::lanes) return vf::vec(_mm512_castps256_ps512(__m256(v)));
-#elif defined(__AVX2__)
-    if constexpr (Lanes < vf::lanes) return vf::vec(_mm256_castps128_ps256(__m128(v)));
-#endif
-    if constexpr (Lanes == vf::lanes) return vf::vec(v);
-  }
 };
 
 // A tile holds tile_rows(vectors) x vectors accumulators: as many as the registers allow beside the operands.
