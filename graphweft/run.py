@@ -33,6 +33,7 @@ from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
 from graphweft.train.history import History
 from graphweft.train.options import check_integer
+from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.settle import settle_features
 from graphweft.train.spec import DEFAULT_DATA, TrainSpec
@@ -61,30 +62,15 @@ def run(spec: TrainSpec) -> dict[str, Any]:
     if spec.resume:
         _check_resumable(spec)
     with _threads(spec.threads or usable_cores()):
-        ds = load_dataset(spec)
-        trainer = Trainer(
-            make_model(spec, ds),
-            ds,
-            lr=spec.lr,
-            mode=spec.mode,
-            weight_decay=spec.weight_decay,
-            weight_decay_on=spec.weight_decay_on,
-            optimizer=spec.optimizer,
-            seed=spec.seed,
-            patience=spec.patience,
-            eval_every=spec.eval_every,
-            out=spec.folder,
-            progress=spec.progress,
-            keep_features=False,
-            config=spec.identity(),
-            remember=spec.remembered(),
-        )
+        trainer, sparsity = _make_trainer(spec)
         if spec.resume:
             trainer.resume()
+        trainer.prepare()
         prepared = time.perf_counter()
         before = trainer.epoch
         history = trainer.fit(max(0, spec.epochs - before))
         summary = _summary(spec, trainer, history)
+    summary["feature_sparsity"] = sparsity
     summary["resumed_after_epoch"] = before
     summary["prepare_seconds"] = prepared - start
     summary["total_seconds"] = time.perf_counter() - start
@@ -148,12 +134,14 @@ def load_dataset(spec: TrainSpec) -> Dataset:
 
     Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
     """
-    if spec.data == DEFAULT_DATA or spec.scale is not None:
-        ds = synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
-    else:
-        ds = load(spec.data, root=spec.root, seed=spec.seed)
-    ds.check_trainable()
-    return ds.row_normalized() if spec.normalize == "row" else ds
+    made = spec.data == DEFAULT_DATA or spec.scale is not None
+    with working(f"{'making' if made else 'reading'} {spec.data}", spec.progress) as say:
+        if made:
+            ds = synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
+        else:
+            ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
+        ds.check_trainable()
+        return ds.row_normalized() if spec.normalize == "row" else ds
 
 
 def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
@@ -173,6 +161,30 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
         return MODELS[spec.model](ds.num_features, spec.hidden, ds.num_classes, **options)
+
+
+def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
+    """A trainer that is the only holder of its data, so that it may let go of features; and their sparsity."""
+    ds = load_dataset(spec)
+    sparsity = ds.feature_sparsity
+    trainer = Trainer(
+        make_model(spec, ds),
+        ds,
+        lr=spec.lr,
+        mode=spec.mode,
+        weight_decay=spec.weight_decay,
+        weight_decay_on=spec.weight_decay_on,
+        optimizer=spec.optimizer,
+        seed=spec.seed,
+        patience=spec.patience,
+        eval_every=spec.eval_every,
+        out=spec.folder,
+        progress=spec.progress,
+        keep_features=False,
+        config=spec.identity(),
+        remember=spec.remembered(),
+    )
+    return trainer, sparsity
 
 
 def _check_resumable(spec: TrainSpec) -> None:
@@ -216,7 +228,6 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "eval_seconds_median": statistics.median(evaluations) if evaluations else None,
         "peak_rss_mb": round(peak_rss_mb(), 1),
         "feature_path": trainer.feature_path,
-        "feature_sparsity": ds.feature_sparsity,
         "metric": trainer.metric,
         "loss": last.loss if last else None,
         "train_acc": last.train_acc if last else None,
@@ -232,6 +243,11 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "out": str(spec.folder),
     }
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in summary.items()}
+
+
+def _fetching(name: str, done: int, total: int | None) -> str:
+    """How far a download is."""
+    return f"fetching {name}, {done / 1e6:.1f}{'' if total is None else f' of {total / 1e6:.1f}'} MB"
 
 
 def _version() -> str | None:

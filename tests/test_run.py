@@ -138,7 +138,7 @@ def test_without_a_split_for_it_there_is_no_number(graph_file: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_cora_reaches_what_the_gcn_paper_reports(shared_data: Path, tmp_path: Path) -> None:
-    options = {"hidden": 16, "dropout": 0.5, "weight_decay": 5e-4, "normalize": "row", "epochs": 200}
+    options = {"threads": 1, "hidden": 16, "dropout": 0.5, "weight_decay": 5e-4, "normalize": "row", "epochs": 200}
     accuracies = [
         run(TrainSpec(data=str(shared_data / "cora.npz"), seed=seed, out=str(tmp_path / str(seed)), **options))[
             "test_acc"

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from graphweft.train.durations import clock, duration
@@ -17,6 +20,17 @@ from graphweft.train.history import EpochRecord
 
 _REDRAW_SECONDS = 0.1
 _LINE_SECONDS = 15.0
+
+
+@contextmanager
+def working(text: str, shown: bool) -> Iterator[Callable[[str], None]]:
+    """Shows ``text`` while the block runs, on a terminal only; yields a function that changes it."""
+    console = Console(stderr=True)
+    if not shown or sys.stderr is None or not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(escape(text)) as status:
+        yield lambda now: status.update(escape(now))
 
 
 class EpochProgress:

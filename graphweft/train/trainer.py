@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,19 +94,22 @@ class Trainer:
         check_integer("patience", patience, 0)
         check_integer("eval_every", eval_every, 1)
         ds.check_trainable()
-        self.model, self.ds, self.mode = model, ds, check_mode(mode)
+        x = settle_features(features_of(ds))
+        self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
+        self.model, self.mode = model, check_mode(mode)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.history = History()
         self.out = None if out is None else Path(out)
         self.moved_to: Path | None = None
         self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
         self._progress = progress
-        self._batch = FullBatch(model, ds, settle_features(features_of(ds)), self.optimizer, keep_features)
+        self._batch = FullBatch(model, self.ds, features_of(self.ds), self.optimizer, keep_features)
         self._best_model: dict[str, Tensor] = {}
+        self._prepared = False
         self._remember = dict(remember or {})
         self._config = {
             "dataset": ds.name,
-            "data_checksum": _data_checksum(ds),
+            "data_checksum": _data_checksum(self.ds),
             "mode": self.mode,
             "lr": float(lr),
             "weight_decay": float(weight_decay),
@@ -136,6 +140,13 @@ class Trainer:
     def feature_path(self) -> str:
         """The layout in which the features are kept, "dense" or "sparse"; chosen once."""
         return "dense" if isinstance(self._batch.x, Tensor) else "sparse"
+
+    def prepare(self) -> None:
+        """Does what is done once: decides, compiles, computes what stays the same. :meth:`fit` does it when needed."""
+        if not self._prepared:
+            with _randomness(epoch_key(self._seed, 0)):
+                self._batch.prepare()
+            self._prepared = True
 
     def fit(self, epochs: int) -> History:
         """Trains ``epochs`` more epochs, or fewer when it stops early; returns the history of all of them.
@@ -232,8 +243,7 @@ class Trainer:
         """Epochs up to ``target``, or to the first reason to stop."""
         if self.epoch >= target or self.stopped_early:
             return
-        with _randomness(epoch_key(self._seed, 0)):
-            self._batch.prepare()
+        self.prepare()
         scored = self.history.last
         with ExitStack() as stack:
             show = stack.enter_context(EpochProgress(self.epoch + 1, target)) if self._progress else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphweft.train.history import EpochRecord
-from graphweft.train.progress import EpochProgress
+from graphweft.train.progress import EpochProgress, working
 
 
 def test_plain_lines_are_few_and_end_with_the_last_epoch(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,3 +34,26 @@ def test_accuracies_of_the_last_evaluation_stay_on_show(capsys: pytest.CaptureFi
         show.update(first, first)
         show.update(EpochRecord(2, loss=0.5), first)
     assert "val 50.0 %" in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_work_before_the_first_epoch_is_shown_on_a_terminal_only(
+    capsys: pytest.CaptureFixture[str], shown: bool
+) -> None:
+    with working("reading [cora]", shown) as say:
+        say("still reading")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_gets_a_bar(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    with working("reading [cora]", True) as say:
+        say("still reading")
+    with EpochProgress(1, 3) as show:
+        for epoch in (1, 2, 3):
+            show.update(EpochRecord(epoch, loss=0.5, val_acc=0.75))
+        show.say("something [odd]")
+    out, err = capfd.readouterr()
+    assert (out == "" and "still reading" in err) or "[cora]" in err
+    assert "epoch 3/3" in err and "val 75.0 %" in err and "something [odd]" in err
