@@ -21,6 +21,26 @@ int gw_csr_is_symmetric(const gw_adjacency* a, int32_t* out);
 int gw_csr_count_columns(const gw_adjacency* a, int64_t* counts);
 int gw_csr_to_coo(const gw_adjacency* a, int64_t* rows, int64_t* cols);
 
+int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
+                           int64_t* counts);
+int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
+                      const int64_t* indptr, int32_t wide, void* indices, void* values);
+int gw_csr_to_dense(const gw_adjacency* a, int32_t wide_values, const void* values, int64_t ld, void* out);
+int gw_require_finite(int32_t wide_values, int64_t n, const void* values);
+
+
+int gw_generate_permutation(int64_t n, uint64_t seed, uint64_t stream, int32_t* out);
+int gw_generate_weights(int64_t n, uint64_t seed, uint64_t stream, double low, double high, double exponent,
+                        uint32_t* out);
+int gw_generate_split(int64_t n, const uint32_t* weights, int64_t total, int64_t cap, int64_t* ptr);
+int gw_generate_alias(int64_t n, int64_t num_blocks, const int64_t* block_ptr, const uint32_t* weights,
+                      void* slot_cells, void* block_cells);
+int gw_generate_links(int64_t n, int64_t num_blocks, const int64_t* block_ptr, const void* slot_cells,
+                      const void* block_cells, uint64_t seed, double inside_share, const int64_t* own_ptr,
+                      int32_t* own);
+int gw_generate_compress(int64_t n, const int64_t* own_ptr, const int32_t* own, const int32_t* members, int64_t back,
+                         int64_t* cursor, int64_t* indptr, int32_t* indices);
+
 int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
                    int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy);
 int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g, int64_t ldg,
