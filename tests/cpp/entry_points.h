@@ -28,7 +28,6 @@ int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t 
 int gw_csr_to_dense(const gw_adjacency* a, int32_t wide_values, const void* values, int64_t ld, void* out);
 int gw_require_finite(int32_t wide_values, int64_t n, const void* values);
 
-
 int gw_generate_permutation(int64_t n, uint64_t seed, uint64_t stream, int32_t* out);
 int gw_generate_weights(int64_t n, uint64_t seed, uint64_t stream, double low, double high, double exponent,
                         uint32_t* out);
