@@ -20,6 +20,7 @@ from graphweft._native import declare
 
 _HUGE = 1 << 21
 _SMALL = 1 << 20  # below this, torch's own allocator serves
+_GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 
 _map = declare("gw_pages_map", ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
 _unmap = declare("gw_pages_unmap", ctypes.c_void_p, ctypes.c_int64)
@@ -48,7 +49,7 @@ class _Lease:
 
 
 class Pool:
-    """Regions of whole huge pages, cut from and merged into intervals of mapped address space."""
+    """Regions cut from and merged into intervals of mapped huge pages."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # of the free intervals, ascending; none touches the next
@@ -63,7 +64,7 @@ class Pool:
             nbytes *= size
         if nbytes < _SMALL:
             return torch.empty(shape, dtype=dtype)
-        size = -(-nbytes // _HUGE) * _HUGE
+        size = -(-nbytes // _GRAIN) * _GRAIN
         flat = torch.from_numpy(np.asarray(_Lease(self, self._take(size), size, nbytes)))
         return flat.view(dtype).view(shape)
 
@@ -92,7 +93,10 @@ class Pool:
                 if free > size:
                     self._insert(start + size, free - size)
             else:
-                start = self._map(size)
+                whole = -(-size // _HUGE) * _HUGE
+                start = self._map(whole)
+                if whole > size:
+                    self._give_back(start + size, whole - size, lent=0)
             self._lent += size
             self._peak = max(self._peak, self._lent)
             return start
@@ -108,10 +112,10 @@ class Pool:
         self._maps += 1
         return int(out.value or 0)
 
-    def _give_back(self, start: int, size: int) -> None:
+    def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
         """Adds an interval, merged with the free ones before and behind it."""
         with self._lock:
-            self._lent -= size
+            self._lent -= size if lent is None else lent
             at = bisect.bisect_left(self._starts, start)
             if at < len(self._starts) and self._starts[at] == start + size:
                 size += self._remove(self._starts[at])

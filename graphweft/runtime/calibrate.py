@@ -139,24 +139,24 @@ def _random_adjacency(rows: int, columns: int, edges: int) -> Adjacency:
 
 
 def _calls() -> Iterator[tuple[Work, Callable[[], object]]]:
-    """Calls whose work spans the model: gathers from each tier, products and contractions; one at a time."""
+    """Calls whose work spans the model: gathers from all tiers but memory, products and contractions; one at a time."""
     for nodes, edges, width in (
-        (4_000, 200_000, 32), (4_000, 200_000, 128), (60_000, 600_000, 32), (60_000, 600_000, 64),
-        (60_000, 300_000, 128), (200_000, 600_000, 32), (200_000, 600_000, 64), (400_000, 800_000, 64),
+        (4_000, 200_000, 32), (4_000, 200_000, 128), (30_000, 300_000, 32), (30_000, 300_000, 64),
+        (60_000, 300_000, 32), (70_000, 350_000, 64),
     ):  # fmt: skip
         adjacency, x = _random_adjacency(nodes, nodes, edges), _random_rows(nodes, width)
         work = gather_work(nodes, adjacency.num_edges, width, nodes)
         yield work, functools.partial(sparse.spmm, adjacency, x)
-    for n, k, m in ((20_000, 500, 32), (60_000, 128, 32), (60_000, 32, 64), (100_000, 32, 16), (20_000, 64, 128)):
+    for n, k, m in ((6_000, 500, 32), (20_000, 128, 32), (30_000, 32, 64), (60_000, 32, 16), (10_000, 64, 128)):
         x, w, g = _random_rows(n, k), _random_rows(k, m), _random_rows(n, m)
         yield product_work(n, k, m), functools.partial(dense.matmul, x, w)
         yield contraction_work(n, k, m), functools.partial(dense.matmul_tn, x, g)
-    for n in (20_000, 100_000):
+    for n in (20_000, 60_000):
         x, scale = _random_rows(n, 32), torch.ones(n)
         yield rows_work(n * 32), functools.partial(dense.rows_apply, x, epilogue=Epilogue(row_scale=scale))
 
 
-def _crossover(n: int = 20_000, width: int = 512, hidden: int = 32) -> float:
+def _crossover(n: int = 8_000, width: int = 256, hidden: int = 32) -> float:
     """Share of zeros at which X W and X^T G take as long on sparse as on dense features.
 
     The time of the sparse products is linear in the stored entries, so two densities give the line, and the line
