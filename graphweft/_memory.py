@@ -22,6 +22,11 @@ _HUGE = 1 << 21
 _SMALL = 1 << 20  # below this, torch's own allocator serves
 _GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 
+_NUMPY: dict[torch.dtype, type[np.generic]] = {
+    torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.int32: np.int32,
+    torch.int16: np.int16, torch.int8: np.int8, torch.uint8: np.uint8, torch.bool: np.bool_,
+}  # fmt: skip
+
 _map = declare("gw_pages_map", ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
 _unmap = declare("gw_pages_unmap", ctypes.c_void_p, ctypes.c_int64)
 _trim_heap = declare("gw_heap_trim")
@@ -65,8 +70,11 @@ class Pool:
         if nbytes < _SMALL:
             return torch.empty(shape, dtype=dtype)
         size = -(-nbytes // _GRAIN) * _GRAIN
-        flat = torch.from_numpy(np.asarray(_Lease(self, self._take(size), size, nbytes)))
-        return flat.view(dtype).view(shape)
+        flat = np.asarray(_Lease(self, self._take(size), size, nbytes))
+        known = _NUMPY.get(dtype)
+        if known is None:  # a dtype that NumPy lacks
+            return torch.from_numpy(flat).view(dtype).view(shape)
+        return torch.from_numpy(flat.view(known).reshape(shape))  # no view for torch: it owns its storage alone
 
     def stats(self) -> PoolStats:
         """What the pool holds now."""

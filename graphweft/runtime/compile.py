@@ -84,18 +84,27 @@ class CompiledFunction:
 
         Raises: ShapeError when features or parameters do not fit the graph or each other.
         """
+        known = len(self._plans)
+        plan = self.ready(arguments)
+        if plan is None:
+            return interpret(self.program(arguments), arguments.named())
+        fresh = len(self._plans) > known
+        profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
+        return self._run(plan, arguments, profiled)
+
+    def ready(self, arguments: Arguments) -> Plan | None:
+        """The plan for ``arguments``, compiled if it is not at hand; None where the interpreter runs."""
         active = _config.current()
         constants = self._constants(arguments)
         if active.opt_level == 0 or not _compilable(arguments):
-            return interpret(self.program(arguments), arguments.named())
+            return None
         key = self._key(arguments, constants, active)
         plan = self._plans.get(key)
-        profiled = active.tune and plan is None and self._fitted is None and torch.is_grad_enabled()
         if plan is None:
             plan = self._plans[key] = self.compile(arguments, constants)
             if constants:  # what only the plans of first calls hoisted is not needed any more
                 self._hoisted.retain({item.key for k, p in self._plans.items() if k[1] for item in p.hoisted})
-        return self._run(plan, arguments, profiled)
+        return plan
 
     def program(self, arguments: Arguments) -> Program:
         """The forward program as described, before any pass."""
@@ -144,7 +153,10 @@ class CompiledFunction:
         nothing changed, when some plan reads it.
         """
         plans = [plan for key, plan in self._plans.items() if "x" in key[1]]
-        if not plans or any("x" in (*plan.tensors, *plan.fixed) for plan in plans):
+        hoisted = [item for plan in plans for item in plan.hoisted if "x" in item.leaves]
+        if not hoisted or any("x" in (*plan.tensors, *plan.fixed) for plan in plans):
+            return False
+        if not all(self._hoisted.has(item) for item in hoisted):
             return False
         x.data = x.new_zeros(()).expand(x.shape)
         self._released = weakref.ref(x)

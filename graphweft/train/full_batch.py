@@ -57,15 +57,18 @@ class FullBatch:
             self.optimizer.zero_grad(set_to_none=True)
 
         settle_model(self.model, self.ds.graph, self.x, self._wanted, first_step)
-        for call in (self.logits, self.logits, first_step):  # the second time the features count as constant
+        for _ in range(2):  # the second time the features count as constant
             POOL.trim()
-            call()
-        with torch.no_grad():
-            for name, buffer in self.model.named_buffers():
-                buffer.copy_(buffers[name])
+            self.logits()
+        self.model.train()
+        self.model.function.ready(self.model.arguments(self.ds.graph, self.x, self._wanted))
         if not self._keep_features and isinstance(self.x, Tensor):
             self.model.function.release(self.x)
         POOL.trim()  # what deciding took is not needed again
+        first_step()
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(buffers[name])
 
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
