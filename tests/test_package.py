@@ -191,3 +191,11 @@ else:
     raise AssertionError
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_page_of_ideas_names_files_that_exist(root: Path) -> None:
+    text = (root / "docs" / "papers.md").read_text(encoding="utf-8")
+    named = [name.replace("csrc/.../", "csrc/include/graphweft/") for name in re.findall(r"`([\w./]+\.\w+)`", text)]
+    assert len(named) > 20
+    missing = [name for name in named if not (root / name).exists() and not (root / "graphweft" / name).exists()]
+    assert not missing, missing
