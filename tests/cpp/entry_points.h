@@ -53,6 +53,12 @@ int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, 
 int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                 const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages, int32_t prefetch,
                 float* panel, float* y, int64_t ldy);
+int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
+                const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel, double* y,
+                int64_t ldy);
+int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,
+                 const float* src_scale, double self_coef, int32_t mean, int32_t prefetch, uint16_t* panel, uint16_t* y,
+                 int64_t ldy);
 int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum, float* y,
                     int64_t ldy, void* arg, int64_t ldarg);
 int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy, int64_t lddy,
