@@ -62,19 +62,4 @@ class GCN(Stack):
         3400
     """
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden: int,
-        out_features: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        bias: bool = True,
-        norm: str | None = None,
-        residual: bool = False,
-        reduce: str = "sum",
-    ) -> None:
-        super().__init__(
-            lambda a, b: GCNConv(a, b, bias, reduce),
-            in_features, hidden, out_features, num_layers, dropout, norm, residual, reduce,
-        )  # fmt: skip
+    layer = GCNConv

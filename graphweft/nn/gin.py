@@ -72,22 +72,11 @@ class GINConv(CompiledModule):
 
 
 class GIN(Stack):
-    """A stack of :class:`GINConv`; arguments as :class:`graphweft.nn.stack.Stack`, ``train_eps`` as the layer's."""
+    """A stack of :class:`GINConv`; arguments as :class:`graphweft.nn.stack.Stack`, ``eps`` and ``train_eps`` as the layer.
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden: int,
-        out_features: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        bias: bool = True,
-        norm: str | None = None,
-        residual: bool = False,
-        reduce: str = "sum",
-        train_eps: bool = False,
-    ) -> None:
-        super().__init__(
-            lambda a, b: GINConv(a, b, bias, reduce, train_eps=train_eps),
-            in_features, hidden, out_features, num_layers, dropout, norm, residual, reduce,
-        )  # fmt: skip
+    Example:
+        >>> GIN(4, 8, 2, train_eps=True).layers[0].eps.requires_grad
+        True
+    """
+
+    layer = GINConv

@@ -55,19 +55,5 @@ class SAGEConv(CompiledModule):
 class SAGE(Stack):
     """A stack of :class:`SAGEConv`; arguments as :class:`graphweft.nn.stack.Stack`."""
 
-    def __init__(
-        self,
-        in_features: int,
-        hidden: int,
-        out_features: int,
-        num_layers: int = 2,
-        dropout: float = 0.0,
-        bias: bool = True,
-        norm: str | None = None,
-        residual: bool = False,
-        reduce: str = "mean",
-    ) -> None:
-        super().__init__(
-            lambda a, b: SAGEConv(a, b, bias, reduce),
-            in_features, hidden, out_features, num_layers, dropout, norm, residual, reduce,
-        )  # fmt: skip
+    layer = SAGEConv
+    usual_reduce = "mean"

@@ -1,13 +1,14 @@
 """A stack of message-passing layers with what commonly stands between them.
 
-Comes in: layers. Goes out: the shared ``define`` of GCN, SAGE and GIN: dropout on the input of every layer, then the
-layer, then, but for the last, residual, norm and ReLU.
+Comes in: a class of layers. Goes out: the shared ``define`` of GCN, SAGE and GIN: dropout on the input of every
+layer, then the layer, then, but for the last, residual, norm and ReLU.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -18,7 +19,7 @@ from graphweft.nn.module import CompiledModule, check_model, make_norm
 
 
 class Stack(CompiledModule):
-    """``num_layers`` layers of ``make(inputs, outputs)``.
+    """``num_layers`` layers of the class that ``layer`` names.
 
     Args:
         in_features: Width of the node features.
@@ -26,31 +27,41 @@ class Stack(CompiledModule):
         out_features: Width of the result, the number of classes for a classifier.
         num_layers: How many layers.
         dropout: Probability to drop an element of a layer's input in training.
+        bias: Whether layers add a learned vector.
         norm: ``"batch"``, ``"layer"`` or None; after every layer but the last.
         residual: Adds a layer's input to its output where the widths agree.
-        reduce: How neighbours are combined.
+        reduce: How neighbours are combined: ``"sum"``, ``"mean"`` or ``"max"``; None for the model's usual way.
+        options: More arguments of every layer.
 
     Raises: ConfigError for a value out of range.
     """
 
+    layer: ClassVar[Callable[..., CompiledModule]]
+    usual_reduce: ClassVar[str] = "sum"
+
     def __init__(
         self,
-        make: Callable[[int, int], CompiledModule],
         in_features: int,
         hidden: int,
         out_features: int,
-        num_layers: int,
-        dropout: float,
-        norm: str | None,
-        residual: bool,
-        reduce: str,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        bias: bool = True,
+        norm: str | None = None,
+        residual: bool = False,
+        reduce: str | None = None,
+        **options: Any,
     ) -> None:
+        reduce = self.usual_reduce if reduce is None else reduce
         sizes = {"in_features": in_features, "hidden": hidden, "out_features": out_features, "num_layers": num_layers}
         check_model(type(self).__name__, sizes, dropout, reduce)
         super().__init__(in_features)
         self.dropout, self.residual, self.out_features = dropout, residual, out_features
         widths = [in_features, *[hidden] * (num_layers - 1), out_features]
-        self.layers = nn.ModuleList(make(a, b) for a, b in itertools.pairwise(widths))
+        make = type(self).layer
+        self.layers = nn.ModuleList(
+            make(a, b, bias=bias, reduce=reduce, **options) for a, b in itertools.pairwise(widths)
+        )
         self.norms = nn.ModuleList(n for n in (make_norm(norm, hidden) for _ in range(num_layers - 1)) if n is not None)
 
     def define(self, frame: Frame, x: Value) -> Value:
