@@ -72,7 +72,7 @@ class GINConv(CompiledModule):
 
 
 class GIN(Stack):
-    """A stack of :class:`GINConv`; arguments as :class:`graphweft.nn.stack.Stack`, ``eps`` and ``train_eps`` as the layer.
+    """A stack of :class:`GINConv`; arguments as :class:`graphweft.nn.stack.Stack`; ``eps``, ``train_eps`` as the layer.
 
     Example:
         >>> GIN(4, 8, 2, train_eps=True).layers[0].eps.requires_grad
