@@ -94,7 +94,8 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_kill_at_every_file_operation(tmp_path: Path, root: Path) -> None:
     script = Path(__file__).with_name("kill_points.py")
-    paths = os.pathsep.join([str(root / "tests"), *sys.path])
+    given = os.environ.get("PYTHONPATH")  # never all of sys.path: the checkout itself may be on it, without its core
+    paths = os.pathsep.join([str(script.parent), str(root / "tests"), *([given] if given else [])])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(script), str(tmp_path)], env=environment, capture_output=True, text=True, check=False
