@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         DownloadError,
         DtypeError,
         FallbackWarning,
+        FieldError,
         GraphError,
         GraphWeftError,
         IndexRangeError,
@@ -29,12 +30,14 @@ if TYPE_CHECKING:
         NativeError,
         PassError,
         ShapeError,
+        UserCodeError,
     )
     from graphweft.data.dataset import Dataset
     from graphweft.data.load import load
     from graphweft.data.synthetic import synthetic
     from graphweft.explanation import explain
     from graphweft.graph.graph import Graph
+    from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.trainer import Trainer
 
@@ -49,22 +52,26 @@ __all__ = [
     "DownloadError",
     "DtypeError",
     "FallbackWarning",
+    "FieldError",
     "Graph",
     "GraphError",
     "GraphWeftError",
     "IRError",
     "IndexRangeError",
+    "MessagePassing",
     "NativeError",
     "PassError",
     "ShapeError",
     "SparseFeatures",
     "Trainer",
+    "UserCodeError",
     "config",
     "explain",
     "load",
     "nn",
     "optim",
     "synthetic",
+    "update_all",
 ]
 
 # Where the public names live. They are imported when they are first asked for: `graphweft --help` does not wait for
@@ -78,6 +85,8 @@ _HOMES = {
     "synthetic": "graphweft.data.synthetic",
     "explain": "graphweft.explanation",
     "Graph": "graphweft.graph.graph",
+    "MessagePassing": "graphweft.nn.message_passing",
+    "update_all": "graphweft.nn.message_passing",
     "SparseFeatures": "graphweft.storage.feature",
     "Trainer": "graphweft.train.trainer",
 }

@@ -57,5 +57,16 @@ class MissingPackageError(GraphWeftError, ImportError):
     """An optional package is needed and not installed; names it."""
 
 
+class FieldError(GraphWeftError, KeyError):
+    """A user function asks for a field that nobody gave or sent."""
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class UserCodeError(GraphWeftError, RuntimeError):
+    """A user function returns or does what message passing has no meaning for; names its line."""
+
+
 class FallbackWarning(UserWarning):
     """Something runs on the reference executor because it could not be compiled."""

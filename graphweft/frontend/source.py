@@ -1,0 +1,84 @@
+"""Where in the user's own files something happened.
+
+Comes in: the running stack, a traceback, or a function. Goes out: ``file.py:12``. Called wherever an error or a warning
+about user code is made. Frames of torch and of this room are never the user's.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+import torch
+
+_OURS = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "nn" / "message_passing.py"))
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def is_user_file(filename: str) -> bool:
+    """Whether code of this file was written by a user of the front end."""
+    return not filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key")) and "contextlib.py" not in filename
+
+
+def current_line() -> str:
+    """The innermost line of user code on the running stack."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_user_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "unknown line"
+
+
+def raising_line(traceback: TracebackType | None, function: Callable[..., Any]) -> str:
+    """The innermost line of user code that an exception passed; the function's own first line without any."""
+    found = None
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if is_user_file(code.co_filename):
+            found = f"{code.co_filename}:{traceback.tb_lineno}"
+        traceback = traceback.tb_next
+    return found or first_line(function)
+
+
+def first_line(function: Callable[..., Any]) -> str:
+    """Where ``function`` is defined."""
+    code = code_of(function)
+    return "unknown line" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def code_of(function: Any) -> CodeType | None:
+    """The code that calling ``function`` runs first, None for a built-in."""
+    plain = inspect.unwrap(getattr(function, "func", function))
+    plain = getattr(plain, "__func__", plain)
+    if not hasattr(plain, "__code__"):
+        plain = getattr(type(plain), "forward", getattr(type(plain), "__call__", None))  # noqa: B004
+    return getattr(plain, "__code__", None)
+
+
+def return_line(function: Callable[..., Any], field: str | None = None) -> str:
+    """The line that returns ``field``, as far as the text of the function tells; else its last return."""
+    code = code_of(function)
+    if code is None:
+        return "unknown line"
+    try:
+        lines, start = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, SyntaxError, IndentationError):
+        return first_line(function)
+    found = None
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Return):
+            found = max(found or 0, node.lineno)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            for key, value in zip(node.keys, node.values, strict=True):
+                if isinstance(key, ast.Constant) and key.value == field:
+                    found = value.lineno
+    return f"{code.co_filename}:{start + (found or 1) - 1}"

@@ -1,0 +1,132 @@
+"""Message passing as plain tensor code: the public calls.
+
+Comes in: a graph, functions over edges and nodes, fields. Goes out: node tensors by name. Called by users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from graphweft._errors import UserCodeError
+from graphweft.frontend.call import Call, Function, make_call
+from graphweft.frontend.reference import run_reference
+from graphweft.frontend.views import Edges, Nodes
+from graphweft.graph.graph import Graph
+
+
+def update_all(
+    graph: Graph,
+    message: Function,
+    reduce: Function,
+    update: Function | None = None,
+    *,
+    ndata: Mapping[str, Any] | None = None,
+    edata: Mapping[str, Any] | None = None,
+    ntype_data: Mapping[str, Any] | None = None,
+    etype_data: Mapping[str, Any] | None = None,
+    params: Sequence[Any] = (),
+) -> dict[str, Tensor]:
+    """Sends a message along every edge, reduces those that each node received, and updates the nodes.
+
+    Args:
+        graph: The graph.
+        message: ``message(edges, *params) -> dict``: fields with one row per edge, from all edges at once.
+        reduce: ``reduce(nodes) -> dict``: fields with one row per node, from ``nodes.mailbox[name]`` of shape (nodes,
+            messages, ...), messages by ascending edge id. Independent per node.
+        update: ``update(nodes) -> dict`` over all nodes, which sees the node fields, overridden by reduced ones.
+        ndata: Node fields: a tensor with one row per node, or a dict of tensors by node type; on a bipartite graph a
+            pair (source rows, destination rows).
+        edata: Edge fields: one row per edge as given to the graph, or a dict by relation.
+        ntype_data: Tables with one row per node type, or dicts by node type.
+        etype_data: Tables with one row per relation, or dicts by relation.
+        params: More arguments of message.
+
+    Returns: the dict of the last function. Nodes without in-edges have zeros in every reduced field. Fields, params and
+    tensors that the functions capture receive gradients; in-place operations never reach them.
+
+    Raises: FieldError, ShapeError, DtypeError, UserCodeError naming the field, both sizes and the user's line.
+    Source: Graphiler, MLSys 2022, section 3.1; message passing after Gilmer et al., ICML 2017.
+
+    Example:
+        >>> import torch
+        >>> from graphweft.graph.graph import Graph
+        >>> g, h = Graph([0, 1, 2], [1, 2, 2]), torch.tensor([[1.0], [2.0], [3.0]])
+        >>> out = update_all(
+        ...     g,
+        ...     lambda edges: {"m": edges.src["h"]},
+        ...     lambda nodes: {"h": nodes.mailbox["m"].sum(1)},
+        ...     ndata={"h": h},
+        ... )
+        >>> out["h"].flatten().tolist()
+        [0.0, 1.0, 5.0]
+    """
+    call = make_call(
+        graph,
+        message,
+        reduce,
+        update,
+        ndata=ndata,
+        edata=edata,
+        ntype_data=ntype_data,
+        etype_data=etype_data,
+        params=params,
+    )
+    return execute(call)
+
+
+def execute(call: Call) -> dict[str, Tensor]:
+    """Runs a checked call."""
+    return run_reference(call)
+
+
+class MessagePassing(nn.Module):
+    """Base of layers that are written as ``message``, ``reduce`` and, if wanted, ``update``; see :func:`update_all`.
+
+    Example:
+        >>> import torch
+        >>> from graphweft.graph.graph import Graph
+        >>> class Mean(MessagePassing):
+        ...     def message(self, edges):
+        ...         return {"m": edges.src["h"]}
+        ...
+        ...     def reduce(self, nodes):
+        ...         return {"h": nodes.mailbox["m"].mean(1)}
+        ...
+        ...     def forward(self, graph, h):
+        ...         return self.propagate(graph, ndata={"h": h})["h"]
+        >>> Mean()(Graph([0, 1], [2, 2]), torch.tensor([[1.0], [3.0], [0.0]])).flatten().tolist()
+        [0.0, 0.0, 2.0]
+    """
+
+    update: Function | None = None
+
+    def message(self, edges: Edges) -> Mapping[str, Tensor]:
+        """Fields to send along every edge."""
+        raise UserCodeError(f"{type(self).__name__}: expected a class that writes message(edges)")
+
+    def reduce(self, nodes: Nodes) -> Mapping[str, Tensor]:
+        """Fields of every node from its mailbox."""
+        raise UserCodeError(f"{type(self).__name__}: expected a class that writes reduce(nodes)")
+
+    def propagate(
+        self,
+        graph: Graph,
+        ndata: Mapping[str, Any] | None = None,
+        edata: Mapping[str, Any] | None = None,
+        ntype_data: Mapping[str, Any] | None = None,
+        etype_data: Mapping[str, Any] | None = None,
+    ) -> dict[str, Tensor]:
+        """:func:`update_all` with this module's functions as they are now."""
+        return update_all(
+            graph,
+            self.message,
+            self.reduce,
+            self.update,
+            ndata=ndata,
+            edata=edata,
+            ntype_data=ntype_data,
+            etype_data=etype_data,
+        )
