@@ -5,7 +5,8 @@
 
 One line per twin and system: ``graphweft``; ``default`` (GCNConv on an edge list, dense features where they fit);
 ``best`` (the fastest of GCNConv and a hand-written product on CSR tensors, with dense or sparse features); ``dgl`` (the
-fastest of GraphConv with dense or sparse features). Candidates are tried for three epochs, the fastest stays. An epoch
+fastest of GraphConv with dense or sparse features); ``tuned`` (the fastest of the hand-written product and GraphConv
+when the transpose of sparse features is made beforehand, by hand). Candidates are tried for three epochs, the fastest stays. An epoch
 is forward, loss, backward and update after warm-up; memory is the peak resident set of the system's own process above
 what it held after its imports, input included.
 """
@@ -64,6 +65,8 @@ def _candidates(meta: cases.Meta, with_default: bool, with_dgl: bool) -> dict[st
     lines["best"] = [f"{system}{form}" for system in ("pyg-csr", "csr") for form in forms]
     if with_dgl:
         lines["dgl"] = [f"dgl{form}" for form in forms]
+    if meta.has_sparse:
+        lines["tuned"] = ["csr-tuned", *(["dgl-tuned"] if with_dgl else [])]
     return lines
 
 

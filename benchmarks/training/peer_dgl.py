@@ -5,7 +5,7 @@ from __future__ import annotations
 import dgl
 import torch
 from dgl.nn import GraphConv
-from peer_model import SparseProduct, dense_features, initial_weights, make_epoch, sparse_features, transposed
+from peer_model import dense_features, first_product, initial_weights, make_epoch, sparse_features, transposed
 
 
 def _graph(case):
@@ -26,11 +26,11 @@ def _graph(case):
 
 
 def build(case, variant):
-    """``dense``: GraphConv does it all; ``sparse``: the first transform is a torch.sparse product, then GraphConv."""
+    """``dense``: GraphConv does it all; ``sparse``, ``tuned``: the first transform is a torch.sparse product."""
     graph, scale = _graph(case)
-    sparse = variant == "sparse" or not case.meta.has_dense
+    sparse = variant != "dense" or not case.meta.has_dense
     x = sparse_features(case) if sparse else dense_features(case)
-    x_t = transposed(x) if sparse else None
+    x_t = transposed(x) if variant == "tuned" else None
     convs, parameters = [], []
     for place, (weight, bias) in enumerate(initial_weights(case)):
         outside = sparse and place == 0
@@ -45,7 +45,7 @@ def build(case, variant):
         h = x
         for place, (conv, weight) in enumerate(convs):
             if weight is not None:
-                h = SparseProduct.apply(x, x_t, weight)
+                h = first_product(x, x_t, weight)
             if scale is None:
                 h = conv(graph, h)
             else:  # D^-1/2 A D^-1/2 h W + b, with the bias after the second factor

@@ -46,6 +46,11 @@ class SparseProduct(torch.autograd.Function):
         return None, None, ctx.matrix_t @ grad
 
 
+def first_product(x, x_t, weight):
+    """Sparse features times a weight: torch's own product, or with the transpose made beforehand where it is given."""
+    return torch.sparse.mm(x, weight) if x_t is None else SparseProduct.apply(x, x_t, weight)
+
+
 def make_epoch(case, parameters, forward):
     """A callable that runs forward, loss, backward and update once and returns the loss."""
     labels = torch.from_numpy(case.array("y"))

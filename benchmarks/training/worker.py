@@ -25,8 +25,10 @@ SYSTEMS = {
     "pyg-csr-sparse": ("peer_pyg", "csr-sparse"),
     "csr": ("peer_torch", "csr"),
     "csr-sparse": ("peer_torch", "csr-sparse"),
+    "csr-tuned": ("peer_torch", "csr-tuned"),
     "dgl": ("peer_dgl", "dense"),
     "dgl-sparse": ("peer_dgl", "sparse"),
+    "dgl-tuned": ("peer_dgl", "tuned"),
 }
 
 

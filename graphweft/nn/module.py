@@ -18,7 +18,7 @@ from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.nn.frame import Frame
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Pullback
 from graphweft.storage.feature import SparseFeatures
 
 REDUCERS = ("sum", "mean", "max")
@@ -48,7 +48,18 @@ class CompiledModule(nn.Module):
 
         Raises: ShapeError when x does not fit the graph or this module; IndexRangeError for a bad id in rows.
         """
-        result = self._function(self.arguments(graph, x, rows))
+        return self._settled(self._function(self.arguments(graph, x, rows)), graph, rows)
+
+    def linearize(self, graph: Graph, x: Features, rows: Tensor | None = None) -> tuple[Tensor, Pullback]:
+        """As ``forward``, outside torch's graph, with the function from the result's gradient to the parameters'.
+
+        For training loops that need no more of torch's engine; the pullback works once.
+        """
+        result, pullback = self._function.linearize(self.arguments(graph, x, rows))
+        return self._settled(result, graph, rows), pullback
+
+    def _settled(self, result: dict[str, Tensor], graph: Graph, rows: Tensor | None) -> Tensor:
+        """The output, after what else came out is stored in buffers."""
         extra = {name: tensor for name, tensor in result.items() if name != "out"}
         if extra:
             self._store(extra, result["out"].shape[0] if rows is None else graph.num_dst)

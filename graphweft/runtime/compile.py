@@ -30,6 +30,7 @@ from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 from graphweft.passes.pipeline import Request, Sizes, run_passes
 from graphweft.runtime import calibrate
 from graphweft.runtime.function import RunPlan
+from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import HoistedValue, Plan
 from graphweft.runtime.profile import profiling
 from graphweft.storage.feature import SparseFeatures
@@ -66,6 +67,7 @@ class Arguments:
 # writes the forward program: (builder, inputs by name, training) -> outputs by name, the differentiable one called
 # "out"
 Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
+Pullback = Callable[[Tensor], dict[str, Tensor | None]]
 
 
 class CompiledFunction:
@@ -169,12 +171,50 @@ class CompiledFunction:
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction:
         raise TypeError("a CompiledFunction belongs to its module; the module makes a new one when it is copied")
 
-    def _run(self, plan: Plan, arguments: Arguments, profiled: bool) -> dict[str, Tensor]:
+    def linearize(self, arguments: Arguments) -> tuple[dict[str, Tensor], Pullback]:
+        """Outputs by name outside torch's graph, and their pullback, as a training loop without the engine needs it.
+
+        The pullback takes the gradient of "out", once, and returns those of the dense inputs by name.
+        """
+        plan = self.ready(arguments)
+        if plan is None:
+            return self._linearize_by_torch(arguments)
+        with torch.no_grad():
+            env, tensors = self._bind(plan, arguments)
+            results = plan.run_forward(env, tensors)
+            kept = plan.kept(env)
+            plan.restore(kept, tensors, tuple(env[slot] for slot in plan.saved_outputs))
+        outputs = {name: tensor for (name, _), tensor in zip(plan.outputs, results, strict=True)}
+        others = {name: outputs[name].shape for name, _ in plan.seeds if name != "out"}
+
+        def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
+            given = {"out": gradient} | {name: gradient.new_zeros(shape) for name, shape in others.items()}
+            with torch.no_grad():
+                return dict(zip(plan.tensors, plan.run_backward(kept, given), strict=True))
+
+        return outputs, pullback
+
+    def _linearize_by_torch(self, arguments: Arguments) -> tuple[dict[str, Tensor], Pullback]:
+        """The same on the interpreter."""
+        outputs = interpret(self.program(arguments), arguments.named())
+        leaves = {name: t for name, t in arguments.parameters.items() if t.requires_grad}
+
+        def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
+            found = torch.autograd.grad(outputs["out"], list(leaves.values()), gradient, allow_unused=True)
+            return dict(zip(leaves, found, strict=True))
+
+        return {name: tensor.detach() for name, tensor in outputs.items()}, pullback
+
+    def _bind(self, plan: Plan, arguments: Arguments) -> tuple[Slots, tuple[Tensor, ...]]:
+        """Slots with everything but the dense inputs, and those."""
         named = arguments.named()
         self._check_released(plan, arguments)
         hoisted = tuple(self._hoisted.get(plan, item, named) for item in plan.hoisted)
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
-        tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
+        return env, tuple(_rows_contiguous(named[name]) for name in plan.tensors)
+
+    def _run(self, plan: Plan, arguments: Arguments, profiled: bool) -> dict[str, Tensor]:
+        env, tensors = self._bind(plan, arguments)
         if not profiled:
             outputs = RunPlan.apply(plan, env, None, *tensors)  # type: ignore[no-untyped-call]
         else:

@@ -6,10 +6,13 @@ by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from graphweft import _config
 from graphweft._errors import DataError, ShapeError
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset, Part
@@ -19,6 +22,7 @@ from graphweft.train.metrics import score
 from graphweft.train.settle import Features, settle_model
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
+_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class FullBatch:
@@ -40,6 +44,7 @@ class FullBatch:
     ) -> None:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
         self._keep_features = keep_features
+        self._engine = isinstance(x, Tensor) and x.requires_grad  # whose gradient is then wanted, too
         self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
         train = self.rows["train"]
@@ -92,31 +97,54 @@ class FullBatch:
     def _backward(self) -> Tensor:
         """Gradients of the training loss; the loss, shape ()."""
         self.model.train()
+        graph, x, wanted = self.ds.graph, self.x, self._wanted
+        if not self._engine and _is_plain(self.model) and not _config.current().tune:
+            with torch.enable_grad():
+                logits, pullback = self.model.linearize(graph, x, wanted)
+            loss, gradient = self._loss(logits)
+            parameters = dict(self.model.named_parameters())
+            for name, found in pullback(gradient).items():
+                if found is not None:
+                    parameters[name].grad = found
+            return loss
+        logits = self.model(graph, x) if wanted is None else self.model(graph, x, rows=wanted)
+        loss, gradient = self._loss(logits.detach())
+        logits.backward(gradient)
+        return loss
+
+    def _loss(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """The training loss, shape (), and its gradient by the logits."""
         rows, labels = self.rows["train"], self.labels["train"]
-        if self._wanted is None:
-            logits = self.model(self.ds.graph, self.x)
-            expected = (self.ds.y.shape[0], self.ds.num_classes)
-        else:
-            logits = self.model(self.ds.graph, self.x, rows=self._wanted)
-            expected = (rows.numel(), self.ds.num_classes)
+        expected = (self.ds.y.shape[0] if self._wanted is None else rows.numel(), self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
         if labels.dim() == 2:
-            loss = _binary_cross_entropy(logits if self._wanted is not None else logits[rows], labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            return loss.detach()
+            with torch.enable_grad():
+                leaf = logits.requires_grad_()
+                loss = _binary_cross_entropy(leaf if self._wanted is not None else leaf[rows], labels)
+                return loss.detach(), torch.autograd.grad(loss, leaf)[0]
         if self._wanted is None:
-            loss, _, gradient = cross_entropy(logits.detach(), self.ds.y, rows)
+            loss, _, gradient = cross_entropy(logits, self.ds.y, rows)
         else:
-            loss, _, gradient = cross_entropy(logits.detach(), labels)
-        logits.backward(gradient)
-        return loss
+            loss, _, gradient = cross_entropy(logits, labels)
+        assert gradient is not None  # it was asked for
+        return loss, gradient
 
     def _score(self, logits: Tensor, split: Part) -> float | None:
         rows, labels = self.rows[split], self.labels[split]
         if labels.dim() == 2 or rows.numel() == 0:
             return score(logits[rows], labels)
         return cross_entropy(logits, self.ds.y, rows, want_grad=False)[1] / rows.numel()
+
+
+def _is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
+    """Whether nobody watches or changes the forward or backward pass, so that torch's engine is not needed."""
+    return (
+        isinstance(model, CompiledModule)
+        and type(model).forward is CompiledModule.forward
+        and not any(getattr(model, hooks) for hooks in _MODULE_HOOKS)
+        and not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
+    )
 
 
 def features_of(ds: Dataset) -> Features:

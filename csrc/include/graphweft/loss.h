@@ -145,6 +145,10 @@ inline row_softmax softmax_any(const float* x, int64_t c, vf::vec pad, int64_t l
       return softmax_tile<3>(x, tail, pad, int32_t(label), scale, out);
     case 4:
       return softmax_tile<4>(x, tail, pad, int32_t(label), scale, out);
+    case 5:
+      return softmax_tile<5>(x, tail, pad, int32_t(label), scale, out);
+    case 6:
+      return softmax_tile<6>(x, tail, pad, int32_t(label), scale, out);
     default:
       return softmax_row(x, c, pad, label, scale, out);
   }

@@ -8,14 +8,15 @@
 // libgomp's.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <exception>
+#include <vector>
 
 #if defined(GW_THREADS_STD)
-#include <atomic>
 #include <mutex>
 #include <thread>
-#include <vector>
 #else
 #include <omp.h>
 #endif
@@ -66,21 +67,41 @@ inline int num_threads() { return omp_get_max_threads(); }
 // Number of the thread that runs a body, in [0, num_threads()): for scratch memory, never for results.
 inline int thread_id() { return omp_get_thread_num(); }
 
-// Calls body(chunk) for every chunk in [0, num_chunks), dynamically scheduled. The first exception is rethrown.
+// The chunks [next, end) that one thread begins with; on a cache line of its own.
+struct alignas(64) chunk_share {
+  std::atomic<int64_t> next{0};
+  int64_t end = 0;
+};
+
+// Calls body(chunk) for every chunk in [0, num_chunks). Each thread begins with its own contiguous share, the same in
+// every loop of as many chunks, so that rows which one kernel wrote are in the cache of the core that reads them in the
+// next; who is done takes chunks from the others' shares. The first exception is rethrown.
 template <class Body>
 void parallel_chunks(int64_t num_chunks, Body&& body) {
-  if (num_chunks <= 1 || num_threads() == 1) {
+  const int64_t team = std::min<int64_t>(num_threads(), num_chunks);
+  if (team <= 1 || omp_in_parallel()) {
     for (int64_t chunk = 0; chunk < num_chunks; ++chunk) body(chunk);
     return;
   }
+  std::vector<chunk_share> shares(static_cast<size_t>(team));
+  for (int64_t t = 0; t < team; ++t) {
+    shares[size_t(t)].next.store(num_chunks * t / team, std::memory_order_relaxed);
+    shares[size_t(t)].end = num_chunks * (t + 1) / team;
+  }
   std::exception_ptr failure = nullptr;
-#pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t chunk = 0; chunk < num_chunks; ++chunk) {
-    try {
-      body(chunk);
-    } catch (...) {
+#pragma omp parallel
+  {
+    const int64_t me = omp_get_thread_num();
+    for (int64_t t = 0; t < team; ++t) {
+      chunk_share& share = shares[size_t((me + t) % team)];
+      for (int64_t chunk; (chunk = share.next.fetch_add(1, std::memory_order_relaxed)) < share.end;) {
+        try {
+          body(chunk);
+        } catch (...) {
 #pragma omp critical(gw_parallel_failure)
-      if (!failure) failure = std::current_exception();
+          if (!failure) failure = std::current_exception();
+        }
+      }
     }
   }
   if (failure) std::rethrow_exception(failure);
