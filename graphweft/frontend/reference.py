@@ -1,9 +1,9 @@
 """The reference executor: user functions run as they stand. It is the meaning of a message-passing call.
 
 Comes in: a :class:`Call`. Goes out: node tensors by name, in torch's graph. ``message`` runs once on all edges;
-``reduce`` runs once per distinct in-degree on the nodes of that degree, mailboxes listing messages by ascending edge id; nodes
-without in-edges get zeros; ``update`` runs once on all nodes. Used at ``opt_level=0``, for what cannot be compiled, and
-as the oracle of what can. Source of degree buckets: DGL (Wang et al., 2019).
+``reduce`` runs once per distinct in-degree on the nodes of that degree, mailboxes listing messages by ascending edge
+id; nodes without in-edges get zeros; ``update`` runs once on all nodes. Used at ``opt_level=0``, for what cannot be
+compiled, and as the oracle of what can. Source of degree buckets: DGL (Wang et al., 2019).
 """
 
 from __future__ import annotations
@@ -181,8 +181,8 @@ class _Run:
                 if kinds.get(name) != first.get(name):
                     raise ShapeError(
                         f"reduce: expected field {name!r} alike for all nodes, got {_kind(first.get(name))} for "
-                        f"in-degree {self.structure.buckets[0].edges.shape[1]} and {_kind(kinds.get(name))} for in-degree "
-                        f"{bucket.edges.shape[1]} ({return_line(self.call.reduce, name)})"
+                        f"in-degree {self.structure.buckets[0].edges.shape[1]} and {_kind(kinds.get(name))} for "
+                        f"in-degree {bucket.edges.shape[1]} ({return_line(self.call.reduce, name)})"
                     )
 
     # update

@@ -1,7 +1,8 @@
 """What message, reduce and update functions see: fields of edges and of nodes, by name.
 
 Comes in: loaders of tensors by name. Goes out: :class:`Edges` and :class:`Nodes`, whose attributes are mappings. A
-field is loaded when it is first read and is the same tensor until the function ends; assigning to a name is seen only there.
+field is loaded when it is first read and is the same tensor until the function ends; assigning to a name is seen only
+there.
 """
 
 from __future__ import annotations

@@ -8,15 +8,15 @@ attains it; ReLU's gradient at 0 is 0.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from graphweft._errors import IRError
-from graphweft.ir.ops import Op
+from graphweft.ir.elementwise_grad import Formula
+from graphweft.ir.grad_dims import RULES as _ROWS_AND_DIMS
+from graphweft.ir.grad_dims import Vjp
+from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import TensorType
-
-# (builder, value, gradient of value) -> gradient per operand; None where there is none
-Vjp = Callable[[Builder, Value, Value], Sequence[Value | None]]
 
 
 def differentiate(program: Program, wanted: Sequence[str], outputs: Sequence[str] | None = None) -> Program:
@@ -34,17 +34,17 @@ def differentiate(program: Program, wanted: Sequence[str], outputs: Sequence[str
     gradients: dict[Value, Value] = {}
     seeds: list[Value] = []
     for name, value in program.outputs:
-        if (outputs is None or name in outputs) and value in depends:
+        if (outputs is None or name in outputs) and value in depends and value.tensor.dtype.is_floating_point:
             seed = builder.add(Op.INPUT, name=f"d:{name}", type=value.type)
             seeds.append(seed)
             gradients[value] = builder.add(Op.ADD, gradients[value], seed) if value in gradients else seed
     for value in reversed(program.values):
-        if value not in gradients or not value.inputs:
+        if value not in gradients or value.op in LEAVES:
             continue
         rule = _RULES.get(value.op)
         if rule is None:
             raise IRError(f"differentiate: {value.op.name.lower()} has no gradient rule")
-        active = [operand in depends for operand in value.inputs]
+        active = [operand in depends and operand.tensor.dtype.is_floating_point for operand in value.inputs]
         for operand, needed, gradient in zip(value.inputs, active, rule(builder, value, gradients[value]), strict=True):
             if needed and gradient is not None:
                 known = gradients.get(operand)
@@ -69,7 +69,8 @@ def _reduce(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     if v["kind"] == "mean":
         inverse = b.add(Op.POW, b.add(Op.IN_DEGREE, graph, dtype=g.tensor.dtype), exponent=-1.0)
         return None, b.add(Op.BROADCAST_DST, graph, b.add(Op.ROW_SCALE, g, inverse))
-    raise IRError(f"differentiate: reduce {v['kind']} of free edge values has no gradient rule; fuse it first")
+    share = b.add(Op.REDUCE_MASK, graph, v.inputs[1], kind=v["kind"], ties=v.get("ties", "first"))
+    return None, Formula(b).mul(b.add(Op.BROADCAST_DST, graph, g), share)
 
 
 def _spmm(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
@@ -106,15 +107,22 @@ def _pow(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     return (b.add(Op.SCALE, b.add(Op.MUL, g, slope), factor=v["exponent"]),)
 
 
+def _over_dims(b: Builder, x: Value) -> Value:
+    """One number per row: all trailing dimensions added up."""
+    rank = len(x.tensor.dims)
+    if rank == 1:
+        return b.add(Op.ROW_SUM, x)
+    return b.add(Op.SUM_DIMS, x, axes=tuple(range(rank))) if rank else x
+
+
 def _row_scale(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     x, s = v.inputs
     product = b.add(Op.MUL, g, x)
-    ds = b.add(Op.ROW_SUM, product) if x.tensor.dims else product
-    return b.add(Op.ROW_SCALE, g, s), ds
+    return b.add(Op.ROW_SCALE, g, s), _over_dims(b, product)
 
 
 def _row_add(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
-    return g, b.add(Op.ROW_SUM, g) if v.tensor.dims else g
+    return g, _over_dims(b, g)
 
 
 def _col_sum(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
@@ -156,6 +164,7 @@ _RULES: dict[Op, Vjp] = {
     Op.FILL_ROWS: _fill_rows,
     Op.FILL_COLS: lambda b, v, g: (b.add(Op.ROW_SUM, g),),
     Op.DOT: lambda b, v, g: (b.add(Op.MUL_SCALAR, v.inputs[1], g), b.add(Op.MUL_SCALAR, v.inputs[0], g)),
+    **_ROWS_AND_DIMS,
 }
 
 

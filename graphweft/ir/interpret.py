@@ -17,6 +17,7 @@ from torch import Tensor
 from graphweft._errors import IRError
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
+from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.storage.feature import SparseFeatures
@@ -71,21 +72,55 @@ def _reduce(graph: Graph, rows: Tensor, kind: str) -> Tensor:
     return torch.where(arg >= 0, picked, picked.new_zeros(()))
 
 
+def _beyond(dtype: torch.dtype, kind: str) -> float:
+    """A number that every element beats or equals."""
+    if dtype.is_floating_point:
+        return -torch.inf if kind == "max" else torch.inf
+    info = torch.iinfo(dtype)
+    return info.min if kind == "max" else info.max
+
+
 def _arg(graph: Graph, rows: Tensor, kind: str) -> Tensor:
     """Row-order position of the first edge that attains the extremum, per destination and column; -1 without edges."""
     _, dst, ids = edges_in_row_order(graph)
     rows = rows.detach()[ids]
     flat = rows.reshape(rows.shape[0], -1) if rows.shape[0] else rows.new_zeros((0, int(np.prod(rows.shape[1:]))))
-    signed = flat if kind == "max" else -flat
     width = flat.shape[1]
-    best = torch.full((graph.num_dst, width), -torch.inf, dtype=flat.dtype)
-    best = best.scatter_reduce(0, dst[:, None].expand(-1, width), signed, "amax", include_self=True)
-    hit = (signed == best[dst]) | signed.isnan()
+    best = torch.full((graph.num_dst, width), _beyond(flat.dtype, kind), dtype=flat.dtype)
+    best = best.scatter_reduce(0, dst[:, None].expand(-1, width), flat, f"a{kind}", include_self=True)
+    hit = (flat == best[dst]) | flat.isnan()
     position = torch.arange(flat.shape[0])[:, None].expand_as(hit)
     none = flat.shape[0]
     first = torch.full((graph.num_dst, width), none, dtype=torch.int64)
     first = first.scatter_reduce(0, dst[:, None].expand(-1, width), torch.where(hit, position, none), "amin")
     return torch.where(first == none, -1, first).view(graph.num_dst, *rows.shape[1:])
+
+
+def _edge_softmax(value: Value, graph: Graph, e: Tensor) -> Tensor:
+    _, dst, ids = edges_in_row_order(graph)
+    rows = e[ids]
+    width = (graph.num_dst, *e.shape[1:])
+    index = dst.view(-1, *([1] * (e.dim() - 1))).expand_as(rows)
+    top = rows.new_full(width, -torch.inf).scatter_reduce(0, index, rows.detach(), "amax", include_self=True)
+    shifted = rows - top[dst]
+    total = rows.new_zeros(width).index_add(0, dst, shifted.exp())
+    result = shifted - total[dst].log() if value.get("log") else shifted.exp() / total[dst]
+    return torch.empty_like(result).index_copy(0, ids, result)
+
+
+def _reduce_mask(value: Value, graph: Graph, e: Tensor) -> Tensor:
+    """1 for the first edge that attains the extremum; with ties split, 1/k for each of the k that do."""
+    _, dst, ids = edges_in_row_order(graph)
+    arg = _arg(graph, e, value["kind"])
+    mask = torch.zeros_like(e)
+    if not e.numel():
+        return mask
+    if value["ties"] == "first":
+        return _by_edge(graph, mask.scatter_add(0, arg.clamp(min=0), (arg >= 0).to(e.dtype)))
+    rows = e[ids]
+    hit = (rows == rows.gather(0, arg.clamp(min=0))[dst]).to(e.dtype)
+    count = e.new_zeros((graph.num_dst, *e.shape[1:])).index_add(0, dst, hit)
+    return _by_edge(graph, hit / count[dst])
 
 
 def _spmm(value: Value, graph: Graph, x: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -214,6 +249,9 @@ _MEANING: dict[Op, _Meaning] = {
     Op.FILL_ROWS: lambda v, r, like: (r / max(like.shape[0], 1) if v.get("mean") else r).expand(like.shape),
     Op.FILL_COLS: lambda v, s: s[:, None].expand(-1, v["width"]),
     Op.DOT: lambda v, x, y: (x * y).sum(),
+    Op.EDGE_SOFTMAX: _edge_softmax,
+    Op.REDUCE_MASK: _reduce_mask,
+    **_ROWS_AND_DIMS,
 }
 
 

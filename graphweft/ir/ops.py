@@ -14,8 +14,9 @@ from typing import Any
 
 import torch
 
-from graphweft._errors import IRError
-from graphweft.ir.residency import IndexType, Movement, Residency, StructType, TensorType, Type
+from graphweft.ir import movement, trailing
+from graphweft.ir.expect import expect_dense, expect_graph, expect_index, expect_tensor, require
+from graphweft.ir.residency import Movement, Residency, StructType, TensorType, Type
 
 
 class Op(enum.Enum):
@@ -39,6 +40,15 @@ class Op(enum.Enum):
     SPMM_ARG = enum.auto()  # the source that attains it
     SPMM_MAX_GRAD = enum.auto()  # destination gradients sent to the sources that attained
     SDDMM = enum.auto()  # per edge: dot product of destination row and source row
+    EDGE_SOFTMAX = enum.auto()  # over the in-edges of each destination, shifted by their maximum; log: its logarithm
+    REDUCE_MASK = enum.auto()  # per edge: its share in the extremum of its destination
+    BROADCAST_NTYPE = enum.auto()  # every node gets the row of its type
+    BROADCAST_ETYPE = enum.auto()  # every edge gets the row of its type
+    REDUCE_NTYPE = enum.auto()  # rows of the nodes of each type added up
+    REDUCE_ETYPE = enum.auto()  # rows of the edges of each type added up
+    BROADCAST_SHARED = enum.auto()  # the same row for every edge, source or destination
+    LOOKUP = enum.auto()  # rows of a shared table by number
+    LOOKUP_SUM = enum.auto()  # its transpose: rows added up by number into a shared table
     # rows
     TAKE_ROWS = enum.auto()
     SCATTER_ROWS = enum.auto()  # inverse of TAKE_ROWS: as many rows as the third operand, zeros elsewhere
@@ -62,6 +72,23 @@ class Op(enum.Enum):
     FILL_ROWS = enum.auto()  # a shared row repeated
     FILL_COLS = enum.auto()  # a per-row scalar repeated over columns
     DOT = enum.auto()  # sum of products, a shared scalar
+    MAX_ROWS = enum.auto()  # extremum over all rows, shared
+    MAX_ROWS_MASK = enum.auto()  # share of every element in it
+    # trailing dimensions, row by row
+    CONST = enum.auto()  # a shared scalar that never changes
+    CAST = enum.auto()  # to another dtype
+    DETACH = enum.auto()  # the same without a gradient
+    EWISE = enum.auto()  # a function of elementwise.py; trailing dimensions broadcast from the right
+    EINSUM = enum.auto()  # sums of products; letter n is the rows
+    RESHAPE = enum.auto()
+    PERMUTE = enum.auto()
+    EXPAND = enum.auto()  # dimensions of size 1 repeated
+    SLICE = enum.auto()  # start:stop:step along one dimension
+    UNSLICE = enum.auto()  # its transpose: zeros elsewhere
+    CAT = enum.auto()
+    SUM_DIMS = enum.auto()
+    MAX_DIMS = enum.auto()  # extremum over dimensions
+    MAX_DIMS_MASK = enum.auto()  # share of every element in it
 
 
 Infer = Callable[[Sequence[Type], dict[str, Any]], Type]
@@ -80,206 +107,185 @@ class OpSpec:
         return count in self.arity
 
 
-def _tensor(op: str, type_: Type) -> TensorType:
-    if not isinstance(type_, TensorType):
-        raise IRError(f"{op}: expected a tensor, got {type_}")
-    return type_
-
-
-def _dense(op: str, type_: Type) -> TensorType:
-    tensor = _tensor(op, type_)
-    if tensor.sparse:
-        raise IRError(f"{op}: expected dense rows, got {tensor}")
-    return tensor
-
-
-def _graph(op: str, type_: Type) -> StructType:
-    if not isinstance(type_, StructType):
-        raise IRError(f"{op}: expected a graph, got {type_}")
-    return type_
-
-
-def _index(op: str, type_: Type) -> IndexType:
-    if not isinstance(type_, IndexType):
-        raise IRError(f"{op}: expected a list of ids, got {type_}")
-    return type_
-
-
-def _need(op: str, condition: bool, expected: str, *got: object) -> None:
-    if not condition:
-        raise IRError(f"{op}: expected {expected}, got {' and '.join(str(item) for item in got)}")
-
-
 def _given(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     given: Type = attrs["type"]
     return given
 
 
 def _reverse(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph = _graph("reverse", types[0])
+    graph = expect_graph("reverse", types[0])
     return StructType(graph.dst, graph.src, graph.edge)
 
 
 def _without_loops(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph = _graph("without_loops", types[0])
-    _need("without_loops", graph.square, "a graph whose sources are its destinations", graph)
+    graph = expect_graph("without_loops", types[0])
+    require("without_loops", graph.square, "a graph whose sources are its destinations", graph)
     return replace(graph, edge=f"{graph.edge}-loops")
 
 
 def _one_loop(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph = _graph("one_loop", types[0])
-    _need("one_loop", graph.square, "a graph whose sources are its destinations", graph)
+    graph = expect_graph("one_loop", types[0])
+    require("one_loop", graph.square, "a graph whose sources are its destinations", graph)
     return replace(graph, edge=f"{graph.edge}+loops")
 
 
 def _take_dst(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph, rows = _graph("take_dst", types[0]), _index("take_dst", types[1])
-    _need("take_dst", rows.into == graph.dst and rows.rows is not None, f"ids of {graph.dst}", rows)
+    graph, rows = expect_graph("take_dst", types[0]), expect_index("take_dst", types[1])
+    require("take_dst", rows.into == graph.dst and rows.rows is not None, f"ids of {graph.dst}", rows)
     if attrs.get("loops"):
-        _need("take_dst", graph.square, "a square graph for its self-loops", graph)
+        require("take_dst", graph.square, "a square graph for its self-loops", graph)
     edge = f"{graph.edge}+loops" if attrs.get("loops") else graph.edge
     return StructType(graph.src, str(rows.rows), f"{edge}@{rows.rows}")
 
 
 def _degree(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    return TensorType(Residency.DST, _graph("in_degree", types[0]).dst, (), attrs.get("dtype", torch.float32))
+    return TensorType(Residency.DST, expect_graph("in_degree", types[0]).dst, (), attrs.get("dtype", torch.float32))
 
 
 def _broadcast_src(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph, x = _graph("broadcast_src", types[0]), _dense("broadcast_src", types[1])
-    _need("broadcast_src", x.rows == graph.src, f"rows {graph.src}", x)
+    graph, x = expect_graph("broadcast_src", types[0]), expect_dense("broadcast_src", types[1])
+    require("broadcast_src", x.rows == graph.src, f"rows {graph.src}", x)
     return replace(x, residency=Residency.EDGE, rows=graph.edge)
 
 
 def _broadcast_dst(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph, x = _graph("broadcast_dst", types[0]), _dense("broadcast_dst", types[1])
-    _need("broadcast_dst", x.rows == graph.dst, f"rows {graph.dst}", x)
+    graph, x = expect_graph("broadcast_dst", types[0]), expect_dense("broadcast_dst", types[1])
+    require("broadcast_dst", x.rows == graph.dst, f"rows {graph.dst}", x)
     return replace(x, residency=Residency.EDGE, rows=graph.edge)
 
 
 def _reduce(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph, x = _graph("reduce", types[0]), _dense("reduce", types[1])
-    _need("reduce", attrs.get("kind") in ("sum", "mean", "max", "min"), "sum, mean, max or min", attrs.get("kind"))
-    _need("reduce", x.rows == graph.edge, f"rows {graph.edge}", x)
+    graph, x = expect_graph("reduce", types[0]), expect_dense("reduce", types[1])
+    require("reduce", attrs.get("kind") in ("sum", "mean", "max", "min"), "sum, mean, max or min", attrs.get("kind"))
+    require("reduce", x.rows == graph.edge, f"rows {graph.edge}", x)
+    require("reduce", attrs.get("ties", "first") in ("first", "split"), "ties first or split", attrs.get("ties"))
     return replace(x, residency=Residency.DST, rows=graph.dst)
 
 
 def _spmm(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph, x = _graph("spmm", types[0]), _dense("spmm", types[1])
-    _need("spmm", x.rows == graph.src, f"rows {graph.src}", x)
-    _need("spmm", len(x.dims) == 1, "a matrix of node rows", x)
+    graph, x = expect_graph("spmm", types[0]), expect_dense("spmm", types[1])
+    require("spmm", x.rows == graph.src, f"rows {graph.src}", x)
+    require("spmm", len(x.dims) == 1, "a matrix of node rows", x)
     if attrs.get("self_coef"):
-        _need("spmm", graph.square, "a square graph for the self term", graph)
+        require("spmm", graph.square, "a square graph for the self term", graph)
     if len(types) == 3:
-        weight = _dense("spmm", types[2])
-        _need("spmm", weight.rows == graph.edge and weight.dims == (), f"one weight per {graph.edge}", weight)
+        weight = expect_dense("spmm", types[2])
+        require("spmm", weight.rows == graph.edge and weight.dims == (), f"one weight per {graph.edge}", weight)
     return replace(x, residency=Residency.DST, rows=graph.dst)
 
 
 def _spmm_arg(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     out = _spmm(types, {})
-    return replace(_tensor("spmm_arg", out), dtype=torch.int32)
+    return replace(expect_tensor("spmm_arg", out), dtype=torch.int32)
 
 
 def _spmm_max_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph, arg, dy = _graph("spmm_max_grad", types[0]), _tensor("spmm_max_grad", types[1]), _dense("", types[2])
-    _need("spmm_max_grad", arg.rows == dy.rows == graph.dst and arg.dims == dy.dims, f"rows {graph.dst}", arg, dy)
+    graph, arg, dy = (
+        expect_graph("spmm_max_grad", types[0]),
+        expect_tensor("spmm_max_grad", types[1]),
+        expect_dense("", types[2]),
+    )
+    require("spmm_max_grad", arg.rows == dy.rows == graph.dst and arg.dims == dy.dims, f"rows {graph.dst}", arg, dy)
     return replace(dy, residency=Residency.SRC, rows=graph.src)
 
 
 def _sddmm(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    graph, a, b = _graph("sddmm", types[0]), _dense("sddmm", types[1]), _dense("sddmm", types[2])
-    _need(
+    graph, a, b = expect_graph("sddmm", types[0]), expect_dense("sddmm", types[1]), expect_dense("sddmm", types[2])
+    require(
         "sddmm", a.rows == graph.dst and b.rows == graph.src and a.dims == b.dims, "destination and source rows", a, b
     )
     return TensorType(Residency.EDGE, graph.edge, (), a.dtype)
 
 
 def _take_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x, index = _tensor("take_rows", types[0]), _index("take_rows", types[1])
-    _need("take_rows", x.rows == index.into, f"ids of {x.rows}", index)
+    x, index = expect_tensor("take_rows", types[0]), expect_index("take_rows", types[1])
+    require("take_rows", x.rows == index.into, f"ids of {x.rows}", index)
     return replace(x, residency=Residency.DST, rows=index.rows)
 
 
 def _scatter_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x, index, like = _dense("scatter_rows", types[0]), _index("scatter_rows", types[1]), _tensor("", types[2])
-    _need("scatter_rows", x.rows == index.rows and like.rows == index.into, f"rows {index.rows}", x, like)
+    x, index, like = (
+        expect_dense("scatter_rows", types[0]),
+        expect_index("scatter_rows", types[1]),
+        expect_tensor("", types[2]),
+    )
+    require("scatter_rows", x.rows == index.rows and like.rows == index.into, f"rows {index.rows}", x, like)
     return replace(x, residency=like.residency, rows=index.into)
 
 
 def _matmul(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    a, b = _tensor("matmul", types[0]), _dense("matmul", types[1])
-    _need("matmul", len(a.dims) == (2 if a.rows is None else 1), "a matrix", a)
+    a, b = expect_tensor("matmul", types[0]), expect_dense("matmul", types[1])
+    require("matmul", len(a.dims) == (2 if a.rows is None else 1), "a matrix", a)
     if attrs.get("ta"):  # contraction over rows
-        _need("matmul", a.rows == b.rows and a.rows is not None and len(b.dims) == 1, "equal rows", a, b)
+        require("matmul", a.rows == b.rows and a.rows is not None and len(b.dims) == 1, "equal rows", a, b)
         return TensorType(Residency.SHARED, None, (a.dims[0], b.dims[0]), b.dtype)
-    _need("matmul", b.rows is None and len(b.dims) == 2, "a shared weight matrix", b)
+    require("matmul", b.rows is None and len(b.dims) == 2, "a shared weight matrix", b)
     inner, outer = (b.dims[1], b.dims[0]) if attrs.get("tb") else b.dims
-    _need("matmul", a.dims[-1] == inner, f"inner sizes to agree ({a.dims[-1]} and {inner})", a, b)
+    require("matmul", a.dims[-1] == inner, f"inner sizes to agree ({a.dims[-1]} and {inner})", a, b)
     return replace(a, dims=(*a.dims[:-1], outer), dtype=b.dtype, sparse=False)
 
 
 def _per_column(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x, v = _dense("column op", types[0]), _dense("column op", types[1])
-    _need("column op", v.rows is None and v.dims == x.dims[-1:], f"a shared vector of {x.dims[-1:]}", v)
+    x, v = expect_dense("column op", types[0]), expect_dense("column op", types[1])
+    require("column op", v.rows is None and v.dims == x.dims[-1:], f"a shared vector of {x.dims[-1:]}", v)
     return x
 
 
 def _per_row(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x, s = _dense("row op", types[0]), _dense("row op", types[1])
-    _need("row op", s.rows == x.rows and s.dims == (), f"one number per {x.rows}", s)
+    x, s = expect_dense("row op", types[0]), expect_dense("row op", types[1])
+    require("row op", s.rows == x.rows and s.dims == (), f"one number per {x.rows}", s)
     return x
 
 
 def _same(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x, y = _dense("elementwise", types[0]), _dense("elementwise", types[1])
-    _need("elementwise", x.rows == y.rows and x.dims == y.dims, "equal shapes", x, y)
+    x, y = expect_dense("elementwise", types[0]), expect_dense("elementwise", types[1])
+    require("elementwise", x.rows == y.rows and x.dims == y.dims, "equal shapes", x, y)
     return x
 
 
 def _unary(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    return _dense("elementwise", types[0])
+    return expect_dense("elementwise", types[0])
 
 
 def _mul_scalar(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x, s = _dense("mul_scalar", types[0]), _dense("mul_scalar", types[1])
-    _need("mul_scalar", s.rows is None and s.dims == (), "a shared scalar", s)
+    x, s = expect_dense("mul_scalar", types[0]), expect_dense("mul_scalar", types[1])
+    require("mul_scalar", s.rows is None and s.dims == (), "a shared scalar", s)
     return x
 
 
 def _dropout(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x = _tensor("dropout", types[0])
-    seed = _index("dropout", types[1])
-    _need("dropout", seed.rows is None and 0.0 <= attrs["p"] < 1.0, "a seed and p in [0, 1)", seed, attrs["p"])
+    x = expect_tensor("dropout", types[0])
+    seed = expect_index("dropout", types[1])
+    require("dropout", seed.rows is None and 0.0 <= attrs["p"] < 1.0, "a seed and p in [0, 1)", seed, attrs["p"])
     return x
 
 
 def _col_sum(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x = _dense("col_sum", types[0])
-    _need("col_sum", x.rows is not None and len(x.dims) == 1, "a matrix of rows", x)
+    x = expect_dense("col_sum", types[0])
+    require("col_sum", x.rows is not None and len(x.dims) == 1, "a matrix of rows", x)
     return replace(x, residency=Residency.SHARED, rows=None)
 
 
 def _row_sum(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x = _dense("row_sum", types[0])
-    _need("row_sum", x.rows is not None and len(x.dims) == 1, "a matrix of rows", x)
+    x = expect_dense("row_sum", types[0])
+    require("row_sum", x.rows is not None and len(x.dims) == 1, "a matrix of rows", x)
     return replace(x, dims=())
 
 
 def _fill_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    v, like = _dense("fill_rows", types[0]), _dense("fill_rows", types[1])
-    _need("fill_rows", v.rows is None and v.dims == like.dims, f"a shared row of {like.dims}", v)
+    v, like = expect_dense("fill_rows", types[0]), expect_dense("fill_rows", types[1])
+    require("fill_rows", v.rows is None and v.dims == like.dims, f"a shared row of {like.dims}", v)
     return like
 
 
 def _fill_cols(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    s = _dense("fill_cols", types[0])
-    _need("fill_cols", s.rows is not None and s.dims == (), "one number per row", s)
+    s = expect_dense("fill_cols", types[0])
+    require("fill_cols", s.rows is not None and s.dims == (), "one number per row", s)
     return replace(s, dims=(attrs["width"],))
 
 
 def _dot(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
-    x = _tensor("dot", _same(types, attrs))
+    x = expect_tensor("dot", _same(types, attrs))
     return TensorType(Residency.SHARED, None, (), x.dtype)
 
 
@@ -321,6 +327,31 @@ SPECS: dict[Op, OpSpec] = {
     Op.FILL_ROWS: OpSpec((2,), _M.BROADCAST, _fill_rows),
     Op.FILL_COLS: OpSpec((1,), _M.DENSE, _fill_cols),
     Op.DOT: OpSpec((2,), _M.CONTRACT, _dot),
+    Op.EDGE_SOFTMAX: OpSpec((2,), _M.NORM, movement.edge_softmax),
+    Op.REDUCE_MASK: OpSpec((2,), _M.NORM, movement.reduce_mask),
+    Op.BROADCAST_NTYPE: OpSpec((2,), _M.BROADCAST, movement.broadcast_ntype),
+    Op.BROADCAST_ETYPE: OpSpec((2,), _M.BROADCAST, movement.broadcast_etype),
+    Op.REDUCE_NTYPE: OpSpec((2,), _M.REDUCE, movement.reduce_ntype),
+    Op.REDUCE_ETYPE: OpSpec((2,), _M.REDUCE, movement.reduce_etype),
+    Op.BROADCAST_SHARED: OpSpec((2,), _M.BROADCAST, movement.broadcast_shared),
+    Op.LOOKUP: OpSpec((2,), _M.BROADCAST, movement.lookup),
+    Op.LOOKUP_SUM: OpSpec((2,), _M.CONTRACT, movement.lookup_sum),
+    Op.MAX_ROWS: OpSpec((1,), _M.CONTRACT, movement.max_rows),
+    Op.MAX_ROWS_MASK: OpSpec((1,), _M.DENSE, movement.max_rows_mask),
+    Op.CONST: OpSpec((0,), _M.LEAF, trailing.const),
+    Op.CAST: OpSpec((1,), _M.DENSE, trailing.cast),
+    Op.DETACH: OpSpec((1,), _M.DENSE, trailing.detach),
+    Op.EWISE: OpSpec((1, 2, 3), _M.DENSE, trailing.ewise),
+    Op.EINSUM: OpSpec((1, 2, 3), _M.DENSE, trailing.einsum),
+    Op.RESHAPE: OpSpec((1,), _M.DENSE, trailing.reshape),
+    Op.PERMUTE: OpSpec((1,), _M.DENSE, trailing.permute),
+    Op.EXPAND: OpSpec((1,), _M.DENSE, trailing.expand),
+    Op.SLICE: OpSpec((1,), _M.DENSE, trailing.slice_dim),
+    Op.UNSLICE: OpSpec((1,), _M.DENSE, trailing.unslice),
+    Op.CAT: OpSpec(tuple(range(1, 65)), _M.DENSE, trailing.cat),
+    Op.SUM_DIMS: OpSpec((1,), _M.DENSE, trailing.sum_dims),
+    Op.MAX_DIMS: OpSpec((1,), _M.DENSE, trailing.max_dims),
+    Op.MAX_DIMS_MASK: OpSpec((1,), _M.DENSE, trailing.max_dims_mask),
 }
 
 STRUCTURE = frozenset(op for op, spec in SPECS.items() if spec.movement is Movement.STRUCTURE)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from graphweft.ir.ops import Op
+from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value
 
 # stage name -> position in the kernels' epilogue (csrc/include/graphweft/epilogue.h)
@@ -56,7 +56,7 @@ class Group:
 
 def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, int], fuse: bool = True) -> list[Group]:
     """Covers every value that has to be computed with groups, in an order that respects operands."""
-    computed = [v for v in program.values if v.inputs and v not in hoisted]
+    computed = [v for v in program.values if v.op not in LEAVES and v not in hoisted]
     users = program.users()
     outputs = {value for _, value in program.outputs}
     position = {value: index for index, value in enumerate(program.values)}
@@ -109,6 +109,8 @@ def _start(value: Value) -> Group | None:
     """A group that begins at ``value``: its own kernel, or the first stage over plain rows."""
     if value.op in _ANCHORS:
         return Group(anchor=value, source=None, result=value)
+    if not value.inputs:
+        return None
     first = value.inputs[0]
     stage = _stage_of(value, first)
     if stage is None or value.tensor.rows is None or len(value.tensor.dims) != 1:

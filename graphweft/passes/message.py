@@ -26,6 +26,8 @@ def _fuse(b: Builder, v: Value) -> Value | None:
         weight, message = message.inputs[1], message.inputs[0]
     if message.op is not Op.BROADCAST_SRC or message.inputs[0] is not graph or len(message.tensor.dims) != 1:
         return None
+    if not message.tensor.dtype.is_floating_point or v.get("ties") == "split":
+        return None
     x = message.inputs[1]
     if v["kind"] in ("max", "min"):
         return None if weight is not None else b.add(Op.SPMM_MAX, graph, x, kind=v["kind"])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from graphweft.ir.ops import LEAVES
 from graphweft.passes.pipeline import Sizes, tensor_bytes
 from graphweft.runtime.plan import Plan, Step
 
@@ -33,7 +34,7 @@ def footprint(plan: Plan, sizes: Sizes) -> Footprint:
     """Walks the forward and backward calls of ``plan``."""
     values = plan.compiled.program.values
     size = [tensor_bytes(value, sizes) for value in values]
-    inputs = {i for i, value in enumerate(values) if not value.inputs and not str(value["name"]).startswith("d:")}
+    inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     hoisted = {item.slot for item in plan.hoisted}
     free = inputs | hoisted
     live = {slot for _, slot in plan.outputs if slot in free}

@@ -14,6 +14,7 @@ from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 
 F64 = torch.float64
 WIDTH = 3
+KINDS = 4  # rows of a lookup table
 
 
 class Writer:
@@ -36,6 +37,20 @@ class Writer:
 
     def shared(self, name: str, *dims: int) -> Value:
         return self._input(Op.INPUT, name, TensorType(Residency.SHARED, None, dims, F64))
+
+    def rows_of(self, name: str, *dims: int, dtype: torch.dtype = F64) -> Value:
+        """Node rows of any trailing dimensions."""
+        return self._input(Op.INPUT, name, TensorType(Residency.DST, "V", dims, dtype))
+
+    def of_types(self, name: str, residency: Residency, *dims: int) -> Value:
+        """A table of node or edge types."""
+        return self._input(
+            Op.INPUT, name, TensorType(residency, "A" if residency is Residency.NTYPE else "T", dims, F64)
+        )
+
+    def kinds(self) -> Value:
+        """A number below KINDS per edge."""
+        return self._input(Op.INPUT, "kinds", TensorType(Residency.EDGE, "E", (), torch.int64))
 
     def rows(self) -> Value:
         return self._input(Op.INPUT, "rows", IndexType("R", "V"))
@@ -99,7 +114,42 @@ def one_op_programs() -> dict[Op, Program]:
     put(Op.FILL_ROWS, lambda w, a: a(Op.FILL_ROWS, w.shared("v", WIDTH), w.nodes()))
     put(Op.FILL_COLS, lambda w, a: a(Op.FILL_COLS, w.nodes("s", None), width=WIDTH))
     put(Op.DOT, lambda w, a: a(Op.DOT, w.nodes("x"), w.nodes("y")))
+    _put_moves(put)
+    _put_dims(put)
     return made
+
+
+def _put_moves(put: Any) -> None:
+    """Softmax over in-edges, types, tables, extrema over rows."""
+    put(Op.EDGE_SOFTMAX, lambda w, a: a(Op.EDGE_SOFTMAX, w.graph(), w.edges()))
+    put(Op.REDUCE_MASK, lambda w, a: a(Op.REDUCE_MASK, w.graph(), w.edges(), kind="max", ties="split"))
+    put(Op.BROADCAST_NTYPE, lambda w, a: a(Op.BROADCAST_NTYPE, w.graph(), w.of_types("t", Residency.NTYPE, WIDTH)))
+    put(Op.BROADCAST_ETYPE, lambda w, a: a(Op.BROADCAST_ETYPE, w.graph(), w.of_types("t", Residency.ETYPE, 2, WIDTH)))
+    put(Op.REDUCE_NTYPE, lambda w, a: a(Op.REDUCE_NTYPE, w.graph(), w.nodes()))
+    put(Op.REDUCE_ETYPE, lambda w, a: a(Op.REDUCE_ETYPE, w.graph(), w.edges()))
+    put(Op.BROADCAST_SHARED, lambda w, a: a(Op.BROADCAST_SHARED, w.graph(), w.shared("v", 2, WIDTH), to="edge"))
+    put(Op.LOOKUP, lambda w, a: a(Op.LOOKUP, w.shared("table", KINDS, 2, WIDTH), w.kinds()))
+    put(Op.LOOKUP_SUM, lambda w, a: a(Op.LOOKUP_SUM, w.edges(), w.kinds(), size=KINDS))
+    put(Op.MAX_ROWS, lambda w, a: a(Op.MAX_ROWS, w.nodes(), kind="max", ties="first"))
+    put(Op.MAX_ROWS_MASK, lambda w, a: a(Op.MAX_ROWS_MASK, w.nodes(), kind="min", ties="split"))
+
+
+def _put_dims(put: Any) -> None:
+    """Operations on trailing dimensions."""
+    put(Op.CONST, lambda w, a: a(Op.EWISE, w.nodes(), a(Op.CONST, value=2.5, dtype=F64), fn="mul"))
+    put(Op.CAST, lambda w, a: a(Op.CAST, w.nodes(), dtype=F64))
+    put(Op.DETACH, lambda w, a: a(Op.DETACH, w.nodes()))
+    put(Op.EWISE, lambda w, a: a(Op.EWISE, w.edges(), w.shared("v", 2, 1), fn="div"))
+    put(Op.EINSUM, lambda w, a: a(Op.EINSUM, w.edges(), w.shared("W", WIDTH, 2), spec="na,ab->nb"))
+    put(Op.RESHAPE, lambda w, a: a(Op.RESHAPE, w.rows_of("x", 2, WIDTH), dims=(3, 1, 2)))
+    put(Op.PERMUTE, lambda w, a: a(Op.PERMUTE, w.rows_of("x", 2, WIDTH, 4), order=(2, 0, 1)))
+    put(Op.EXPAND, lambda w, a: a(Op.EXPAND, w.rows_of("x", 2, 1), dims=(3, 2, 4)))
+    put(Op.SLICE, lambda w, a: a(Op.SLICE, w.rows_of("x", 2, 5), axis=1, start=1, stop=5, step=2))
+    put(Op.UNSLICE, lambda w, a: a(Op.UNSLICE, w.rows_of("x", 2, 2), axis=1, start=1, stop=5, step=2, size=6))
+    put(Op.CAT, lambda w, a: a(Op.CAT, w.rows_of("x", 2, 1), w.rows_of("y", 2, 3), w.rows_of("x", 2, 1), axis=1))
+    put(Op.SUM_DIMS, lambda w, a: a(Op.SUM_DIMS, w.rows_of("x", 2, 3, 4), axes=(0, 2)))
+    put(Op.MAX_DIMS, lambda w, a: a(Op.MAX_DIMS, w.rows_of("x", 2, 3, 4), axes=(0, 2), kind="min", ties="split"))
+    put(Op.MAX_DIMS_MASK, lambda w, a: a(Op.MAX_DIMS_MASK, w.rows_of("x", 2, 3), axes=(1,), kind="max", ties="first"))
 
 
 def random_inputs(program: Program, edges: Edges, seed: int = 0) -> dict[str, Any]:
@@ -107,7 +157,7 @@ def random_inputs(program: Program, edges: Edges, seed: int = 0) -> dict[str, An
     generator = torch.Generator().manual_seed(seed)
     graph = Graph(edges.src, edges.dst, num_nodes=edges.num_nodes)
     rows = torch.randperm(edges.num_nodes, generator=generator)[: (edges.num_nodes + 1) // 2]
-    sizes = {"V": edges.num_nodes, "E": len(edges.src), "R": len(rows)}
+    sizes = {"V": edges.num_nodes, "E": len(edges.src), "R": len(rows), "A": 1, "T": 1}
     found: dict[str, Any] = {}
     for value in program.inputs:
         name, type_ = value["name"], value.type
@@ -117,5 +167,8 @@ def random_inputs(program: Program, edges: Edges, seed: int = 0) -> dict[str, An
             found[name] = rows if type_.rows else 1234
         else:
             shape = ((sizes[type_.rows],) if type_.rows else ()) + type_.dims
+            if not type_.dtype.is_floating_point:
+                found[name] = torch.randint(0, KINDS, shape, generator=generator).to(type_.dtype)
+                continue
             found[name] = torch.randn(shape, generator=generator, dtype=type_.dtype)
     return found

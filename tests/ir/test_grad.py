@@ -16,11 +16,11 @@ from graphweft.ir.residency import TensorType
 from graphweft.ir.verify import verify
 
 PROGRAMS = one_op_programs()
-NO_GRADIENT = {Op.SPMM_ARG, Op.SPMM_MAX_GRAD}
+NO_GRADIENT = {Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.REDUCE_MASK, Op.MAX_DIMS_MASK, Op.MAX_ROWS_MASK, Op.CONST}
 
 
 def _tensor_inputs(program: Program) -> list[str]:
-    return [v["name"] for v in program.inputs if isinstance(v.type, TensorType)]
+    return [v["name"] for v in program.inputs if isinstance(v.type, TensorType) and v.type.dtype.is_floating_point]
 
 
 def compare_with_autograd(program: Program, inputs: dict[str, object], tolerance: float = 1e-10) -> None:
@@ -40,7 +40,7 @@ def compare_with_autograd(program: Program, inputs: dict[str, object], tolerance
         if gradient is None:
             assert mine is None or bool((mine == 0).all())
         else:
-            assert mine is not None, name
+            mine = torch.zeros_like(gradient) if mine is None else mine
             torch.testing.assert_close(mine, gradient, rtol=tolerance, atol=tolerance)
 
 
@@ -54,6 +54,8 @@ def test_the_three_tables_list_the_same_operations() -> None:
 @pytest.mark.parametrize("graph", ZOO)
 @pytest.mark.parametrize("op", [op for op in PROGRAMS if op not in NO_GRADIENT], ids=lambda op: op.name.lower())
 def test_rule_agrees_with_autograd(op: Op, graph: str) -> None:
+    if op is Op.MAX_ROWS and not ZOO[graph].num_nodes:
+        pytest.skip("no rows have no maximum")
     compare_with_autograd(PROGRAMS[op], random_inputs(PROGRAMS[op], ZOO[graph]))
 
 
