@@ -9,8 +9,10 @@ and leaves the rest, so that what the pool holds stays near the most that was ev
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +21,7 @@ import torch
 from graphweft._native import declare
 
 _HUGE = 1 << 21
-_SMALL = 1 << 20  # below this, torch's own allocator serves
+SMALL = 1 << 20  # below this, torch's own allocator serves
 _GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 
 _NUMPY: dict[torch.dtype, type[np.generic]] = {
@@ -53,6 +55,12 @@ class _Lease:
         self._pool._give_back(self._address, self._size)
 
 
+class _Redirection(threading.local):
+    """The pool that serves in another's place, per thread."""
+
+    arena: Pool | None = None
+
+
 class Pool:
     """Regions cut from and merged into intervals of mapped huge pages."""
 
@@ -61,13 +69,26 @@ class Pool:
         self._sizes: dict[int, int] = {}
         self._lock = threading.RLock()  # a tensor may die, and give back, inside a pool call of the same thread
         self._mapped = self._lent = self._peak = self._maps = 0
+        self._redirection = _Redirection()
+
+    @contextlib.contextmanager
+    def within(self, arena: Pool | None) -> Iterator[None]:
+        """Takes this thread's tensors from ``arena`` instead; None leaves things as they are."""
+        before = self._redirection.arena
+        self._redirection.arena = arena or before
+        try:
+            yield
+        finally:
+            self._redirection.arena = before
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """An uninitialised tensor of ``shape``; rows are contiguous."""
+        if self._redirection.arena is not None:
+            return self._redirection.arena.empty(shape, dtype)
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
-        if nbytes < _SMALL:
+        if nbytes < SMALL:
             return torch.empty(shape, dtype=dtype)
         size = -(-nbytes // _GRAIN) * _GRAIN
         flat = np.asarray(_Lease(self, self._take(size), size, nbytes))
@@ -90,6 +111,12 @@ class Pool:
                 self._mapped -= size
             self._starts.clear()
             self._sizes.clear()
+
+    def reserve(self, nbytes: int) -> None:
+        """Maps one free interval of at least ``nbytes``."""
+        with self._lock:
+            whole = max(-(-nbytes // _HUGE) * _HUGE, _HUGE)
+            self._give_back(self._map(whole), whole, lent=0)
 
     def _take(self, size: int) -> int:
         """Address of ``size`` bytes: from the smallest free interval that holds them, or newly mapped."""

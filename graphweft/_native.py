@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def last_error() -> str:
     return text.decode(errors="replace")
 
 
+class Recorder(threading.local):
+    """Where this thread's native calls are written down while a tape is recorded; None at other times."""
+
+    calls: list[tuple[Callable[..., int], tuple[Any, ...]]] | None = None
+
+
+recorder = Recorder()
+
+
+def check(status: int) -> None:
+    """Raises what a non-zero status stands for."""
+    if status:
+        raise _ERRORS.get(status, NativeError)(last_error())
+
+
 def declare(name: str, *argtypes: Any) -> Callable[..., None]:
     """The entry point ``name`` as a callable that raises on a non-zero status.
 
@@ -98,9 +114,9 @@ def declare(name: str, *argtypes: Any) -> Callable[..., None]:
     function.restype = ctypes.c_int
 
     def call(*args: Any) -> None:
-        status = function(*args)
-        if status:
-            raise _ERRORS.get(status, NativeError)(last_error())
+        if recorder.calls is not None:
+            recorder.calls.append((function, args))
+        check(function(*args))
 
     call.__name__ = name
     return call
@@ -111,4 +127,15 @@ def pointer(tensor: torch.Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
-__all__ = ["LEVEL", "LEVELS", "Adjacency", "Epilogue", "GraphWeftError", "declare", "last_error", "pointer"]
+__all__ = [
+    "LEVEL",
+    "LEVELS",
+    "Adjacency",
+    "Epilogue",
+    "GraphWeftError",
+    "check",
+    "declare",
+    "last_error",
+    "pointer",
+    "recorder",
+]

@@ -9,7 +9,9 @@ trainer and by users' own loops.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -105,6 +107,34 @@ class _WithoutCompiler:
     load_state_dict = _bare("load_state_dict")
 
 
+_Knobs = tuple[float, float, float, float, float, bool, bool]
+
+
+def _knobs(group: dict[str, Any]) -> _Knobs:
+    """The settings of a group in the order of ``_AdamTensor``."""
+    beta1, beta2 = group["betas"]
+    numbers = (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]))
+    return (*numbers, bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"]))
+
+
+@dataclass
+class _Prepared:
+    """A native call ready to be made again while parameters, gradients and settings are the same objects."""
+
+    knobs: list[_Knobs]
+    used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]]
+    table: ctypes.Array[_AdamTensor]
+    count: int
+    rest: list[tuple[dict[str, Any], list[torch.Tensor]]]
+    copied: list[torch.Tensor]
+
+    def fits(self, knobs: list[_Knobs]) -> bool:
+        """Whether the call would be the same."""
+        return knobs == self.knobs and all(
+            p.grad is (None if grad is None else grad()) and p.data_ptr() == at for p, grad, at in self.used
+        )
+
+
 class Adam(_WithoutCompiler, torch.optim.Adam):
     """Adam as ``torch.optim.Adam`` (Kingma and Ba, ICLR 2015), fused into one pass over parameters and state.
 
@@ -127,6 +157,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     """
 
     _decoupled = False
+    _known: _Prepared | None = None
 
     def __init__(
         self,
@@ -158,6 +189,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """State from a checkpoint or a pickle, torch's or our own."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._known = None
         self._refuse_amsgrad()
         if self._decoupled:
             for group in self.param_groups:
@@ -183,14 +215,28 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     def step(self, closure: Closure | None = None) -> float | None:
         """One step over all groups; returns the closure's loss."""
         loss = _evaluate(closure)
+        knobs = [_knobs(group) for group in self.param_groups]
+        known = self._known
+        if known is None or not known.fits(knobs):
+            known = self._known = self._prepare(knobs)
+        for group, rest in known.rest:
+            self._torch_step({**group, "params": rest})
+        if known.count:
+            _adam_step(known.table, known.count)
+        if known.rest or known.copied:  # torch's part, and gradients that were made contiguous, are new every step
+            self._known = None
+        return loss
+
+    def _prepare(self, knobs: list[_Knobs]) -> _Prepared:
+        """The table of the native call, and what is left for torch."""
         rows: list[_AdamTensor] = []
-        alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            knobs = (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]))
-            flags = (bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"]))
+        used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]] = []
+        copied: list[torch.Tensor] = []  # live until the call is over
+        left: list[tuple[dict[str, Any], list[torch.Tensor]]] = []
+        for group, settings in zip(self.param_groups, knobs, strict=True):
             rest: list[torch.Tensor] = []
             for param in group["params"]:
+                used.append((param, None if param.grad is None else weakref.ref(param.grad), param.data_ptr()))
                 if param.grad is None:
                     continue
                 grad = None if group["differentiable"] else _native_gradient(param, param.grad)
@@ -198,13 +244,12 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
                 if grad is None or state is None:
                     rest.append(param)
                     continue
-                alive.append(grad)
-                rows.append(_AdamTensor(param.numel(), param.data_ptr(), grad.data_ptr(), *state, *knobs, *flags))
+                if grad is not param.grad:
+                    copied.append(grad)
+                rows.append(_AdamTensor(param.numel(), param.data_ptr(), grad.data_ptr(), *state, *settings))
             if rest:
-                self._torch_step({**group, "params": rest})
-        if rows:
-            _adam_step((_AdamTensor * len(rows))(*rows), len(rows))
-        return loss
+                left.append((group, rest))
+        return _Prepared(knobs, used, (_AdamTensor * len(rows))(*rows), len(rows), left, copied)
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional Adam over one group."""

@@ -164,6 +164,10 @@ class CompiledFunction:
         self._released = weakref.ref(x)
         return True
 
+    def hoisted_values(self) -> list[Any]:
+        """What was computed once and is at hand; whoever holds the list keeps it alive."""
+        return self._hoisted.values()
+
     def plans(self) -> list[Plan]:
         """All plans compiled so far, oldest first."""
         return list(self._plans.values())
@@ -298,6 +302,10 @@ class HoistedValues:
     def has(self, item: HoistedValue) -> bool:
         """Whether a value is at hand for ``item``."""
         return item.key in self._kept
+
+    def values(self) -> list[Any]:
+        """All values at hand."""
+        return [value for _, value in self._kept.values()]
 
     def retain(self, keys: set[str]) -> None:
         """Forgets every other value."""

@@ -248,10 +248,33 @@ def cross_entropy(
         raise ShapeError(f"cross_entropy: expected at least one row and one class, got {count} rows, {c} classes")
     if not _is_native(logits, logits):
         return _torch_cross_entropy(logits, y, rows, want_grad)
+    cells, grad = cross_entropy_cells(logits, y, rows, want_grad)
+    return torch.tensor(cells.mean, dtype=torch.float32), cells.correct.value, grad
+
+
+class LossCells:
+    """Where the kernel leaves the sum of the losses and the number of rows predicted right."""
+
+    def __init__(self, count: int) -> None:
+        self.total, self.correct = ctypes.c_double(), ctypes.c_int64()
+        self._count = count
+
+    @property
+    def mean(self) -> float:
+        """Mean loss of a row."""
+        return self.total.value / self._count
+
+
+def cross_entropy_cells(
+    logits: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None, want_grad: bool
+) -> tuple[LossCells, torch.Tensor | None]:
+    """The kernel of :func:`cross_entropy` for what that has checked: contiguous float32 logits, int64 labels."""
+    n, c = logits.shape
     y = y.contiguous()
     listed = None if rows is None else rows.contiguous()
+    count = n if listed is None else listed.shape[0]
     grad = empty((n, c), torch.float32) if want_grad else None
-    loss, correct = ctypes.c_double(), ctypes.c_int64()
+    cells = LossCells(count)
     _cross_entropy(
         n,
         c,
@@ -263,10 +286,10 @@ def cross_entropy(
         1.0 / count,
         _native.pointer(grad),
         c,
-        ctypes.byref(loss),
-        ctypes.byref(correct),
+        ctypes.byref(cells.total),
+        ctypes.byref(cells.correct),
     )
-    return torch.tensor(loss.value / count, dtype=torch.float32), correct.value, grad
+    return cells, grad
 
 
 def _torch_cross_entropy(

@@ -17,7 +17,8 @@ from graphweft._errors import DataError, ShapeError
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
-from graphweft.runtime.dense import cross_entropy
+from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
+from graphweft.runtime.tape import Tape
 from graphweft.train.metrics import score
 from graphweft.train.settle import Features, settle_model
 
@@ -44,6 +45,8 @@ class FullBatch:
     ) -> None:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
         self._keep_features = keep_features
+        self._tape: Tape | None = None
+        self._recorded: tuple[object, ...] = ()
         self._engine = isinstance(x, Tensor) and x.requires_grad  # whose gradient is then wanted, too
         self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
@@ -70,7 +73,9 @@ class FullBatch:
         if not self._keep_features and isinstance(self.x, Tensor):
             self.model.function.release(self.x)
         POOL.trim()  # what deciding took is not needed again
-        first_step()
+        self._tape = self._record()
+        if self._tape is None:
+            first_step()
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
@@ -78,7 +83,7 @@ class FullBatch:
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward()
+        loss = self._backward() if self._tape is None or not self._replays() else self._replay(self._tape)
         self.optimizer.step()
         return loss
 
@@ -91,8 +96,52 @@ class FullBatch:
 
     def scores(self) -> dict[Part, float | None]:
         """Score of every split after one forward pass."""
-        logits = self.logits()
-        return {name: self._score(logits, name) for name in SPLITS}
+        with POOL.within(None if self._tape is None else self._tape.arena):
+            logits = self.logits()
+            return {name: self._score(logits, name) for name in SPLITS}
+
+    def _record(self) -> Tape | None:
+        """The step up to the gradients as a tape, where the kernels do it all."""
+        if self.labels["train"].dim() != 1 or self._engine or not _is_plain(self.model):
+            return None
+        function, arguments = self.model.function, self.model.arguments(self.ds.graph, self.x, self._wanted)
+        rows = self.rows["train"] if self._wanted is None else None
+        labels = self.ds.y if self._wanted is None else self.labels["train"]
+        outputs = function.linearize(arguments)[0]
+        logits = outputs.pop("out")
+        self._loss(logits)  # refuses what does not fit
+        if outputs or logits.dtype != torch.float32 or not logits.is_cpu:
+            return None
+        del logits
+
+        def gradients() -> tuple[LossCells, dict[str, Tensor | None]]:
+            outputs, pullback = function.linearize(arguments)
+            cells, gradient = cross_entropy_cells(outputs["out"], labels, rows, True)
+            assert gradient is not None  # it was asked for
+            return cells, pullback(gradient)
+
+        self._recorded = self._state()
+        return Tape.record(gradients, [arguments, labels, rows, function.hoisted_values()])
+
+    def _replays(self) -> bool:
+        """Whether everything is where it was when the tape was recorded."""
+        tape = self._tape
+        return tape is not None and tape.is_ready() and _is_plain(self.model) and self._recorded == self._state()
+
+    def _state(self) -> tuple[object, ...]:
+        """What a recorded step depends on beside the numbers in its inputs."""
+        tensors = (*self.model.parameters(), *self.model.buffers())
+        version = self.x._version if isinstance(self.x, Tensor) else 0
+        return (_config.current(), version, *((t.data_ptr(), t.dtype, t.requires_grad) for t in tensors))
+
+    def _replay(self, tape: Tape) -> Tensor:
+        """Gradients by the tape; the loss, shape ()."""
+        if not self.model.training:
+            self.model.train()
+        cells, gradients = tape.replay()
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = gradients.get(name)
+        return torch.tensor(cells.mean, dtype=torch.float32)
 
     def _backward(self) -> Tensor:
         """Gradients of the training loss; the loss, shape ()."""

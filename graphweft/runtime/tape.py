@@ -1,0 +1,104 @@
+"""A computation written down as native calls, to be run again on the same addresses without Python between the calls.
+
+Comes in: a function that does the same on every call: the same kernels, sizes and inputs in the same memory. Goes out:
+a :class:`Tape`, or None where torch computed something or memory was mapped on the way. The trainer records its step:
+what is left of an epoch between two kernels is one foreign call. Intermediate tensors live in an arena, a pool of the
+tape's own, which others may use between two replays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from graphweft import _native
+from graphweft._memory import POOL, SMALL, Pool
+
+# what torch may do while a tape is recorded: give memory, take memory from NumPy, look at tensors in another shape
+_HARMLESS = frozenset({
+    "lift_fresh",
+    "empty", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "view", "_unsafe_view", "t",
+    "transpose", "expand", "slice", "select", "unsqueeze", "squeeze", "as_strided", "permute",
+})  # fmt: skip
+
+
+_ATTEMPTS = 4
+
+
+class Tape:
+    """Recorded calls and what they refer to.
+
+    Attributes:
+        arena: Where the intermediate tensors lie.
+        result: What the recorded function returned; its tensors hold the latest replay's numbers.
+    """
+
+    def __init__(self, arena: Pool, result: Any, calls: list[tuple[Any, tuple[Any, ...]]], alive: list[Any]) -> None:
+        self.arena, self.result = arena, result
+        self._calls, self._alive = calls, alive
+        self._lent = arena.stats().lent
+
+    @classmethod
+    def record(cls, body: Callable[[], Any], alive: list[Any]) -> Tape | None:
+        """The tape of ``body``; ``alive`` lists what its addresses point into.
+
+        None where a replay would not be the same: torch computed, or memory was mapped. ``body`` is run some times: to
+        see how much memory it takes, to settle where everything lies, and to write it down.
+        """
+        arena = Pool()
+        with POOL.within(arena):
+            body()
+            peak = arena.stats().peak_lent
+            arena.trim()
+            arena.reserve(peak)  # in one piece: the gaps between several would be lost
+            for _ in range(_ATTEMPTS):
+                maps, watch = arena.stats().maps, _Watch()
+                calls: list[tuple[Any, tuple[Any, ...]]] = []
+                _native.recorder.calls = calls
+                try:
+                    with watch:
+                        result = body()
+                finally:
+                    _native.recorder.calls = None
+                if not watch.computed and arena.stats().maps == maps:
+                    return cls(arena, result, calls, [*alive, *watch.given])
+                del result
+        arena.trim()
+        return None
+
+    def __del__(self) -> None:
+        self.result = None
+        self.arena.trim()
+
+    def is_ready(self) -> bool:
+        """Whether nobody else holds memory of the arena."""
+        return self.arena.stats().lent == self._lent
+
+    def replay(self) -> Any:
+        """Runs all calls; returns ``result``."""
+        for function, arguments in self._calls:
+            status = function(*arguments)
+            if status:
+                _native.check(status)
+        return self.result
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees what torch does: keeps the memory that it gives, and notes whether it computes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.computed = False
+        self.given: list[torch.Tensor] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One operation of torch."""
+        result = func(*args, **(kwargs or {}))
+        name = func.overloadpacket.__name__
+        self.computed |= name not in _HARMLESS
+        if name.startswith(("empty", "new_empty")) or (name == "lift_fresh" and result.nbytes < SMALL):
+            self.given.append(result)  # what is larger lies in the arena
+        return result
