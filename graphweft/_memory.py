@@ -21,7 +21,7 @@ import torch
 from graphweft._native import declare
 
 _HUGE = 1 << 21
-SMALL = 1 << 20  # below this, torch's own allocator serves
+_SMALL = 1 << 20  # below this, torch's own allocator serves
 _GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 
 _NUMPY: dict[torch.dtype, type[np.generic]] = {
@@ -52,6 +52,7 @@ class _Lease:
         self.__array_interface__ = {"shape": (nbytes,), "typestr": "|u1", "data": (address, False), "version": 3}
 
     def __del__(self) -> None:
+        self._pool._leases.pop(self._address, None)
         self._pool._give_back(self._address, self._size)
 
 
@@ -68,6 +69,7 @@ class Pool:
         self._starts: list[int] = []  # of the free intervals, ascending; none touches the next
         self._sizes: dict[int, int] = {}
         self._lock = threading.RLock()  # a tensor may die, and give back, inside a pool call of the same thread
+        self._leases: dict[int, int] = {}  # address and size of what is lent
         self._mapped = self._lent = self._peak = self._maps = 0
         self._redirection = _Redirection()
 
@@ -88,14 +90,22 @@ class Pool:
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
-        if nbytes < SMALL:
+        if nbytes < _SMALL:
             return torch.empty(shape, dtype=dtype)
         size = -(-nbytes // _GRAIN) * _GRAIN
-        flat = np.asarray(_Lease(self, self._take(size), size, nbytes))
+        address = self._take(size)
+        self._leases[address] = size
+        flat = np.asarray(_Lease(self, address, size, nbytes))
         known = _NUMPY.get(dtype)
         if known is None:  # a dtype that NumPy lacks
             return torch.from_numpy(flat).view(dtype).view(shape)
         return torch.from_numpy(flat.view(known).reshape(shape))  # no view for torch: it owns its storage alone
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor's memory came from here."""
+        begin = tensor.data_ptr()
+        end = begin + tensor.nbytes
+        return any(address <= begin and end <= address + size for address, size in list(self._leases.items()))
 
     def stats(self) -> PoolStats:
         """What the pool holds now."""

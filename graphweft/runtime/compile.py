@@ -21,6 +21,7 @@ from torch import Tensor
 
 from graphweft import _config
 from graphweft._errors import GraphWeftError, ShapeError
+from graphweft._memory import POOL
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate, interpret
@@ -148,18 +149,25 @@ class CompiledFunction:
         """Decides by ``model`` from now on and measures no step."""
         self._fitted = model
 
-    def release(self, x: Tensor) -> bool:
-        """Gives up the memory of ``x`` when all plans for constant features read only what was hoisted from it.
+    def release(self, arguments: Arguments) -> bool:
+        """Gives up the memory of ``x`` when all plans for constant features read only what is hoisted from it.
 
-        The tensor keeps its identity and shape; a later call that needs its numbers again is refused. False, and
-        nothing changed, when some plan reads it.
+        What is hoisted is computed now, in the memory of ``x`` where it is one aggregation and the memory is the
+        pool's. The tensor keeps its identity and shape; a later call that needs its numbers again is refused. False,
+        and nothing changed, when some plan reads it.
         """
+        x = arguments.x
+        if not isinstance(x, Tensor):
+            return False
         plans = [plan for key, plan in self._plans.items() if "x" in key[1]]
-        hoisted = [item for plan in plans for item in plan.hoisted if "x" in item.leaves]
+        hoisted = {item.key: (plan, item) for plan in plans for item in plan.hoisted if "x" in item.leaves}
         if not hoisted or any("x" in (*plan.tensors, *plan.fixed) for plan in plans):
             return False
-        if not all(self._hoisted.has(item) for item in hoisted):
-            return False
+        named = arguments.named()
+        plan, item = next(iter(hoisted.values()))
+        here = len(hoisted) == 1 and POOL.owns(x) and x.is_contiguous() and plan.fits_over(item, "x")
+        for plan, item in hoisted.values():
+            self._hoisted.get(plan, item, named, over="x" if here else None)
         x.data = x.new_zeros(()).expand(x.shape)
         self._released = weakref.ref(x)
         return True
@@ -284,8 +292,8 @@ class HoistedValues:
     def __init__(self) -> None:
         self._kept: dict[str, tuple[tuple[Any, ...], Any]] = {}
 
-    def get(self, plan: Plan, item: HoistedValue, named: Mapping[str, Any]) -> Any:
-        """The value of ``item`` for these arguments, computed if it is not the one at hand."""
+    def get(self, plan: Plan, item: HoistedValue, named: Mapping[str, Any], over: str | None = None) -> Any:
+        """The value of ``item`` for these arguments, computed if it is not the one at hand; ``over`` as for the plan."""
         leaves = [named[name] for name in item.leaves]
         binding = tuple(_Reference(leaf) for leaf in leaves)
         kept = self._kept.get(item.key)
@@ -293,7 +301,7 @@ class HoistedValues:
             return kept[1]
         self._kept.pop(item.key, None)  # its memory goes before the new value comes
         with torch.inference_mode(False), torch.no_grad():  # a training step may save what an evaluation made
-            result = plan.evaluate_hoisted(item, dict(zip(item.leaves, leaves, strict=True)))
+            result = plan.evaluate_hoisted(item, dict(zip(item.leaves, leaves, strict=True)), over)
         self._kept[item.key] = (binding, result)
         for leaf in leaves:
             weakref.finalize(leaf, self._kept.pop, item.key, None).atexit = False

@@ -26,13 +26,16 @@ Slots = list[Any]
 Call = Callable[[Slots], None]
 
 
-def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None) -> Call:
-    """The call that computes ``group`` (and ``also``, the arg of a maximum) from slots into slots."""
+def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None, *, over: bool = False) -> Call:
+    """The call that computes ``group`` (and ``also``, the arg of a maximum) from slots into slots.
+
+    ``over``: an aggregation writes over the rows that it reads.
+    """
     value = group.anchor
     if value is None:
         return _rows(group, slot)
     if value.op is Op.SPMM:
-        return _spmm(group, slot)
+        return _spmm(group, slot, over)
     if value.op is Op.MATMUL:
         return _matmul(group, slot)
     if value.op is Op.SPMM_MAX:
@@ -81,7 +84,7 @@ def _rows(group: Group, slot: Mapping[Value, int]) -> Call:
     return call
 
 
-def _spmm(group: Group, slot: Mapping[Value, int]) -> Call:
+def _spmm(group: Group, slot: Mapping[Value, int], over: bool) -> Call:
     value = group.anchor
     assert value is not None
     graph, x, out = slot[value.inputs[0]], slot[group.scaled or value.inputs[1]], slot[group.result]
@@ -97,6 +100,7 @@ def _spmm(group: Group, slot: Mapping[Value, int]) -> Call:
             src_scale=None if scale is None else env[scale],
             self_coef=coefficient,
             epilogue=epilogue(env),
+            out=env[x].detach() if over else None,
         )
 
     return call

@@ -84,6 +84,10 @@ class Plan:
         self.forward = self._steps(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
         self.backward = self._steps(backward, pairs, keep={s for s in self.gradients if s is not None})
 
+    def dtype_of(self, output: str) -> torch.dtype:
+        """Dtype of an output."""
+        return dict(self.compiled.program.outputs)[output].tensor.dtype
+
     def bind(self, fixed: dict[str, Any], hoisted: tuple[Any, ...]) -> Slots:
         """Slots with everything but the dense inputs in place."""
         env: Slots = [None] * self.width
@@ -126,16 +130,39 @@ class Plan:
         _run(self.backward, env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
-    def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any]) -> Any:
-        """Computes a hoisted value from the inputs it depends on, by the same kernels."""
+    def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any], over: str | None = None) -> Any:
+        """Computes a hoisted value from the inputs it depends on, by the same kernels.
+
+        ``over``: the input whose memory the value takes, where :meth:`fits_over` says so.
+        """
         part = Program(tuple(v for v in self.compiled.program.inputs if v["name"] in item.leaves), (("", item.value),))
         slots = {value: index for index, value in enumerate(part.values)}
         env: Slots = [leaves[v["name"]] if v.op in LEAVES else None for v in part.values]
         single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
         groups = group_values(part, set(), dict.fromkeys(part.values, FORWARD), fuse=single)
         for group in groups:
-            lower(group, slots)(env)
+            here = over is not None and group.result is item.value
+            lower(group, slots, over=here)(env)
         return env[slots[item.value]]
+
+    def fits_over(self, item: HoistedValue, name: str) -> bool:
+        """Whether ``item`` is one aggregation of the input ``name``, which nothing else reads, of the same shape."""
+        part = Program((), (("", item.value),))
+        groups = group_values(part, set(), dict.fromkeys(part.values, FORWARD), fuse=True)
+        leaf = next((v for v in part.values if v.op is Op.INPUT and v["name"] == name), None)
+        readers = [group for group in groups if leaf in group.operands()]
+        last = groups[-1]
+        return (
+            readers == [last]
+            and last.result is item.value
+            and last.anchor is not None
+            and last.anchor.op is Op.SPMM
+            and (last.scaled or last.anchor.inputs[1]) is leaf
+            and leaf is not None
+            and last.result.tensor.dims == leaf.tensor.dims
+            and last.result.tensor.rows == leaf.tensor.rows
+            and leaf.tensor.dtype == torch.float32
+        )
 
     def _hoist(self, program: Program) -> list[HoistedValue]:
         found = []

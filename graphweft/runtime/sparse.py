@@ -81,7 +81,8 @@ def spmm(
     Equal to ``epilogue(A @ x)`` with ``A[i, j]`` the sum of ``weight[e] * src_scale[j]`` over the edges j -> i; "mean"
     divides the neighbours' sum by the row's number of edges. A row without edges gives 0 before self term and epilogue.
     Rows of x and out may be strided. bfloat16 is summed in float32. ``prefetch``: how many edges ahead rows of x are
-    fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result.
+    fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result. ``out`` may be x itself, where rows
+    and columns are as many.
 
     Shape: x (num_cols, f) float32, float64 or bfloat16 -> (num_rows, f). weight (num_edges,) by edge id, src_scale
     (num_cols,): of x's dtype, float32 for bfloat16.
@@ -112,7 +113,7 @@ def spmm(
         epilogue.check("spmm", adj.num_rows, width)
     weights = None if weight is None else weight.data_ptr()
     scales = None if src_scale is None else src_scale.data_ptr()
-    panel = _panel(adj, width, x.dtype)
+    panel = _panel(adj, width, x.dtype, must=out.data_ptr() == x.data_ptr())
     source = (x.data_ptr(), x.stride(0), width)
     target = (prefetch, None if panel is None else panel.data_ptr(), out.data_ptr(), out.stride(0))
     if x.dtype == torch.float32:
@@ -123,9 +124,14 @@ def spmm(
     return out if epilogue is None else epilogue.apply_(out)
 
 
-def _panel(adj: Adjacency, width: int, dtype: torch.dtype) -> torch.Tensor | None:
-    """Room for a copy of two cache lines of each row of x, for a product that gains from reading those instead."""
+def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool) -> torch.Tensor | None:
+    """Room for a copy of two cache lines of each row of x, for a product that gains from reading those instead.
+
+    ``must``: the product writes over x.
+    """
     size = dtype.itemsize
+    if must:
+        return empty((adj.num_cols, _PANEL_ROW // size), dtype)
     if width * size <= _PANEL_ROW or adj.num_cols * width * size <= _PANEL_ABOVE:
         return None
     if adj.num_edges < _PANEL_REUSE * adj.num_cols:

@@ -12,19 +12,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from graphweft import _native
-from graphweft._memory import POOL, SMALL, Pool
+from graphweft._memory import POOL, Pool
 
-# what torch may do while a tape is recorded: give memory, take memory from NumPy, look at tensors in another shape
+# what may be asked of torch while a tape is recorded: memory, and a look at a tensor or at its memory in another shape
 _HARMLESS = frozenset({
-    "lift_fresh",
-    "empty", "empty_strided", "new_empty", "new_empty_strided", "detach", "alias", "view", "_unsafe_view", "t",
-    "transpose", "expand", "slice", "select", "unsqueeze", "squeeze", "as_strided", "permute",
+    "empty", "new_empty", "from_numpy", "detach", "view", "t", "expand", "__get__", "data_ptr", "stride", "size", "dim",
+    "numel", "_set_grad_enabled", "is_contiguous", "is_inference", "element_size", "__len__",
 })  # fmt: skip
-
-
 _ATTEMPTS = 4
 
 
@@ -86,19 +83,22 @@ class Tape:
         return self.result
 
 
-class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees what torch does: keeps the memory that it gives, and notes whether it computes."""
+class _Watch(TorchFunctionMode):
+    """Sees what is asked of torch: keeps the memory that it gives, and notes whether it computes.
+
+    Not a dispatch mode: the first of those in a process imports torch's compiler, 70 MiB.
+    """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.computed = False
         self.given: list[torch.Tensor] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation of torch."""
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """One call of torch."""
         result = func(*args, **(kwargs or {}))
-        name = func.overloadpacket.__name__
-        self.computed |= name not in _HARMLESS
-        if name.startswith(("empty", "new_empty")) or (name == "lift_fresh" and result.nbytes < SMALL):
+        name = getattr(func, "__name__", "")
+        self.computed |= name not in _HARMLESS and not (name == "contiguous" and result is args[0])
+        if name in ("empty", "new_empty"):
             self.given.append(result)  # what is larger lies in the arena
         return result

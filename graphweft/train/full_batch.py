@@ -65,13 +65,16 @@ class FullBatch:
             self.optimizer.zero_grad(set_to_none=True)
 
         settle_model(self.model, self.ds.graph, self.x, self._wanted, first_step)
-        for _ in range(2):  # the second time the features count as constant
-            POOL.trim()
-            self.logits()
+        POOL.trim()
+        self.logits()  # from now on the features count as constant
+        POOL.trim()
+        with torch.no_grad():
+            self.model.function.ready(self.model.arguments(self.ds.graph, self.x))
         self.model.train()
-        self.model.function.ready(self.model.arguments(self.ds.graph, self.x, self._wanted))
-        if not self._keep_features and isinstance(self.x, Tensor):
-            self.model.function.release(self.x)
+        arguments = self.model.arguments(self.ds.graph, self.x, self._wanted)
+        self.model.function.ready(arguments)
+        if not self._keep_features:
+            self.model.function.release(arguments)
         POOL.trim()  # what deciding took is not needed again
         self._tape = self._record()
         if self._tape is None:
@@ -107,15 +110,13 @@ class FullBatch:
         function, arguments = self.model.function, self.model.arguments(self.ds.graph, self.x, self._wanted)
         rows = self.rows["train"] if self._wanted is None else None
         labels = self.ds.y if self._wanted is None else self.labels["train"]
-        outputs = function.linearize(arguments)[0]
-        logits = outputs.pop("out")
-        self._loss(logits)  # refuses what does not fit
-        if outputs or logits.dtype != torch.float32 or not logits.is_cpu:
+        plan = function.ready(arguments)
+        if plan is None or [name for name, _ in plan.outputs] != ["out"] or plan.dtype_of("out") != torch.float32:
             return None
-        del logits
 
         def gradients() -> tuple[LossCells, dict[str, Tensor | None]]:
             outputs, pullback = function.linearize(arguments)
+            self._check(outputs["out"])
             cells, gradient = cross_entropy_cells(outputs["out"], labels, rows, True)
             assert gradient is not None  # it was asked for
             return cells, pullback(gradient)
@@ -164,9 +165,7 @@ class FullBatch:
     def _loss(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The training loss, shape (), and its gradient by the logits."""
         rows, labels = self.rows["train"], self.labels["train"]
-        expected = (self.ds.y.shape[0] if self._wanted is None else rows.numel(), self.ds.num_classes)
-        if tuple(logits.shape) != expected:
-            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        self._check(logits)
         if labels.dim() == 2:
             with torch.enable_grad():
                 leaf = logits.requires_grad_()
@@ -178,6 +177,13 @@ class FullBatch:
             loss, _, gradient = cross_entropy(logits, labels)
         assert gradient is not None  # it was asked for
         return loss, gradient
+
+    def _check(self, logits: Tensor) -> None:
+        """One row per node that was asked for, one column per class."""
+        rows = self.ds.y.shape[0] if self._wanted is None else self._wanted.numel()
+        expected = (rows, self.ds.num_classes)
+        if tuple(logits.shape) != expected:
+            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
 
     def _score(self, logits: Tensor, split: Part) -> float | None:
         rows, labels = self.rows[split], self.labels[split]
