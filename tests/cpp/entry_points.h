@@ -21,6 +21,21 @@ int gw_csr_is_symmetric(const gw_adjacency* a, int32_t* out);
 int gw_csr_count_columns(const gw_adjacency* a, int64_t* counts);
 int gw_csr_to_coo(const gw_adjacency* a, int64_t* rows, int64_t* cols);
 
+int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out);
+int gw_sampler_free(void* sampler);
+int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
+                    int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* rows, int64_t* block_edges,
+                    int64_t* totals);
+int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr, int32_t* inner_indices,
+                     uint32_t* inner_offsets, int64_t* const* block_indptr, int32_t* const* block_indices,
+                     uint32_t* const* block_offsets, int64_t* num_nodes);
+int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t first, int64_t count, const int64_t* indptr,
+                    const int32_t* indices, const uint32_t* offsets, int64_t* src, int64_t* dst, int64_t* ids);
+int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out);
+int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
+                   void* out);
+int gw_thread_width(int32_t threads);
+
 int gw_dense_count_nonzero(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
                            int64_t* counts);
 int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,

@@ -25,7 +25,14 @@ namespace gw {
 
 #if defined(GW_THREADS_STD)
 
-inline int num_threads() { return 4; }
+inline int& thread_width() {
+  thread_local int width = 4;
+  return width;
+}
+inline int num_threads() { return thread_width(); }
+
+// How many threads the parallel loops of the calling thread use.
+inline void set_num_threads(int count) { thread_width() = count; }
 
 // Number of the thread that runs a body, in [0, num_threads()): for scratch memory, never for results.
 inline int& thread_id_slot() {
@@ -63,6 +70,9 @@ void parallel_chunks(int64_t num_chunks, Body&& body) {
 #else
 
 inline int num_threads() { return omp_get_max_threads(); }
+
+// How many threads the parallel loops of the calling thread use.
+inline void set_num_threads(int count) { omp_set_num_threads(count); }
 
 // Number of the thread that runs a body, in [0, num_threads()): for scratch memory, never for results.
 inline int thread_id() { return omp_get_thread_num(); }

@@ -8,10 +8,6 @@
 #include "graphweft/parallel.h"
 #include "graphweft/rng.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 namespace gw {
 
 // Rows per chunk: at most 512 chunks, none below 256 rows, whatever the number of threads.
@@ -82,45 +78,6 @@ inline void apply_rows(int64_t n, int64_t f, const float* x, int64_t ldx, const 
     }
   });
   if (stages.col_sum) sums.finish(stages.col_sum);
-}
-
-// Eight 64-bit lanes that hold 32-bit values; the product of their low halves.
-typedef uint64_t u64x8 __attribute__((vector_size(64)));
-
-inline u64x8 multiply_low(u64x8 a, uint32_t b) {
-#if defined(__AVX512F__)
-  return u64x8(_mm512_maskz_mul_epu32(0xFF, __m512i(a), _mm512_set1_epi64(int64_t(b))));
-#elif defined(__AVX2__)
-  union {
-    u64x8 whole;
-    __m256i half[2];
-  } t;
-  t.whole = a;
-  const __m256i factor = _mm256_set1_epi64x(int64_t(b));
-  t.half[0] = _mm256_mul_epu32(t.half[0], factor);
-  t.half[1] = _mm256_mul_epu32(t.half[1], factor);
-  return t.whole;
-#else
-  return (a & 0xFFFFFFFFu) * uint64_t(b);
-#endif
-}
-
-// Words 0, 1 (low) and 2, 3 (high) of eight Philox blocks of the stream.
-inline void random_blocks(uint64_t seed, uint64_t stream, u64x8 block, u64x8& low, u64x8& high) {
-  const u64x8 none{};
-  u64x8 c0 = block, c1 = block >> 32, c2 = none + uint64_t(uint32_t(stream)), c3 = none + (stream >> 32);
-  uint32_t key0 = uint32_t(seed), key1 = uint32_t(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const u64x8 a = multiply_low(c0, 0xD2511F53u), b = multiply_low(c2, 0xCD9E8D57u);
-    c0 = (b >> 32) ^ c1 ^ uint64_t(key0);  // the high halves may hold leftovers; nothing reads them
-    c1 = b;
-    c2 = (a >> 32) ^ c3 ^ uint64_t(key1);
-    c3 = a;
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  low = (c0 & 0xFFFFFFFFu) | (c1 << 32);
-  high = (c2 & 0xFFFFFFFFu) | (c3 << 32);
 }
 
 // 64 draws of 16 bits, those of elements [64 group, 64 group + 64): the Philox blocks 8 group .. 8 group + 7 of the

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graphweft/csr.h"
+#include "graphweft/rng.h"
 
 namespace gw {
 
@@ -44,15 +45,6 @@ bool rows_ascend(const int64_t* indptr, int64_t num_rows, const I* values, bool 
         if (values[p] < values[p - 1] || (strict && values[p] == values[p - 1])) return true;
     return false;
   });
-}
-
-// A bijection on 64 bits whose output bits all depend on all input bits (the
-// finaliser of splitmix64, Steele et al., OOPSLA 2014).
-inline uint64_t mix64(uint64_t x) {
-  x += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
 }
 
 // Whether the multiset of edges equals the multiset of turned edges, in one

@@ -1,0 +1,125 @@
+// Sampling of neighbourhoods and gathering of rows: entry points over sample.h and gather.h.
+#include "graphweft/sample.h"
+
+#include "graphweft/abi.h"
+#include "graphweft/gather.h"
+
+namespace gw {
+namespace {
+
+template <class I>
+std::unique_ptr<sampler> make_sampler(const gw_adjacency& adjacency, const float* weights, bool dense) {
+  const csr_view<I> graph(adjacency);
+  parallel_ranges(graph.num_rows, int64_t{1} << 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      require(graph.indptr[row + 1] - graph.indptr[row] < int64_t(UINT32_MAX), "sampler: a row has 2^32 entries");
+  });
+  if (dense) return std::make_unique<neighbor_sampler<I, dense_numbers>>(graph, weights);
+  return std::make_unique<neighbor_sampler<I, hashed_numbers>>(graph, weights);
+}
+
+// The sampled edges of rows [first, first + count) of a batch, row r listing indptr[r] .. indptr[r + 1], as ends in
+// batch numbering and ids of the graph's edges; null outputs are not wanted.
+template <class I>
+void list_edges(const csr_view<I>& graph, const int64_t* nodes, int64_t first, int64_t count, const int64_t* indptr,
+                const int32_t* indices, const uint32_t* offsets, int64_t* src, int64_t* dst, int64_t* ids) {
+  const int64_t base = indptr[first];
+  parallel_ranges(count, 2048, [&](int64_t begin, int64_t end) {
+    for (int64_t row = first + begin; row < first + end; ++row) {
+      if (ids != nullptr) {
+        if (row + 16 < first + end) __builtin_prefetch(graph.indptr + nodes[row + 16]);
+        const int64_t at = graph.indptr[nodes[row]];
+        for (int64_t p = indptr[row]; p < indptr[row + 1]; ++p) ids[p - base] = graph.id(at + int64_t(offsets[p]));
+      }
+      if (src != nullptr)
+        for (int64_t p = indptr[row]; p < indptr[row + 1]; ++p) src[p - base] = indices[p];
+      if (dst != nullptr) std::fill(dst + (indptr[row] - base), dst + (indptr[row + 1] - base), row);
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gw
+
+extern "C" {
+
+// A sampler of in-edges over a square structure; `weights` [num_edges] by position, or null. Both must outlive it.
+// dense: numbers in an array over all nodes, else in a hash table as large as a batch.
+GW_API int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out) {
+  return gw::guarded([&] {
+    gw::require(a != nullptr && a->indptr != nullptr && a->num_rows == a->num_cols, "gw_sampler_new: not square");
+    *out = (a->wide ? gw::make_sampler<int64_t>(*a, weights, dense != 0)
+                    : gw::make_sampler<int32_t>(*a, weights, dense != 0))
+               .release();
+  });
+}
+
+GW_API int gw_sampler_free(void* sampler) {
+  return gw::guarded([&] { delete static_cast<gw::sampler*>(sampler); });
+}
+
+// Draws all hops but the last. fanouts [hops]: most in-edges a node draws in each hop, negative: all. Out: rows [hops]
+// and block_edges [hops], the sizes of every hop's block; totals: edges of the inner rows, and a bound on the nodes.
+GW_API int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
+                           int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* rows,
+                           int64_t* block_edges, int64_t* totals) {
+  return gw::guarded([&] {
+    gw::require(sampler != nullptr && count >= 0 && hops > 0, "gw_sample_begin: negative size");
+    const std::vector<int64_t> widths(fanouts, fanouts + hops);
+    for (const int64_t width : widths)
+      gw::require(width > 0 || (width < 0 && !replace), "gw_sample_begin: a fan-out is 0, or all with replacement");
+    const gw::batch_sizes sizes = static_cast<gw::sampler*>(sampler)->begin(seeds, count, widths, replace != 0,
+                                                                            gw::sample_seed(seed, epoch, stage));
+    std::copy(sizes.rows.begin(), sizes.rows.end(), rows);
+    std::copy(sizes.block_edges.begin(), sizes.block_edges.end(), block_edges);
+    totals[0] = sizes.inner_edges;
+    totals[1] = sizes.most_nodes;
+  });
+}
+
+// Draws the last hop and writes the batch that gw_sample_begin has sized. n_id has room for the bound on the nodes; a
+// block whose array of offsets is null is left out, but for the last.
+GW_API int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr, int32_t* inner_indices,
+                            uint32_t* inner_offsets, int64_t* const* block_indptr, int32_t* const* block_indices,
+                            uint32_t* const* block_offsets, int64_t* num_nodes) {
+  return gw::guarded([&] {
+    *num_nodes = static_cast<gw::sampler*>(sampler)->finish(
+        {n_id, inner_indptr, inner_indices, inner_offsets, block_indptr, block_indices, block_offsets});
+  });
+}
+
+// The edges of rows [first, first + count) of a batch whose row r is node nodes[r]: src and dst in batch numbering, ids
+// as the graph has them; null where not wanted.
+GW_API int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t first, int64_t count,
+                           const int64_t* indptr, const int32_t* indices, const uint32_t* offsets, int64_t* src,
+                           int64_t* dst, int64_t* ids) {
+  return gw::guarded([&] {
+    gw::require(a != nullptr && first >= 0 && count >= 0, "gw_sample_edges: negative size");
+    a->wide ? gw::list_edges(gw::csr_view<int64_t>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids)
+            : gw::list_edges(gw::csr_view<int32_t>(*a), nodes, first, count, indptr, indices, offsets, src, dst, ids);
+  });
+}
+
+// A permutation of [0, n) by (seed, epoch): Fisher and Yates, the step of each place drawn by its number.
+GW_API int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out) {
+  return gw::guarded([&] {
+    for (int64_t i = 0; i < n; ++i) out[i] = i;
+    for (int64_t i = n - 1; i > 0; --i)
+      std::swap(out[i], out[gw::to_below(gw::random_u64(seed, epoch, uint64_t(i)), uint64_t(i) + 1)]);
+  });
+}
+
+// Rows ids[i] of a table of rows of `bytes` bytes, `stride` bytes apart, one after the other. Ids are checked.
+GW_API int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
+                          void* out) {
+  return gw::guarded([&] {
+    gw::require(rows >= 0 && stride >= bytes && bytes >= 0 && n >= 0, "gw_gather_rows: negative size");
+    gw::gather_rows(static_cast<const char*>(table), rows, stride, bytes, ids, n, static_cast<char*>(out));
+  });
+}
+
+// This thread's parallel loops run on so many threads from now on.
+GW_API int gw_thread_width(int32_t threads) {
+  return gw::guarded([&] { gw::set_num_threads(threads); });
+}
+}

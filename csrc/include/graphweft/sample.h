@@ -1,0 +1,458 @@
+// One sampled batch: hop by hop, every new node draws in-edges, and the nodes those come from are numbered in the order
+// in which they first occur.
+//
+// A node draws once, in the hop that first reaches it, as many edges as any later hop may want; hop h then reads the
+// first fanouts[h] of them, a uniform sample as well. So every block has min(in-degree, fan-out) edges per destination,
+// and an edge is in the batch once.
+//
+// With one thread, drawing and numbering alternate in small steps, each fetching memory for the next. With more, chunks
+// of rows draw in parallel, then partitions of the ids find first occurrences in parallel; see number_in_parallel. Both
+// give the same numbers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "graphweft/csr.h"
+#include "graphweft/hash.h"
+#include "graphweft/parallel.h"
+#include "graphweft/pick.h"
+#include "graphweft/scratch.h"
+
+namespace gw {
+
+// Scratch memory that grows and keeps its contents.
+template <class T>
+class grown {
+ public:
+  void reserve(int64_t count, int64_t kept) {
+    if (count <= capacity_) return;
+    const int64_t wanted = std::max(count, capacity_ + capacity_ / 2);
+    auto larger = std::make_unique<scratch<T>>(wanted);
+    if (kept > 0) std::copy(data(), data() + kept, larger->data());
+    memory_ = std::move(larger);
+    capacity_ = wanted;
+  }
+  [[nodiscard]] T* data() const { return memory_ ? memory_->data() : nullptr; }
+  T& operator[](int64_t i) const { return (*memory_)[i]; }
+
+ private:
+  std::unique_ptr<scratch<T>> memory_;
+  int64_t capacity_ = 0;
+};
+
+// Where the arrays of a batch go. Rows and columns are numbers of the batch; `offsets` are places within the row of the
+// whole graph. Block h has the destinations [0, rows[h]); `inner` are the drawn edges of all nodes but the last hop's.
+// Null arrays are not wanted.
+struct batch_arrays {
+  int64_t* n_id;
+  int64_t* inner_indptr;
+  int32_t* inner_indices;
+  uint32_t* inner_offsets;
+  int64_t* const* block_indptr;
+  int32_t* const* block_indices;
+  uint32_t* const* block_offsets;
+};
+
+struct batch_sizes {
+  std::vector<int64_t> rows;         // destinations of every hop
+  std::vector<int64_t> block_edges;  // edges of every hop's block
+  int64_t inner_edges = 0;
+  int64_t most_nodes = 0;  // nodes of the batch, at most
+};
+
+class sampler {
+ public:
+  sampler() = default;
+  sampler(const sampler&) = delete;
+  sampler& operator=(const sampler&) = delete;
+  virtual ~sampler() = default;
+  virtual batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
+                            uint64_t seed) = 0;
+  virtual int64_t finish(const batch_arrays& out) = 0;
+};
+
+template <class I, class Numbers>
+class neighbor_sampler final : public sampler {
+ public:
+  // `weights` by position, or null; both outlive the sampler.
+  neighbor_sampler(const csr_view<I>& graph, const float* weights)
+      : graph_(graph), weights_(weights), numbers_(graph.num_rows), memory_(size_t(std::max(num_threads(), 1))) {}
+
+  // Draws all hops but the last.
+  batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
+                    uint64_t seed) override {
+    if (memory_.size() < size_t(num_threads())) memory_.resize(size_t(num_threads()));
+    fanouts_ = fanouts;
+    replace_ = replace;
+    seed_ = seed;
+    hops_ = int64_t(fanouts.size());
+    add_seeds(seeds, count);
+    ends_.assign(1, 0);
+    plan_widths();
+    for (int64_t hop = 0; hop + 1 < hops_; ++hop) {
+      open(hop);
+      const int64_t first = ends_[size_t(hop)], edges = starts_[ends_[size_t(hop) + 1]];
+      columns_.reserve(edges, starts_[first]);
+      offsets_.reserve(edges, starts_[first]);
+      run_hop(hop, columns_.data() + starts_[first], offsets_.data() + starts_[first]);
+    }
+    open(hops_ - 1);
+    return sizes();
+  }
+
+  // Draws the last hop straight into its block and writes everything else; returns the number of nodes.
+  int64_t finish(const batch_arrays& out) override {
+    const int64_t last = hops_ - 1, inner_rows = ends_[size_t(last)];
+    int64_t* const indptr = out.block_indptr[last];
+    const int64_t before = write_offsets(last, inner_rows, indptr);
+    const int64_t shift = before - starts_[inner_rows];
+    for (int64_t row = inner_rows; row <= ends_[size_t(hops_)]; ++row) indptr[row] = starts_[row] + shift;
+    run_hop(last, out.block_indices[last] + before, out.block_offsets[last] + before);
+    for (int64_t hop = 0; hop < last; ++hop)
+      if (out.block_indptr[hop] != nullptr) write_offsets(hop, ends_[size_t(hop) + 1], out.block_indptr[hop]);
+    for (int64_t hop = 0; hop < hops_; ++hop)
+      if (out.block_indptr[hop] != nullptr)
+        copy_rows(std::min(inner_rows, ends_[size_t(hop) + 1]), out.block_indptr[hop], out.block_indices[hop],
+                  out.block_offsets[hop]);
+    std::copy(starts_.data(), starts_.data() + inner_rows + 1, out.inner_indptr);
+    std::copy(columns_.data(), columns_.data() + starts_[inner_rows], out.inner_indices);
+    std::copy(offsets_.data(), offsets_.data() + starts_[inner_rows], out.inner_offsets);
+    parallel_ranges(num_nodes_, entry_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) out.n_id[i] = int64_t(nodes_[i]);
+    });
+    return num_nodes_;
+  }
+
+ private:
+  static constexpr int64_t entries_under_way = 24, draw_grain = 512, entry_grain = int64_t{1} << 14, ahead = 32;
+  static constexpr int64_t partitions = Numbers::partitions;
+  static constexpr uint32_t narrow_most = 1u << 16;  // rows longer than that are drawn from with 64 bits
+
+  [[nodiscard]] static int64_t limit(int64_t fanout) { return fanout < 0 ? INT64_MAX : fanout; }
+
+  void add_seeds(const int64_t* seeds, int64_t count) {
+    numbers_.start();
+    numbers_.template reserve<I>(count, nullptr, 0);
+    nodes_.reserve(count, 0);
+    for (int64_t i = 0; i < count; ++i) {
+      if (seeds[i] < 0 || seeds[i] >= graph_.num_rows)
+        throw error(out_of_range, "expected seeds in [0, " + std::to_string(graph_.num_rows) + "), got " +
+                                      std::to_string(seeds[i]) + " at position " + std::to_string(i));
+      const uint32_t number = numbers_.find_or_add(seeds[i], uint32_t(i));
+      if (number != uint32_t(i))
+        throw error(bad_argument, "expected distinct seeds, got " + std::to_string(seeds[i]) + " at positions " +
+                                      std::to_string(number) + " and " + std::to_string(i));
+      nodes_[i] = I(seeds[i]);
+    }
+    num_nodes_ = count;
+  }
+
+  // How many edges a node of each hop draws, and whether the order of its sample matters.
+  void plan_widths() {
+    widths_.assign(size_t(hops_), 0);
+    least_.assign(size_t(hops_), INT64_MAX);
+    int64_t most = 0, least = INT64_MAX;
+    falling_ = true;
+    for (int64_t hop = hops_ - 1; hop >= 0; --hop) {
+      least_[size_t(hop)] = least;
+      falling_ &= limit(fanouts_[size_t(hop)]) >= most;
+      most = std::max(most, limit(fanouts_[size_t(hop)]));
+      least = std::min(least, limit(fanouts_[size_t(hop)]));
+      widths_[size_t(hop)] = most;
+      least_[size_t(hop)] = std::min(least_[size_t(hop)], limit(fanouts_[size_t(hop)]));
+    }
+  }
+
+  // The nodes that no earlier hop has reached are the rows of this one: how many edges each draws, and where they go.
+  void open(int64_t hop) {
+    const int64_t first = ends_.back(), rows = num_nodes_;
+    ends_.push_back(rows);
+    begins_.reserve(rows, first);
+    degrees_.reserve(rows, first);
+    starts_.reserve(rows + 1, hop == 0 ? 0 : first + 1);
+    if (hop == 0) starts_[0] = 0;
+    const int64_t width = widths_[size_t(hop)];
+    parallel_ranges(rows - first, entry_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = first + begin; row < first + end; ++row) {
+        if (row + ahead < first + end) __builtin_prefetch(graph_.indptr + nodes_[row + ahead]);
+        const int64_t at = graph_.indptr[nodes_[row]], degree = graph_.indptr[nodes_[row] + 1] - at;
+        begins_[row] = at;
+        degrees_[row] = uint32_t(degree);
+        starts_[row + 1] = drawn(at, degree, width);
+      }
+    });
+    for (int64_t row = first; row < rows; ++row) starts_[row + 1] += starts_[row];
+  }
+
+  // How many edges a row draws.
+  [[nodiscard]] int64_t drawn(int64_t at, int64_t degree, int64_t width) const {
+    if (weights_ == nullptr) return replace_ ? (degree > 0 ? width : 0) : std::min(degree, width);
+    int64_t positive = 0;
+    for (int64_t p = at; p < at + degree; ++p) positive += weights_[p] > 0;
+    return replace_ ? (positive > 0 ? width : 0) : std::min(positive, width);
+  }
+
+  [[nodiscard]] batch_sizes sizes() const {
+    batch_sizes out;
+    out.rows.assign(ends_.begin() + 1, ends_.end());
+    const int64_t inner_rows = ends_[size_t(hops_) - 1];
+    out.inner_edges = starts_[inner_rows];
+    for (int64_t hop = 0; hop < hops_; ++hop) {
+      const int64_t rows = ends_[size_t(hop) + 1];
+      int64_t edges = 0;
+      for (int64_t row = 0; row < std::min(rows, inner_rows); ++row)
+        edges += std::min(starts_[row + 1] - starts_[row], limit(fanouts_[size_t(hop)]));
+      if (hop + 1 == hops_) edges += starts_[rows] - starts_[inner_rows];
+      out.block_edges.push_back(edges);
+    }
+    out.most_nodes = std::min(graph_.num_cols, num_nodes_ + out.block_edges.back());
+    return out;
+  }
+
+  // Draws the rows of `hop` into (columns, offsets), their first entry at the front, and numbers what they name.
+  void run_hop(int64_t hop, int32_t* columns, uint32_t* offsets) {
+    const int64_t first = ends_[size_t(hop)], rows = ends_[size_t(hop) + 1];
+    const int64_t base = starts_[first], edges = starts_[rows] - base;
+    int64_t growing = edges;  // entries that may name a new node
+    for (int64_t row = 0; !falling_ && row < first; ++row) growing += starts_[row + 1] - starts_[row];
+    numbers_.reserve(num_nodes_ + growing, nodes_.data(), num_nodes_);
+    nodes_.reserve(std::min(graph_.num_cols, num_nodes_ + growing) + 1, num_nodes_);  // one is written ahead
+    named_.reserve(edges, 0);
+    if (falling_ && num_threads() > 1 && edges > 4 * entry_grain)
+      return number_in_parallel(hop, first, rows, base, columns, offsets);
+    if (!falling_) number_older(hop, first);
+    draw_rows(hop, first, rows, base, offsets, memory_.front(),
+              [&](int64_t begin, int64_t end) { number_rows(hop, begin, end, base, columns); });
+  }
+
+  // Draws rows [first, last) of `hop` a few at a time and hands them to `use`: while some are drawn, the ids of those
+  // before come out of memory, and the numbers of those before them.
+  template <class Use>
+  void draw_rows(int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets, pick_memory& memory,
+                 Use&& use) {
+    const int64_t step = std::clamp<int64_t>(entries_under_way / widths_[size_t(hop)], 1, 4) * 8;
+    for (int64_t row = first; row < last + 2 * step; row += step) {
+      const int64_t drawn = std::min(last, row), read = std::min(last, row - step), used = row - 2 * step;
+      for (int64_t at = drawn; at < std::min(last, row + step); at += 8)
+        draw_eight(hop, at, std::min(last, at + 8), base, offsets, memory);
+      if (read >= first) read_ids(read, drawn, base, offsets);
+      if (used >= first) use(used, read);
+    }
+  }
+
+  void read_ids(int64_t first, int64_t last, int64_t base, const uint32_t* offsets) {
+    for (int64_t row = first; row < last; ++row) {
+      const I* const from = graph_.indices + begins_[row];
+      for (int64_t p = starts_[row] - base; p < starts_[row + 1] - base; ++p) {
+        named_[p] = from[offsets[p]];
+        numbers_.prefetch(int64_t(named_[p]));
+      }
+    }
+  }
+
+  void draw_eight(int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets, pick_memory& memory) {
+    const draw_key key{seed_, uint32_t(hop)};
+    const int64_t width = widths_[size_t(hop)];
+    lane_draws lanes;
+    bool filled = false;
+    for (int64_t row = first; row < last; ++row) {
+      uint32_t* const out = offsets + (starts_[row] - base);
+      const uint32_t n = degrees_[row], k = uint32_t(starts_[row + 1] - starts_[row]);
+      const uint64_t node = uint64_t(nodes_[row]);
+      if (k == 0) continue;
+      const bool again = replace_;
+      if (weights_ != nullptr) {
+        (again ? pick_weighted_again : pick_weighted_distinct)(weights_ + begins_[row], n, k, key, node, memory, out);
+      } else if (!again && k == n && least_[size_t(hop)] >= int64_t(n)) {
+        for (uint32_t i = 0; i < k; ++i) out[i] = i;
+      } else if (n > narrow_most || k > lane_draws::few) {
+        const auto draw = [&](uint32_t i, uint64_t bound) {
+          return to_below(random_u64(key.seed, key.wide(i), node), bound);
+        };
+        if (again)
+          for (uint32_t i = 0; i < k; ++i) out[i] = uint32_t(draw(i, n));
+        else
+          pick_many(n, k, draw, memory, out);
+      } else {
+        if (!filled) {
+          u64x8 nodes{};
+          for (int64_t lane = 0; lane < last - first; ++lane) nodes[lane] = uint64_t(nodes_[first + lane]);
+          lanes.fill(key, nodes, std::min<int64_t>(width, lane_draws::few));
+          filled = true;
+        }
+        const auto draw = [&, lane = row - first](uint32_t i, uint64_t bound) {
+          return (lanes.get(lane, int64_t(i)) * bound) >> 32;
+        };
+        if (again)
+          for (uint32_t i = 0; i < k; ++i) out[i] = uint32_t(draw(i, n));
+        else if (least_[size_t(hop)] < int64_t(k))
+          pick_distinct<true>(n, k, draw, out);
+        else
+          pick_distinct<false>(n, k, draw, out);
+      }
+      for (uint32_t i = 0; i < k; ++i) __builtin_prefetch(graph_.indices + begins_[row] + out[i], 0, 0);
+    }
+  }
+
+  // Numbers what the first fanouts[hop] entries of rows [first, last) name; the others wait for a later hop.
+  void number_rows(int64_t hop, int64_t first, int64_t last, int64_t base, int32_t* columns) {
+    if (falling_) return number_entries(starts_[first] - base, starts_[last] - base, columns);
+    for (int64_t row = first; row < last; ++row) {
+      const int64_t from = starts_[row] - base, end = starts_[row + 1] - base;
+      number_entries(from, from + std::min(end - from, limit(fanouts_[size_t(hop)])), columns);
+    }
+  }
+
+  void number_entries(int64_t from, int64_t end, int32_t* columns) {
+    int64_t next = num_nodes_;
+    I* const nodes = nodes_.data();
+    for (int64_t p = from; p < end; ++p) {
+      const I id = named_[p];
+      const uint32_t number = numbers_.find_or_add(int64_t(id), uint32_t(next));
+      nodes[next] = id;
+      next += int64_t(number) == next;
+      columns[p] = int32_t(number);
+    }
+    num_nodes_ = next;
+  }
+
+  // Rows of earlier hops whose sample this hop reads further than any before: fan-outs that grow.
+  void number_older(int64_t hop, int64_t rows) {
+    for (int64_t row = 0, reached = 0; row < rows; ++row) {
+      while (row >= ends_[size_t(reached) + 1]) ++reached;
+      int64_t before = 0;
+      for (int64_t h = reached; h < hop; ++h) before = std::max(before, limit(fanouts_[size_t(h)]));
+      const int64_t count = starts_[row + 1] - starts_[row];
+      const int64_t end = starts_[row] + std::min(count, limit(fanouts_[size_t(hop)]));
+      for (int64_t p = starts_[row] + std::min(before, count); p < end; ++p) {
+        const I id = graph_.indices[begins_[row] + offsets_[p]];
+        const uint32_t number = numbers_.find_or_add(int64_t(id), uint32_t(num_nodes_));
+        if (int64_t(number) == num_nodes_) nodes_[num_nodes_++] = id;
+        columns_[p] = int32_t(number);
+      }
+    }
+  }
+
+  // As run_hop, in four steps. Chunks of rows draw, and sort what they name by the partition of `numbers_` that it
+  // belongs to. Partitions find for every entry where its id occurs first. First occurrences are counted and get their
+  // numbers in order. The other entries take those over.
+  void number_in_parallel(int64_t hop, int64_t first, int64_t rows, int64_t base, int32_t* columns, uint32_t* offsets) {
+    const int64_t known = num_nodes_, edges = starts_[rows] - base,
+                  chunks = (rows - first + draw_grain - 1) / draw_grain;
+    sorted_.reserve(edges, 0);
+    found_.reserve(edges, 0);
+    cuts_.assign(size_t(chunks * (partitions + 1)), 0);
+    parallel_chunks(chunks, [&](int64_t chunk) {
+      const int64_t begin = first + chunk * draw_grain, end = std::min(rows, begin + draw_grain);
+      draw_rows(hop, begin, end, base, offsets, memory_[size_t(thread_id())], [](int64_t, int64_t) {});
+      sort_by_partition(starts_[begin] - base, starts_[end] - base, cuts_.data() + chunk * (partitions + 1));
+    });
+    // found: a number in use, or ~position of the first occurrence
+    parallel_chunks(partitions, [&](int64_t partition) {
+      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
+        const int64_t* const cut = cuts_.data() + chunk * (partitions + 1) + partition;
+        for (int64_t i = cut[0]; i < cut[1]; ++i) {
+          if (i + ahead < cut[1]) numbers_.prefetch(int64_t(sorted_[i + ahead].id));
+          const int64_t next = known + sorted_[i].position;
+          const int64_t number = numbers_.find_or_add(int64_t(sorted_[i].id), uint32_t(next));
+          found_[i] = number < known ? int32_t(number) : ~int32_t(number - known);
+        }
+      }
+    });
+    const auto entries = [&](int64_t chunk, auto&& body) {
+      const int64_t* const cut = cuts_.data() + chunk * (partitions + 1);
+      for (int64_t p = cut[0]; p < cut[partitions]; ++p) body(p);
+    };
+    std::vector<int64_t> fresh(size_t(chunks) + 1, 0);
+    parallel_chunks(chunks, [&](int64_t chunk) {
+      int64_t count = 0;
+      entries(chunk, [&](int64_t i) {
+        columns[sorted_[i].position] = found_[i];
+        count += found_[i] == ~sorted_[i].position;
+      });
+      fresh[size_t(chunk) + 1] = count;
+    });
+    for (size_t chunk = 1; chunk < fresh.size(); ++chunk) fresh[chunk] += fresh[chunk - 1];
+    parallel_chunks(chunks, [&](int64_t chunk) {
+      int64_t next = known + fresh[size_t(chunk)];
+      entries(chunk, [&](int64_t p) {
+        if (columns[p] != ~int32_t(p)) return;
+        nodes_[next] = named_[p];
+        if (hop + 1 < hops_) numbers_.set(int64_t(named_[p]), uint32_t(next));
+        columns[p] = int32_t(next++);
+      });
+    });
+    parallel_chunks(chunks, [&](int64_t chunk) {
+      entries(chunk, [&](int64_t p) {
+        if (columns[p] < 0) columns[p] = columns[~columns[p]];
+      });
+    });
+    num_nodes_ = known + fresh.back();
+  }
+
+  // Entries [first, last) in order of partition, and inside one of position; cuts[i] is where partition i starts.
+  void sort_by_partition(int64_t first, int64_t last, int64_t* cuts) {
+    int64_t next[partitions] = {};
+    for (int64_t p = first; p < last; ++p) ++next[Numbers::partition(int64_t(named_[p]))];
+    int64_t at = first;
+    for (int64_t i = 0; i < partitions; ++i) {
+      cuts[i] = at;
+      at += next[i];
+      next[i] = cuts[i];
+    }
+    cuts[partitions] = at;
+    for (int64_t p = first; p < last; ++p)
+      sorted_[next[Numbers::partition(int64_t(named_[p]))]++] = {named_[p], int32_t(p)};
+  }
+
+  // Offsets of the block of `hop` over its first `rows` rows, none of the last hop's; returns their number of edges.
+  int64_t write_offsets(int64_t hop, int64_t rows, int64_t* indptr) const {
+    const int64_t most = limit(fanouts_[size_t(hop)]);
+    indptr[0] = 0;
+    for (int64_t row = 0; row < rows; ++row)
+      indptr[row + 1] = indptr[row] + std::min(starts_[row + 1] - starts_[row], most);
+    return indptr[rows];
+  }
+
+  // What the rows of a block keep of the drawn edges.
+  void copy_rows(int64_t rows, const int64_t* indptr, int32_t* indices, uint32_t* offsets) const {
+    for (int64_t row = 0; row < rows; ++row) {
+      const int64_t count = indptr[row + 1] - indptr[row];
+      std::copy_n(columns_.data() + starts_[row], count, indices + indptr[row]);
+      std::copy_n(offsets_.data() + starts_[row], count, offsets + indptr[row]);
+    }
+  }
+
+  csr_view<I> graph_;
+  const float* weights_;
+  Numbers numbers_;
+  std::vector<pick_memory> memory_;
+
+  std::vector<int64_t> fanouts_, widths_, least_;  // per hop: as asked, drawn, and the least of this and later hops
+  std::vector<int64_t> ends_;                      // rows [ends_[h], ends_[h + 1]) are first reached before hop h
+  bool replace_ = false, falling_ = true;          // falling: no fan-out is larger than one before it
+  uint64_t seed_ = 0;
+  int64_t hops_ = 0, num_nodes_ = 0;
+
+  grown<I> nodes_;           // ids by number
+  grown<int64_t> begins_;    // by row: first position in the graph
+  grown<uint32_t> degrees_;  // by row: in-degree
+  grown<int64_t> starts_;    // by row: first drawn edge
+  grown<int32_t> columns_;   // drawn edges of all rows but the last hop's: number of the source
+  grown<uint32_t> offsets_;  // and place in the row
+  grown<I> named_;           // ids that the edges of the hop under way lead to
+
+  struct entry {
+    I id;
+    int32_t position;
+  };
+  grown<entry> sorted_;        // the same chunk by chunk in order of partition
+  grown<int32_t> found_;       // and what was found for each
+  std::vector<int64_t> cuts_;  // by chunk and partition: where it starts there
+};
+
+}  // namespace gw

@@ -1,0 +1,112 @@
+"""One sampled bipartite layer of a batch.
+
+Comes in: a compressed structure in batch numbering, drawn by a sampler. Goes out: :class:`Block`, a graph whose
+destinations are the first of its sources, which knows the nodes and edges of the whole graph behind it. Called by
+samplers; run by models.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import torch
+
+from graphweft import _native
+from graphweft._memory import empty
+from graphweft._native import declare
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.graph import Graph
+
+_I64, _P, _ADJ = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(_native.Adjacency)
+
+_edges = declare("gw_sample_edges", _ADJ, _P, _I64, _I64, _P, _P, _P, _P, _P, _P)
+
+
+class DrawnEdges:
+    """Edges that a sampler drew: rows and columns are numbers of the batch, offsets places in the graph's rows.
+
+    Shape: indptr (rows + 1,) int64, indices and offsets (edges,) int32; rows from ``first`` on count.
+    """
+
+    __slots__ = ("first", "graph", "indices", "indptr", "n_id", "offsets")
+
+    def __init__(
+        self,
+        graph: Graph,
+        n_id: torch.Tensor,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        offsets: torch.Tensor,
+        first: int = 0,
+    ) -> None:
+        self.graph, self.n_id = graph, n_id
+        self.indptr, self.indices, self.offsets, self.first = indptr, indices, offsets, first
+
+    @property
+    def start(self) -> int:
+        """Entries of rows before the first that counts."""
+        return int(self.indptr[self.first])
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the rows that count."""
+        return int(self.indptr[-1]) - self.start
+
+    def write(self, src: torch.Tensor | None, dst: torch.Tensor | None, ids: torch.Tensor | None) -> None:
+        """Writes ends in batch numbering and ids of the graph's edges, int64 (num_edges,) each, where wanted."""
+        start = self.start
+        entries = (self.indices.data_ptr() + 4 * start, self.offsets.data_ptr() + 4 * start)
+        rows = (self.n_id.data_ptr(), self.first, self.indptr.numel() - 1 - self.first, self.indptr.data_ptr())
+        shifted = tuple(pointer - 4 * start for pointer in entries)
+        _edges(self.graph.csc.native, *rows, *shifted, *(None if t is None else t.data_ptr() for t in (src, dst, ids)))
+
+
+class Block(Graph):
+    """A bipartite graph of one sampled hop: destination i is source i, for every destination.
+
+    Nodes are numbered as in the batch: sources are the batch's nodes ``n_id[:num_src]``. Edges are numbered destination
+    by destination; ``e_id`` has their ids in the graph they were drawn from.
+
+    Example:
+        >>> from graphweft.sample.neighbor import NeighborSampler
+        >>> block = NeighborSampler(Graph([1, 2, 3], [0, 0, 0]), [2]).sample([0]).blocks[0]
+        >>> block.num_dst, block.num_src, block.in_degrees().tolist()
+        (1, 3, [2])
+    """
+
+    __slots__ = ("_drawn",)
+
+    _drawn: DrawnEdges
+
+    @classmethod
+    def of(cls, drawn: DrawnEdges, num_src: int) -> Block:
+        """The block over drawn edges; all rows count."""
+        block = cls.from_adjacency(Adjacency(drawn.indptr, drawn.indices, None, num_src), bipartite=True)
+        assert isinstance(block, Block)
+        block._drawn = drawn
+        return block
+
+    @property
+    def source(self) -> Graph:
+        """The graph whose edges these are."""
+        return self._drawn.graph
+
+    @property
+    def src_ids(self) -> torch.Tensor:
+        """int64 (num_src,): ids of the sources in the whole graph."""
+        return self._drawn.n_id[: self.num_src]
+
+    @property
+    def dst_ids(self) -> torch.Tensor:
+        """int64 (num_dst,): ids of the destinations in the whole graph."""
+        return self._drawn.n_id[: self.num_dst]
+
+    @property
+    def e_id(self) -> torch.Tensor:
+        """int64 (num_edges,): ids of the edges in the whole graph."""
+        ids = empty((self.num_edges,), torch.int64)
+        self._drawn.write(None, None, ids)
+        return ids
+
+    def __repr__(self) -> str:
+        return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"

@@ -1,0 +1,181 @@
+"""Neighbour sampling: every node of a hop draws some of its in-edges.
+
+Comes in: seeds. Goes out: a :class:`Sample` with one block per hop. Called by the loader, from several threads at once
+if it likes. Sources: Hamilton et al., NeurIPS 2017 (sampling); GraphTensor, section IV (drawing apart from numbering).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+
+from graphweft import _native
+from graphweft._checks import check_rows
+from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
+from graphweft._memory import empty
+from graphweft._native import declare
+from graphweft.graph.block import Block, DrawnEdges
+from graphweft.graph.graph import Graph
+from graphweft.graph.ids import Ids
+from graphweft.graph.select import as_selection
+from graphweft.sample.sampler import Sample, check_fanouts
+
+_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
+_ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
+
+_new = declare("gw_sampler_new", _ADJ, _P, _I32, ctypes.POINTER(_P))
+_free = declare("gw_sampler_free", _P)
+_begin = declare("gw_sample_begin", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P)
+_finish = declare("gw_sample_finish", _P, _P, _P, _P, _P, _P, _P, _P, _OUT)
+
+_DENSE_MOST = 1 << 24  # nodes: up to here numbers lie in an array over all of them, beyond in a table of a batch's size
+
+
+class NeighborSampler:
+    """Draws in-edges hop by hop, uniformly or by weight.
+
+    ``fanouts[0]`` counts for the seeds, ``fanouts[h]`` for what hop h has reached. Without replacement a node gets
+    exactly min(in-degree, k) edges, with replacement k (none if it has no in-edge); -1 takes all. A node draws once a
+    batch, when it is first reached; a later hop with a smaller fan-out reads the beginning of the same sample, which
+    is a uniform one too. With weights, edges of weight 0 are never drawn.
+
+    Draws are keyed by (seed, epoch, stage, node, hop): the same for any number of threads and any order of batches.
+
+    Args:
+        graph: A square graph.
+        fanouts: Most in-edges of a node in each hop.
+        replace: Draw with replacement; every fan-out is a number then.
+        weight: (E,) weights >= 0 by edge id.
+
+    Raises: ConfigError, GraphError, ShapeError.
+
+    Example:
+        >>> g = Graph([1, 2, 3, 3], [0, 0, 0, 1])
+        >>> sample = NeighborSampler(g, [-1, 1]).sample([0])
+        >>> sample.n_id.tolist(), sample.edge_index.tolist(), sample.e_id.tolist()
+        ([0, 1, 2, 3], [[1, 2, 3, 3], [0, 0, 0, 1]], [0, 1, 2, 3])
+    """
+
+    def __init__(self, graph: Graph, fanouts: Any, replace: bool = False, weight: torch.Tensor | None = None) -> None:
+        who = type(self).__name__
+        if not isinstance(graph, Graph) or not graph.is_square:
+            raise GraphError(f"{who}: expected a graph over one set of nodes, got {graph!r}")
+        self.graph, self.fanouts, self.replace = graph, check_fanouts(who, fanouts), bool(replace)
+        if self.replace and -1 in self.fanouts:
+            raise ConfigError(f"{who}: expected fanouts >= 1 when drawing with replacement, got {self.fanouts}")
+        self._weight = None if weight is None else _by_position(who, graph, weight)
+        self._widths = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
+        self._idle: list[_Native] = []
+
+    def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
+        """The batch of ``seeds``: distinct node ids, a mask or a slice.
+
+        Raises: IndexRangeError for an id that is no node, ConfigError for one that comes twice.
+        """
+        ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
+        try:
+            native = self._idle.pop()
+        except IndexError:
+            native = _Native(self.graph, self._weight)
+        try:
+            return native.draw(self, ids, (seed, epoch, stage))
+        except IndexRangeError as failure:
+            raise IndexRangeError(f"sample: {failure}") from None
+        except ShapeError as failure:
+            raise ConfigError(f"sample: {failure}") from None
+        finally:
+            self._idle.append(native)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"graph": self.graph, "fanouts": self.fanouts, "replace": self.replace, "_weight": self._weight}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._widths, self._idle = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts), []
+
+
+class _Native:
+    """Working memory of one thread that samples."""
+
+    def __init__(self, graph: Graph, weight: torch.Tensor | None) -> None:
+        self._handle = _P()
+        self._kept = (graph, graph.csc, weight)
+        dense = graph.num_nodes <= _DENSE_MOST
+        _new(graph.csc.native, None if weight is None else weight.data_ptr(), dense, ctypes.byref(self._handle))
+
+    def __del__(self) -> None:
+        _free(self._handle)
+
+    def draw(self, plan: NeighborSampler, seeds: torch.Tensor, key: tuple[int, int, int]) -> Sample:
+        """Draws all hops but the last, makes room, draws the last."""
+        hops = len(plan.fanouts)
+        rows, edges, totals = (ctypes.c_int64 * hops)(), (ctypes.c_int64 * hops)(), (ctypes.c_int64 * 2)()
+        asked = (seeds.numel(), seeds.data_ptr(), hops, plan._widths, plan.replace, *key)
+        _begin(self._handle, *asked, rows, edges, totals)
+        inner_rows = rows[hops - 2] if hops > 1 else 0
+        inner = _Room(inner_rows, totals[0])
+        blocks = [
+            None if h + 1 < hops and _is_widest(plan.fanouts, h) else _Room(rows[h], edges[h]) for h in range(hops)
+        ]
+        n_id, count = empty((totals[1],), torch.int64), ctypes.c_int64()
+        tables = [(_P * hops)(*(None if room is None else room.pointers[i] for room in blocks)) for i in range(3)]
+        _finish(self._handle, n_id.data_ptr(), *inner.pointers, *tables, ctypes.byref(count))
+        n_id = n_id[: count.value]
+        ends = [*rows, count.value]
+        return _assemble(plan.graph, n_id, inner, blocks, ends)
+
+
+class _Room:
+    """Memory for the drawn edges of some rows."""
+
+    def __init__(self, rows: int, edges: int) -> None:
+        self.indptr = empty((rows + 1,), torch.int64)
+        self.indices, self.offsets = empty((edges,), torch.int32), empty((edges,), torch.int32)
+        self.pointers = (self.indptr.data_ptr(), self.indices.data_ptr(), self.offsets.data_ptr())
+
+    def head(self, rows: int) -> _Room:
+        """The first rows, over the same memory."""
+        part = _Room.__new__(_Room)
+        part.indptr = self.indptr[: rows + 1]
+        edges = int(part.indptr[-1])
+        part.indices, part.offsets = self.indices[:edges], self.offsets[:edges]
+        return part
+
+    def edges(self, graph: Graph, n_id: torch.Tensor, first: int = 0) -> DrawnEdges:
+        """As edges of ``graph``."""
+        return DrawnEdges(graph, n_id, self.indptr, self.indices, self.offsets, first)
+
+
+def _assemble(graph: Graph, n_id: torch.Tensor, inner: _Room, blocks: list[_Room | None], ends: list[int]) -> Sample:
+    """Blocks over the drawn edges; a hop with the widest fan-out is the beginning of the inner rows as it is."""
+    made = []
+    for hop, room in enumerate(blocks):
+        part = inner.head(ends[hop]) if room is None else room
+        made.append(Block.of(part.edges(graph, n_id), ends[hop + 1]))
+    outer = blocks[-1]
+    assert outer is not None  # the last hop always has its own room
+    drawn = (inner.edges(graph, n_id), outer.edges(graph, n_id, inner.indptr.numel() - 1))
+    return Sample(n_id, ends[0], tuple(reversed(made)), drawn)
+
+
+def _is_widest(fanouts: tuple[int, ...], hop: int) -> bool:
+    """Whether the block of ``hop`` holds every edge that its rows drew."""
+    return fanouts[hop] == -1 or (-1 not in fanouts and fanouts[hop] == max(fanouts))
+
+
+def _by_position(who: str, graph: Graph, weight: torch.Tensor) -> torch.Tensor:
+    """Weights in the order of the compressed structure, float32.
+
+    Raises: ShapeError for another number of them, ConfigError for one that is negative or not finite.
+    """
+    weight = torch.as_tensor(weight).detach().reshape(-1) if torch.as_tensor(weight).dim() == 1 else weight
+    check_rows(f"{who} weight", weight, graph.num_edges, "edge")
+    weight = weight.to(torch.float32)
+    bad = ~(torch.isfinite(weight) & (weight >= 0))
+    if bool(bad.any()):
+        position = int(bad.nonzero()[0])
+        raise ConfigError(f"{who}: expected weights >= 0, got {float(weight[position])} at position {position}")
+    ids = graph.csc.edge_ids
+    return weight.contiguous() if ids is None else weight[ids.long()]

@@ -1,0 +1,98 @@
+"""What a sampler takes and gives.
+
+Comes in: seeds and what keys the random draws. Goes out: a :class:`Sample`, the nodes and edges of one batch, without
+features. Implemented by the modules beside this one; called by the loader.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from graphweft._errors import ConfigError
+from graphweft._memory import empty
+from graphweft.graph.block import Block, DrawnEdges
+
+
+class Sample:
+    """The structure of one batch.
+
+    Attributes:
+        n_id: int64 (num_nodes,) ids of its nodes: the seeds first, in their order, every node once.
+        batch_size: Number of seeds.
+        blocks: One bipartite layer a hop, the one farthest from the seeds first: layer i of a model runs on block i.
+    """
+
+    def __init__(
+        self, n_id: torch.Tensor, batch_size: int, blocks: tuple[Block, ...], drawn: tuple[DrawnEdges, ...]
+    ) -> None:
+        self.n_id, self.batch_size, self.blocks, self._drawn = n_id, batch_size, blocks, drawn
+        self._edge_index: torch.Tensor | None = None
+        self._e_id: torch.Tensor | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the batch."""
+        return self.n_id.numel()
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the batch, each drawn one once."""
+        return sum(part.num_edges for part in self._drawn)
+
+    @property
+    def edge_index(self) -> torch.Tensor:
+        """int64 (2, num_edges): sources in row 0, destinations in row 1, in batch numbering, by destination."""
+        if self._edge_index is None:
+            self._edge_index = empty((2, self.num_edges), torch.int64)
+            self._fill(lambda part, here: part.write(self._edge_index[0, here], self._edge_index[1, here], None))
+        return self._edge_index
+
+    @property
+    def e_id(self) -> torch.Tensor:
+        """int64 (num_edges,): positions of the edges in ``graph.edges()``, in the order of ``edge_index``."""
+        if self._e_id is None:
+            self._e_id = empty((self.num_edges,), torch.int64)
+            self._fill(lambda part, here: part.write(None, None, self._e_id[here]))
+        return self._e_id
+
+    @property
+    def num_sampled_nodes(self) -> list[int]:
+        """New nodes of the seeds and of every hop."""
+        ends = [self.batch_size, *(block.num_src for block in reversed(self.blocks))]
+        return [ends[0], *(after - before for before, after in itertools.pairwise(ends))]
+
+    def _fill(self, write: Any) -> None:
+        done = 0
+        for part in self._drawn:
+            write(part, slice(done, done + part.num_edges))
+            done += part.num_edges
+
+
+class Sampler(Protocol):
+    """Draws batches; the same seeds under the same keys give the same sample, on any thread."""
+
+    def sample(self, seeds: torch.Tensor, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
+        """The batch of ``seeds``, distinct int64 ids."""
+        ...
+
+
+def check_fanouts(who: str, fanouts: Any) -> tuple[int, ...]:
+    """Fan-outs from the seeds outwards: positive, or -1 for all in-edges.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> check_fanouts("Loader", [15, -1])
+        (15, -1)
+    """
+    if isinstance(fanouts, str | bytes) or not isinstance(fanouts, Sequence) or len(fanouts) == 0:
+        raise ConfigError(f"{who}: expected fanouts as a list of numbers, one a layer, got {fanouts!r}")
+    for position, fanout in enumerate(fanouts):
+        whole = isinstance(fanout, int) and not isinstance(fanout, bool)
+        if not whole or (fanout != -1 and not 0 < fanout < 2**31):
+            raise ConfigError(f"{who}: expected fanouts >= 1, or -1 for all, got {fanout!r} at position {position}")
+    return tuple(int(fanout) for fanout in fanouts)
