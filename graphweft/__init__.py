@@ -36,14 +36,18 @@ if TYPE_CHECKING:
     from graphweft.data.load import load
     from graphweft.data.synthetic import synthetic
     from graphweft.explanation import explain
+    from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
+    from graphweft.loader.loader import Loader
     from graphweft.nn.message_passing import MessagePassing, update_all
+    from graphweft.sample.neighbor import NeighborSampler
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.trainer import Trainer
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Block",
     "CheckpointError",
     "Config",
     "ConfigError",
@@ -58,8 +62,10 @@ __all__ = [
     "GraphWeftError",
     "IRError",
     "IndexRangeError",
+    "Loader",
     "MessagePassing",
     "NativeError",
+    "NeighborSampler",
     "PassError",
     "ShapeError",
     "SparseFeatures",
@@ -84,7 +90,10 @@ _HOMES = {
     "load": "graphweft.data.load",
     "synthetic": "graphweft.data.synthetic",
     "explain": "graphweft.explanation",
+    "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
+    "Loader": "graphweft.loader.loader",
+    "NeighborSampler": "graphweft.sample.neighbor",
     "MessagePassing": "graphweft.nn.message_passing",
     "update_all": "graphweft.nn.message_passing",
     "SparseFeatures": "graphweft.storage.feature",

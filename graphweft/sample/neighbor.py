@@ -68,6 +68,12 @@ class NeighborSampler:
         self._weight = None if weight is None else _by_position(who, graph, weight)
         self._widths = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
         self._idle: list[_Native] = []
+        _ = graph.csc  # made here, once, before threads ask for it
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether draws follow weights."""
+        return self._weight is not None
 
     def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
         """The batch of ``seeds``: distinct node ids, a mask or a slice.

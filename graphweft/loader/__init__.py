@@ -1,0 +1,1 @@
+"""Batches, prepared while the model runs."""

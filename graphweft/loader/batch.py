@@ -1,0 +1,131 @@
+"""One mini-batch: structure, features and labels under the names that loaders of the field use.
+
+Comes in: a sample and the tables of a dataset. Goes out: :class:`Batch`. Made by the loader, read by models and loops.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
+from graphweft.sample.sampler import Sample
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.gather import gather_rows
+
+Features = Tensor | SparseFeatures
+
+
+class Data(Protocol):
+    """What the loader reads of a dataset."""
+
+    @property
+    def graph(self) -> Graph: ...  # noqa: D102
+    @property
+    def x(self) -> Features | None: ...  # noqa: D102
+    @property
+    def y(self) -> Tensor: ...  # noqa: D102
+    @property
+    def train_idx(self) -> Tensor: ...  # noqa: D102
+
+
+class Batch:
+    """The nodes around some seeds.
+
+    Attributes:
+        x: Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without.
+        input_id: int64 (batch_size,) places of the seeds in the loader's list of seeds.
+        batch_size: Number of seeds; rows ``[:batch_size]`` of every node table belong to them.
+    """
+
+    def __init__(self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor) -> None:
+        self._sample, self._data = sample, data
+        self.x, self.input_id, self.batch_size = x, input_id, sample.batch_size
+        self._moved: dict[str, Tensor] = {}
+
+    @property
+    def n_id(self) -> Tensor:
+        """int64 (num_nodes,) ids of the nodes: seeds first, in order, every node once."""
+        return self._sample.n_id
+
+    @property
+    def e_id(self) -> Tensor:
+        """int64 (num_edges,) positions of the edges in ``graph.edges()``, in the order of ``edge_index``."""
+        return self._sample.e_id
+
+    @property
+    def edge_index(self) -> Tensor:
+        """int64 (2, num_edges), row 0 the sources, in batch numbering; every sampled edge once."""
+        return self._moved.get("edge_index", self._sample.edge_index)
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """One bipartite graph a layer, the input layer's first."""
+        return self._sample.blocks
+
+    @property
+    def y(self) -> Tensor | None:
+        """Labels of the nodes, rows as in ``n_id``; None without."""
+        return self._table("y")
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Edge features, rows as in ``edge_index``; None without."""
+        return self._table("edge_features", edges=True)
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Edge weights, as in ``edge_index``; None without."""
+        return self._table("edge_weight", edges=True)
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the batch."""
+        return self._sample.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the batch."""
+        return self._sample.num_edges
+
+    @property
+    def num_sampled_nodes(self) -> list[int]:
+        """The seeds, and the new nodes of every hop."""
+        return self._sample.num_sampled_nodes
+
+    def to(self, device: Any) -> Batch:
+        """Features, labels and ``edge_index`` on ``device``; the batch itself."""
+        if isinstance(self.x, Tensor):
+            self.x = self.x.to(device)
+        for name in ("edge_index", "y"):
+            tensor = getattr(self, name)
+            if isinstance(tensor, Tensor):
+                self._moved[name] = tensor.to(device)
+        return self
+
+    def _table(self, name: str, edges: bool = False) -> Tensor | None:
+        if name not in self._moved:
+            table = getattr(self._data, name, None)
+            if not isinstance(table, Tensor):
+                return None
+            rows = gather_rows(table, self.e_id if edges else self.n_id)
+            assert isinstance(rows, Tensor)
+            self._moved[name] = rows
+        return self._moved[name]
+
+    def __repr__(self) -> str:
+        return f"Batch(batch_size={self.batch_size}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
+
+
+def make_batch(sample: Sample, data: Data | Graph, input_id: Tensor) -> Batch:
+    """The batch with its features gathered."""
+    x = None if isinstance(data, Graph) else data.x
+    return Batch(sample, data, None if x is None else gather_rows(x, sample.n_id), input_id)
+
+
+def seed_labels(data: Data, seeds: Tensor) -> Tensor:
+    """Labels of the seeds alone."""
+    return torch.index_select(data.y, 0, seeds)

@@ -1,0 +1,128 @@
+"""Work done ahead by threads, handed over in order.
+
+Comes in: a function of a position, and how many positions there are. Goes out: its results by ascending position.
+Called by the loader. At most ``ahead`` results are kept; a failure surfaces where its result would have; threads end when the
+pipeline is closed, and never keep it alive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import torch
+
+from graphweft._native import declare
+
+T = TypeVar("T")
+
+_thread_width = declare("gw_thread_width", ctypes.c_int32)
+
+
+class Pipeline(Generic[T]):
+    """``prepare(first) .. prepare(last - 1)`` by ``workers`` threads; iterate over it once, then close it.
+
+    Example:
+        >>> pipeline = Pipeline(lambda i: i * i, 2, 5, workers=2, ahead=3)
+        >>> list(pipeline)
+        [4, 9, 16]
+        >>> pipeline.close()
+    """
+
+    def __init__(self, prepare: Callable[[int], T], first: int, last: int, workers: int, ahead: int) -> None:
+        self._desk = _Desk(prepare, first, last, max(ahead, 1))
+        self._threads = [
+            threading.Thread(target=_work, args=(self._desk,), name=f"graphweft-loader-{i}", daemon=True)
+            for i in range(min(workers, last - first))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        while not self._desk.finished:
+            yield self._desk.take()
+
+    def close(self) -> None:
+        """Ends the threads once each has finished what it is at."""
+        self._desk.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+
+class _Desk(Generic[T]):
+    """What threads and consumer share."""
+
+    def __init__(self, prepare: Callable[[int], T], first: int, last: int, ahead: int) -> None:
+        self.prepare = prepare
+        self._next, self._taken, self._last, self._ahead = first, first, last, ahead
+        self._ready: dict[int, tuple[T | None, BaseException | None]] = {}
+        self._changed = threading.Condition()
+        self._stopped = False
+
+    @property
+    def finished(self) -> bool:
+        """All results were taken."""
+        return self._taken >= self._last
+
+    def claim(self) -> int | None:
+        """The next position to prepare, once there is room for it; None when there is nothing left to do."""
+        with self._changed:
+            while not self._stopped and self._next < self._last and self._next >= self._taken + self._ahead:
+                self._changed.wait()
+            if self._stopped or self._next >= self._last:
+                return None
+            self._next += 1
+            return self._next - 1
+
+    def put(self, position: int, result: T | None, failure: BaseException | None) -> None:
+        """Hands over a result, or why there is none."""
+        with self._changed:
+            self._ready[position] = (result, failure)
+            self._changed.notify_all()
+
+    def take(self) -> T:
+        """The next result in order, once it is there."""
+        with self._changed:
+            while self._taken not in self._ready:
+                self._changed.wait()
+            result, failure = self._ready.pop(self._taken)
+            self._taken += 1
+            self._changed.notify_all()
+        if failure is not None:
+            raise failure
+        return result  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        """No further position is given out; what is ready is let go."""
+        with self._changed:
+            self._stopped = True
+            self._ready.clear()
+            self._changed.notify_all()
+
+
+def _work(desk: _Desk[T]) -> None:
+    """Prepares until there is nothing left, with parallel loops on this one thread."""
+    _ = torch.get_num_threads()  # torch sets a thread's width when it first asks; ours comes after that
+    _thread_width(1)
+    _roam()
+    while (position := desk.claim()) is not None:
+        try:
+            result = desk.prepare(position)
+        except BaseException as failure:
+            desk.put(position, None, failure)
+        else:
+            desk.put(position, result, None)
+            del result
+
+
+def _roam() -> None:
+    """Lets this thread run where any thread of the process may: one started by a bound thread is bound to its core."""
+    with contextlib.suppress(OSError, AttributeError):
+        tasks = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
+        os.sched_setaffinity(0, set().union(*(os.sched_getaffinity(task) for task in tasks)))

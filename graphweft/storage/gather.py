@@ -1,0 +1,51 @@
+"""Rows of node tables by id.
+
+Comes in: a dense table or sparse features, and ids. Goes out: their rows in that order. Called by the loader, from any
+thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+from torch import Tensor
+
+from graphweft._errors import ShapeError
+from graphweft._memory import empty
+from graphweft._native import declare
+from graphweft.storage.feature import SparseFeatures
+
+_I64, _P = ctypes.c_int64, ctypes.c_void_p
+
+_gather = declare("gw_gather_rows", _P, _I64, _I64, _I64, _P, _I64, _P)
+
+
+def gather_rows(table: Tensor | SparseFeatures, ids: Tensor) -> Tensor | SparseFeatures:
+    """``table[ids]``.
+
+    Shape: table (N, ...) on the CPU, any dtype, or sparse; ids (n,) int64 -> (n, ...), of the same kind.
+
+    Raises: IndexRangeError with the first bad id and its position; ShapeError for a table without rows.
+
+    Example:
+        >>> import torch
+        >>> gather_rows(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0])).tolist()
+        [[3.0], [1.0]]
+    """
+    if isinstance(table, SparseFeatures):
+        return table.take_rows(ids)
+    if table.dim() == 0:
+        raise ShapeError("gather_rows: expected a table with rows, got a scalar")
+    table = table.detach()
+    flat = table if table.dim() <= 2 and table[:1].is_contiguous() else table.contiguous()
+    shape = tuple(table.shape[1:])
+    row = flat[:1].numel() if flat.shape[0] else 0
+    size = table.element_size()
+    stride = flat.stride(0) if flat.shape[0] > 1 else row
+    if stride < row:  # rows that overlap, as in an expanded tensor
+        flat = flat.contiguous()
+        stride = row
+    ids = ids.contiguous()
+    out = empty((ids.numel(), *shape), table.dtype)
+    _gather(flat.data_ptr(), flat.shape[0], stride * size, row * size, ids.data_ptr(), ids.numel(), out.data_ptr())
+    return out
