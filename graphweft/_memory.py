@@ -71,6 +71,7 @@ class Pool:
         self._lock = threading.RLock()  # a tensor may die, and give back, inside a pool call of the same thread
         self._leases: dict[int, int] = {}  # address and size of what is lent
         self._mapped = self._lent = self._peak = self._maps = 0
+        self._confined = False
         self._redirection = _Redirection()
 
     @contextlib.contextmanager
@@ -122,11 +123,12 @@ class Pool:
             self._starts.clear()
             self._sizes.clear()
 
-    def reserve(self, nbytes: int) -> None:
-        """Maps one free interval of at least ``nbytes``."""
+    def confine(self, nbytes: int) -> None:
+        """Maps one free interval of at least ``nbytes``, and nothing more from now on: MemoryError instead."""
         with self._lock:
             whole = max(-(-nbytes // _HUGE) * _HUGE, _HUGE)
             self._give_back(self._map(whole), whole, lent=0)
+            self._confined = True
 
     def _take(self, size: int) -> int:
         """Address of ``size`` bytes: from the smallest free interval that holds them, or newly mapped."""
@@ -137,6 +139,8 @@ class Pool:
                 self._remove(start)
                 if free > size:
                     self._insert(start + size, free - size)
+            elif self._confined:
+                raise MemoryError("this pool's interval is full")
             else:
                 whole = -(-size // _HUGE) * _HUGE
                 start = self._map(whole)

@@ -30,6 +30,7 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 from graphweft.passes.pipeline import Request, Sizes, run_passes
 from graphweft.runtime import calibrate
+from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import RunPlan
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import HoistedValue, Plan
@@ -172,9 +173,19 @@ class CompiledFunction:
         self._released = weakref.ref(x)
         return True
 
-    def hoisted_values(self) -> list[Any]:
-        """What was computed once and is at hand; whoever holds the list keeps it alive."""
-        return self._hoisted.values()
+    def hoist(self, arguments: Arguments) -> list[Any]:
+        """Everything that is computed once for ``arguments``; whoever holds the list keeps it alive."""
+        plan = self.ready(arguments)
+        named = arguments.named()
+        return [] if plan is None else [self._hoisted.get(plan, item, named) for item in plan.hoisted]
+
+    def footprint(self, arguments: Arguments) -> Footprint:
+        """Predicted memory of a step with ``arguments``. Raises: GraphWeftError where no plan runs it."""
+        plan = self.ready(arguments)
+        if plan is None:
+            raise GraphWeftError("footprint: expected a computation with a plan")
+        sizes = measure_sizes(plan.compiled.program, arguments, _config.current().memory)
+        return footprint(plan, sizes)
 
     def plans(self) -> list[Plan]:
         """All plans compiled so far, oldest first."""
@@ -293,7 +304,7 @@ class HoistedValues:
         self._kept: dict[str, tuple[tuple[Any, ...], Any]] = {}
 
     def get(self, plan: Plan, item: HoistedValue, named: Mapping[str, Any], over: str | None = None) -> Any:
-        """The value of ``item`` for these arguments, computed if it is not the one at hand; ``over`` as for the plan."""
+        """The value of ``item`` for these arguments, computed if it is not at hand; ``over`` as for the plan."""
         leaves = [named[name] for name in item.leaves]
         binding = tuple(_Reference(leaf) for leaf in leaves)
         kept = self._kept.get(item.key)
@@ -310,10 +321,6 @@ class HoistedValues:
     def has(self, item: HoistedValue) -> bool:
         """Whether a value is at hand for ``item``."""
         return item.key in self._kept
-
-    def values(self) -> list[Any]:
-        """All values at hand."""
-        return [value for _, value in self._kept.values()]
 
     def retain(self, keys: set[str]) -> None:
         """Forgets every other value."""

@@ -77,7 +77,7 @@ class Plan:
         self.hoisted = tuple(self._hoist(program))
         groups, pairs = _pair_extrema(compiled.groups)
         forward = [g for g in groups if compiled.phase[g.result] == FORWARD]
-        backward = [g for g in groups if compiled.phase[g.result] == BACKWARD]
+        backward = _contractions_first([g for g in groups if compiled.phase[g.result] == BACKWARD])
         self.saved = self._saved(backward)
         self.saved_shapes = frozenset(self.saved) - self._read_as_numbers(backward)
         self.saved_outputs = tuple(sorted({slot for _, slot in self.outputs} & set(self.saved)))
@@ -243,6 +243,26 @@ def label(group: Group) -> str:
 def _dense(value: Value) -> bool:
     """Whether an input is passed as a torch tensor that may want a gradient."""
     return value.op is Op.INPUT and hasattr(value.type, "dims") and not value.tensor.sparse
+
+
+def _contractions_first(groups: list[Group]) -> list[Group]:
+    """The same groups with every contraction over rows right after its operands.
+
+    Its result is small, and the rows that it reads are still near and may be freed after it.
+    """
+    ordered: list[Group] = []
+    left = list(groups)
+    while left:
+        to_come = {value for group in left for value in (group.result, *group.taps)}
+        small = (
+            index
+            for index, group in enumerate(left)
+            if isinstance(group.result.type, TensorType)
+            and group.result.type.rows is None
+            and to_come.isdisjoint(group.operands())
+        )
+        ordered.append(left.pop(next(small, 0)))
+    return ordered
 
 
 def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]:

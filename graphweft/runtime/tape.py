@@ -22,7 +22,9 @@ _HARMLESS = frozenset({
     "empty", "new_empty", "from_numpy", "detach", "view", "t", "expand", "__get__", "data_ptr", "stride", "size", "dim",
     "numel", "_set_grad_enabled", "is_contiguous", "is_inference", "element_size", "__len__",
 })  # fmt: skip
-_ATTEMPTS = 4
+_ATTEMPTS, _GROWTH = 24, 1.06
+
+Calls = list[tuple[Any, tuple[Any, ...]]]
 
 
 class Tape:
@@ -33,38 +35,42 @@ class Tape:
         result: What the recorded function returned; its tensors hold the latest replay's numbers.
     """
 
-    def __init__(self, arena: Pool, result: Any, calls: list[tuple[Any, tuple[Any, ...]]], alive: list[Any]) -> None:
+    def __init__(self, arena: Pool, result: Any, calls: Calls, alive: list[Any]) -> None:
         self.arena, self.result = arena, result
         self._calls, self._alive = calls, alive
         self._lent = arena.stats().lent
 
     @classmethod
-    def record(cls, body: Callable[[], Any], alive: list[Any]) -> Tape | None:
-        """The tape of ``body``; ``alive`` lists what its addresses point into.
+    def record(cls, body: Callable[[], Any], alive: list[Any], nbytes: float) -> Tape | None:
+        """The tape of ``body``; ``alive`` lists what its addresses point into, ``nbytes`` how much memory it may take.
 
-        None where a replay would not be the same: torch computed, or memory was mapped. ``body`` is run some times: to
-        see how much memory it takes, to settle where everything lies, and to write it down.
+        None where a replay would not be the same because torch computed. The arena is one interval, as small as the
+        tensors' coming and going allows: ``body`` is tried in a larger one until it fits.
         """
-        arena = Pool()
-        with POOL.within(arena):
-            body()
-            peak = arena.stats().peak_lent
+        for attempt in range(_ATTEMPTS):
+            arena, watch = Pool(), _Watch()
+            arena.confine(int(nbytes * _GROWTH**attempt))
+            found = cls._once(body, arena, watch) and cls._once(body, arena, watch)  # the second makes nothing lazily
+            if found and not watch.computed:
+                return cls(arena, *found, [*alive, *watch.given])
+            found = None
             arena.trim()
-            arena.reserve(peak)  # in one piece: the gaps between several would be lost
-            for _ in range(_ATTEMPTS):
-                maps, watch = arena.stats().maps, _Watch()
-                calls: list[tuple[Any, tuple[Any, ...]]] = []
-                _native.recorder.calls = calls
-                try:
-                    with watch:
-                        result = body()
-                finally:
-                    _native.recorder.calls = None
-                if not watch.computed and arena.stats().maps == maps:
-                    return cls(arena, result, calls, [*alive, *watch.given])
-                del result
-        arena.trim()
+            if watch.computed:
+                return None
         return None
+
+    @staticmethod
+    def _once(body: Callable[[], Any], arena: Pool, watch: _Watch) -> tuple[Any, Calls] | None:
+        """The result and the calls of one run; None where the arena is too small."""
+        calls: Calls = []
+        _native.recorder.calls = calls
+        try:
+            with POOL.within(arena), watch:
+                return body(), calls
+        except MemoryError:
+            return None
+        finally:
+            _native.recorder.calls = None
 
     def __del__(self) -> None:
         self.result = None

@@ -19,6 +19,7 @@ from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.tape import Tape
+from graphweft.storage.feature import SparseFeatures
 from graphweft.train.metrics import score
 from graphweft.train.settle import Features, settle_model
 
@@ -114,6 +115,10 @@ class FullBatch:
         if plan is None or [name for name, _ in plan.outputs] != ["out"] or plan.dtype_of("out") != torch.float32:
             return None
 
+        hoisted = function.hoist(arguments)
+        if isinstance(self.x, SparseFeatures):
+            hoisted.append(self.x.transposed)  # made now, outside the arena
+
         def gradients() -> tuple[LossCells, dict[str, Tensor | None]]:
             outputs, pullback = function.linearize(arguments)
             self._check(outputs["out"])
@@ -122,7 +127,7 @@ class FullBatch:
             return cells, pullback(gradient)
 
         self._recorded = self._state()
-        return Tape.record(gradients, [arguments, labels, rows, function.hoisted_values()])
+        return Tape.record(gradients, [arguments, labels, rows, hoisted], function.footprint(arguments).peak)
 
     def _replays(self) -> bool:
         """Whether everything is where it was when the tape was recorded."""

@@ -31,6 +31,9 @@ from graphweft.storage.feature import SparseFeatures, sparsity
 Features = Tensor | SparseFeatures
 
 _CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshold
+# Where both layouts multiply about as fast the dense one is the better: what is aggregated from it can be kept, in its
+# own memory, while sparse rows are held twice.
+_NEAR_TIE = 0.05
 _MOST_TEXT = 1 << 16
 
 
@@ -48,7 +51,7 @@ def settle_features(x: Features) -> Features:
     def decide() -> str:
         if _config.current().calibrate and not calibrate.is_calibrated():
             calibrate.calibrate()
-        return "sparse" if share >= calibrate.threshold() else "dense"
+        return "sparse" if share >= min(calibrate.threshold() + _NEAR_TIE, _CLEARLY_SPARSE) else "dense"
 
     path = remember(f"features {tuple(x.shape)} {share}", decide, lambda text: text in ("sparse", "dense"))
     return with_path(x, path)
