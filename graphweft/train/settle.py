@@ -51,7 +51,8 @@ def settle_features(x: Features) -> Features:
     def decide() -> str:
         if _config.current().calibrate and not calibrate.is_calibrated():
             calibrate.calibrate()
-        return "sparse" if share >= min(calibrate.threshold() + _NEAR_TIE, _CLEARLY_SPARSE) else "dense"
+        margin = _NEAR_TIE if calibrate.is_calibrated() else 0.0
+        return "sparse" if share >= min(calibrate.threshold() + margin, _CLEARLY_SPARSE) else "dense"
 
     path = remember(f"features {tuple(x.shape)} {share}", decide, lambda text: text in ("sparse", "dense"))
     return with_path(x, path)
