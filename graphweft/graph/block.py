@@ -8,12 +8,14 @@ samplers; run by models.
 from __future__ import annotations
 
 import ctypes
+import weakref
 
 import torch
 
 from graphweft import _native
 from graphweft._memory import empty
 from graphweft._native import declare
+from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 
@@ -108,5 +110,30 @@ class Block(Graph):
         self._drawn.write(None, None, ids)
         return ids
 
+    def src_degrees(self) -> torch.Tensor:
+        """float32 (num_src,): edges into each source in the whole graph, self-loops left out."""
+        return _degrees(self.source)[self.src_ids]
+
+    def without_self_loops(self) -> Block:
+        """The block less its edges from a node to itself; itself if the whole graph has none."""
+        if not self.source.has_self_loops:
+            return self
+        member = edit.no_loops_mask(self.csc)
+        kept = edit.filter_edges(self.csc, member)
+        drawn = self._drawn
+        offsets = drawn.offsets[member.bool()]
+        return Block.of(DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets), self.num_src)
+
     def __repr__(self) -> str:
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
+
+
+_known_degrees: weakref.WeakKeyDictionary[Graph, torch.Tensor] = weakref.WeakKeyDictionary()
+
+
+def _degrees(graph: Graph) -> torch.Tensor:
+    """In-degrees without self-loops, float32; made once a graph."""
+    known = _known_degrees.get(graph)
+    if known is None:
+        known = _known_degrees[graph] = graph.without_self_loops().in_degrees().float()
+    return known

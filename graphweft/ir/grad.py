@@ -141,6 +141,8 @@ _RULES: dict[Op, Vjp] = {
     Op.SPMM_MAX: _spmm_max,
     Op.SDDMM: _sddmm,
     Op.TAKE_ROWS: lambda b, v, g: (b.add(Op.SCATTER_ROWS, g, v.inputs[1], v.inputs[0]), None),
+    Op.OWN_ROWS: lambda b, v, g: (None, b.add(Op.PAD_ROWS, v.inputs[0], g)),
+    Op.PAD_ROWS: lambda b, v, g: (None, b.add(Op.OWN_ROWS, v.inputs[0], g)),
     Op.SCATTER_ROWS: lambda b, v, g: (b.add(Op.TAKE_ROWS, g, v.inputs[1]), None, None),
     Op.MATMUL: _matmul,
     Op.BIAS: lambda b, v, g: (g, b.add(Op.COL_SUM, g)),

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphweft._errors import IRError
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
@@ -219,6 +220,9 @@ _MEANING: dict[Op, _Meaning] = {
     Op.WITHOUT_LOOPS: lambda v, g: g.without_self_loops(),
     Op.ONE_LOOP: lambda v, g: g.without_self_loops().add_self_loops(),
     Op.TAKE_DST: _take_dst,
+    Op.SRC_DEGREE: lambda v, g: (g.src_degrees() if isinstance(g, Block) else g.without_self_loops().in_degrees()).to(
+        v.tensor.dtype
+    ),
     Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),
     Op.BROADCAST_SRC: _broadcast,
     Op.BROADCAST_DST: _broadcast,
@@ -229,6 +233,8 @@ _MEANING: dict[Op, _Meaning] = {
     Op.SPMM_MAX_GRAD: _spmm_max_grad,
     Op.SDDMM: _sddmm,
     Op.TAKE_ROWS: _take_rows,
+    Op.OWN_ROWS: lambda v, g, x: x[: g.num_dst],
+    Op.PAD_ROWS: lambda v, g, x: torch.cat([x, x.new_zeros((g.num_src - g.num_dst, *x.shape[1:]))]),
     Op.SCATTER_ROWS: lambda v, x, rows, like: x.new_zeros((like.shape[0], *x.shape[1:])).index_copy(0, rows, x),
     Op.MATMUL: _matmul,
     Op.BIAS: lambda v, x, b: x + b,

@@ -1,4 +1,4 @@
-"""Type rules of the operations that move rows: softmax over in-edges, types to nodes and edges, tables, extrema.
+"""Type rules of the operations that move rows: softmax over in-edges, types to nodes and edges, extrema, blocks.
 
 Comes in: operand types and attributes. Goes out: the result type, or an IRError. Rows of node type tables are called
 ``A``, of edge type tables ``T``. Listed in ``ops.py``; exact semantics in docs/ir.md.
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
+
+import torch
 
 from graphweft.ir.expect import expect_dense, expect_graph, expect_tensor, require
 from graphweft.ir.residency import Residency, TensorType, Type
@@ -116,3 +118,23 @@ def max_rows_mask(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     """As the operand."""
     max_rows(types, attrs)
     return expect_tensor("max_rows_mask", types[0])
+
+
+def src_degree(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    """One number per source."""
+    graph = expect_graph("src_degree", types[0])
+    return TensorType(Residency.SRC, graph.src, (), attrs.get("dtype", torch.float32))
+
+
+def own_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    """Source rows to destination rows."""
+    graph, x = expect_graph("own_rows", types[0]), expect_dense("own_rows", types[1])
+    require("own_rows", x.rows == graph.src, f"rows {graph.src}", x)
+    return replace(x, residency=Residency.DST, rows=graph.dst)
+
+
+def pad_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    """Destination rows to source rows."""
+    graph, x = expect_graph("pad_rows", types[0]), expect_dense("pad_rows", types[1])
+    require("pad_rows", x.rows == graph.dst, f"rows {graph.dst}", x)
+    return replace(x, residency=Residency.SRC, rows=graph.src)

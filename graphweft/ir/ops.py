@@ -31,6 +31,9 @@ class Op(enum.Enum):
     ONE_LOOP = enum.auto()  # exactly one self-loop at every node
     TAKE_DST = enum.auto()  # only the destinations listed, in that order; loops: each with one more edge from itself
     IN_DEGREE = enum.auto()  # edges into each destination, as numbers
+    SRC_DEGREE = (
+        enum.auto()
+    )  # edges into each source in the whole graph that a block was drawn from, self-loops left out
     # movement between nodes and edges
     BROADCAST_SRC = enum.auto()  # edge e gets the row of its source
     BROADCAST_DST = enum.auto()  # edge e gets the row of its destination
@@ -51,6 +54,8 @@ class Op(enum.Enum):
     LOOKUP_SUM = enum.auto()  # its transpose: rows added up by number into a shared table
     # rows
     TAKE_ROWS = enum.auto()
+    OWN_ROWS = enum.auto()  # of sources' rows those of the destinations, which are the first
+    PAD_ROWS = enum.auto()  # its transpose: zeros for the other sources
     SCATTER_ROWS = enum.auto()  # inverse of TAKE_ROWS: as many rows as the third operand, zeros elsewhere
     MATMUL = enum.auto()
     BIAS = enum.auto()  # x + b, one b per column
@@ -298,6 +303,7 @@ SPECS: dict[Op, OpSpec] = {
     Op.ONE_LOOP: OpSpec((1,), _M.STRUCTURE, _one_loop),
     Op.TAKE_DST: OpSpec((2,), _M.STRUCTURE, _take_dst),
     Op.IN_DEGREE: OpSpec((1,), _M.STRUCTURE, _degree),
+    Op.SRC_DEGREE: OpSpec((1,), _M.STRUCTURE, movement.src_degree),
     Op.BROADCAST_SRC: OpSpec((2,), _M.BROADCAST, _broadcast_src),
     Op.BROADCAST_DST: OpSpec((2,), _M.BROADCAST, _broadcast_dst),
     Op.REDUCE: OpSpec((2,), _M.REDUCE, _reduce),
@@ -307,6 +313,8 @@ SPECS: dict[Op, OpSpec] = {
     Op.SPMM_MAX_GRAD: OpSpec((3,), _M.REDUCE, _spmm_max_grad),
     Op.SDDMM: OpSpec((3,), _M.BROADCAST, _sddmm),
     Op.TAKE_ROWS: OpSpec((2,), _M.DENSE, _take_rows),
+    Op.OWN_ROWS: OpSpec((2,), _M.DENSE, movement.own_rows),
+    Op.PAD_ROWS: OpSpec((2,), _M.DENSE, movement.pad_rows),
     Op.SCATTER_ROWS: OpSpec((3,), _M.DENSE, _scatter_rows),
     Op.MATMUL: OpSpec((2,), _M.DENSE, _matmul),
     Op.BIAS: OpSpec((2,), _M.DENSE, _per_column),

@@ -1,8 +1,8 @@
 """Work done ahead by threads, handed over in order.
 
 Comes in: a function of a position, and how many positions there are. Goes out: its results by ascending position.
-Called by the loader. At most ``ahead`` results are kept; a failure surfaces where its result would have; threads end when the
-pipeline is closed, and never keep it alive.
+Called by the loader. At most ``ahead`` results are kept; a failure surfaces where its result would have; threads end
+when the pipeline is closed, and never keep it alive.
 """
 
 from __future__ import annotations

@@ -55,6 +55,21 @@ class Frame:
         over = self.graph if graph is None else graph
         return self.add(Op.REDUCE, over, self.add(Op.BROADCAST_SRC, over, x), kind=kind)
 
+    @property
+    def on_block(self) -> bool:
+        """Whether the graph is a sampled block: its destinations are the first of its sources."""
+        return not self.graph.struct.square
+
+    def own(self, x: Value) -> Value:
+        """The rows of the destinations themselves."""
+        return self.add(Op.OWN_ROWS, self.graph, x) if self.on_block else x
+
+    def own_product(self, x: Value, weight: Tensor) -> Value:
+        """``own(x) @ weight``, for sparse rows too."""
+        if x.tensor.sparse:
+            return self.own(self.matmul(x, weight))
+        return self.matmul(self.own(x), weight)
+
     def one_loop(self) -> Value:
         """The graph with exactly one self-loop at every node."""
         return self.add(Op.ONE_LOOP, self.graph)

@@ -1,6 +1,8 @@
 """Graph convolutional network (Kipf and Welling, ICLR 2017).
 
-``h' = D^-1/2 (A + I) D^-1/2 h W + b`` with exactly one self-loop at every node and D the in-degrees of A + I.
+``h' = D^-1/2 (A + I) D^-1/2 h W + b`` with exactly one self-loop at every node and D the in-degrees of A + I. On a
+sampled block D holds the degrees of the whole graph, and the sum over the k neighbours drawn of d counts d / k: in
+expectation the sum over all of them, and exactly that when all are drawn.
 """
 
 from __future__ import annotations
@@ -8,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from graphweft._errors import ConfigError
+from graphweft.graph.block import Block
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.frame import Frame
@@ -42,8 +46,14 @@ class GCNConv(CompiledModule):
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self.reduce = reduce
 
+    def block(self, block: Block) -> Block:
+        """Without self-loops: the node itself has a term of its own."""
+        return block.without_self_loops()
+
     def define(self, frame: Frame, x: Value) -> Value:
         """Transform, then aggregate; the compiler may turn the two around."""
+        if frame.on_block:
+            return self._define_on_block(frame, x)
         graph = frame.one_loop()
         h = frame.matmul(x, self.weight)
         if self.reduce != "sum":
@@ -51,6 +61,23 @@ class GCNConv(CompiledModule):
         scale = frame.degree_power(graph, -0.5, h)
         h = frame.aggregate(frame.add(Op.ROW_SCALE, h, scale), "sum", graph)
         return frame.bias(frame.add(Op.ROW_SCALE, h, scale), self.bias)
+
+    def _define_on_block(self, frame: Frame, x: Value) -> Value:
+        """The sum over drawn neighbours times degree / number drawn, in the degrees of the whole graph."""
+        if self.reduce == "max":
+            raise ConfigError("GCNConv: expected reduce sum or mean on sampled blocks, got 'max'")
+        h = frame.matmul(x, self.weight)
+        degree = frame.add(Op.SRC_DEGREE, frame.graph, dtype=h.tensor.dtype)
+        own_degree = frame.own(degree)
+        upscale = frame.add(Op.MUL, own_degree, frame.degree_power(frame.graph, -1.0, h))
+        exponent = -0.5 if self.reduce == "sum" else -1.0
+        if self.reduce == "sum":
+            h = frame.add(Op.ROW_SCALE, h, frame.add(Op.POW, degree, exponent=exponent, eps=1.0))
+        total = frame.add(Op.ROW_SCALE, frame.aggregate(h, "sum"), upscale)
+        total = frame.add(Op.ADD, total, frame.own(h))
+        return frame.bias(
+            frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, own_degree, exponent=exponent, eps=1.0)), self.bias
+        )
 
 
 class GCN(Stack):

@@ -62,11 +62,12 @@ class GINConv(CompiledModule):
         """Aggregation is linear but for max, so the first product is written on the nodes and may move."""
         own = frame.add(Op.ADD_CONST, frame.param(self.eps), constant=1.0)
         if self.reduce == "max":
-            z = frame.add(Op.ADD, frame.aggregate(x, "max"), frame.add(Op.MUL_SCALAR, x, own))
+            z = frame.add(Op.ADD, frame.aggregate(x, "max"), frame.add(Op.MUL_SCALAR, frame.own(x), own))
             h = frame.matmul(z, self.weight1)
         else:
             product = frame.matmul(x, self.weight1)
-            h = frame.add(Op.ADD, frame.aggregate(product, self.reduce), frame.add(Op.MUL_SCALAR, product, own))
+            mine = frame.add(Op.MUL_SCALAR, frame.own(product), own)
+            h = frame.add(Op.ADD, frame.aggregate(product, self.reduce), mine)
         h = frame.relu(frame.bias(h, self.bias1))
         return frame.bias(frame.matmul(h, self.weight2), self.bias2)
 

@@ -8,6 +8,8 @@ the compiler sees the whole model at once.
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 
 from graphweft._checks import check_ids
 from graphweft._errors import ConfigError, ShapeError
+from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.nn.frame import Frame
@@ -36,19 +39,32 @@ class CompiledModule(nn.Module):
         super().__init__()
         self.in_features = in_features
         self._function = CompiledFunction(self._describe)
+        self._pieces: dict[int, CompiledFunction] = {}  # of models that run block by block
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Writes this module's computation on ``x``."""
         raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
 
-    def forward(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Tensor:
-        """Output rows of all nodes, or of ``rows`` only.
+    def forward(self, graph: Graph | Sequence[Block], x: Features, rows: Tensor | None = None) -> Tensor:
+        """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
 
-        Shape: x (nodes, in_features); rows (n,) ids of distinct nodes; result (nodes or n, out).
+        Shape: x (nodes, in_features); rows (n,) ids of distinct nodes; result (nodes or n, out). With blocks x has one
+        row per source of the first, and the result one per destination of the last.
 
         Raises: ShapeError when x does not fit the graph or this module; IndexRangeError for a bad id in rows.
         """
+        if not isinstance(graph, Graph):
+            return self.over_blocks(graph, x)
         return self._settled(self._function(self.arguments(graph, x, rows)), graph, rows)
+
+    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
+        """A layer takes one block."""
+        check_blocks(type(self).__name__, blocks, 1)
+        return self(blocks[0], x)
+
+    def block(self, block: Block) -> Block:
+        """The block as this layer wants it."""
+        return block
 
     def linearize(self, graph: Graph, x: Features, rows: Tensor | None = None) -> tuple[Tensor, Pullback]:
         """As ``forward``, outside torch's graph, with the function from the result's gradient to the parameters'.
@@ -70,6 +86,10 @@ class CompiledModule(nn.Module):
         who = type(self).__name__
         if not isinstance(graph, Graph):
             raise ShapeError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__}")
+        if isinstance(graph, Block):
+            graph = self.block(graph)
+        elif not graph.is_square:
+            raise ShapeError(f"{who}: expected a graph over one set of nodes or a sampled Block, got {graph!r}")
         if not isinstance(x, Tensor | SparseFeatures):
             raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
         shape = tuple(x.shape)
@@ -95,10 +115,13 @@ class CompiledModule(nn.Module):
         return any(getattr(module, "dropout", 0.0) for module in self.modules())
 
     def _describe(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
-        names = {id(t): n for n, t in (*self.named_parameters(), *self.named_buffers())}
-        frame = Frame(builder, inputs, names, training)
+        frame = self._frame(builder, inputs, training)
         result = self.define(frame, frame.x)
         return {"out": result, **frame.outputs}
+
+    def _frame(self, builder: Builder, inputs: dict[str, Value], training: bool) -> Frame:
+        names = {id(t): n for n, t in (*self.named_parameters(), *self.named_buffers())}
+        return Frame(builder, inputs, names, training)
 
     def _store(self, extra: dict[str, Tensor], count: int) -> None:
         """Moves running statistics of batch norms towards the batch's."""
@@ -115,21 +138,33 @@ class CompiledModule(nn.Module):
                 module.num_batches_tracked += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self._remade(copy.deepcopy({k: v for k, v in self.__dict__.items() if k != "_function"}, memo), memo)
+        return self._remade(copy.deepcopy(self.__getstate__(), memo), memo)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_function"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_function", "_pieces")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self._function = CompiledFunction(self._describe)
+        self._function, self._pieces = CompiledFunction(self._describe), {}
 
     def _remade(self, state: dict[str, Any], memo: dict[int, Any]) -> Self:
         made = self.__class__.__new__(self.__class__)
         memo[id(self)] = made
         made.__dict__.update(state)
-        made._function = CompiledFunction(made._describe)
+        made._function, made._pieces = CompiledFunction(made._describe), {}
         return made
+
+
+def check_blocks(who: str, blocks: Sequence[Block], layers: int) -> None:
+    """One block per layer, each one's destinations the next one's sources. Raises: ShapeError."""
+    if not isinstance(blocks, list | tuple) or not all(isinstance(block, Block) for block in blocks):
+        got = type(blocks).__name__
+        raise ShapeError(f"{who}: expected a graphweft Graph first, or the blocks of a batch, got {got}")
+    if len(blocks) != layers:
+        raise ShapeError(f"{who}: expected {layers} blocks, one per layer, got {len(blocks)}")
+    for before, after in itertools.pairwise(blocks):
+        if before.num_dst != after.num_src:
+            raise ShapeError(f"{who}: expected blocks that follow each other, got {before!r} and {after!r}")
 
 
 def glorot(rows: int, columns: int) -> nn.Parameter:

@@ -44,7 +44,7 @@ class SAGEConv(CompiledModule):
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Neighbours and self, each with its own weight."""
-        own = frame.bias(frame.matmul(x, self.self_weight), self.bias)
+        own = frame.bias(frame.own_product(x, self.self_weight), self.bias)
         if self.reduce == "max":
             return frame.add(Op.ADD, frame.matmul(frame.aggregate(x, "max"), self.neighbor_weight), own)
         # written transform first, which sparse features need; the compiler may turn the two around

@@ -6,16 +6,21 @@ layer, then the layer, then, but for the last, residual, norm and ReLU.
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from graphweft.graph.block import Block
 from graphweft.ir.ops import Op
-from graphweft.ir.program import Value
+from graphweft.ir.program import Builder, Value
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, make_norm
+from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
+from graphweft.runtime.compile import CompiledFunction, Features
 
 
 class Stack(CompiledModule):
@@ -66,18 +71,53 @@ class Stack(CompiledModule):
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Layer after layer."""
-        last = len(self.layers) - 1
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, CompiledModule)
-            given = x
-            x = layer.define(frame, frame.dropout(given, self.dropout))
-            if index == last:
-                break
-            if self.residual and given.tensor.dims == x.tensor.dims and not given.tensor.sparse:
-                x = frame.add(Op.ADD, x, given)
-            if len(self.norms):
-                norm = self.norms[index]
-                is_batch = isinstance(norm, nn.BatchNorm1d)
-                x = frame.batch_norm(x, norm) if is_batch else frame.layer_norm(x, norm)  # type: ignore[arg-type]
-            x = frame.relu(x)
+        for index in range(len(self.layers)):
+            x = self._define_piece(frame, index, x)
         return x
+
+    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
+        """Each layer, with what follows it, on its own block; compiled once a layer and reused over batches."""
+        check_blocks(type(self).__name__, blocks, len(self.layers))
+        for index, block in enumerate(blocks):
+            x = self._run_piece(index, block, x)
+        assert isinstance(x, Tensor)
+        return x
+
+    def _define_piece(self, frame: Frame, index: int, given: Value) -> Value:
+        """One layer and what stands between it and the next."""
+        layer = self.layers[index]
+        assert isinstance(layer, CompiledModule)
+        x = layer.define(frame, frame.dropout(given, self.dropout))
+        if index == len(self.layers) - 1:
+            return x
+        if self.residual and given.tensor.dims == x.tensor.dims and not given.tensor.sparse:
+            x = frame.add(Op.ADD, x, frame.own(given))
+        if len(self.norms):
+            norm = self.norms[index]
+            is_batch = isinstance(norm, nn.BatchNorm1d)
+            x = frame.batch_norm(x, norm) if is_batch else frame.layer_norm(x, norm)  # type: ignore[arg-type]
+        return frame.relu(x)
+
+    def _run_piece(self, index: int, block: Block, x: Features) -> Tensor:
+        function = self._pieces.get(index)
+        if function is None:
+            function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))
+        layer = self.layers[index]
+        assert isinstance(layer, CompiledModule)
+        given = layer.arguments(block, x)
+        prefix = f"norms.{index}."
+        names = {f"layers.{index}.{name}": tensor for name, tensor in given.parameters.items()}
+        if index < len(self.norms):
+            norm = self.norms[index]
+            tensors = (*norm.named_parameters(), *((n, b) for n, b in norm.named_buffers() if b.is_floating_point()))
+            names |= {prefix + name: tensor for name, tensor in tensors}
+        seed = int(torch.randint(2**62, ())) if self.training and self.dropout > 0 else 0
+        result = function(replace(given, parameters=names, seed=seed, training=self.training))
+        return self._settled(result, given.graph, None)
+
+    def _describe_piece(
+        self, index: int, builder: Builder, inputs: dict[str, Value], training: bool
+    ) -> dict[str, Value]:
+        frame = self._frame(builder, inputs, training)
+        result = self._define_piece(frame, index, frame.x)
+        return {"out": result, **frame.outputs}

@@ -201,6 +201,8 @@ def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
     rows = 1 if value.type.rows is None else sizes.rows.get(value.type.rows, 1)
     if group.anchor is None:
         return rows_work(rows * width)
+    if value.op in (Op.OWN_ROWS, Op.PAD_ROWS):
+        return rows_work(0 if value.op is Op.OWN_ROWS else rows * width)
     graph = next((o.type for o in value.inputs if isinstance(o.type, StructType)), None)
     if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
         source = sizes.rows.get(graph.src, 1)

@@ -24,7 +24,7 @@ class Order(enum.Enum):
 
 
 # Linear over rows: these commute with a product from the right.
-_LINEAR = frozenset({Op.SPMM, Op.ROW_SCALE, Op.MUL_SCALAR, Op.SCALE, Op.ADD})
+_LINEAR = frozenset({Op.SPMM, Op.OWN_ROWS, Op.ROW_SCALE, Op.MUL_SCALAR, Op.SCALE, Op.ADD})
 
 
 def sites(program: Program) -> dict[str, Order]:
@@ -67,7 +67,7 @@ def _is_transform(value: Value) -> bool:
 
 def _linear_operands(value: Value) -> tuple[Value, ...]:
     """The operands through which ``value`` is linear over rows."""
-    if value.op is Op.SPMM:
+    if value.op in (Op.SPMM, Op.OWN_ROWS):
         return (value.inputs[1],)
     return value.inputs if value.op is Op.ADD else value.inputs[:1]
 

@@ -168,6 +168,13 @@ def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
     return torch.index_select(x, 0, rows, out=empty((rows.shape[0], *x.shape[1:]), x.dtype))
 
 
+def _pad_rows(value: Value, graph: Any, x: Tensor) -> Tensor:
+    out = empty((graph.num_src, *x.shape[1:]), x.dtype)
+    out[: graph.num_dst] = x
+    out[graph.num_dst :].zero_()
+    return out
+
+
 def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
     out = empty((like.shape[0], *x.shape[1:]), x.dtype)
     return out.zero_().index_copy_(0, rows, x)
@@ -176,6 +183,8 @@ def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
 _SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.TAKE_ROWS: _take_rows,
+    Op.OWN_ROWS: lambda v, g, x: x[: g.num_dst],
+    Op.PAD_ROWS: _pad_rows,
     Op.SCATTER_ROWS: _scatter_rows,
     Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
     Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],

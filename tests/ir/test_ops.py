@@ -35,6 +35,9 @@ def _value(type_: object) -> object:
 ACCEPTED = [
     (Op.REVERSE, (BLOCK,), {}, StructType("R", "V", "F")),
     (Op.TAKE_DST, (GRAPH, ROWS), {}, StructType("V", "R", "E@R")),
+    (Op.OWN_ROWS, (BLOCK, NODES), {}, TensorType(V, "R", (3,))),
+    (Op.PAD_ROWS, (StructType("V", "U", "F"), OTHER), {}, TensorType(Residency.SRC, "V", (3,))),
+    (Op.SRC_DEGREE, (BLOCK,), {}, TensorType(Residency.SRC, "V", ())),
     (Op.BROADCAST_SRC, (GRAPH, NODES), {}, EDGES),
     (Op.BROADCAST_DST, (GRAPH, NODES), {}, EDGES),
     (Op.REDUCE, (GRAPH, EDGES), {"kind": "max"}, NODES),
@@ -57,6 +60,9 @@ ACCEPTED = [
 REFUSED = [
     (Op.BROADCAST_SRC, (GRAPH, OTHER), {}, "broadcast_src: expected rows V, got"),
     (Op.BROADCAST_DST, (BLOCK, NODES), {}, "broadcast_dst: expected rows R, got"),
+    (Op.OWN_ROWS, (BLOCK, OTHER), {}, "own_rows: expected rows V, got"),
+    (Op.PAD_ROWS, (BLOCK, NODES), {}, "pad_rows: expected rows R, got"),
+    (Op.SRC_DEGREE, (NODES,), {}, "src_degree: expected a graph, got"),
     (Op.REDUCE, (GRAPH, NODES), {"kind": "sum"}, "reduce: expected rows E, got"),
     (Op.REDUCE, (GRAPH, EDGES), {"kind": "median"}, "expected sum, mean, max or min, got median"),
     (Op.SPMM, (GRAPH, SPARSE), {}, "expected dense rows, got"),

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +166,6 @@ for _ in range(2):
 
 
 def test_a_new_process_goes_on_with_the_same_bits(tmp_path: Path, root: Path) -> None:
-    import zlib
-
     loader = Loader(dataset(), fanouts=(4, 2), batch_size=15, shuffle=True, seed=9)
     expected = []
     for epoch in range(2):
@@ -248,7 +247,7 @@ def test_a_failure_in_the_background_surfaces_where_its_batch_would(monkeypatch:
 
     monkeypatch.setattr(loader.sampler, "sample", fails)
     seen = []
-    with pytest.raises(IndexRangeError, match="^sample: made to fail$"):
+    with pytest.raises(IndexRangeError, match=r"^sample: made to fail$"):
         for batch in loader:
             seen.append(batch.batch_size)
     assert seen == [10, 10, 10]

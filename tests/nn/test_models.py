@@ -230,7 +230,7 @@ def test_bad_calls_say_what_was_expected() -> None:
         model(graph, torch.ones(40, 5))
     with pytest.raises(ShapeError, match="expected features for 40 nodes, got 39 rows"):
         model(graph, torch.ones(39, 6))
-    with pytest.raises(ShapeError, match="expected a graphweft Graph first, got Tensor"):
+    with pytest.raises(ShapeError, match="expected a graphweft Graph first, or the blocks of a batch, got Tensor"):
         model(torch.ones(2, 3), torch.ones(40, 6))
     with pytest.raises(IndexRangeError, match=r"expected ids in \[0, 40\), got 40 at position 1"):
         model(graph, torch.ones(40, 6), torch.tensor([0, 40]))
