@@ -60,7 +60,8 @@ class CompiledModule(nn.Module):
     def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
         """A layer takes one block."""
         check_blocks(type(self).__name__, blocks, 1)
-        return self(blocks[0], x)
+        result: Tensor = self(blocks[0], x)
+        return result
 
     def block(self, block: Block) -> Block:
         """The block as this layer wants it."""
