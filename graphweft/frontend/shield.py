@@ -21,7 +21,7 @@ from graphweft._errors import DtypeError, ShapeError, UserCodeError
 from graphweft.frontend.source import current_line
 
 _BARE_SQUEEZE = {torch.squeeze, Tensor.squeeze, Tensor.squeeze_}
-_READS_VALUES = {
+READS_VALUES = {
     Tensor.__bool__,
     Tensor.__int__,
     Tensor.__float__,
@@ -76,7 +76,7 @@ class Shield(TorchFunctionMode):
         args, kwargs = pytree.tree_map(self.resolve, (args, kwargs or {}))
         operands = [a for a in pytree.tree_leaves((args, kwargs)) if isinstance(a, Tensor)]
         fields = frozenset().union(*(self._fields.get(a, frozenset()) for a in operands))
-        if func in _READS_VALUES and fields and self._stage == "reduce":
+        if func in READS_VALUES and fields and self._stage == "reduce":
             raise UserCodeError(
                 f"reduce: expected tensor code, got a Python branch on values of {', '.join(sorted(fields))}: nodes "
                 f"are reduced independently of each other ({current_line()})"

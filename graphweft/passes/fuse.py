@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value
+from graphweft.ir.residency import TensorType
 
 # stage name -> position in the kernels' epilogue (csrc/include/graphweft/epilogue.h)
 STAGES = ("row_scale", "bias", "addend", "relu", "mask", "col_sum", "post_scale")
@@ -66,7 +69,7 @@ def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, in
     for value in computed:
         if value in taken or (value.op is Op.COL_SUM and _tappable(value, phase, users)):
             continue
-        group = _start(value)
+        group = _start(value) if _single(value) else None
         if fuse and group is not None:
             if value.op is Op.MATMUL and value.get("ta"):
                 contractions.append(group)
@@ -83,6 +86,11 @@ def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, in
     if fuse:
         _fold_source_scale(groups, users, outputs, phase)
     return _ordered(groups, position)
+
+
+def _single(value: Value) -> bool:
+    """Epilogues are float32."""
+    return isinstance(value.type, TensorType) and value.type.dtype == torch.float32
 
 
 def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from dataclasses import field as dataclass_field
 from typing import Any
 
 import psutil
@@ -25,6 +26,7 @@ from graphweft._memory import POOL
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate, interpret
+from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
@@ -38,6 +40,7 @@ from graphweft.runtime.profile import profiling
 from graphweft.storage.feature import SparseFeatures
 
 Features = Tensor | SparseFeatures
+Field = tuple[Tensor, Residency]
 
 
 @dataclass(frozen=True)
@@ -46,24 +49,36 @@ class Arguments:
 
     Attributes:
         graph: The graph.
-        x: Node features.
+        x: Node features; None where ``fields`` holds everything.
         parameters: Dense tensors by name; those that require gradients receive them.
         rows: Destinations to compute; None for all.
         seed: Seed of this call's random draws.
         training: Whether the describing function is asked for the training form.
+        fields: More dense tensors by name, each with what its rows are.
+        receivers: Ids of the nodes with in-edges, where the program asks for them.
     """
 
     graph: Graph
-    x: Features
+    x: Features | None
     parameters: Mapping[str, Tensor]
     rows: Tensor | None
     seed: int
     training: bool
+    fields: Mapping[str, Field] = dataclass_field(default_factory=dict)
+    receivers: Tensor | None = None
 
     def named(self) -> dict[str, Any]:
         """All arguments under the names that programs use."""
-        rows = {} if self.rows is None else {"rows": self.rows}
-        return {"graph": self.graph, "x": self.x, "seed": self.seed, **rows, **self.parameters}
+        given = {"x": self.x, "rows": self.rows, "receivers": self.receivers}
+        some = {name: item for name, item in given.items() if item is not None}
+        fields = {name: tensor for name, (tensor, _) in self.fields.items()}
+        return {"graph": self.graph, "seed": self.seed, **some, **self.parameters, **fields}
+
+    def dense(self) -> list[Tensor]:
+        """All tensors of numbers; the stored entries of sparse features."""
+        x = self.x.values if isinstance(self.x, SparseFeatures) else self.x
+        fields = [tensor for tensor, _ in self.fields.values()]
+        return [*([] if x is None else [x]), *self.parameters.values(), *fields]
 
 
 # writes the forward program: (builder, inputs by name, training) -> outputs by name, the differentiable one called
@@ -79,7 +94,8 @@ class CompiledFunction:
         self._describe = describe
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._hoisted = HoistedValues()
-        self._last: tuple[Any, ...] | None = None
+        self._last: dict[str, _Reference] = {}
+        self._graph: weakref.ref[Graph] | None = None
         self._fitted: CostModel | None = None
         self._released: weakref.ref[Any] | None = None
 
@@ -257,12 +273,20 @@ class CompiledFunction:
 
     def _constants(self, arguments: Arguments) -> tuple[str, ...]:
         """Names of inputs that are the same objects, unchanged, as in the call before."""
-        x, rows = arguments.x, arguments.rows
-        now = (_version(x), arguments.graph)
-        before, self._last = self._last, (weakref.ref(x), now[0], weakref.ref(arguments.graph))
-        again = before is not None and before[0]() is x and before[1] == now[0] and before[2]() is arguments.graph
-        constant = again and not (isinstance(x, Tensor) and x.requires_grad)
-        return (("x",) if constant else ()) + (("rows",) if rows is not None and again else ())
+        given: dict[str, Any] = {name: tensor for name, (tensor, _) in arguments.fields.items()}
+        if arguments.x is not None:
+            given["x"] = arguments.x
+        before, self._last = self._last, {name: _Reference(item) for name, item in given.items()}
+        same_graph = self._graph is not None and self._graph() is arguments.graph
+        self._graph = weakref.ref(arguments.graph)
+        if not same_graph:
+            return ()
+        again = {name for name in given if before.get(name) == self._last[name]}
+        constant = tuple(
+            n for n in given if n in again and not (isinstance(given[n], Tensor) and given[n].requires_grad)
+        )
+        rows = arguments.rows is not None and "x" in again
+        return (*constant, *(("rows",) if rows else ()), *(("receivers",) if arguments.receivers is not None else ()))
 
     def _key(self, arguments: Arguments, constants: tuple[str, ...], active: _config.Config) -> tuple[Any, ...]:
         graph, x = arguments.graph, arguments.x
@@ -273,7 +297,9 @@ class CompiledFunction:
             active,
             _kind(x),
             tuple((name, t.dtype, t.shape, grads and t.requires_grad) for name, t in arguments.parameters.items()),
+            tuple((n, r, t.dtype, t.shape[1:], grads and t.requires_grad) for n, (t, r) in arguments.fields.items()),
             grads and isinstance(x, Tensor) and x.requires_grad,
+            arguments.receivers is None,
             None if arguments.rows is None else arguments.rows.numel().bit_length(),
             (graph.num_src.bit_length(), graph.num_dst.bit_length(), graph.num_edges.bit_length(), graph.is_square),
             self._fitted is not None,
@@ -358,6 +384,9 @@ def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
             rows[value.type.edge] = graph.num_edges
         if isinstance(value.type, IndexType) and value.type.rows and graph is not None:
             rows[value.type.rows] = int(graph.numel())
+    if graph_types := [v for v in program.inputs if isinstance(v.type, StructType) and v.type.square]:
+        layout = named[graph_types[0]["name"]].layout
+        rows |= {NODE_TYPES: len(layout.node_types), EDGE_TYPES: len(layout.relations)}
     sparse = {"x": arguments.x.nnz} if isinstance(arguments.x, SparseFeatures) else {}
     return Sizes(rows, sparse, memory or psutil.virtual_memory().available / 2)
 
@@ -366,6 +395,24 @@ def _input_types(arguments: Arguments) -> dict[str, Any]:
     graph, x = arguments.graph, arguments.x
     src = "V" if graph.is_square else "S"
     dst = "V" if graph.is_square else "D"
+    types: dict[str, Any] = {"graph": StructType(src, dst, "E"), "seed": IndexType(None, None)}
+    if x is not None:
+        types["x"] = _feature_type(graph, x, src)
+    if arguments.rows is not None:
+        types["rows"] = IndexType("R", dst)
+    if arguments.receivers is not None:
+        types["receivers"] = IndexType("P", dst)
+    for name, tensor in arguments.parameters.items():
+        types[name] = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
+    symbols: dict[Residency, str | None] = {Residency.SRC: src, Residency.DST: dst, Residency.EDGE: "E"}
+    symbols |= {Residency.NTYPE: NODE_TYPES, Residency.ETYPE: EDGE_TYPES, Residency.SHARED: None}
+    for name, (tensor, residency) in arguments.fields.items():
+        dims = tuple(tensor.shape[1:] if symbols[residency] else tensor.shape)
+        types[name] = TensorType(residency, symbols[residency], dims, tensor.dtype)
+    return types
+
+
+def _feature_type(graph: Graph, x: Features, src: str) -> TensorType:
     if isinstance(x, SparseFeatures):
         width: tuple[int, ...] = (x.width,)
         nodes, dtype = x.num_rows, x.values.dtype
@@ -375,20 +422,12 @@ def _input_types(arguments: Arguments) -> dict[str, Any]:
         nodes, width, dtype = x.shape[0], tuple(x.shape[1:]), x.dtype
     if nodes != graph.num_src:
         raise ShapeError(f"forward: expected features for {graph.num_src} nodes, got {nodes} rows")
-    types: dict[str, Any] = {
-        "graph": StructType(src, dst, "E"),
-        "x": TensorType(Residency.SRC, src, width, dtype, isinstance(x, SparseFeatures)),
-        "seed": IndexType(None, None),
-    }
-    if arguments.rows is not None:
-        types["rows"] = IndexType("R", dst)
-    for name, tensor in arguments.parameters.items():
-        types[name] = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
-    return types
+    return TensorType(Residency.SRC, src, width, dtype, isinstance(x, SparseFeatures))
 
 
 def _wanted(arguments: Arguments, names: set[str]) -> tuple[str, ...]:
-    wanted = [name for name, t in arguments.parameters.items() if t.requires_grad and name in names]
+    given = {**arguments.parameters, **{name: tensor for name, (tensor, _) in arguments.fields.items()}}
+    wanted = [name for name, t in given.items() if t.requires_grad and name in names]
     if isinstance(arguments.x, Tensor) and arguments.x.requires_grad and "x" in names:
         wanted.append("x")
     return tuple(wanted)
@@ -396,17 +435,19 @@ def _wanted(arguments: Arguments, names: set[str]) -> tuple[str, ...]:
 
 def _compilable(arguments: Arguments) -> bool:
     """Kernels are for float CPU tensors; anything else is the oracle's."""
-    x = arguments.x.values if isinstance(arguments.x, SparseFeatures) else arguments.x
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64)
+    tensors = arguments.dense() if arguments.x is None else arguments.dense()[:1]
+    kinds = {t.dtype for t in tensors if t.dtype.is_floating_point}
+    return all(t.device.type == "cpu" for t in tensors) and kinds <= {torch.float32, torch.float64}
 
 
 def _single(arguments: Arguments) -> bool:
-    """Whether everything is float32, the dtype of the fused epilogues."""
-    x = arguments.x.values if isinstance(arguments.x, SparseFeatures) else arguments.x
-    return x.dtype == torch.float32 and all(t.dtype == torch.float32 for t in arguments.parameters.values())
+    """Whether all floating numbers are float32, the dtype of the fused epilogues."""
+    return all(t.dtype == torch.float32 for t in arguments.dense() if t.dtype.is_floating_point)
 
 
-def _kind(x: Features) -> tuple[Any, ...]:
+def _kind(x: Features | None) -> tuple[Any, ...]:
+    if x is None:
+        return ()
     return (x.shape[1], x.values.dtype, "csr") if isinstance(x, SparseFeatures) else (tuple(x.shape[1:]), x.dtype)
 
 

@@ -28,6 +28,7 @@ class RunPlan(torch.autograd.Function):
         """Runs the forward calls and keeps the slots that the backward calls read."""
         base = list(env)
         outputs = plan.run_forward(env, tensors)
+        outputs = _distinct(outputs, tensors)
         ctx.plan, ctx.samples, ctx.base = plan, samples, base
         ctx.save_for_backward(*tensors, *(env[slot] for slot in plan.saved_outputs))
         ctx.kept = plan.kept(env)
@@ -52,6 +53,7 @@ class RunPlan(torch.autograd.Function):
         given = {
             name: gradient if gradient.is_contiguous() else gradient.contiguous()
             for (name, _), gradient in zip(plan.outputs, gradients, strict=True)
+            if name in {seed for seed, _ in plan.seeds}
         }
         if ctx.samples is None or PROFILE.active:
             return (None, None, None, *plan.run_backward(env, given))
@@ -59,3 +61,13 @@ class RunPlan(torch.autograd.Function):
             result = plan.run_backward(env, given)
         ctx.samples.extend(taken)
         return (None, None, None, *result)
+
+
+def _distinct(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Every output a tensor of its own, as torch's graph wants it: neither an input nor another output."""
+    seen = {id(tensor) for tensor in inputs}
+    made = []
+    for tensor in outputs:
+        made.append(tensor.clone() if id(tensor) in seen else tensor)
+        seen.add(id(tensor))
+    return tuple(made)

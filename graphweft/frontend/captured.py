@@ -1,0 +1,189 @@
+"""What user functions close over: tensors, which become inputs, and everything else, which becomes part of the key.
+
+Comes in: functions. Goes out: :class:`Captured`: tensors in a fixed order and a hashable key of all scalars, flags, modes
+and code that the functions can read. It is taken anew at every call, so nothing a user changes between calls is ever
+baked in. Called by ``udf.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
+_VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+_RANDOM = {"random", "time", "secrets", "numpy.random"}  # modules whose results differ from call to call
+
+
+class Identity:
+    """An object that counts as itself only; kept alive so that its id is not used again."""
+
+    __slots__ = ("target",)
+
+    def __init__(self, target: Any) -> None:
+        self.target = target
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and other.target is self.target
+
+    def __hash__(self) -> int:
+        return id(self.target)
+
+
+@dataclass
+class Captured:
+    """What a set of functions reads from outside.
+
+    Attributes:
+        tensors: Every tensor once, in the order in which it was found.
+        buffers: Ids of those that are buffers of modules.
+        key: Everything else; equal keys mean equal behaviour on tensors of equal kinds.
+        refused: Why the functions cannot be compiled at all, if so.
+    """
+
+    tensors: list[Tensor] = field(default_factory=list)
+    buffers: set[int] = field(default_factory=set)
+    key: tuple[Any, ...] = ()
+    refused: str | None = None
+
+
+def capture(roots: tuple[Any, ...]) -> Captured:
+    """What ``roots`` (functions, methods, modules, parameters) read."""
+    walk = _Walk()
+    walk.found.key = tuple(walk.visit(root) for root in roots)
+    return walk.found
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: CodeType) -> frozenset[str]:
+    """Names of globals and attributes that ``code`` and the functions written in it read."""
+    inner = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
+    return frozenset(code.co_names).union(*inner)
+
+
+def _is_library(name: str | None) -> bool:
+    """Whether a module is torch's, Python's or our own: its code does not change between calls."""
+    top = (name or "").partition(".")[0]
+    return top in ("torch", "numpy", "graphweft") or top in sys.stdlib_module_names and top != "__main__"
+
+
+class _Walk:
+    """One walk over everything that can be reached."""
+
+    def __init__(self) -> None:
+        self.found = Captured()
+        self._seen: dict[int, int] = {}
+        self._alive: list[Any] = []
+        self._names: set[str] = set()
+
+    def visit(self, item: Any) -> Any:
+        """The key of ``item``; tensors are collected."""
+        if isinstance(item, _PLAIN):
+            return (type(item).__name__, repr(item))
+        if isinstance(item, _VALUES):
+            return item
+        if id(item) in self._seen:
+            return ("seen", self._seen[id(item)])
+        self._seen[id(item)] = len(self._seen)
+        self._alive.append(item)
+        if isinstance(item, Tensor):
+            return self._tensor(item)
+        if isinstance(item, nn.Module):
+            return self._module(item)
+        if isinstance(item, MethodType):
+            return ("method", self.visit(item.__func__), self.visit(item.__self__))
+        if isinstance(item, FunctionType):
+            return self._function(item)
+        if isinstance(item, functools.partial):
+            return ("partial", self.visit(item.func), self.visit(item.args), self.visit(item.keywords))
+        if isinstance(item, list | tuple | set | frozenset):
+            return (type(item).__name__, *(self.visit(part) for part in item))
+        if isinstance(item, Mapping):
+            return ("dict", *((self.visit(key), self.visit(part)) for key, part in item.items()))
+        if isinstance(item, np.ndarray | np.generic):
+            return ("numpy", str(item.dtype), item.shape, item.tobytes())
+        return self._other(item)
+
+    def _tensor(self, item: Tensor) -> Any:
+        self.found.tensors.append(item)
+        kind = (item.dtype, tuple(item.shape), item.requires_grad, item.device, id(item) in self.found.buffers)
+        return ("tensor", len(self.found.tensors) - 1, kind)
+
+    def _function(self, item: FunctionType) -> Any:
+        if _is_library(item.__module__):
+            return Identity(item)
+        names = _names(item.__code__)
+        self._names |= names
+        cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
+        read = [(name, item.__globals__[name]) for name in sorted(names) if name in item.__globals__]
+        outside = tuple((name, self._global(value, names)) for name, value in read)
+        defaults = self.visit(item.__defaults__ or ()), self.visit(item.__kwdefaults__ or {})
+        return ("function", item.__code__, tuple(self.visit(cell) for cell in cells), defaults, outside)
+
+    def _global(self, item: Any, names: frozenset[str]) -> Any:
+        if not isinstance(item, ModuleType):
+            return self.visit(item)
+        if item.__name__ in _RANDOM or (item.__name__ == "numpy" and "random" in names):
+            self.found.refused = self.found.refused or f"it reads the module {item.__name__}"
+        if _is_library(item.__name__):
+            return item.__name__
+        inside = [(name, item.__dict__[name]) for name in sorted(names) if name in item.__dict__]
+        return (item.__name__, *((name, self.visit(value)) for name, value in inside))
+
+    def _module(self, item: nn.Module) -> Any:
+        self.found.buffers |= {id(buffer) for buffer in item._buffers.values() if buffer is not None}
+        parts: list[Any] = [type(item).__qualname__, Identity(type(item)), item.training]
+        own = (item._parameters, item._buffers, item._modules)
+        parts += [(name, self.visit(part)) for held in own for name, part in held.items()]
+        library = _is_library(type(item).__module__)
+        hidden = {"training", "_parameters", "_buffers", "_modules"}
+        for name, value in item.__dict__.items():
+            hooks = name.endswith("_hooks") and isinstance(value, Mapping)
+            if hooks and value:
+                self.found.refused = self.found.refused or f"{type(item).__name__} has hooks"
+            if name not in hidden and not hooks and (library or not name.startswith("_") or name in self._names):
+                parts.append((name, self._shallow(value)))
+        return ("module", *parts, *self._of_class(type(item)))
+
+    def _shallow(self, value: Any) -> Any:
+        """Attributes of modules: plain values, tensors, containers and functions; other objects by what is read."""
+        return self.visit(value)
+
+    def _of_class(self, kind: type) -> list[Any]:
+        """Methods and class attributes that code written by the user may read."""
+        parts = []
+        for base in kind.__mro__:
+            if _is_library(base.__module__):
+                continue
+            for name, value in base.__dict__.items():
+                if isinstance(value, property):
+                    value = value.fget
+                if isinstance(value, staticmethod | classmethod):
+                    value = value.__func__
+                if isinstance(value, FunctionType | Tensor | nn.Module | (bool | int | float | str)):
+                    if not name.startswith("__") or name == "__call__":
+                        parts.append((name, self.visit(value)))
+        return parts
+
+    def _other(self, item: Any) -> Any:
+        if isinstance(item, type | BuiltinFunctionType | ModuleType) or _is_library(type(item).__module__):
+            return Identity(item)
+        read = getattr(item, "__dict__", {})
+        parts = [(name, self.visit(value)) for name, value in read.items() if not name.startswith("__")]
+        return (Identity(type(item)), *parts, *self._of_class(type(item)))
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True

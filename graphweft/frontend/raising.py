@@ -1,0 +1,103 @@
+"""From a recorded function to IR: operation by operation, with the residency of every value.
+
+Comes in: a :class:`Traced` function, and its fields and captured tensors as raised values. Goes out: its outputs as raised
+values. Only what an output depends on is raised. Called by ``udf.py``.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from graphweft._errors import IRError
+from graphweft.frontend.algebra import Algebra
+from graphweft.frontend.aten import RULES, Out
+from graphweft.frontend.layout import Raised, Symbols, UnraisableError
+from graphweft.frontend.trace import Traced
+
+
+def raise_function(
+    traced: Traced, algebra: Algebra, fields: Mapping[str, Raised], captured: Sequence[Raised], constants: Any
+) -> tuple[dict[str, Raised], dict[int, Raised]]:
+    """Outputs and new contents of buffers. ``constants(tensor)`` gives the raised value of a constant tensor.
+
+    Raises: UnraisableError naming the operation and the user's line.
+    """
+    env: dict[Node, Any] = {node: fields[name] for name, node in traced.inputs.items() if name in fields}
+    env |= dict(zip(traced.captured, captured, strict=True))
+    wanted = [*traced.outputs.values(), *traced.updates.values()]
+    for node in _needed(traced, wanted):
+        if node in env:
+            continue
+        try:
+            env[node] = _node(traced, algebra, node, env, constants)
+        except UnraisableError as failure:
+            text = f"{_name(node)} ({failure.what})" if node.op == "call_function" else failure.what
+            raise UnraisableError(text, failure.line or node.meta.get("line")) from failure
+        except IRError as failure:
+            raise UnraisableError(f"{_name(node)} ({failure})", node.meta.get("line")) from failure
+    outputs = {name: env[node] for name, node in traced.outputs.items()}
+    return outputs, {at: env[node] for at, node in traced.updates.items()}
+
+
+def _needed(traced: Traced, wanted: Iterable[Node]) -> list[Node]:
+    """What ``wanted`` depends on, in order."""
+    reached: set[Node] = set()
+    stack = list(wanted)
+    while stack:
+        node = stack.pop()
+        if node not in reached:
+            reached.add(node)
+            if not isinstance(node.meta.get("val"), torch.SymInt | int):
+                stack.extend(node.all_input_nodes)
+    return [node for node in traced.graph.nodes if node in reached]
+
+
+def _name(node: Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    return str(node.target) if schema is None else str(schema.name).partition("::")[2]
+
+
+def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any], constants: Any) -> Any:
+    meta = node.meta.get("val")
+    if isinstance(meta, torch.SymInt | torch.SymFloat | int | float | bool):
+        return meta
+    if node.op == "get_attr":
+        return constants(getattr(traced.module, str(node.target)))
+    if node.op != "call_function":
+        raise UnraisableError(f"an input of the kind {node.op}")
+    if node.target is operator.getitem:
+        part = env[node.args[0]][node.args[1]]  # type: ignore[index]
+        if part is None:
+            raise UnraisableError("positions of extrema or other results that have no counterpart")
+        return part
+    args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
+    rule = RULES.get(node.target)
+    if rule is None:
+        made = _constant(node, args, kwargs)
+        if made is None:
+            raise UnraisableError("it is no operation on edges and nodes that can be compiled")
+        return constants(made)
+    return rule(algebra, _out(traced.symbols, meta), *args, **kwargs)
+
+
+def _out(symbols: Symbols, meta: Any) -> Any:
+    """Shape and dtype of a result; None for a tuple, whose rules read neither."""
+    return Out(symbols.shape(meta.shape), meta.dtype) if isinstance(meta, Tensor) else None
+
+
+def _constant(node: Node, args: Any, kwargs: Any) -> Tensor | None:
+    """The result of an operation on numbers alone, such as arange."""
+    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
+    tags = getattr(node.target, "tags", ())
+    if any(isinstance(x, Raised | torch.SymInt | torch.SymFloat) for x in leaves):
+        return None
+    if torch.Tag.nondeterministic_seeded in tags or not callable(node.target):
+        return None
+    made = node.target(*args, **kwargs)
+    return made if isinstance(made, Tensor) else None

@@ -1,0 +1,282 @@
+"""Records what a user function does to tensors of symbolic sizes, as ATen operations.
+
+Comes in: a function, the fields it may read, and the tensors it captures. Goes out: a :class:`Traced` graph whose
+placeholders are those tensors. Sizes of nodes, edges and messages are symbols, so the graph serves every graph; sizes of
+features are numbers. Whatever would bake a value in (a branch on values or on a symbolic size, a captured tensor that
+was not found) stops the recording with an :class:`UnraisableError` that names the user's line. Called by ``udf.py``.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from graphweft._errors import FieldError, GraphWeftError
+from graphweft.frontend.aten import DECOMPOSITIONS, RULES
+from graphweft.frontend.captured import Captured
+from graphweft.frontend.layout import Symbols, UnraisableError
+from graphweft.frontend.shield import READS_VALUES
+from graphweft.frontend.source import current_line, is_user_file, raising_line
+
+_ROWS, _MESSAGES = 1013, 37  # hints of the symbolic sizes: unlikely numbers, never 1
+_CONTEXT = ("torch/fx/experimental/", "torch/__init__.py", "torch/utils/_sympy", "torch/_logging", "functools.py")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A field that a function may read: its name, its shape with "n" and "d" for symbolic sizes, its dtype."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A recorded function.
+
+    Attributes:
+        graph: ATen operations.
+        module: Holds constant tensors of the graph.
+        inputs: Placeholders of fields by name.
+        captured: Placeholders of captured tensors in order.
+        outputs: Fields that the function returned.
+        updates: New contents of captured buffers, by position.
+        symbols: Reads symbolic sizes.
+    """
+
+    graph: Graph
+    module: GraphModule
+    inputs: dict[str, Node]
+    captured: list[Node]
+    outputs: dict[str, Node]
+    updates: dict[int, Node]
+    symbols: Symbols
+
+
+class _Named(Source):
+    """Where a symbolic size comes from."""
+
+    def __init__(self, name: str) -> None:
+        self._symbol = name
+
+    @property
+    def _name_template(self) -> str:
+        return self._symbol
+
+    @property
+    def name(self) -> str:
+        return self._symbol
+
+    def __hash__(self) -> int:
+        return hash(self._symbol)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Named) and other._symbol == self._symbol
+
+
+class _Sizes(ShapeEnv):
+    """Symbolic sizes on which user code must not branch."""
+
+    def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
+        """As in torch, unless the line that asks is the user's own."""
+        frame = sys._getframe(1)
+        while frame is not None and any(part in frame.f_code.co_filename for part in _CONTEXT):
+            frame = frame.f_back  # type: ignore[assignment]
+        if frame is not None and is_user_file(frame.f_code.co_filename):
+            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            raise UnraisableError("Python code that depends on the number of nodes, edges or messages", line)
+        return super().evaluate_expr(*args, **kwargs)
+
+
+class _Recorder(TorchFunctionMode):
+    """Puts placeholders in the place of captured tensors, notes lines, keeps gradients stopped where the user does."""
+
+    def __init__(self, placeholders: Mapping[int, Tensor]) -> None:
+        super().__init__()
+        self._placeholders = placeholders
+        self._known: Any = WeakTensorKeyDictionary()
+        self.line = "unknown line"
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """Makes a tensor of the recording known."""
+        self._known[tensor] = True
+        return tensor
+
+    def resolve(self, item: Any) -> Any:
+        """The placeholder of a captured tensor."""
+        if not isinstance(item, Tensor) or item in self._known:
+            return item
+        if id(item) in self._placeholders:
+            return self.take(self._placeholders[id(item)])
+        raise UnraisableError("a tensor that the function neither got nor visibly captures", current_line())
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.line = current_line()
+        args, kwargs = pytree.tree_map(self.resolve, (args, kwargs or {}))
+        if func in READS_VALUES:
+            raise UnraisableError("a Python branch on tensor values", self.line)
+        if func is Tensor.register_hook:
+            raise UnraisableError("a hook", self.line)
+        graph = _recorded()
+        last = graph._root._prev if graph is not None else None
+        if func is torch.nn.functional.dropout:
+            result = _dropout(*args, **kwargs)
+        else:
+            result = func(*args, **kwargs)
+        if not torch.is_grad_enabled():
+            result = pytree.tree_map(_stopped, result)
+        if graph is not None and last is not None:
+            node = last._next
+            while node is not graph._root:
+                node.meta["line"] = self.line
+                node = node._next
+        for made in pytree.tree_leaves(result):
+            if isinstance(made, Tensor):
+                self.take(made)
+        return result
+
+
+def _recorded() -> Graph | None:
+    mode = get_proxy_mode()
+    graph: Graph | None = None if mode is None else mode.tracer.graph
+    return graph
+
+
+def _stopped(item: Any) -> Any:
+    """Results of code under no_grad carry no gradient."""
+    return item.detach() if isinstance(item, Tensor) and item.is_floating_point() else item
+
+
+def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+    made: Tensor = torch.native_dropout(x, p, training)[0] if training and p else x
+    return x.copy_(made) if inplace else made
+
+
+def trace(
+    function: Callable[..., Any],
+    specs: Sequence[Spec],
+    view: Callable[[Mapping[str, Tensor], Any], Any],
+    captured: Captured,
+    params: Sequence[Any] = (),
+) -> Traced:
+    """Records ``function(view(fields, size of rows), *params)``.
+
+    Raises: UnraisableError for what cannot be recorded; FieldError and other errors of user code as they are.
+    """
+    sizes = _Sizes()
+    fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
+    rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
+    with fake:
+        shapes = [tuple({"n": rows, "d": messages}.get(size, size) for size in spec.shape) for spec in specs]  # type: ignore[arg-type,call-overload]
+        fields = [torch.empty(shape, dtype=spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
+        others = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in captured.tensors]
+    names: list[str] = []
+    recorders: list[_Recorder] = []
+
+    def run(*flat: Tensor) -> tuple[Tensor, ...]:
+        placeholders = {id(real): made for real, made in zip(captured.tensors, flat[len(specs) :], strict=True)}
+        recorder = _Recorder(placeholders)
+        recorders.append(recorder)
+        given = {spec.name: recorder.take(made) for spec, made in zip(specs, flat, strict=False)}
+        with recorder:
+            result = function(view(given, rows), *params)
+        if not isinstance(result, Mapping):
+            raise UnraisableError("a result that is no dict")
+        names[:] = list(result)
+        made = tuple(recorder.resolve(value) for value in result.values())
+        if not all(isinstance(value, Tensor) for value in made):
+            raise UnraisableError("a result that is no tensor")
+        return made
+
+    table = _decompositions() | DECOMPOSITIONS
+    try:
+        with warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
+            recording = make_fx(torch.func.functionalize(run), table, tracing_mode="symbolic")(*fields, *others)
+    except UnraisableError:
+        raise
+    except FieldError:
+        raise
+    except Exception as failure:  # torch's tracers fail in many ways; the reference executor tells what is wrong
+        cause = _cause(failure)
+        if cause is not None:
+            raise cause from failure
+        line = raising_line(failure.__traceback__, function)
+        reason = str(failure).splitlines()[0][:120] if str(failure) else type(failure).__name__
+        what = reason if isinstance(failure, GraphWeftError) else f"{type(failure).__name__}: {reason}"
+        raise UnraisableError(what, recorders[-1].line if recorders else line) from failure
+    _check_sizes(sizes, (rows, messages), recorders[-1].line)
+    return _read(recording, specs, captured, names, Symbols(_expression(rows), _expression(messages)))
+
+
+@functools.cache
+def _decompositions() -> dict[Any, Callable[..., Any]]:
+    """Torch's own decompositions of everything that has no rule here."""
+    return {op: code for op, code in decomposition_table.items() if op not in RULES}
+
+
+def _symbol(sizes: ShapeEnv, name: str, hint: int) -> Any:
+    source = _Named(name)
+    made = sizes.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+    return sizes.create_symintnode(made, hint=hint, source=source)
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr
+
+
+def _cause(failure: BaseException | None) -> UnraisableError | FieldError | None:
+    """Our own error inside one that torch made of it."""
+    while failure is not None:
+        if isinstance(failure, UnraisableError | FieldError):
+            return failure
+        failure = failure.__cause__ or failure.__context__
+    return None
+
+
+def _check_sizes(sizes: ShapeEnv, symbols: Sequence[Any], line: str) -> None:
+    """Refuses a recording that holds for some numbers of rows only."""
+    if sizes.replacements:
+        raise UnraisableError("code that fixes the number of nodes, edges or messages", line)
+    for guard in sizes.guards:
+        text = str(guard.expr)
+        if not text.startswith("Ne("):
+            raise UnraisableError(f"code that holds only where {text}", line)
+
+
+def _read(
+    recording: GraphModule, specs: Sequence[Spec], captured: Captured, names: list[str], symbols: Symbols
+) -> Traced:
+    nodes = list(recording.graph.nodes)
+    placeholders = [node for node in nodes if node.op == "placeholder"]
+    inputs = {spec.name: node for spec, node in zip(specs, placeholders, strict=False)}
+    others = placeholders[len(specs) :]
+    returned = nodes[-1].args[0]
+    outputs = dict(zip(names, returned, strict=True))
+    position = {node: at for at, node in enumerate(others)}
+    updates: dict[int, Node] = {}
+    for node in nodes:
+        if node.op == "call_function" and node.target is torch.ops.aten.copy_.default and node.args[0] in position:
+            at = position[node.args[0]]
+            if id(captured.tensors[at]) in captured.buffers:
+                updates[at] = node.args[1]
+    return Traced(recording.graph, recording, inputs, others, outputs, updates, symbols)
