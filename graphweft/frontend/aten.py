@@ -69,6 +69,8 @@ def _elementwise(fn: str, *operators: Any, **attrs: Any) -> None:
 for _name in "neg exp expm1 log log1p sqrt rsqrt reciprocal abs sign floor ceil sin cos erf relu sigmoid tanh".split():
     _elementwise(_name, getattr(aten, _name).default)
 _elementwise("round", aten.round.default)
+for _name in "neg exp log sqrt rsqrt abs sign erf tanh add sub mul div maximum minimum".split():
+    _elementwise(_name, getattr(torch.ops.prims, _name).default)
 _elementwise("mul", aten.mul.Tensor, aten.mul.Scalar)
 _elementwise("div", aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 _elementwise("maximum", aten.maximum.default)
@@ -92,7 +94,12 @@ def _comparison(fn: str) -> AtenRule:
 
 
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    RULES[getattr(aten, _name).Tensor] = RULES[getattr(aten, _name).Scalar] = _comparison(_name)
+    for _operator in (
+        getattr(aten, _name).Tensor,
+        getattr(aten, _name).Scalar,
+        getattr(torch.ops.prims, _name).default,
+    ):
+        RULES[_operator] = _comparison(_name)
 
 
 def _logic(fn: str) -> AtenRule:
@@ -204,7 +211,18 @@ def _same(a: Algebra, out: Out, x: Raised, **_: Any) -> Raised:
     return x
 
 
-@_rule(aten.detach.default)
+_LIBRARY = torch.library.Library("graphweft_trace", "DEF")
+_LIBRARY.define("stop_gradient(Tensor x) -> Tensor")
+_LIBRARY.impl("stop_gradient", torch.clone, "CompositeExplicitAutograd")
+
+
+def stop_gradient(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """``x.detach()`` as an operation that recording keeps; torch drops its own, an alias."""
+    stopped: torch.Tensor = torch.ops.graphweft_trace.stop_gradient(x)
+    return stopped
+
+
+@_rule(aten.detach.default, torch.ops.graphweft_trace.stop_gradient.default)
 def _detach(a: Algebra, out: Out, x: Raised) -> Raised:
     return a.map(x, Op.DETACH)
 

@@ -60,7 +60,9 @@ def _needed(traced: Traced, wanted: Iterable[Node]) -> list[Node]:
 
 def _name(node: Node) -> str:
     schema = getattr(node.target, "_schema", None)
-    return str(node.target) if schema is None else str(schema.name).partition("::")[2]
+    operation = str(node.target) if schema is None else str(schema.name).partition("::")[2]
+    called = node.meta.get("call", operation)
+    return str(called if called == operation else f"{called}: {operation}")
 
 
 def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any], constants: Any) -> Any:

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-_OURS = (str(Path(__file__).parent), str(Path(__file__).parents[1] / "nn" / "message_passing.py"))
+_NN = Path(__file__).parents[1] / "nn"
+_OURS = (str(Path(__file__).parent), str(_NN / "message_passing.py"), str(_NN / "user_call.py"))
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -34,6 +35,15 @@ def current_line() -> str:
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return "unknown line"
+
+
+def user_depth() -> int:
+    """How many frames above the caller the innermost user code is: a ``stacklevel`` for warnings."""
+    frame: FrameType | None = sys._getframe(1)
+    depth = 1
+    while frame is not None and not is_user_file(frame.f_code.co_filename):
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def raising_line(traceback: TracebackType | None, function: Callable[..., Any]) -> str:

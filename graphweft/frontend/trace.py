@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphweft._errors import FieldError, GraphWeftError
-from graphweft.frontend.aten import DECOMPOSITIONS, RULES
+from graphweft.frontend.aten import DECOMPOSITIONS, RULES, stop_gradient
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.layout import Symbols, UnraisableError
 from graphweft.frontend.shield import READS_VALUES
@@ -138,16 +138,13 @@ class _Recorder(TorchFunctionMode):
             raise UnraisableError("a hook", self.line)
         graph = _recorded()
         last = graph._root._prev if graph is not None else None
-        if func is torch.nn.functional.dropout:
-            result = _dropout(*args, **kwargs)
-        else:
-            result = func(*args, **kwargs)
+        result = _IN_PLACE_OF.get(func, func)(*args, **kwargs)
         if not torch.is_grad_enabled():
             result = pytree.tree_map(_stopped, result)
         if graph is not None and last is not None:
             node = last._next
             while node is not graph._root:
-                node.meta["line"] = self.line
+                node.meta["line"], node.meta["call"] = self.line, getattr(func, "__name__", str(func))
                 node = node._next
         for made in pytree.tree_leaves(result):
             if isinstance(made, Tensor):
@@ -163,12 +160,28 @@ def _recorded() -> Graph | None:
 
 def _stopped(item: Any) -> Any:
     """Results of code under no_grad carry no gradient."""
-    return item.detach() if isinstance(item, Tensor) and item.is_floating_point() else item
+    return stop_gradient(item) if isinstance(item, Tensor) and item.is_floating_point() else item
 
 
 def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     made: Tensor = torch.native_dropout(x, p, training)[0] if training and p else x
     return x.copy_(made) if inplace else made
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As torch's, which would fix symbolic sizes of inputs with three dimensions."""
+    product = torch.matmul(x, weight.t())
+    return product if bias is None else product + bias
+
+
+# torch functions that are recorded as something else
+_IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.dropout: _dropout,
+    torch.nn.functional.linear: _linear,
+    torch.detach: stop_gradient,
+    Tensor.detach: stop_gradient,
+    Tensor.data.__get__: stop_gradient,  # type: ignore[attr-defined]
+}
 
 
 def trace(
@@ -177,8 +190,9 @@ def trace(
     view: Callable[[Mapping[str, Tensor], Any], Any],
     captured: Captured,
     params: Sequence[Any] = (),
+    rowed: frozenset[int] = frozenset(),
 ) -> Traced:
-    """Records ``function(view(fields, size of rows), *params)``.
+    """Records ``function(view(fields, size of rows), *params)``; captured tensors at ``rowed`` have one row per row.
 
     Raises: UnraisableError for what cannot be recorded; FieldError and other errors of user code as they are.
     """
@@ -188,7 +202,12 @@ def trace(
     with fake:
         shapes = [tuple({"n": rows, "d": messages}.get(size, size) for size in spec.shape) for spec in specs]  # type: ignore[arg-type,call-overload]
         fields = [torch.empty(shape, dtype=spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
-        others = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device) for t in captured.tensors]
+        others = [
+            torch.empty((rows, *t.shape[1:]), dtype=t.dtype)
+            if at in rowed
+            else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+            for at, t in enumerate(captured.tensors)
+        ]
     names: list[str] = []
     recorders: list[_Recorder] = []
 
@@ -256,11 +275,11 @@ def _cause(failure: BaseException | None) -> UnraisableError | FieldError | None
 def _check_sizes(sizes: ShapeEnv, symbols: Sequence[Any], line: str) -> None:
     """Refuses a recording that holds for some numbers of rows only."""
     if sizes.replacements:
-        raise UnraisableError("code that fixes the number of nodes, edges or messages", line)
+        raise UnraisableError("code that depends on the number of nodes, edges or messages", line)
     for guard in sizes.guards:
         text = str(guard.expr)
         if not text.startswith("Ne("):
-            raise UnraisableError(f"code that holds only where {text}", line)
+            raise UnraisableError(f"code that depends on the number of nodes, edges or messages, as {text}", line)
 
 
 def _read(

@@ -11,10 +11,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from graphweft._errors import UserCodeError
-from graphweft.frontend.call import Call, Function, make_call
-from graphweft.frontend.reference import run_reference
+from graphweft.frontend.call import Function, make_call
 from graphweft.frontend.views import Edges, Nodes
 from graphweft.graph.graph import Graph
+from graphweft.nn.user_call import execute
 
 
 def update_all(
@@ -75,11 +75,6 @@ def update_all(
         params=params,
     )
     return execute(call)
-
-
-def execute(call: Call) -> dict[str, Tensor]:
-    """Runs a checked call."""
-    return run_reference(call)
 
 
 class MessagePassing(nn.Module):

@@ -1,0 +1,404 @@
+"""A message-passing call as one IR program.
+
+Comes in: a :class:`Call` and what its functions capture. Goes out: :class:`RaisedCall`: the three functions recorded, raised
+and joined, which writes its program into a builder for any graph. Values are named ``node:h``, ``src:h``, ``dst:h``,
+``edge:w``, ``ntype:W``, ``etype:W``, ``cap:0`` (captured) and ``const:0``. Called by ``nn.message_passing``.
+
+In-degrees of 0: what reduce gives there is replaced by zeros. Where its code on nodes could make infinities out of empty
+sums, and those a gradient, only nodes with in-edges (``receivers``) are computed.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft.frontend.algebra import MESSAGE, REDUCE, UPDATE, Algebra, Stage
+from graphweft.frontend.call import Call
+from graphweft.frontend.captured import Captured
+from graphweft.frontend.layout import D, N, Axis, Raised, Size, UnraisableError
+from graphweft.frontend.raising import raise_function
+from graphweft.frontend.source import first_line
+from graphweft.frontend.trace import Spec, Traced, trace
+from graphweft.frontend.views import Edges, FieldView, Nodes
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Value, topological
+from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+
+Given = dict[str, tuple[Tensor, Residency]]
+_RISKY = frozenset({"div", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "pow"})  # infinite somewhere
+_KEEPS_ZERO = frozenset(
+    "neg abs sign sqrt sqrt0 square relu tanh sin erf expm1 log1p leaky_relu elu floor ceil round".split()
+)
+_MOVES = frozenset(
+    {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.CAT, Op.SUM_DIMS, Op.MAX_DIMS, Op.CAST, Op.DETACH, Op.ADD, Op.MUL}
+)
+
+
+@dataclass
+class RaisedCall:
+    """Three recorded functions.
+
+    Attributes:
+        message, reduce, update: The recordings; update may be missing.
+        rowed: Positions of captured tensors that have one row per edge (message) or node (update), by stage.
+        constants: Tensors that the functions make from numbers alone.
+        risky: Whether empty mailboxes could make infinities.
+        draws: Whether random numbers are drawn.
+    """
+
+    message: Traced
+    reduce: Traced
+    update: Traced | None
+    rowed: dict[str, frozenset[int]]
+    constants: list[Tensor] = field(default_factory=list)
+    risky: bool = False
+    draws: bool = False
+
+    @property
+    def returned(self) -> list[str]:
+        """Names of the fields that the last function returns, in its order."""
+        return list((self.update or self.reduce).outputs)
+
+    def given(self, call: Call, captured: Captured) -> Given:
+        """Every tensor the program may read, by name, with what its rows are."""
+        given: Given = {}
+        square = call.graph.is_square
+        for name, tensor in call.src.items():
+            given[f"node:{name}" if square else f"src:{name}"] = (tensor, Residency.SRC)
+        for name, tensor in call.dst.items() if not square else ():
+            given[f"dst:{name}"] = (tensor, Residency.DST)
+        given |= {f"edge:{name}": (tensor, Residency.EDGE) for name, tensor in call.edata.items()}
+        given |= {f"ntype:{name}": (tensor, Residency.NTYPE) for name, tensor in call.ntype.items()}
+        given |= {f"etype:{name}": (tensor, Residency.ETYPE) for name, tensor in call.etype.items()}
+        for at, tensor in enumerate(captured.tensors):
+            given[f"cap:{at}"] = (tensor, self._residency(at))
+        given |= {f"const:{at}": (tensor, Residency.SHARED) for at, tensor in enumerate(self.constants)}
+        return given
+
+    def _residency(self, at: int) -> Residency:
+        if at in self.rowed[MESSAGE]:
+            return Residency.EDGE
+        return Residency.DST if at in self.rowed[UPDATE] else Residency.SHARED
+
+    def write(self, builder: Builder, inputs: Mapping[str, Value], isolated: bool, square: bool) -> dict[str, Value]:
+        """The program's outputs: fields by ``out:name``, new contents of captured buffers by ``buffer:position``."""
+        writer = _Writer(self, builder, inputs, isolated, square)
+        outputs, updates = writer.outputs()
+        return {**{f"out:{n}": v for n, v in outputs.items()}, **{f"buffer:{at}": v for at, v in updates.items()}}
+
+
+def raise_call(call: Call, captured: Captured) -> RaisedCall:
+    """Records and raises the functions of ``call``.
+
+    Raises: UnraisableError naming what cannot be compiled and the user's line; FieldError for a missing field.
+    """
+    if captured.refused is not None:
+        raise UnraisableError(captured.refused, first_line(call.message))
+    candidates = {
+        MESSAGE: frozenset(i for i, t in enumerate(captured.tensors) if _rows(t) == call.graph.num_edges),
+        UPDATE: frozenset(i for i, t in enumerate(captured.tensors) if _rows(t) == call.graph.num_dst),
+    }
+    none: frozenset[int] = frozenset()
+    try:
+        return _raise(call, captured, {MESSAGE: none, REDUCE: none, UPDATE: none})
+    except UnraisableError:
+        if not any(candidates.values()):
+            raise
+        return _raise(call, captured, {**candidates, REDUCE: none})
+
+
+def _rows(tensor: Tensor) -> int:
+    return tensor.shape[0] if tensor.dim() else -1
+
+
+def _raise(call: Call, captured: Captured, rowed: dict[str, frozenset[int]]) -> RaisedCall:
+    node_fields = {name: (tensor.shape[1:], tensor.dtype) for name, tensor in call.dst.items()}
+    message = _trace_message(call, captured, rowed[MESSAGE])
+    sent = _kinds(message)
+    reduce = _trace_nodes(call, REDUCE, call.reduce, node_fields, sent, captured, frozenset())
+    update = None
+    if call.update is not None:
+        update = _trace_nodes(call, UPDATE, call.update, node_fields | _kinds(reduce), {}, captured, rowed[UPDATE])
+    raised = RaisedCall(message, reduce, update, rowed)
+    _rehearse(raised, call, captured)
+    return raised
+
+
+def _rehearse(raised: RaisedCall, call: Call, captured: Captured) -> None:
+    """Writes the program once, to learn its constants and whether it can be written at all."""
+    builder = Builder()
+    square = call.graph.is_square
+    src, dst = ("V", "V") if square else ("S", "D")
+    symbols = {Residency.SRC: src, Residency.DST: dst, Residency.EDGE: "E", Residency.NTYPE: "A", Residency.ETYPE: "T"}
+    inputs: dict[str, Value] = {
+        "graph": builder.add(Op.GRAPH, name="graph", type=StructType(src, dst, "E")),
+        "seed": builder.add(Op.INPUT, name="seed", type=IndexType(None, None)),
+    }
+    for name, (tensor, residency) in raised.given(call, captured).items():
+        rows = symbols.get(residency)
+        dims = tuple(tensor.shape[1:] if rows else tensor.shape)
+        inputs[name] = builder.add(Op.INPUT, name=name, type=TensorType(residency, rows, dims, tensor.dtype))
+    writer = _Writer(raised, builder, inputs, False, square, rehearsal=True)
+    values, _ = writer.outputs()
+    raised.risky = writer.risky
+    raised.draws = inputs["seed"] in set(topological(values.values()))
+
+
+Kinds = dict[str, tuple[Any, torch.dtype]]
+
+
+def _kinds(traced: Traced) -> Kinds:
+    """Trailing sizes and dtype of every field that a function returned."""
+    found: Kinds = {}
+    for name, node in traced.outputs.items():
+        value = node.meta["val"]
+        shape = traced.symbols.shape(value.shape)
+        if not shape or shape[0] != Size(1, n=True) or any(size.n or size.d for size in shape[1:]):
+            raise UnraisableError(f"a field {name!r} whose first dimension is not its rows", node.meta.get("line"))
+        found[name] = (tuple(size.number for size in shape[1:]), value.dtype)
+    return found
+
+
+def _loader(given: Mapping[str, Tensor], prefix: str) -> dict[str, Callable[[], Tensor]]:
+    """Makers of the fields whose name starts with ``prefix``."""
+    chosen = {name: tensor for name, tensor in given.items() if name.startswith(prefix)}
+    return {name.removeprefix(prefix): functools.partial(lambda t: t, tensor) for name, tensor in chosen.items()}
+
+
+def _specs(prefix: str, fields: Mapping[str, Tensor], lead: Axis) -> list[Spec]:
+    return [Spec(f"{prefix}:{name}", (*lead, *t.shape[1:]), t.dtype) for name, t in fields.items()]  # type: ignore[arg-type]
+
+
+def _trace_message(call: Call, captured: Captured, rowed: frozenset[int]) -> Traced:
+    typed = call.graph.is_square
+    specs = [
+        *_specs("src", call.src, (N,)),
+        *_specs("dst", call.dst, (N,)),
+        *_specs("edge", call.edata, (N,)),
+        *(_specs("srctype", call.ntype, (N,)) if typed else []),
+        *(_specs("dsttype", call.ntype, (N,)) if typed else []),
+        *(_specs("type", call.etype, (N,)) if typed else []),
+    ]
+
+    def view(given: Mapping[str, Tensor], rows: Any) -> Edges:
+        def of(name: str, prefix: str, what: str) -> FieldView:
+            return FieldView(MESSAGE, f"edges.{name}", _loader(given, f"{prefix}:"), what)
+
+        return Edges(
+            src=of("src", "src", "source fields"),
+            dst=of("dst", "dst", "destination fields"),
+            data=of("data", "edge", "edge fields"),
+            srctype=of("srctype", "srctype", "node type tables"),
+            dsttype=of("dsttype", "dsttype", "node type tables"),
+            type=of("type", "type", "edge type tables"),
+            count=rows,
+        )
+
+    return trace(call.message, specs, view, captured, call.params, rowed)
+
+
+def _trace_nodes(
+    call: Call,
+    stage: str,
+    function: Callable[..., Any],
+    fields: Kinds,
+    sent: Kinds,
+    captured: Captured,
+    rowed: frozenset[int],
+) -> Traced:
+    specs = [Spec(f"data:{name}", (N, *dims), dtype) for name, (dims, dtype) in fields.items()]
+    specs += [Spec(f"mailbox:{name}", (N, D, *dims), dtype) for name, (dims, dtype) in sent.items()]
+    specs += _specs("type", call.ntype, (N,)) if call.graph.is_square else []
+    mailbox = "mailbox fields that message sent" if stage == REDUCE else "mailbox fields (update has none)"
+
+    def view(given: Mapping[str, Tensor], rows: Any) -> Nodes:
+        return Nodes(
+            data=FieldView(stage, "nodes.data", _loader(given, "data:"), "node fields"),
+            mailbox=FieldView(stage, "nodes.mailbox", _loader(given, "mailbox:"), mailbox),
+            type=FieldView(stage, "nodes.type", _loader(given, "type:"), "node type tables"),
+            count=rows,
+        )
+
+    return trace(function, specs, view, captured, (), rowed)
+
+
+class _Writer:
+    """Writes one program."""
+
+    def __init__(
+        self,
+        raised: RaisedCall,
+        builder: Builder,
+        inputs: Mapping[str, Value],
+        isolated: bool,
+        square: bool,
+        rehearsal: bool = False,
+    ) -> None:
+        self.raised, self.b, self.inputs, self.square = raised, builder, inputs, square
+        self.isolated, self.rehearsal, self.risky = isolated, rehearsal, False
+        self.graph = inputs["graph"]
+        self._made: dict[int, Raised] = {}
+        self._constants = 0
+
+    def outputs(self) -> tuple[dict[str, Value], dict[int, Value]]:
+        """Fields of the last function, and new contents of buffers."""
+        traced, updates = self.raised, {}
+        messages, found = self._message()
+        updates |= found
+        fields, found = self._reduce(messages)
+        updates |= found
+        if traced.update is not None:
+            fields, found = self._update(fields)
+            updates |= found
+        return fields, updates
+
+    def _algebra(self, name: str, traced: Traced) -> Algebra:
+        receivers = self.inputs.get("receivers") if name == REDUCE else None
+        return Algebra(self.b, Stage(name, self.graph, traced.symbols, receivers, self.inputs.get("seed")))
+
+    def _run(
+        self, name: str, traced: Traced, algebra: Algebra, fields: Mapping[str, Callable[[], Raised]]
+    ) -> tuple[dict[str, Raised], dict[int, Value]]:
+        read = {field: fields[field]() for field, node in traced.inputs.items() if node.users}
+        captured = []
+        for at in range(len(traced.captured)):
+            value = self.inputs[f"cap:{at}"]
+            lead: Axis = (N,) if at in self.raised.rowed[name] else ()
+            captured.append(algebra.axes.of(value, lead))
+        for field, node in traced.inputs.items():  # fields that are returned as they came
+            if not node.users and node in traced.outputs.values():
+                read[field] = fields[field]()
+        outputs, updates = raise_function(traced, algebra, read, captured, self._constant)
+        return outputs, {at: algebra.plain(x, 0) for at, x in updates.items()}
+
+    def _constant(self, tensor: Tensor) -> Raised:
+        """A constant tensor: a number where it is one, else an input."""
+        axes = Algebra(self.b, Stage(MESSAGE, self.graph, self.raised.message.symbols))
+        if tensor.dim() == 0:
+            return axes.number(tensor.item(), tensor.dtype)
+        at, self._constants = self._constants, self._constants + 1
+        name = f"const:{at}"
+        if self.rehearsal:
+            self.raised.constants.append(tensor)
+            type_ = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
+            return axes.axes.of(self.b.add(Op.INPUT, name=name, type=type_))
+        return axes.axes.of(self.inputs[name])
+
+    def _message(self) -> tuple[dict[str, Value], dict[int, Value]]:
+        traced = self.raised.message
+        algebra = self._algebra(MESSAGE, traced)
+        fields: dict[str, Callable[[], Raised]] = {}
+        src, dst = ("node", "node") if self.square else ("src", "dst")
+
+        def to_edges(op: Op, value: Value) -> Raised:
+            return algebra.axes.of(self.b.add(op, self.graph, value), (N,))
+
+        def of_type(op: Op, table: Value) -> Raised:
+            return to_edges(op, self.b.add(Op.BROADCAST_NTYPE, self.graph, table))
+
+        for name, value in self.inputs.items():
+            kind, _, field_ = name.partition(":")
+            if kind == src:
+                fields[f"src:{field_}"] = functools.partial(to_edges, Op.BROADCAST_SRC, value)
+            if kind == dst:
+                fields[f"dst:{field_}"] = functools.partial(to_edges, Op.BROADCAST_DST, value)
+            if kind == "edge":
+                fields[f"edge:{field_}"] = functools.partial(algebra.axes.of, value, (N,))
+            if kind == "ntype":
+                fields[f"srctype:{field_}"] = functools.partial(of_type, Op.BROADCAST_SRC, value)
+                fields[f"dsttype:{field_}"] = functools.partial(of_type, Op.BROADCAST_DST, value)
+            if kind == "etype":
+                fields[f"type:{field_}"] = functools.partial(to_edges, Op.BROADCAST_ETYPE, value)
+        outputs, updates = self._run(MESSAGE, traced, algebra, fields)
+        return {name: algebra.finish(x) for name, x in outputs.items()}, updates
+
+    def _node_fields(self, algebra: Algebra) -> dict[str, Callable[[], Raised]]:
+        """Node fields and rows of node type tables."""
+        fields: dict[str, Callable[[], Raised]] = {}
+        own = "node" if self.square else "dst"
+
+        def of(value: Value) -> Raised:
+            value = algebra.node_rows(value)
+            masked = self.isolated and algebra.stage.name == REDUCE and algebra.stage.receivers is None
+            return algebra.axes.of(self._without_isolated(algebra, value) if masked else value, (N,))
+
+        def of_type(table: Value) -> Raised:
+            return of(self.b.add(Op.BROADCAST_NTYPE, self.graph, table))
+
+        for name, value in self.inputs.items():
+            kind, _, field_ = name.partition(":")
+            if kind == own:
+                fields[f"data:{field_}"] = functools.partial(of, value)
+            if kind == "ntype":
+                fields[f"type:{field_}"] = functools.partial(of_type, value)
+        return fields
+
+    def _reduce(self, messages: Mapping[str, Value]) -> tuple[dict[str, Value], dict[int, Value]]:
+        traced = self.raised.reduce
+        algebra = self._algebra(REDUCE, traced)
+        fields = self._node_fields(algebra)
+        for name, value in messages.items():
+            fields[f"mailbox:{name}"] = functools.partial(algebra.axes.of, value, (N, D))
+        outputs, updates = self._run(REDUCE, traced, algebra, fields)
+        values = {name: algebra.finish(x) for name, x in outputs.items()}
+        if self.rehearsal:
+            self.risky = any(map(self._is_risky, topological([*values.values()])))
+        return {name: self._zeroed(algebra, value) for name, value in values.items()}, updates
+
+    def _update(self, reduced: Mapping[str, Value]) -> tuple[dict[str, Value], dict[int, Value]]:
+        traced = self.raised.update
+        assert traced is not None
+        algebra = self._algebra(UPDATE, traced)
+        fields = self._node_fields(algebra)
+        for name, value in reduced.items():
+            fields[f"data:{name}"] = functools.partial(algebra.axes.of, value, (N,))
+        outputs, updates = self._run(UPDATE, traced, algebra, fields)
+        return {name: algebra.finish(x) for name, x in outputs.items()}, updates
+
+    # nodes without in-edges
+
+    def _is_risky(self, value: Value) -> bool:
+        """Whether a value on nodes is made by a function that is infinite somewhere, of something on nodes."""
+        on_nodes = isinstance(value.type, TensorType) and value.type.rows == self.graph.struct.dst
+        if value.op is not Op.EWISE or value["fn"] not in _RISKY or not on_nodes:
+            return False
+        parts = value.inputs[1:] if value["fn"] == "div" else value.inputs
+        return any(x.tensor.rows is not None for x in parts)
+
+    def _zeroed(self, algebra: Algebra, value: Value) -> Value:
+        """Zeros for nodes without in-edges."""
+        if algebra.stage.receivers is not None:
+            return algebra.all_nodes(value)
+        if not self.isolated or _zero_without_edges(value):
+            return value
+        return self._without_isolated(algebra, value)
+
+    def _without_isolated(self, algebra: Algebra, value: Value) -> Value:
+        x = algebra.axes.of(value, (N,))
+        degree = Raised(algebra.degree(torch.float32), ((N,), *((),) * (len(x.axes) - 1)))
+        some = algebra.ewise("gt", degree, algebra.number(0.0, torch.float32))
+        dtype = value.tensor.dtype
+        zero = algebra.number(False if dtype == torch.bool else 0, dtype)
+        return algebra.finish(algebra.ewise("where", some, x, zero))
+
+
+def _zero_without_edges(value: Value) -> bool:
+    """Whether rows of nodes without in-edges are zero by construction."""
+    if value.op is Op.REDUCE:
+        return True
+    if value.op is Op.EWISE and value["fn"] in _KEEPS_ZERO:
+        return _zero_without_edges(value.inputs[0])
+    rowed = [x for x in value.inputs if isinstance(x.type, TensorType) and x.tensor.rows is not None]
+    if value.op is Op.EWISE and value["fn"] in ("mul", "div"):
+        return rowed == [value.inputs[0]] and _zero_without_edges(rowed[0])
+    if value.op is Op.EINSUM:
+        return len(rowed) == 1 and _zero_without_edges(rowed[0])
+    if value.op in _MOVES or (value.op is Op.EWISE and value["fn"] in ("add", "sub")):
+        return len(rowed) == len(value.inputs) and all(map(_zero_without_edges, rowed))
+    return False

@@ -1,0 +1,135 @@
+"""Runs checked message-passing calls: compiled where their functions can be raised, else on the reference executor.
+
+Comes in: a :class:`Call`. Goes out: node tensors by name. Functions are compiled once per code, kinds of fields and kinds
+of what they capture, and serve every graph. Called by ``message_passing.py``.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft import _config
+from graphweft._errors import FallbackWarning
+from graphweft.frontend.call import Call, Fields
+from graphweft.frontend.captured import Captured, capture
+from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.reference import run_reference
+from graphweft.frontend.source import user_depth
+from graphweft.frontend.udf import RaisedCall, raise_call
+from graphweft.graph.graph import Graph
+from graphweft.ir.program import Builder, Value
+from graphweft.runtime.compile import Arguments, CompiledFunction
+
+_KEPT = 512  # compiled calls kept at a time
+_FALLBACK = "runs on the reference executor"
+
+
+class CompiledCall:
+    """A raised call and its compiled forms: with and without nodes that receive nothing.
+
+    Args:
+        raised: The call, raised.
+        square: Whether it is about one set of nodes.
+    """
+
+    def __init__(self, raised: RaisedCall, square: bool) -> None:
+        self.raised = raised
+        self._square = square
+        self._forms = {isolated: CompiledFunction(self._describe(isolated)) for isolated in (False, True)}
+
+    def _describe(self, isolated: bool) -> Any:
+        def describe(builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
+            return self.raised.write(builder, inputs, isolated, self._square)
+
+        return describe
+
+    def form(self, graph: Graph) -> CompiledFunction:
+        """The compiled function for ``graph``."""
+        return self._forms[_receivers(graph) is not None]
+
+    def arguments(self, call: Call, captured: Captured) -> Arguments:
+        """What the compiled function is called with."""
+        receivers = _receivers(call.graph) if self.raised.risky else None
+        given = self.raised.given(call, captured)
+        seed = int(torch.randint(2**62, ())) if self.raised.draws else 0
+        return Arguments(call.graph, None, {}, None, seed, False, given, receivers)
+
+    def __call__(self, call: Call, captured: Captured) -> Fields:
+        """Runs the program and stores new contents of buffers."""
+        with torch.autocast("cpu", enabled=False):  # casts of the user's code are part of the program
+            results = self.form(call.graph)(self.arguments(call, captured))
+        outputs: Fields = {}
+        for name, tensor in results.items():
+            kind, _, rest = name.partition(":")
+            if kind == "out":
+                outputs[rest] = tensor
+            else:
+                with torch.no_grad():
+                    captured.tensors[int(rest)].copy_(tensor)
+        return {name: outputs[name] for name in self.raised.returned}
+
+
+_CALLS: OrderedDict[Any, CompiledCall | None] = OrderedDict()
+_LOCK = threading.Lock()
+_RECEIVERS: weakref.WeakKeyDictionary[Graph, Tensor | None] = weakref.WeakKeyDictionary()
+
+
+def _receivers(graph: Graph) -> Tensor | None:
+    """Ids of the nodes with in-edges; None when all have some."""
+    if graph not in _RECEIVERS:
+        degrees = graph.in_degrees()
+        _RECEIVERS[graph] = None if bool((degrees > 0).all()) else degrees.nonzero().flatten()
+    return _RECEIVERS[graph]
+
+
+def execute(call: Call) -> Fields:
+    """Runs ``call``; warns once where it cannot be compiled."""
+    if _config.current().opt_level == 0 or not call.graph.num_edges or torch._C._are_functorch_transforms_active():
+        return run_reference(call)
+    captured = capture((call.message, call.reduce, call.update, call.params))
+    compiled, failure = compiled_call(call, captured)
+    if compiled is not None:
+        return compiled(call, captured)
+    result = run_reference(call)  # wrong user code is reported here, before any warning
+    if failure is not None:
+        line = f" ({failure.line})" if failure.line else ""
+        warnings.warn(f"{failure.what}: {_FALLBACK}{line}", FallbackWarning, stacklevel=user_depth())
+    return result
+
+
+def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, UnraisableError | None]:
+    """The compiled form of ``call``; or None, with the reason the first time."""
+    key = _key(call, captured)
+    with _LOCK:
+        if key in _CALLS:
+            _CALLS.move_to_end(key)
+            return _CALLS[key], None
+    failure = None
+    made: CompiledCall | None = None
+    try:
+        made = CompiledCall(raise_call(call, captured), call.graph.is_square)
+    except UnraisableError as found:
+        failure = found
+    with _LOCK:
+        _CALLS[key] = made
+        while len(_CALLS) > _KEPT:
+            _CALLS.popitem(last=False)
+    return made, failure
+
+
+def _key(call: Call, captured: Captured) -> Any:
+    """What the recorded program depends on."""
+    fields = (call.src, call.dst, call.edata, call.ntype, call.etype)
+    kinds = tuple(tuple((name, t.dtype, t.shape[1:]) for name, t in part.items()) for part in fields)
+    autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+    return captured.key, kinds, call.graph.is_square, autocast
+
+
+__all__ = ["CompiledCall", "compiled_call", "execute"]

@@ -1,0 +1,135 @@
+"""Compiled user functions against their plain execution, forward and backward, in float64, over the graph zoo."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from frontend.functions import CASES, FALLS_BACK, TYPED, World
+from torch import Tensor
+from zoo import ZOO
+
+import graphweft as gw
+from graphweft.frontend.call import Call, make_call
+from graphweft.frontend.reference import run_reference
+from graphweft.nn.user_call import execute
+
+GRAPHS = [
+    "no_edges",
+    "one_loop",
+    "isolated",
+    "self_loops",
+    "multi_edges",
+    "path",
+    "star",
+    "complete",
+    "random",
+    "power_law",
+]
+
+
+def zoo_graph(name: str) -> gw.Graph:
+    edges = ZOO[name]
+    return gw.Graph(edges.src, edges.dst, num_nodes=edges.num_nodes)
+
+
+def typed_graph() -> gw.Graph:
+    """Three node types, four relations, one without an edge, one node type that receives nothing."""
+    generator = torch.Generator().manual_seed(5)
+    sizes = {"author": 6, "paper": 9, "term": 4}
+
+    def pairs(src: str, dst: str, count: int) -> tuple[Tensor, Tensor]:
+        return (
+            torch.randint(0, sizes[src], (count,), generator=generator),
+            torch.randint(0, sizes[dst], (count,), generator=generator),
+        )
+
+    relations = {
+        ("author", "writes", "paper"): pairs("author", "paper", 20),
+        ("paper", "cites", "paper"): pairs("paper", "paper", 15),
+        ("term", "unused", "author"): pairs("term", "author", 0),
+        ("paper", "by", "author"): pairs("paper", "author", 12),
+    }
+    return gw.Graph.hetero(relations, sizes)
+
+
+def call_of(world: World, functions: tuple[Any, ...]) -> Call:
+    return make_call(world.graph, *functions, **world.fields, params=world.params)
+
+
+def run(executor: Any, world: World, call: Call) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Outputs, and gradients of every leaf under fixed random output gradients."""
+    outputs = executor(call)
+    generator = torch.Generator().manual_seed(11)
+    loss = torch.zeros((), dtype=torch.float64)
+    for value in outputs.values():
+        if value.is_floating_point():
+            loss = loss + (value * torch.randn(value.shape, generator=generator, dtype=value.dtype)).sum()
+    leaves = list(world.leaves.values())
+    if not loss.requires_grad:
+        return outputs, {name: torch.zeros_like(leaf) for name, leaf in world.leaves.items()}
+    gradients = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
+    return outputs, dict(zip(world.leaves, gradients, strict=True))
+
+
+def compare(world: World, functions: tuple[Any, ...]) -> None:
+    call = call_of(world, functions)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "std|var", UserWarning)
+        expected, wanted = run(run_reference, world, call)
+    got, gradients = run(execute, world, call)
+    assert list(got) == list(expected)
+    for name, tensor in expected.items():
+        assert got[name].dtype == tensor.dtype and got[name].shape == tensor.shape, name
+        torch.testing.assert_close(
+            got[name], tensor, rtol=1e-9, atol=1e-9, equal_nan=True, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    for name, tensor in wanted.items():
+        torch.testing.assert_close(
+            gradients[name], tensor, rtol=1e-8, atol=1e-8, equal_nan=True, msg=lambda m, n=name: f"gradient of {n}: {m}"
+        )
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in FALLS_BACK and name not in TYPED])
+def test_compiled_function_equals_its_plain_execution(name: str, graph: str) -> None:
+    world = World(zoo_graph(graph))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gw.FallbackWarning)
+        compare(world, CASES[name](world))
+
+
+@pytest.mark.parametrize("name", sorted(TYPED))
+def test_typed_function_equals_its_plain_execution(name: str) -> None:
+    world = World(typed_graph())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gw.FallbackWarning)
+        compare(world, CASES[name](world))
+
+
+@pytest.mark.parametrize("graph", ["isolated", "random", "star"])
+@pytest.mark.parametrize("name", FALLS_BACK)
+def test_what_is_no_segment_operation_runs_as_it_stands_with_one_warning(name: str, graph: str) -> None:
+    world = World(zoo_graph(graph))
+    functions = CASES[name](world)
+    call = call_of(world, functions)
+    expected, wanted = run(run_reference, world, call)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            got, gradients = run(execute, world, call)
+    told = [w for w in caught if issubclass(w.category, gw.FallbackWarning)]
+    assert len(told) <= 1
+    for item in told:
+        assert FALLS_BACK[name] in str(item.message) and "functions.py" in str(item.message)
+        assert item.filename == __file__
+    for name_ in expected:
+        torch.testing.assert_close(got[name_], expected[name_], rtol=0, atol=0)
+    for name_ in wanted:
+        torch.testing.assert_close(gradients[name_], wanted[name_], rtol=0, atol=0)
+
+
+def test_there_are_sixty_functions() -> None:
+    assert len(CASES) >= 60
