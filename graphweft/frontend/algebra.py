@@ -1,14 +1,14 @@
 """Tensor operations on raised tensors: elementwise, reductions, products, joins, by residency.
 
 Comes in: :class:`Raised` operands of one stage. Goes out: a raised result. Here the inference rules of residency act
-(Graphiler, table 1): elementwise code and products are Dense, and bring node rows to edges where a mailbox takes part; a
-reduction over messages is Reduce, a softmax over them Norm; over the rows of message or update it contracts to shared;
-in reduce, whose nodes are independent, that is refused. Called by the rules in ``aten.py``.
+(Graphiler, table 1): elementwise code and products are Dense, and bring node rows to edges where a mailbox takes part;
+a reduction over messages is Reduce, a softmax over them Norm; over the rows of message or update it contracts to
+shared; in reduce, whose nodes are independent, that is refused. Called by the rules of ATen operations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,7 @@ class Algebra:
         for at in range(rank):
             candidates = [(x, x.axes[at]) for x in padded if x.axes[at]]
             patterns.append(self.axes.pattern(candidates) if candidates else ())
-        axes, dims = _number(patterns)
+        axes, _ = _number(patterns)
         values = []
         for x in padded:
             x = self.axes.refined(x, patterns)
@@ -280,7 +280,7 @@ class Algebra:
         letters = _letters(patterns)
         rows = a.has_rows or b.has_rows
         names = [(N if x.has_rows else "") + _spell(labels, letters) for x, labels in ((a, left), (b, right))]
-        kept = rows and not (N in summed)
+        kept = rows and N not in summed
         result = (N if kept else "") + _spell(out, letters)
         value = self.b.add(Op.EINSUM, a.value, b.value, spec=f"{names[0]},{names[1]}->{result}")
         if D in summed:

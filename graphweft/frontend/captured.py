@@ -1,8 +1,8 @@
 """What user functions close over: tensors, which become inputs, and everything else, which becomes part of the key.
 
-Comes in: functions. Goes out: :class:`Captured`: tensors in a fixed order and a hashable key of all scalars, flags, modes
-and code that the functions can read. It is taken anew at every call, so nothing a user changes between calls is ever
-baked in. Called by ``udf.py``.
+Comes in: functions. Goes out: :class:`Captured`: tensors in a fixed order and a hashable key of all scalars, flags,
+modes and code that the functions can read. It is taken anew at every call, so nothing a user changes between calls is
+ever baked in. Called by ``udf.py``.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _names(code: CodeType) -> frozenset[str]:
 def _is_library(name: str | None) -> bool:
     """Whether a module is torch's, Python's or our own: its code does not change between calls."""
     top = (name or "").partition(".")[0]
-    return top in ("torch", "numpy", "graphweft") or top in sys.stdlib_module_names and top != "__main__"
+    return top in ("torch", "numpy", "graphweft") or (top in sys.stdlib_module_names and top != "__main__")
 
 
 class _Walk:
@@ -150,12 +150,8 @@ class _Walk:
             if hooks and value:
                 self.found.refused = self.found.refused or f"{type(item).__name__} has hooks"
             if name not in hidden and not hooks and (library or not name.startswith("_") or name in self._names):
-                parts.append((name, self._shallow(value)))
+                parts.append((name, self.visit(value)))
         return ("module", *parts, *self._of_class(type(item)))
-
-    def _shallow(self, value: Any) -> Any:
-        """Attributes of modules: plain values, tensors, containers and functions; other objects by what is read."""
-        return self.visit(value)
 
     def _of_class(self, kind: type) -> list[Any]:
         """Methods and class attributes that code written by the user may read."""
@@ -168,9 +164,9 @@ class _Walk:
                     value = value.fget
                 if isinstance(value, staticmethod | classmethod):
                     value = value.__func__
-                if isinstance(value, FunctionType | Tensor | nn.Module | (bool | int | float | str)):
-                    if not name.startswith("__") or name == "__call__":
-                        parts.append((name, self.visit(value)))
+                plain = isinstance(value, FunctionType | Tensor | nn.Module | bool | int | float | str)
+                if plain and (not name.startswith("__") or name == "__call__"):
+                    parts.append((name, self.visit(value)))
         return parts
 
     def _other(self, item: Any) -> Any:

@@ -1,9 +1,9 @@
 """How a traced tensor lies over an IR value: which of its axes are rows, messages, and trailing dimensions.
 
 Comes in: shapes with symbolic sizes. Goes out: :class:`Raised`, an IR value with the axes of the traced tensor, each a
-product of tokens: ``"n"`` the rows of the stage, ``"d"`` the messages of a mailbox, a number a trailing dimension of the
-value. Views and permutations change axes only; ``(n, d)`` together are edge rows. No token has size 1. Called by the
-rules that raise ATen operations.
+product of tokens: ``"n"`` the rows of the stage, ``"d"`` the messages of a mailbox, a number a trailing dimension of
+the value. Views and permutations change axes only; ``(n, d)`` together are edge rows. No token has size 1. Called by
+the rules that raise ATen operations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From a recorded function to IR: operation by operation, with the residency of every value.
 
-Comes in: a :class:`Traced` function, and its fields and captured tensors as raised values. Goes out: its outputs as raised
-values. Only what an output depends on is raised. Called by ``udf.py``.
+Comes in: a :class:`Traced` function, and its fields and captured tensors as raised values. Goes out: its outputs as
+raised values. Only what an output depends on is raised. Called by ``udf.py``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch.fx import Node
 
 from graphweft._errors import IRError
 from graphweft.frontend.algebra import Algebra
-from graphweft.frontend.aten import RULES, Out
 from graphweft.frontend.layout import Raised, Symbols, UnraisableError
+from graphweft.frontend.rules import RULES, Out
 from graphweft.frontend.trace import Traced
 
 
@@ -78,6 +78,8 @@ def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any],
         if part is None:
             raise UnraisableError("positions of extrema or other results that have no counterpart")
         return part
+    if node.target is torch.ops.aten.copy_.default:
+        _check_overwritten(node)
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
     rule = RULES.get(node.target)
     if rule is None:
@@ -86,6 +88,17 @@ def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any],
             raise UnraisableError("it is no operation on edges and nodes that can be compiled")
         return constants(made)
     return rule(algebra, _out(traced.symbols, meta), *args, **kwargs)
+
+
+def _check_overwritten(node: Node) -> None:
+    """What an in-place copy overwrites is not read again by its old name."""
+    order = {other: at for at, other in enumerate(node.graph.nodes)}
+    target: Any = node.args[0]
+    while isinstance(target, Node):
+        if any(order[user] > order[node] for user in target.users):
+            raise UnraisableError("an overwritten tensor that is read again")
+        viewed = target.target is operator.getitem or getattr(target.target, "is_view", False)
+        target = target.args[0] if viewed else None
 
 
 def _out(symbols: Symbols, meta: Any) -> Any:

@@ -8,6 +8,7 @@ compiled, and as the oracle of what can. Source of degree buckets: DGL (Wang et 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping
@@ -292,7 +293,8 @@ def _filled(cell: Any) -> bool:
 
 def _load(shield: Shield | None, tensor: Tensor, rows: Tensor | None, name: str) -> Tensor:
     """A tensor of this run's own: gathered rows, or a copy."""
-    made = tensor.clone() if rows is None else tensor[rows.to(tensor.device)]
+    with contextlib.nullcontext() if shield is None else shield.recording():
+        made = tensor.clone() if rows is None else tensor[rows.to(tensor.device)]
     return made if shield is None else shield.own(made, name)
 
 

@@ -53,7 +53,12 @@ class Shield(TorchFunctionMode):
         self._stage, self._state, self._guarded, self._squeezes = stage, state, guarded, squeezes
         self._fields: Any = WeakTensorKeyDictionary()  # tensor of this run -> names of the fields it depends on
         self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
+        self._grad = torch.is_grad_enabled()
         self.dropped: list[Dropped] = []
+
+    def recording(self) -> torch.set_grad_enabled:
+        """The gradient mode of the call, also where user code has switched gradients off."""
+        return torch.set_grad_enabled(self._grad)
 
     def own(self, tensor: Tensor, field: str) -> Tensor:
         """Takes a fresh tensor that holds ``field`` into this run."""
@@ -65,7 +70,8 @@ class Shield(TorchFunctionMode):
         if not isinstance(item, Tensor) or item in self._fields or id(item) in self._state:
             return item
         if id(item) not in self._shadows:
-            shadow = torch.clone(item)
+            with self.recording():
+                shadow = torch.clone(item)
             self._fields[shadow] = frozenset()
             self._shadows[id(item)] = (item, shadow)
         return self._shadows[id(item)][1]

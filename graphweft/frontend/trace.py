@@ -1,7 +1,7 @@
 """Records what a user function does to tensors of symbolic sizes, as ATen operations.
 
 Comes in: a function, the fields it may read, and the tensors it captures. Goes out: a :class:`Traced` graph whose
-placeholders are those tensors. Sizes of nodes, edges and messages are symbols, so the graph serves every graph; sizes of
+placeholders are those tensors. Sizes of nodes, edges and messages are symbols, so it serves every graph; sizes of
 features are numbers. Whatever would bake a value in (a branch on values or on a symbolic size, a captured tensor that
 was not found) stops the recording with an :class:`UnraisableError` that names the user's line. Called by ``udf.py``.
 """
@@ -28,9 +28,11 @@ from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphweft._errors import FieldError, GraphWeftError
-from graphweft.frontend.aten import DECOMPOSITIONS, RULES, stop_gradient
+from graphweft.frontend import shape_rules, sum_rules  # noqa: F401  they fill the table of rules
 from graphweft.frontend.captured import Captured
+from graphweft.frontend.elementwise_rules import stop_gradient
 from graphweft.frontend.layout import Symbols, UnraisableError
+from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import current_line, is_user_file, raising_line
 
@@ -200,7 +202,7 @@ def trace(
     fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
     rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
     with fake:
-        shapes = [tuple({"n": rows, "d": messages}.get(size, size) for size in spec.shape) for spec in specs]  # type: ignore[arg-type,call-overload]
+        shapes = [tuple({"n": rows, "d": messages}.get(size, size) for size in spec.shape) for spec in specs]  # type: ignore[arg-type]
         fields = [torch.empty(shape, dtype=spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
         others = [
             torch.empty((rows, *t.shape[1:]), dtype=t.dtype)

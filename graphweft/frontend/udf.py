@@ -1,11 +1,11 @@
 """A message-passing call as one IR program.
 
-Comes in: a :class:`Call` and what its functions capture. Goes out: :class:`RaisedCall`: the three functions recorded, raised
-and joined, which writes its program into a builder for any graph. Values are named ``node:h``, ``src:h``, ``dst:h``,
-``edge:w``, ``ntype:W``, ``etype:W``, ``cap:0`` (captured) and ``const:0``. Called by ``nn.message_passing``.
+Comes in: a :class:`Call` and what its functions capture. Goes out: :class:`RaisedCall`: the three functions recorded,
+raised and joined, which writes its program into a builder for any graph. Values are named ``node:h``, ``src:h``,
+``dst:h``, ``edge:w``, ``ntype:W``, ``etype:W``, ``cap:0`` (captured) and ``const:0``. Called by ``nn.message_passing``.
 
-In-degrees of 0: what reduce gives there is replaced by zeros. Where its code on nodes could make infinities out of empty
-sums, and those a gradient, only nodes with in-edges (``receivers``) are computed.
+In-degrees of 0: what reduce gives there is replaced by zeros. Where its code on nodes could make infinities out of
+empty sums, and those a gradient, only nodes with in-edges (``receivers``) are computed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from graphweft.frontend.algebra import MESSAGE, REDUCE, UPDATE, Algebra, Stage
 from graphweft.frontend.call import Call
 from graphweft.frontend.captured import Captured
-from graphweft.frontend.layout import D, N, Axis, Raised, Size, UnraisableError
+from graphweft.frontend.layout import Axis, D, N, Raised, Size, UnraisableError
 from graphweft.frontend.raising import raise_function
 from graphweft.frontend.source import first_line
 from graphweft.frontend.trace import Spec, Traced, trace
@@ -33,7 +33,25 @@ from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 Given = dict[str, tuple[Tensor, Residency]]
 _RISKY = frozenset({"div", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "pow"})  # infinite somewhere
 _KEEPS_ZERO = frozenset(
-    "neg abs sign sqrt sqrt0 square relu tanh sin erf expm1 log1p leaky_relu elu floor ceil round".split()
+    [
+        "neg",
+        "abs",
+        "sign",
+        "sqrt",
+        "sqrt0",
+        "square",
+        "relu",
+        "tanh",
+        "sin",
+        "erf",
+        "expm1",
+        "log1p",
+        "leaky_relu",
+        "elu",
+        "floor",
+        "ceil",
+        "round",
+    ]
 )
 _MOVES = frozenset(
     {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.CAT, Op.SUM_DIMS, Op.MAX_DIMS, Op.CAST, Op.DETACH, Op.ADD, Op.MUL}
@@ -172,7 +190,7 @@ def _loader(given: Mapping[str, Tensor], prefix: str) -> dict[str, Callable[[], 
 
 
 def _specs(prefix: str, fields: Mapping[str, Tensor], lead: Axis) -> list[Spec]:
-    return [Spec(f"{prefix}:{name}", (*lead, *t.shape[1:]), t.dtype) for name, t in fields.items()]  # type: ignore[arg-type]
+    return [Spec(f"{prefix}:{name}", (*lead, *t.shape[1:]), t.dtype) for name, t in fields.items()]
 
 
 def _trace_message(call: Call, captured: Captured, rowed: frozenset[int]) -> Traced:
@@ -248,7 +266,8 @@ class _Writer:
 
     def outputs(self) -> tuple[dict[str, Value], dict[int, Value]]:
         """Fields of the last function, and new contents of buffers."""
-        traced, updates = self.raised, {}
+        traced = self.raised
+        updates: dict[int, Value] = {}
         messages, found = self._message()
         updates |= found
         fields, found = self._reduce(messages)
@@ -265,15 +284,15 @@ class _Writer:
     def _run(
         self, name: str, traced: Traced, algebra: Algebra, fields: Mapping[str, Callable[[], Raised]]
     ) -> tuple[dict[str, Raised], dict[int, Value]]:
-        read = {field: fields[field]() for field, node in traced.inputs.items() if node.users}
+        read = {key: fields[key]() for key, node in traced.inputs.items() if node.users}
         captured = []
         for at in range(len(traced.captured)):
             value = self.inputs[f"cap:{at}"]
             lead: Axis = (N,) if at in self.raised.rowed[name] else ()
             captured.append(algebra.axes.of(value, lead))
-        for field, node in traced.inputs.items():  # fields that are returned as they came
+        for name_, node in traced.inputs.items():  # fields that are returned as they came
             if not node.users and node in traced.outputs.values():
-                read[field] = fields[field]()
+                read[name_] = fields[name_]()
         outputs, updates = raise_function(traced, algebra, read, captured, self._constant)
         return outputs, {at: algebra.plain(x, 0) for at, x in updates.items()}
 

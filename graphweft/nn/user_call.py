@@ -1,7 +1,7 @@
 """Runs checked message-passing calls: compiled where their functions can be raised, else on the reference executor.
 
-Comes in: a :class:`Call`. Goes out: node tensors by name. Functions are compiled once per code, kinds of fields and kinds
-of what they capture, and serve every graph. Called by ``message_passing.py``.
+Comes in: a :class:`Call`. Goes out: node tensors by name. Functions are compiled once per code, kinds of fields and
+kinds of what they capture, and serve every graph. Called by ``message_passing.py``.
 """
 
 from __future__ import annotations

@@ -1,0 +1,257 @@
+"""Rules of elementwise operations, dtypes, copies and constants.
+
+Comes in: operands of one operation. Goes out: its result, raised. Entered into the table of ``rules.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import torch
+
+from graphweft.frontend.algebra import Algebra, Operand
+from graphweft.frontend.layout import Raised, UnraisableError
+from graphweft.frontend.rules import RULES, AtenRule, Out, rule
+from graphweft.ir.ops import Op
+
+aten = torch.ops.aten
+
+
+def _elementwise(fn: str, *operators: Any, **attrs: Any) -> None:
+    def apply(a: Algebra, out: Out, *operands: Operand, **_: Any) -> Raised:
+        return a.ewise(fn, *(a.cast(x, out.dtype) for x in operands), **attrs)
+
+    for operator in operators:
+        RULES[operator] = apply
+
+
+for _name in [
+    "neg",
+    "exp",
+    "expm1",
+    "log",
+    "log1p",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "abs",
+    "sign",
+    "floor",
+    "ceil",
+    "sin",
+    "cos",
+    "erf",
+    "relu",
+    "sigmoid",
+    "tanh",
+]:
+    _elementwise(_name, getattr(aten, _name).default)
+_elementwise("round", aten.round.default)
+for _name in [
+    "neg",
+    "exp",
+    "log",
+    "sqrt",
+    "rsqrt",
+    "abs",
+    "sign",
+    "erf",
+    "tanh",
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "maximum",
+    "minimum",
+]:
+    _elementwise(_name, getattr(torch.ops.prims, _name).default)
+_elementwise("mul", aten.mul.Tensor, aten.mul.Scalar)
+_elementwise("div", aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
+_elementwise("maximum", aten.maximum.default)
+_elementwise("minimum", aten.minimum.default)
+
+
+def _promoted(operands: Sequence[Operand]) -> torch.dtype:
+    """The dtype in which torch compares operands."""
+    tensors = [torch.empty((1,) * len(x.axes), dtype=x.value.tensor.dtype) for x in operands if isinstance(x, Raised)]
+    others: list[Any] = [x for x in operands if not isinstance(x, Raised)]
+    found: torch.dtype = torch.result_type(*(tensors + others)) if len(operands) == 2 else tensors[0].dtype
+    return found
+
+
+def _comparison(fn: str) -> AtenRule:
+    def apply(a: Algebra, out: Out, *operands: Operand) -> Raised:
+        dtype = _promoted(operands)
+        return a.ewise(fn, *(a.cast(x, dtype) for x in operands))
+
+    return apply
+
+
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    for _operator in (
+        getattr(aten, _name).Tensor,
+        getattr(aten, _name).Scalar,
+        getattr(torch.ops.prims, _name).default,
+    ):
+        RULES[_operator] = _comparison(_name)
+
+
+def _logic(fn: str) -> AtenRule:
+    def apply(a: Algebra, out: Out, *operands: Operand) -> Raised:
+        if out.dtype != torch.bool:
+            raise UnraisableError("logic on integers")
+        return a.ewise(fn, *(a.cast(x, torch.bool) for x in operands))
+
+    return apply
+
+
+for _name in ("and", "or", "xor", "not"):
+    RULES[getattr(aten, f"logical_{_name}").default] = _logic(f"logical_{_name}")
+    _bitwise = getattr(aten, f"bitwise_{_name}")
+    RULES[_bitwise.default if _name == "not" else _bitwise.Tensor] = _logic(f"logical_{_name}")
+
+
+@rule(aten.add.Tensor, aten.add.Scalar)
+def _add(a: Algebra, out: Out, x: Operand, y: Operand, alpha: float = 1) -> Raised:
+    y = a.cast(y, out.dtype)
+    return a.ewise("add", a.cast(x, out.dtype), y if alpha == 1 else a.ewise("mul", y, a.number(alpha, out.dtype)))
+
+
+@rule(aten.sub.Tensor, aten.sub.Scalar)
+def _sub(a: Algebra, out: Out, x: Operand, y: Operand, alpha: float = 1) -> Raised:
+    y = a.cast(y, out.dtype)
+    return a.ewise("sub", a.cast(x, out.dtype), y if alpha == 1 else a.ewise("mul", y, a.number(alpha, out.dtype)))
+
+
+@rule(aten.rsub.Scalar, aten.rsub.Tensor)
+def _rsub(a: Algebra, out: Out, x: Operand, y: Operand, alpha: float = 1) -> Raised:
+    return _sub(a, out, y, x, alpha)
+
+
+_NAMED_POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal", -0.5: "rsqrt"}
+
+
+@rule(aten.pow.Tensor_Scalar, aten.pow.Scalar, aten.pow.Tensor_Tensor)
+def _pow(a: Algebra, out: Out, x: Operand, y: Operand) -> Raised:
+    x = a.cast(x, out.dtype)
+    if not isinstance(y, Raised) and y in _NAMED_POWERS and (out.dtype.is_floating_point or y == 2):
+        return a.ewise(_NAMED_POWERS[y], x)
+    return a.ewise("pow", x, a.cast(y, out.dtype))
+
+
+@rule(aten.leaky_relu.default)
+def _leaky_relu(a: Algebra, out: Out, x: Raised, slope: float = 0.01) -> Raised:
+    return a.ewise("leaky_relu", x, alpha=float(slope))
+
+
+@rule(aten.elu.default)
+def _elu(a: Algebra, out: Out, x: Raised, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> Raised:
+    if input_scale != 1:
+        raise UnraisableError("an elu whose input is scaled")
+    made = a.ewise("elu", x, alpha=float(alpha))
+    return made if scale == 1 else a.ewise("mul", made, a.number(scale, out.dtype))
+
+
+@rule(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.hardtanh.default)
+def _clamp(a: Algebra, out: Out, x: Raised, low: Any = None, high: Any = None) -> Raised:
+    x = a.cast(x, out.dtype)
+    for bound, fn in ((low, "lt"), (high, "gt")):
+        if bound is not None and not (isinstance(bound, float) and bound in (inf, -inf)):
+            limit = a.cast(bound, out.dtype)
+            x = a.ewise("where", a.ewise(fn, x, limit), limit, x)
+    return x
+
+
+RULES[aten.clamp_max.default] = lambda a, out, x, high: _clamp(a, out, x, None, high)
+
+
+@rule(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def _where(a: Algebra, out: Out, condition: Raised, x: Operand, y: Operand) -> Raised:
+    return a.ewise("where", a.cast(condition, torch.bool), a.cast(x, out.dtype), a.cast(y, out.dtype))
+
+
+@rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def _masked_fill(a: Algebra, out: Out, x: Raised, mask: Raised, value: Operand) -> Raised:
+    return a.ewise("where", mask, a.cast(value, out.dtype), x)
+
+
+@rule(aten.index_put.default)
+def _index_put(
+    a: Algebra, out: Out, x: Raised, indices: Sequence[Any], value: Raised, accumulate: bool = False
+) -> Raised:
+    mask = indices[0] if len(indices) == 1 else None
+    if not isinstance(mask, Raised) or mask.value.tensor.dtype != torch.bool or value.axes or accumulate:
+        raise UnraisableError("an assignment by index")
+    mask = Raised(mask.value, mask.axes + ((),) * (len(x.axes) - len(mask.axes)))
+    return a.ewise("where", mask, a.cast(value, out.dtype), x)
+
+
+# dtypes, copies, constants
+
+
+@rule(aten._to_copy.default)
+def _to_copy(a: Algebra, out: Out, x: Raised, **_: Any) -> Raised:
+    return a.cast(x, out.dtype)
+
+
+@rule(
+    aten.clone.default,
+    aten.alias.default,
+    aten.lift_fresh_copy.default,
+    aten.lift_fresh.default,
+    aten.contiguous.default,
+)
+def _same(a: Algebra, out: Out, x: Raised, **_: Any) -> Raised:
+    return x
+
+
+_LIBRARY = torch.library.Library("graphweft_trace", "DEF")  # type: ignore[no-untyped-call]
+_LIBRARY.define("stop_gradient(Tensor x) -> Tensor")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("stop_gradient", torch.clone, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+
+
+def stop_gradient(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """``x.detach()`` as an operation that recording keeps; torch drops its own, an alias."""
+    stopped: torch.Tensor = torch.ops.graphweft_trace.stop_gradient(x)
+    return stopped
+
+
+@rule(aten.detach.default, torch.ops.graphweft_trace.stop_gradient.default)
+def _detach(a: Algebra, out: Out, x: Raised) -> Raised:
+    return a.map(x, Op.DETACH)
+
+
+@rule(aten.copy.default, aten.copy_.default)
+def _copy(a: Algebra, out: Out, x: Raised, source: Raised, non_blocking: bool = False) -> Raised:
+    return a.expand(a.cast(source, out.dtype), out.shape)
+
+
+def _filled(a: Algebra, out: Out, value: bool | int | float) -> Raised:
+    return a.expand(a.number(value, out.dtype), out.shape)
+
+
+RULES[aten.full.default] = lambda a, out, size, value, **_: _filled(a, out, value)
+RULES[aten.full_like.default] = lambda a, out, x, value, **_: _filled(a, out, value)
+RULES[aten.fill.Scalar] = lambda a, out, x, value: _filled(a, out, value)
+RULES[aten.new_full.default] = lambda a, out, x, size, value, **_: _filled(a, out, value)
+RULES[aten.scalar_tensor.default] = lambda a, out, value, **_: a.number(value, out.dtype)
+for _name, _value in (("zeros", 0), ("ones", 1)):
+    for _operator in (getattr(aten, _name), getattr(aten, f"{_name}_like"), getattr(aten, f"new_{_name}")):
+        RULES[_operator.default] = lambda a, out, *_, _v=_value, **__: _filled(a, out, _v)
+
+
+@rule(aten.native_dropout.default)
+def _dropout(a: Algebra, out: Any, x: Raised, p: float, train: bool | None) -> tuple[Any, Any]:
+    if not train or p == 0.0:
+        return x, None
+    if a.stage.seed is None or not x.has_rows or p >= 1.0:
+        raise UnraisableError("a dropout of shared values")
+    a.stage.streams += 1
+    return _drawn(a, x, p), None
+
+
+def _drawn(a: Algebra, x: Raised, p: float) -> Raised:
+    assert a.stage.seed is not None
+    return Raised(a.b.add(Op.DROPOUT, x.value, a.stage.seed, p=float(p), stream=a.stage.streams), x.axes)

@@ -1,0 +1,18 @@
+"""User functions of the kind people post in forums."""
+
+from frontend.functions import attention, convolutions, fallbacks, networks, reducers, relations, shapes
+from frontend.functions.world import CASES, FALLS_BACK, TYPED, World
+
+__all__ = [
+    "CASES",
+    "FALLS_BACK",
+    "TYPED",
+    "World",
+    "attention",
+    "convolutions",
+    "fallbacks",
+    "networks",
+    "reducers",
+    "relations",
+    "shapes",
+]
