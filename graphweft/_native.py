@@ -42,6 +42,12 @@ class Adjacency(ctypes.Structure):
     )
 
 
+class Threads(ctypes.Structure):
+    """``gw_threads`` of parallel.h."""
+
+    _fields_ = (("run", ctypes.c_void_p), ("count", ctypes.c_void_p), ("id", ctypes.c_void_p))
+
+
 class Epilogue(ctypes.Structure):
     """``gw_epilogue_f32`` of abi.h."""
 
@@ -82,10 +88,19 @@ _lib, LEVEL = _load()
 _lib.gw_last_error.restype = ctypes.c_char_p
 
 
-def last_error() -> str:
+def last_error(library: ctypes.CDLL = _lib) -> str:
     """The message of this thread's last failed call."""
-    text: bytes = _lib.gw_last_error()
+    text: bytes = library.gw_last_error()
     return text.decode(errors="replace")
+
+
+def adopt(library: ctypes.CDLL) -> ctypes.CDLL:
+    """A library of kernels compiled at run time (``unit.h``), ready to call: it runs on the core's threads."""
+    library.gw_last_error.restype = ctypes.c_char_p
+    threads = Threads()
+    _lib.gw_lend_threads(ctypes.byref(threads))
+    library.gw_bind_threads(ctypes.byref(threads))
+    return library
 
 
 class Recorder(threading.local):
@@ -97,26 +112,26 @@ class Recorder(threading.local):
 recorder = Recorder()
 
 
-def check(status: int) -> None:
+def check(status: int, library: ctypes.CDLL = _lib) -> None:
     """Raises what a non-zero status stands for."""
     if status:
-        raise _ERRORS.get(status, NativeError)(last_error())
+        raise _ERRORS.get(status, NativeError)(last_error(library))
 
 
-def declare(name: str, *argtypes: Any) -> Callable[..., None]:
-    """The entry point ``name`` as a callable that raises on a non-zero status.
+def declare(name: str, *argtypes: Any, library: ctypes.CDLL = _lib) -> Callable[..., None]:
+    """The entry point ``name`` of ``library`` as a callable that raises on a non-zero status.
 
     Pointers are passed as ``tensor.data_ptr()`` integers or None (``ctypes.c_void_p``); structures as
     ``ctypes.byref``. ctypes releases the interpreter lock for the call.
     """
-    function = getattr(_lib, name)
+    function = getattr(library, name)
     function.argtypes = argtypes
     function.restype = ctypes.c_int
 
     def call(*args: Any) -> None:
         if recorder.calls is not None:
             recorder.calls.append((function, args))
-        check(function(*args))
+        check(function(*args), library)
 
     call.__name__ = name
     return call
@@ -133,6 +148,7 @@ __all__ = [
     "Adjacency",
     "Epilogue",
     "GraphWeftError",
+    "adopt",
     "check",
     "declare",
     "last_error",

@@ -1,0 +1,1 @@
+"""Fused regions over edges: loop nests, and the C++ text of their kernels."""

@@ -1,0 +1,173 @@
+"""Libraries compiled at run time: what they compute, the cache they live in, and what happens without a compiler."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+
+import graphweft
+from graphweft import _native
+from graphweft._config import config
+from graphweft._errors import FallbackWarning, ShapeError
+from graphweft.runtime import build
+
+SOURCE = """
+#include "graphweft/unit.h"
+extern "C" GW_API int gw_square(int64_t n, const float* x, float* y) {
+  return gw::guarded([&] {
+    gw::require(n > 0, "square: expected n > 0");
+    gw::parallel_ranges(n, 64, [&](int64_t begin, int64_t end) {
+      if (begin <= 640 && 640 < end && x[640] < 0) throw gw::error(gw::bad_argument, "square: expected x >= 0");
+      for (int64_t i = begin; i < end; ++i) y[i] = x[i] * x[i];
+    });
+  });
+}
+"""
+
+needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler on this machine")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A cache folder of this test's own, and no memory of former libraries."""
+    build.load.cache_clear()
+    build._warn_once.cache_clear()
+    with config(cache_dir=str(tmp_path)):
+        yield tmp_path / "kernels"
+    build.load.cache_clear()
+    build._warn_once.cache_clear()
+
+
+def square(library, x):
+    y = torch.empty_like(x)
+    call = _native.declare("gw_square", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, library=library)
+    call(x.numel(), x.data_ptr(), y.data_ptr())
+    return y
+
+
+@needs_compiler
+def test_a_library_computes_in_the_cores_threads_and_reports_failures(cache):
+    library = build.load(SOURCE)
+    x = torch.arange(1000.0)
+    assert torch.equal(square(library, x), x * x)
+    with pytest.raises(ShapeError, match="expected n > 0"):
+        square(library, torch.empty(0))
+    x[640] = -1.0
+    with pytest.raises(ShapeError, match="expected x >= 0"):  # thrown in a thread of the core's team
+        square(library, x)
+
+
+@needs_compiler
+def test_a_second_load_compiles_nothing(cache, monkeypatch):
+    build.load(SOURCE)
+    made = list(cache.glob("*.so"))
+    assert len(made) == 1
+    before = made[0].stat().st_mtime_ns
+    build.load.cache_clear()
+    monkeypatch.setattr(build, "_compile", lambda *_: pytest.fail("compiled again"))
+    assert build.load(SOURCE) is not None
+    assert made[0].stat().st_mtime_ns == before
+
+
+@needs_compiler
+def test_the_key_covers_text_headers_compiler_and_flags(cache, monkeypatch):
+    compiler = build.find_compiler()
+    keys = [build._key(SOURCE, compiler), build._key(SOURCE + " ", compiler)]
+    keys.append(build._key(SOURCE, build.Compiler(compiler.command, "another version")))
+    monkeypatch.setattr(build, "headers_digest", lambda: "changed")
+    keys.append(build._key(SOURCE, compiler))
+    monkeypatch.setattr(build, "_FLAGS", (*build._FLAGS, "-O1"))
+    keys.append(build._key(SOURCE, compiler))
+    assert len(set(keys)) == len(keys)
+
+
+@needs_compiler
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty"])
+def test_a_damaged_file_is_compiled_again(cache, damage):
+    build.load(SOURCE)
+    (path,) = cache.glob("*.so")
+    content = path.read_bytes()
+    damaged = {"cut": content[: len(content) // 2], "empty": b""}.get(damage)
+    if damaged is None:
+        damaged = content[:5000] + bytes([content[5000] ^ 1]) + content[5001:]
+    replacement = path.with_suffix(".damaged")
+    replacement.write_bytes(damaged)
+    replacement.replace(path)  # not in place: this process has the good one mapped
+    build.load.cache_clear()
+    x = torch.arange(3.0)
+    assert torch.equal(square(build.load(SOURCE), x), x * x)
+    assert path.read_bytes() == content
+
+
+CHILD = """
+import ctypes, sys, torch
+from graphweft.runtime import build
+library = build.load(open(sys.argv[1]).read())
+assert library is not None
+with open("/proc/self/maps") as maps:
+    files = {line.split(maxsplit=5)[5].strip() for line in maps if len(line.split(maxsplit=5)) == 6}
+runtimes = {name for name in files if "omp" in name.rsplit("/", 1)[-1]}
+assert len(runtimes) == 1, runtimes
+"""
+
+
+@needs_compiler
+def test_processes_that_compile_at_once_agree_and_share_one_openmp_runtime(tmp_path):
+    source = tmp_path / "unit.cpp"
+    source.write_text(SOURCE)
+    environment = {**os.environ, "GRAPHWEFT_CACHE_DIR": str(tmp_path / "cache")}
+    children = [
+        subprocess.Popen([sys.executable, "-c", CHILD, str(source)], env=environment, stderr=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    for child in children:
+        assert child.wait(timeout=120) == 0, child.stderr.read()
+        child.stderr.close()
+    kernels = tmp_path / "cache" / "kernels"
+    assert len(list(kernels.glob("*.so"))) == 1
+    assert not list(kernels.glob("build-*"))
+
+
+def test_without_a_compiler_there_is_one_message_and_no_library(cache, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.warns(FallbackWarning, match="no C\\+\\+ compiler"):
+        assert build.load(SOURCE) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert build.load(SOURCE + "//") is None
+
+
+@needs_compiler
+def test_a_compiler_that_fails_is_named(cache):
+    with pytest.warns(FallbackWarning, match="failed .*error"):
+        assert build.load("this is no C++") is None
+    assert not list(cache.glob("*.so"))
+
+
+@needs_compiler
+def test_a_folder_that_cannot_be_written_is_done_without(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    build.load.cache_clear()
+    with config(cache_dir=str(blocked)):
+        x = torch.arange(5.0)
+        assert torch.equal(square(build.load(SOURCE), x), x * x)
+    build.load.cache_clear()
+
+
+@needs_compiler
+def test_nothing_is_written_into_the_package(cache):
+    package = Path(graphweft.__file__).parent
+    started = time.time()
+    build.load(SOURCE)
+    written = [p for p in package.rglob("*") if "__pycache__" not in p.parts and p.stat().st_mtime > started]
+    assert not written
