@@ -15,7 +15,7 @@
 
 namespace gw {
 
-#if defined(__AVX512F__)
+#if defined(__AVX512VL__)
 inline constexpr int vector_bytes = 64;
 #elif defined(__AVX2__)
 inline constexpr int vector_bytes = 32;
@@ -35,8 +35,14 @@ struct simd {
   // The first n lanes of p; the rest are zero and their memory is not touched.
   static inline vec load_part(const T* p, int n) {
     static_assert(sizeof(T) == 4 || sizeof(T) == 8, "masked loads exist for 4 and 8 byte lanes");
-#if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 4) return vec(_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1u), p));
+#if defined(__AVX512VL__)
+    // As few bytes as will do: a masked load that reaches into the next line waits for that line, masked out or not.
+    if constexpr (sizeof(T) == 4) {
+      const auto mask = __mmask8((1u << n) - 1u);
+      if (n <= 4) return vec(_mm512_insertf32x4(_mm512_setzero_ps(), _mm_maskz_loadu_ps(mask, p), 0));
+      if (n <= 8) return vec(_mm512_insertf32x8(_mm512_setzero_ps(), _mm256_maskz_loadu_ps(mask, p), 0));
+      return vec(_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1u), p));
+    }
     if constexpr (sizeof(T) == 8) return vec(_mm512_maskz_loadu_pd(__mmask8((1u << n) - 1u), p));
 #elif defined(__AVX2__)
     if constexpr (sizeof(T) == 4) return vec(_mm256_maskload_ps(reinterpret_cast<const float*>(p), lane_mask(n)));
@@ -49,8 +55,16 @@ struct simd {
 #endif
   }
   static inline void store_part(T* p, vec v, int n) {
-#if defined(__AVX512F__)
-    if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1u), __m512(v));
+#if defined(__AVX512VL__)
+    if constexpr (sizeof(T) == 4) {
+      if (n <= 8) {
+        __m256 low;
+        std::memcpy(&low, &v, sizeof(low));
+        _mm256_mask_storeu_ps(p, __mmask8((1u << n) - 1u), low);
+      } else {
+        _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1u), __m512(v));
+      }
+    }
     if constexpr (sizeof(T) == 8) _mm512_mask_storeu_pd(p, __mmask8((1u << n) - 1u), __m512d(v));
 #elif defined(__AVX2__)
     if constexpr (sizeof(T) == 4) _mm256_maskstore_ps(reinterpret_cast<float*>(p), lane_mask(n), __m256(v));
@@ -61,7 +75,7 @@ struct simd {
 #endif
   }
 
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__) && !defined(__AVX512VL__)
  private:
   // All ones in the first n lanes.
   static inline __m256i lane_mask(int n) {

@@ -1,0 +1,48 @@
+// Attention over in-edges, forward and backward: checks, then attention.h.
+#include "graphweft/attention_grad.h"
+
+namespace {
+
+void check(const gw_adjacency* adj, const gw_attention_f32* o) {
+  gw::require(adj && (adj->indices || adj->num_edges == 0) && (adj->indptr || adj->num_rows == 0),
+              "attention: expected an adjacency, got null");
+  gw::require(o && o->heads > 0 && o->channels > 0, "attention: expected at least one head and one channel");
+  gw::require(o->score >= gw_score_add && o->score <= gw_score_dot, "attention: expected a known score");
+  gw::require(o->drop >= 0.0 && o->drop < 1.0, "attention: expected a probability in [0, 1)");
+  gw::require(o->slope >= 0.0 && o->slope <= 1.0, "attention: expected a slope in [0, 1]");
+  const int64_t width = gw::checked_mul(o->heads, o->channels);
+  gw::checked_mul(gw::checked_mul(std::max(adj->num_rows, adj->num_cols), width), 2 * int64_t(sizeof(float)));
+}
+
+}  // namespace
+
+extern "C" {
+
+// out [num_rows, H C]; stats [num_rows, H], for `add` [num_rows, 2 H + H C], or null when no backward pass follows.
+GW_API int gw_attend_f32(const gw_adjacency* adj, const gw_attention_f32* operands, float* out, float* stats) {
+  return gw::guarded([&] {
+    check(adj, operands);
+    if (operands->score == gw_score_add) return gw::attend<gw_score_add>(*adj, *operands, out, stats);
+    if (operands->score == gw_score_add2) return gw::attend<gw_score_add2>(*adj, *operands, out, stats);
+    gw::attend<gw_score_dot>(*adj, *operands, out, stats);
+  });
+}
+
+// Gradients from out, stats and dout; `transposed` is the adjacency with the sources as rows and the same edge ids;
+// `room` [num_rows, 3 H] is overwritten.
+GW_API int gw_attend_grad_f32(const gw_adjacency* adj, const gw_adjacency* transposed, const gw_attention_f32* operands,
+                              const float* stats, const float* out, const float* dout,
+                              const gw_attention_grad_f32* grad, float* room) {
+  return gw::guarded([&] {
+    check(adj, operands);
+    check(transposed, operands);
+    gw::require(adj->num_rows == transposed->num_cols && adj->num_cols == transposed->num_rows,
+                "attention: expected an adjacency and its transpose");
+    if (operands->score == gw_score_add)
+      return gw::attend_backward<gw_score_add>(*adj, *transposed, *operands, stats, out, dout, *grad, room);
+    if (operands->score == gw_score_add2)
+      return gw::attend_backward<gw_score_add2>(*adj, *transposed, *operands, stats, out, dout, *grad, room);
+    gw::attend_backward<gw_score_dot>(*adj, *transposed, *operands, stats, out, dout, *grad, room);
+  });
+}
+}

@@ -1,0 +1,206 @@
+// Rows made of heads: H heads of C channels each, head h in columns [h C, (h + 1) C). A tile is a few heads, or a part
+// of one wide head, in registers. A vector lies in one head, so a weight per head is a splat, or, where heads are
+// halves or quarters of a vector, it holds whole heads, and weights are permuted into place.
+//
+// Numbers per edge and head lie flat, [edge][head], for the edges of one block: element-wise work on them takes whole
+// vectors whatever the number of heads.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+#include "graphweft/element.h"
+
+namespace gw {
+
+// Vectors of one tile: what leaves room for two sets of sums and an operand.
+inline constexpr int head_tile_vectors = vector_bytes == 64 ? 8 : 4;
+
+// `Count` heads from h0 on, `Per` vectors each from channel c0 on; `tail` lanes of each head's last vector are used.
+// Or, with `Pack` > 1, `Count` vectors of `Pack` whole heads each.
+template <int Count, int Per, int Pack, bool Full>
+struct head_tile {
+  using vec = vf::vec;
+  static constexpr int heads = Count * Pack, vectors = Count * Per;
+  static_assert(Pack == 1 || (Per == 1 && Full), "packed heads fill their vectors");
+  int64_t channels;
+  int64_t h0, c0;
+  int tail;
+
+  [[nodiscard]] int64_t first() const { return h0 * channels + c0; }
+  // Bytes from the first to the last element.
+  [[nodiscard]] int64_t bytes() const {
+    if (Pack > 1) return Count * vf::lanes * int64_t(sizeof(float));
+    return ((Count - 1) * channels + (Per - 1) * vf::lanes + (Full ? vf::lanes : tail)) * int64_t(sizeof(float));
+  }
+
+  // visit(k, p) for every vector k of the row whose first column in this tile is at p.
+  template <class Visit>
+  GW_INLINE void each(const float* p, Visit&& visit) const {
+#pragma GCC unroll 8
+    for (int t = 0; t < Count; ++t) {
+#pragma GCC unroll 8
+      for (int v = 0; v < Per; ++v) visit(t * Per + v, p + v * vf::lanes);
+      p += Pack > 1 ? vf::lanes : channels;
+    }
+  }
+  // Vector k, at p.
+  GW_INLINE vec load_vector(int k, const float* p) const {
+    return Full || k % Per < Per - 1 ? vf::load(p) : vf::load_part(p, tail);
+  }
+  GW_INLINE void load(const float* p, vec (&x)[vectors]) const {
+    each(p, [&](int k, const float* at) GW_INLINE_LAMBDA { x[k] = load_vector(k, at); });
+  }
+  GW_INLINE void store(float* p, const vec (&x)[vectors]) const {
+    each(p, [&](int k, const float* at) GW_INLINE_LAMBDA {
+      auto* to = const_cast<float*>(at);
+      if (Full || k % Per < Per - 1)
+        vf::store(to, x[k]);
+      else
+        vf::store_part(to, x[k], tail);
+    });
+  }
+
+  // A number per head, to be spread over the lanes of vector k.
+  class weights {
+   public:
+    GW_INLINE explicit weights(const float* w) : w_(w) {
+      if constexpr (Pack > 1) packed_ = vf::load_part(w, heads);
+    }
+    GW_INLINE vec operator[](int k) const {
+      if constexpr (Pack == 1)
+        return vec{} + w_[k / Per];
+      else
+        return pick(k, std::make_integer_sequence<int, Count>{});
+    }
+
+   private:
+    template <int... K>
+    GW_INLINE vec pick(int k, std::integer_sequence<int, K...>) const {
+      vec out{};
+      ((k == K ? void(out = spread<K>(std::make_integer_sequence<int, vf::lanes>{})) : void()), ...);
+      return out;
+    }
+    template <int K, int... Lane>
+    GW_INLINE vec spread(std::integer_sequence<int, Lane...>) const {
+      return __builtin_shufflevector(packed_, packed_, (K * Pack + Lane * Pack / vf::lanes)...);
+    }
+    const float* w_;
+    vec packed_;
+  };
+
+  // out[t] = (or +=) the sum of head t's lanes, halves folded onto each other: a fixed order.
+  GW_INLINE static void sum(const vec (&x)[vectors], float* out, bool add) {
+    vec t[Count];
+#pragma GCC unroll 8
+    for (int h = 0; h < Count; ++h) {
+      t[h] = x[h * Per];
+#pragma GCC unroll 8
+      for (int v = 1; v < Per; ++v) t[h] += x[h * Per + v];
+    }
+    vec total = fold<Count, vf::lanes / Pack>(t);
+    if (add) total += vf::load_part(out, heads);
+    vf::store_part(out, total, heads);
+  }
+
+ private:
+  // The sums of `N` vectors that hold blocks of `Block` lanes each, side by side in the first lanes.
+  template <int N, int Block>
+  GW_INLINE static vec fold(vec* t) {
+    if constexpr (Block == 1) {
+      return t[0];
+    } else {
+      constexpr int half = N > 1 ? N / 2 : 1;
+#pragma GCC unroll 8
+      for (int k = 0; k < half; ++k)
+        t[k] =
+            halve<Block>(t[N > 1 ? 2 * k : 0], t[N > 1 ? 2 * k + 1 : 0], std::make_integer_sequence<int, vf::lanes>{});
+      return fold<half, Block / 2>(t);
+    }
+  }
+  // Blocks of a, then of b, half as long: the upper half of each added to the lower one.
+  template <int Block, int... Lane>
+  GW_INLINE static vec halve(vec a, vec b, std::integer_sequence<int, Lane...>) {
+    return __builtin_shufflevector(a, b, low<Block>(Lane)...) +
+           __builtin_shufflevector(a, b, (low<Block>(Lane) + Block / 2)...);
+  }
+  template <int Block>
+  static constexpr int low(int lane) {
+    constexpr int lanes = vf::lanes;
+    const int inside = lane % (lanes / 2);
+    return (lane < lanes / 2 ? 0 : lanes) + inside / (Block / 2) * Block + inside % (Block / 2);
+  }
+};
+
+// Calls visit(tile) for tiles that cover all heads.
+template <class Visit>
+void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit) {
+  constexpr int most = head_tile_vectors, lanes = vf::lanes;
+  int64_t h = 0;
+  const auto packed = [&](auto pack) {
+    constexpr int n = decltype(pack)::value;
+    if constexpr (n <= lanes) {
+      if (channels * n != lanes) return;
+      if constexpr (4 * n <= lanes)
+        for (; h + 4 * n <= heads; h += 4 * n) visit(head_tile<4, 1, n, true>{channels, h, 0, lanes});
+      if constexpr (2 * n <= lanes)
+        for (; h + 2 * n <= heads; h += 2 * n) visit(head_tile<2, 1, n, true>{channels, h, 0, lanes});
+      for (; h + n <= heads; h += n) visit(head_tile<1, 1, n, true>{channels, h, 0, lanes});
+    }
+  };
+  packed(std::integral_constant<int, 2>{});
+  packed(std::integral_constant<int, 4>{});
+  const int64_t rest_of_heads = h;
+  const auto with = [&](auto count, auto per, int64_t h0, int64_t c0, int tail) {
+    constexpr int n = decltype(count)::value, v = decltype(per)::value;
+    if (tail == lanes)
+      visit(head_tile<n, v, 1, true>{channels, h0, c0, tail});
+    else
+      visit(head_tile<n, v, 1, false>{channels, h0, c0, tail});
+  };
+  // As many heads at a time as fit, `per` vectors each.
+  const auto narrow = [&](auto per, int64_t c0, int tail) {
+    constexpr int v = decltype(per)::value;
+    h = rest_of_heads;
+    if constexpr (8 * v <= most)
+      for (; h + 8 <= heads; h += 8) with(std::integral_constant<int, 8>{}, per, h, c0, tail);
+    if constexpr (4 * v <= most)
+      for (; h + 4 <= heads; h += 4) with(std::integral_constant<int, 4>{}, per, h, c0, tail);
+    if constexpr (2 * v <= most)
+      for (; h + 2 <= heads; h += 2) with(std::integral_constant<int, 2>{}, per, h, c0, tail);
+    for (; h < heads; ++h) with(std::integral_constant<int, 1>{}, per, h, c0, tail);
+  };
+  for (int64_t c0 = 0; c0 < channels; c0 += most * lanes) {
+    const int64_t rest = std::min<int64_t>(channels - c0, most * lanes);
+    const int per = int((rest + lanes - 1) / lanes), tail = int(rest - (per - 1) * lanes);
+    const auto choose = [&](auto v) {
+      if constexpr (decltype(v)::value <= most)
+        if (per == decltype(v)::value) narrow(v, c0, tail);
+    };
+    choose(std::integral_constant<int, 1>{});
+    choose(std::integral_constant<int, 2>{});
+    choose(std::integral_constant<int, 3>{});
+    choose(std::integral_constant<int, 4>{});
+    choose(std::integral_constant<int, 5>{});
+    choose(std::integral_constant<int, 6>{});
+    choose(std::integral_constant<int, 7>{});
+    choose(std::integral_constant<int, 8>{});
+  }
+}
+
+// body(h, lanes used) over the heads of one edge or row, a vector at a time.
+template <class Body>
+GW_INLINE void for_heads(int64_t heads, Body&& body) {
+  int64_t h = 0;
+  for (; h + vf::lanes <= heads; h += vf::lanes) body(h, vf::lanes);
+  if (h < heads) body(h, int(heads - h));
+}
+
+// body(i) for whole vectors of [0, count) and a little beyond: flat arrays have room for that.
+template <class Body>
+GW_INLINE void for_flat(int64_t count, Body&& body) {
+  for (int64_t i = 0; i < count; i += vf::lanes) body(i);
+}
+
+}  // namespace gw

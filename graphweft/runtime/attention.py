@@ -1,0 +1,164 @@
+"""Launchers of the attention kernels: softmax-weighted sums over in-edges, head by head, and their gradients.
+
+Comes in: an adjacency (rows are destinations) and float32 rows. Goes out: new rows. Nothing of edge size is made but
+by the caller. Called by compiled programs. Shapes are compared in one expression, diagnosed after that failed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphweft import _native
+from graphweft._errors import DtypeError, GraphWeftError, ShapeError
+from graphweft._memory import empty
+from graphweft._native import declare, pointer
+from graphweft.runtime.sparse import Adjacency
+
+_ADJ, _P = ctypes.POINTER(_native.Adjacency), ctypes.c_void_p
+_U64 = (1 << 64) - 1
+
+
+class Score(enum.IntEnum):
+    """How an edge j -> i is scored; the numbers are those of ``attention.h``."""
+
+    ADD = 0  # leaky(src[j] + dst[i])
+    ADD2 = 1  # <vector, leaky(value[j] + dst[i])>
+    DOT = 2  # scale <src[j], dst[i]>
+
+
+class _Operands(ctypes.Structure):
+    _fields_ = (
+        ("score", ctypes.c_int32),
+        ("heads", ctypes.c_int64),
+        ("channels", ctypes.c_int64),
+        ("slope", ctypes.c_double),
+        ("scale", ctypes.c_double),
+        ("drop", ctypes.c_double),
+        ("seed", ctypes.c_uint64),
+        ("stream", ctypes.c_uint64),
+        ("value", _P),
+        ("src", _P),
+        ("dst", _P),
+        ("vector", _P),
+    )
+
+
+class _Gradients(ctypes.Structure):
+    _fields_ = (("value", _P), ("src", _P), ("dst", _P), ("vector", _P))
+
+
+_attend = declare("gw_attend_f32", _ADJ, ctypes.POINTER(_Operands), _P, _P)
+_attend_grad = declare("gw_attend_grad_f32", _ADJ, _ADJ, ctypes.POINTER(_Operands), _P, _P, _P, ctypes.POINTER(_Gradients), _P)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What is fixed when a program is compiled.
+
+    Attributes:
+        score: The kind of score.
+        heads: How many heads; rows of values have ``heads * channels`` columns, head by head.
+        slope: Of the leaky unit, in [0, 1].
+        scale: Factor of a dot product.
+        drop: Probability to drop an edge's softmax, per head; what is kept is scaled by ``1 / (1 - drop)``.
+        stream: Which stream of random numbers it draws from.
+    """
+
+    score: Score
+    heads: int
+    slope: float = 0.2
+    scale: float = 1.0
+    drop: float = 0.0
+    stream: int = 0
+
+    def stats_width(self, width: int) -> int:
+        """Numbers per destination that the forward pass keeps for the backward pass."""
+        return width + 2 * self.heads if self.score is Score.ADD else self.heads
+
+
+def attend(
+    adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tensor, ...], seed: int = 0, stats: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """``out[i] = sum over e = (j -> i) of softmax_e(score[e]) value[j]`` for every head; a row without edges gives 0.
+
+    Shape: value (num_cols, H C). ``other`` by score: ADD (src (num_cols, H), dst (num_rows, H)); ADD2 (dst (num_rows,
+    H C), vector (H C,)); DOT (src (num_cols, H C), dst (num_rows, H C)). All float32. Returns out (num_rows, H C) and,
+    with ``stats``, what :func:`attend_grad` reads.
+
+    Raises: ShapeError, DtypeError.
+    """
+    operands = _operands(adj, kind, value, other, seed)
+    out = empty((adj.num_rows, value.size(1)), torch.float32)
+    kept = empty((adj.num_rows, kind.stats_width(value.size(1))), torch.float32) if stats else None
+    _attend(adj.native, operands, out.data_ptr(), pointer(kept))
+    return out, kept
+
+
+def attend_grad(
+    adj: Adjacency,
+    transposed: Adjacency,
+    kind: Attention,
+    value: Tensor,
+    other: tuple[Tensor, ...],
+    kept: tuple[Tensor, Tensor],
+    dout: Tensor,
+    seed: int = 0,
+) -> tuple[Tensor, ...]:
+    """Gradients of value and of each of ``other``; ``kept`` is what :func:`attend` returned with ``stats``.
+
+    ``transposed`` has the sources as rows and, where something is dropped, the same edge ids.
+
+    Raises: ShapeError, DtypeError.
+    """
+    operands = _operands(adj, kind, value, other, seed)
+    out, stats = kept
+    if dout.shape != out.shape or dout.dtype != torch.float32:
+        raise ShapeError(f"attention: expected a gradient of shape {tuple(out.shape)}, got {tuple(dout.shape)}")
+    dout = dout if dout.is_contiguous() else dout.contiguous()
+    made = tuple(empty(tuple(tensor.shape), torch.float32) for tensor in (value, *other))
+    dvalue, first, second = made[0], made[1], made[2]
+    parts = (None, first, second) if kind.score is Score.ADD2 else (first, second, None)
+    gradients = _Gradients(dvalue.data_ptr(), *(pointer(part) for part in parts))
+    room = empty((adj.num_rows, 3 * kind.heads), torch.float32)
+    kept_rows = (stats.data_ptr(), out.data_ptr(), dout.data_ptr())
+    _attend_grad(adj.native, transposed.native, operands, *kept_rows, gradients, room.data_ptr())
+    return made
+
+
+def _operands(adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tensor, ...], seed: int) -> _Operands:
+    heads, width = kind.heads, value.size(-1)
+    expected = _shapes(adj, kind, width)
+    given = (value, *other)
+    if (
+        width % heads
+        or tuple(t.shape for t in given) != expected
+        or any(t.dtype != torch.float32 or not t.is_contiguous() for t in given)
+    ):
+        raise _failure(kind, expected, given)
+    first, second = (t.data_ptr() for t in other)
+    places = (None, first, second) if kind.score is Score.ADD2 else (first, second, None)
+    draws = (kind.drop, seed & _U64, kind.stream & _U64)
+    return _Operands(kind.score, heads, width // heads, kind.slope, kind.scale, *draws, value.data_ptr(), *places)
+
+
+def _shapes(adj: Adjacency, kind: Attention, width: int) -> tuple[tuple[int, ...], ...]:
+    rows = (adj.num_cols, width)
+    if kind.score is Score.ADD:
+        return rows, (adj.num_cols, kind.heads), (adj.num_rows, kind.heads)
+    if kind.score is Score.ADD2:
+        return rows, (adj.num_rows, width), (width,)
+    return rows, rows, (adj.num_rows, width)
+
+
+def _failure(kind: Attention, expected: tuple[tuple[int, ...], ...], given: tuple[Tensor, ...]) -> GraphWeftError:
+    for shape, tensor in zip(expected, given, strict=True):
+        if tuple(tensor.shape) != shape or not tensor.is_contiguous():
+            return ShapeError(f"attention: expected contiguous rows of shape {shape}, got {tuple(tensor.shape)}")
+        if tensor.dtype != torch.float32:
+            return DtypeError(f"attention: expected rows of dtype torch.float32, got {tensor.dtype}")
+    return ShapeError(f"attention: expected a width that {kind.heads} heads divide, got {given[0].size(-1)}")

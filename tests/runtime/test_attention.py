@@ -1,0 +1,164 @@
+"""Attention kernels against softmax over in-edges in plain torch, float64, with its autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from adjacencies import Layout
+from zoo import ZOO, power_law_edges
+
+from graphweft._errors import DtypeError, ShapeError
+from graphweft.runtime.attention import Attention, Score, attend, attend_grad
+
+# heads x channels: one tile, several, heads that share a tile with masked ends, one head wider than a tile
+SHAPES = [(1, 1), (1, 7), (1, 40), (8, 8), (3, 5), (4, 16), (2, 33), (5, 24), (17, 3), (1, 300), (2, 130)]
+KINDS = list(Score)
+
+
+def operands(layout, kind, heads, channels, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    width = heads * channels
+    value = rows(layout.num_cols, width)
+    if kind is Score.ADD:
+        return value, (rows(layout.num_cols, heads), rows(layout.num_rows, heads))
+    if kind is Score.ADD2:
+        return value, (rows(layout.num_rows, width), rows(width))
+    return value, (rows(layout.num_cols, width), rows(layout.num_rows, width))
+
+
+def expected(layout, kind, value, other, keep=None):
+    """The definition, edge by edge, in the dtype of the operands."""
+    src, dst = torch.from_numpy(layout.edge_cols), torch.from_numpy(layout.edge_rows)
+    heads = kind.heads
+    split = lambda x: x.reshape(x.shape[0], heads, x.shape[1] // heads)  # noqa: E731
+    leaky = torch.nn.functional.leaky_relu
+    if kind.score is Score.ADD:
+        scores = leaky(other[0][src] + other[1][dst], kind.slope)
+    elif kind.score is Score.ADD2:
+        scores = (leaky(split(value)[src] + split(other[0])[dst], kind.slope) * other[1].view(heads, -1)).sum(-1)
+    else:
+        scores = kind.scale * (split(other[0])[src] * split(other[1])[dst]).sum(-1)
+    index = dst[:, None].expand(-1, heads)
+    top = torch.full((layout.num_rows, heads), -torch.inf, dtype=value.dtype)
+    top = top.scatter_reduce(0, index, scores.detach(), "amax")
+    shifted = (scores - top[dst]).exp()
+    total = torch.zeros(layout.num_rows, heads, dtype=value.dtype).index_add(0, dst, shifted)
+    weights = shifted / total[dst]
+    if keep is not None:
+        weights = weights * keep
+    messages = weights[:, :, None] * split(value)[src]
+    return torch.zeros(layout.num_rows, *messages.shape[1:], dtype=value.dtype).index_add(0, dst, messages).flatten(1)
+
+
+def check(layout, kind, value, other, tolerance=2e-5, **options):
+    given = [t.double().requires_grad_() for t in (value, *other)]
+    dout = torch.randn(layout.num_rows, value.shape[1], generator=torch.Generator().manual_seed(9))
+    wanted = expected(layout, kind, given[0], tuple(given[1:]), **options)
+    gradients = torch.autograd.grad(wanted, given, dout.double(), allow_unused=True)
+    out, stats = attend(layout, kind, value, other, seed=5, stats=True)
+    torch.testing.assert_close(out.double(), wanted.detach(), rtol=tolerance, atol=tolerance)
+    assert torch.equal(attend(layout, kind, value, other, seed=5)[0], out)
+    found = attend_grad(layout, layout.transposed(), kind, value, other, (out, stats), dout, seed=5)
+    for mine, theirs in zip(found, gradients, strict=True):
+        theirs = torch.zeros_like(mine).double() if theirs is None else theirs
+        torch.testing.assert_close(mine.double(), theirs, rtol=10 * tolerance, atol=20 * tolerance)
+
+
+@pytest.mark.parametrize("wide", [False, True], ids=["int32", "int64"])
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.name)
+@pytest.mark.parametrize("name", ZOO)
+def test_on_the_zoo(name, score, wide):
+    layout = Layout.of(ZOO[name], wide=wide)
+    check(layout, Attention(score, 4, scale=0.4), *operands(layout, score, 4, 6))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.name)
+def test_at_every_shape_with_rows_that_pieces_share(score, shape):
+    layout = Layout.of(power_law_edges(300, 6000, seed=3))
+    heads, channels = shape
+    scale = channels**-0.5
+    value, other = operands(layout, score, heads, channels)
+    if score is Score.ADD2:
+        other = (other[0], other[1] * scale)
+    check(layout, Attention(score, heads, slope=0.1, scale=scale), value, other)
+
+
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.name)
+def test_scores_in_the_thousands_neither_overflow_nor_vanish(score):
+    layout = Layout.of(ZOO["power_law"])
+    value, other = operands(layout, score, 2, 4)
+    if score is Score.ADD:
+        other = tuple(1e3 * t for t in other)
+    elif score is Score.ADD2:
+        other = (other[0], 3e2 * other[1])
+    kind = Attention(score, 2, scale=3e2)
+    out, stats = attend(layout, kind, value, other, stats=True)
+    assert out.isfinite().all() and stats.isfinite().all()
+    wanted = expected(layout, kind, value.double(), tuple(t.double() for t in other))
+    torch.testing.assert_close(out.double(), wanted, rtol=2e-3, atol=2e-3)
+
+
+def edge_weights(layout, kind, seed):
+    """What each edge and head weighs in the sum: the edges of a star of ones show it."""
+    value = torch.ones(layout.num_cols, kind.heads)
+    zeros = (torch.zeros(layout.num_cols, kind.heads), torch.zeros(layout.num_rows, kind.heads))
+    return attend(layout, kind, value, zeros, seed=seed)[0]
+
+
+@pytest.mark.parametrize("heads", [1, 8, 11])
+def test_dropout_keeps_with_its_probability_and_draws_by_edge_head_and_seed(heads):
+    nodes = 20_000
+    ring = Layout(range(nodes), [(i + 1) % nodes for i in range(nodes)], nodes, nodes)
+    kind = Attention(Score.ADD, heads, drop=0.6, stream=3)
+    weights = edge_weights(ring, kind, seed=7)
+    assert ((weights == 0) | torch.isclose(weights, torch.tensor(2.5))).all()
+    kept = (weights > 0).double()
+    assert abs(kept.mean().item() - 0.4) < 5 * (0.24 / weights.numel()) ** 0.5
+    if heads > 1:
+        together = torch.corrcoef(kept.T)
+        assert (together - torch.eye(heads)).abs().max() < 0.05
+    assert torch.equal(edge_weights(ring, kind, seed=7), weights)
+    for other in (edge_weights(ring, kind, seed=8), edge_weights(ring, Attention(Score.ADD, heads, drop=0.6), seed=7)):
+        assert 0.4 < ((other > 0) == (weights > 0)).double().mean() < 0.65
+
+
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.name)
+def test_gradients_under_dropout_use_the_same_draws(score):
+    layout = Layout.of(power_law_edges(100, 900, seed=4))
+    kind = Attention(score, 3, drop=0.5, stream=2, scale=0.5)
+    # the draws, read off one edge at a time: each edge alone in its row
+    alone = Layout(range(900), range(900), 900, 900)
+    keep = edge_weights(alone, Attention(Score.ADD, 3, drop=0.5, stream=2), seed=5).double()
+    value, other = operands(layout, score, 3, 4)
+    check(layout, kind, value, other, keep=keep)
+
+
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.name)
+def test_the_same_bits_for_any_number_of_threads(score, threads_restored):
+    layout = Layout.of(power_law_edges(2000, 60_000, seed=6))
+    kind = Attention(score, 8, scale=0.3, drop=0.3)
+    value, other = operands(layout, score, 8, 8)
+    runs = []
+    for threads in (1, 2, 5):
+        torch.set_num_threads(threads)
+        out, stats = attend(layout, kind, value, other, seed=1, stats=True)
+        runs.append((out, *attend_grad(layout, layout.transposed(), kind, value, other, (out, stats), out, seed=1)))
+    for run in runs[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(run, runs[0], strict=True))
+
+
+def test_wrong_operands_are_named():
+    layout = Layout.of(ZOO["random"])
+    kind = Attention(Score.ADD, 4)
+    value, other = operands(layout, Score.ADD, 4, 2)
+    with pytest.raises(ShapeError, match=r"expected contiguous rows of shape \(40, 4\), got \(39, 4\)"):
+        attend(layout, kind, value, (other[0][:39], other[1]))
+    with pytest.raises(DtypeError, match=r"torch\.float32, got torch\.float64"):
+        attend(layout, kind, value.double(), other)
+    with pytest.raises(ShapeError, match="width that 3 heads divide, got 8"):
+        attend(layout, Attention(Score.ADD, 3), value, (other[0][:, :3].contiguous(), other[1][:, :3].contiguous()))
