@@ -90,6 +90,15 @@ def _sddmm(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     return None, dx, b.add(Op.SPMM, b.add(Op.REVERSE, graph), x, g, self_coef=0.0)
 
 
+def _attention(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    graph, *operands = v.inputs
+    attrs = dict(v.attrs)
+    stats = b.add(Op.ATTENTION_STATS, *v.inputs, **attrs)
+    given = (graph, b.add(Op.REVERSE, graph), *operands, v, stats, g)
+    found = [b.add(Op.ATTENTION_GRAD, *given, **attrs, wrt=wrt) for wrt in range(3)]
+    return [None, *found, *([None] if attrs.get("p") else [])]
+
+
 def _matmul(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     x, w = v.inputs
     if v.get("ta"):  # y = x^T w: dx = w g^T, dw = x g
@@ -140,6 +149,7 @@ _RULES: dict[Op, Vjp] = {
     Op.SPMM: _spmm,
     Op.SPMM_MAX: _spmm_max,
     Op.SDDMM: _sddmm,
+    Op.ATTENTION: _attention,
     Op.TAKE_ROWS: lambda b, v, g: (b.add(Op.SCATTER_ROWS, g, v.inputs[1], v.inputs[0]), None),
     Op.OWN_ROWS: lambda b, v, g: (None, b.add(Op.PAD_ROWS, v.inputs[0], g)),
     Op.PAD_ROWS: lambda b, v, g: (None, b.add(Op.OWN_ROWS, v.inputs[0], g)),

@@ -109,6 +109,55 @@ def _edge_softmax(value: Value, graph: Graph, e: Tensor) -> Tensor:
     return torch.empty_like(result).index_copy(0, ids, result)
 
 
+def _scores(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Of every edge and head, in row order."""
+    src, dst, _ = edges_in_row_order(graph)
+    leaky = torch.nn.functional.leaky_relu
+    if value["score"] == "add":
+        return leaky(a[src] + b[dst], value["alpha"])
+    if value["score"] == "add2":
+        return (leaky(x[src] + a[dst], value["alpha"]) * b).sum(-1)
+    scores: Tensor = value["scale"] * (a[src] * b[dst]).sum(-1)
+    return scores
+
+
+def _attention(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor, seed: int = 0) -> Tensor:
+    src, dst, ids = edges_in_row_order(graph)
+    weights = _edge_softmax(value, graph, _by_edge(graph, _scores(value, graph, x, a, b)))
+    if value.get("p"):
+        weights = weights * keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
+    return x.new_zeros((graph.num_dst, *x.shape[1:])).index_add(0, dst, weights[ids][:, :, None] * x[src])
+
+
+def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor, seed: int = 0) -> Tensor:
+    """The logarithm of each row's sum; for ``add`` also share and result of the edges with a positive sum of scores."""
+    src, dst, ids = edges_in_row_order(graph)
+    scores = _scores(value, graph, x, a, b)
+    weights = _edge_softmax(value, graph, _by_edge(graph, scores))
+    own = weights.new_zeros((graph.num_dst, weights.shape[1]))
+    lse = own.index_copy(0, dst, scores - weights[ids].log())
+    if value["score"] != "add":
+        return lse
+    positive = (a[src] + b[dst] > 0) * weights[ids]
+    share = own.index_add(0, dst, positive)
+    if value.get("p"):
+        kept = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
+        positive = positive * kept[ids]
+    plus = x.new_zeros((graph.num_dst, *x.shape[1:])).index_add(0, dst, positive[:, :, None] * x[src])
+    return torch.cat([lse, share, plus.reshape(plus.shape[0], x.shape[1] * x.shape[2])], 1)
+
+
+def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Tensor:
+    """By torch's autograd."""
+    *given, _out, _stats, dout = operands
+    leaves = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in given]
+    with torch.enable_grad():
+        out = _attention(value, graph, *leaves)
+    wanted: Tensor = leaves[value["wrt"]]
+    found = torch.autograd.grad(out, wanted, dout, allow_unused=True)[0]
+    return torch.zeros_like(wanted) if found is None else found
+
+
 def _reduce_mask(value: Value, graph: Graph, e: Tensor) -> Tensor:
     """1 for the first edge that attains the extremum; with ties split, 1/k for each of the k that do."""
     _, dst, ids = edges_in_row_order(graph)
@@ -256,6 +305,9 @@ _MEANING: dict[Op, _Meaning] = {
     Op.FILL_COLS: lambda v, s: s[:, None].expand(-1, v["width"]),
     Op.DOT: lambda v, x, y: (x * y).sum(),
     Op.EDGE_SOFTMAX: _edge_softmax,
+    Op.ATTENTION: _attention,
+    Op.ATTENTION_STATS: _attention_stats,
+    Op.ATTENTION_GRAD: _attention_grad,
     Op.REDUCE_MASK: _reduce_mask,
     **_ROWS_AND_DIMS,
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from graphweft.ir import movement, trailing
+from graphweft.ir import attention, movement, trailing
 from graphweft.ir.expect import expect_dense, expect_graph, expect_index, expect_tensor, require
 from graphweft.ir.residency import Movement, Residency, StructType, TensorType, Type
 
@@ -44,6 +44,9 @@ class Op(enum.Enum):
     SPMM_MAX_GRAD = enum.auto()  # destination gradients sent to the sources that attained
     SDDMM = enum.auto()  # per edge: dot product of destination row and source row
     EDGE_SOFTMAX = enum.auto()  # over the in-edges of each destination, shifted by their maximum; log: its logarithm
+    ATTENTION = enum.auto()  # fused: sum over in-edges of source rows weighted by the softmax of a score, per head
+    ATTENTION_STATS = enum.auto()  # what its gradient reads beside its result
+    ATTENTION_GRAD = enum.auto()  # the gradient of one of its operands
     REDUCE_MASK = enum.auto()  # per edge: its share in the extremum of its destination
     BROADCAST_NTYPE = enum.auto()  # every node gets the row of its type
     BROADCAST_ETYPE = enum.auto()  # every edge gets the row of its type
@@ -336,6 +339,9 @@ SPECS: dict[Op, OpSpec] = {
     Op.FILL_COLS: OpSpec((1,), _M.DENSE, _fill_cols),
     Op.DOT: OpSpec((2,), _M.CONTRACT, _dot),
     Op.EDGE_SOFTMAX: OpSpec((2,), _M.NORM, movement.edge_softmax),
+    Op.ATTENTION: OpSpec((4, 5), _M.NORM, attention.attention),
+    Op.ATTENTION_STATS: OpSpec((4, 5), _M.NORM, attention.attention_stats),
+    Op.ATTENTION_GRAD: OpSpec((8, 9), _M.NORM, attention.attention_grad),
     Op.REDUCE_MASK: OpSpec((2,), _M.NORM, movement.reduce_mask),
     Op.BROADCAST_NTYPE: OpSpec((2,), _M.BROADCAST, movement.broadcast_ntype),
     Op.BROADCAST_ETYPE: OpSpec((2,), _M.BROADCAST, movement.broadcast_etype),

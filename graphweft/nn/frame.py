@@ -83,6 +83,27 @@ class Frame:
         """``max(x, 0)``."""
         return self.add(Op.RELU, x)
 
+    def apply(self, fn: str, *operands: Value, **attrs: Any) -> Value:
+        """An elementwise function of the IR; trailing dimensions broadcast from the right."""
+        return self.add(Op.EWISE, *operands, fn=fn, **attrs)
+
+    def activation(self, name: str, x: Value) -> Value:
+        """``"relu"`` or ``"elu"``."""
+        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=1.0)
+
+    def reshape(self, x: Value, *dims: int) -> Value:
+        """The trailing dimensions anew, in row-major order."""
+        return self.add(Op.RESHAPE, x, dims=dims)
+
+    def attend(self, graph: Value, score: Value, x: Value, p: float) -> Value:
+        """Sum over in-edges of the sources' rows, weighted by the softmax of ``score``, of which ``p`` is dropped.
+
+        Shape: score edge rows (heads,), x source rows (heads, channels) -> destination rows (heads, channels).
+        """
+        weights = self.dropout(self.add(Op.EDGE_SOFTMAX, graph, score), p)
+        messages = self.apply("mul", self.reshape(weights, *score.tensor.dims, 1), self.add(Op.BROADCAST_SRC, graph, x))
+        return self.add(Op.REDUCE, graph, messages, kind="sum")
+
     def dropout(self, x: Value, p: float) -> Value:
         """Dropout in training, x otherwise; each call draws from a stream of its own."""
         self._streams += 1

@@ -43,6 +43,7 @@ class Stack(CompiledModule):
 
     layer: ClassVar[Callable[..., CompiledModule]]
     usual_reduce: ClassVar[str] = "sum"
+    activation = "relu"
 
     def __init__(
         self,
@@ -63,11 +64,16 @@ class Stack(CompiledModule):
         super().__init__(in_features)
         self.dropout, self.residual, self.out_features = dropout, residual, out_features
         widths = [in_features, *[hidden] * (num_layers - 1), out_features]
-        make = type(self).layer
+        pairs = list(itertools.pairwise(widths))
+        options |= {"bias": bias, "reduce": reduce}
         self.layers = nn.ModuleList(
-            make(a, b, bias=bias, reduce=reduce, **options) for a, b in itertools.pairwise(widths)
+            self.make_layer(a, b, last=index == num_layers - 1, **options) for index, (a, b) in enumerate(pairs)
         )
         self.norms = nn.ModuleList(n for n in (make_norm(norm, hidden) for _ in range(num_layers - 1)) if n is not None)
+
+    def make_layer(self, in_features: int, out_features: int, last: bool, **options: Any) -> CompiledModule:
+        """One layer of the stack."""
+        return type(self).layer(in_features, out_features, **options)
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Layer after layer."""
@@ -96,7 +102,7 @@ class Stack(CompiledModule):
             norm = self.norms[index]
             is_batch = isinstance(norm, nn.BatchNorm1d)
             x = frame.batch_norm(x, norm) if is_batch else frame.layer_norm(x, norm)  # type: ignore[arg-type]
-        return frame.relu(x)
+        return frame.activation(self.activation, x)
 
     def _run_piece(self, index: int, block: Block, x: Features) -> Tensor:
         function = self._pieces.get(index)

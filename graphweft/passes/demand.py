@@ -13,6 +13,7 @@ from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 
 _ROWWISE_FIRST = frozenset({Op.BIAS, Op.COL_SCALE, Op.SCALE, Op.MUL_SCALAR, Op.ADD_CONST, Op.POW, Op.RELU})
+_DIMS_ONLY = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.SUM_DIMS, Op.CAST})
 _ROWWISE_ALL = frozenset({Op.ADD, Op.MUL, Op.ROW_SCALE, Op.ROW_ADD, Op.RELU_MASK})
 
 
@@ -35,9 +36,37 @@ def _push(b: Builder, v: Value) -> Value | None:
         return b.add(x.op, *(b.add(Op.TAKE_ROWS, operand, rows) for operand in x.inputs), **dict(x.attrs))
     if x.op is Op.MATMUL and not x.get("ta") and x.inputs[1].tensor.rows is None:
         return b.add(Op.MATMUL, b.add(Op.TAKE_ROWS, x.inputs[0], rows), x.inputs[1], **dict(x.attrs))
+    if x.op in _DIMS_ONLY:
+        return b.add(x.op, b.add(Op.TAKE_ROWS, x.inputs[0], rows), **dict(x.attrs))
+    if x.op is Op.EINSUM and _row_by_row(x):
+        return b.add(x.op, *(_taken(b, operand, rows) for operand in x.inputs), **dict(x.attrs))
+    if x.op is Op.EWISE:
+        return b.add(x.op, *(_taken(b, operand, rows) for operand in x.inputs), **dict(x.attrs))
     if x.op in (Op.SPMM, Op.SPMM_MAX) and len(x.inputs) == 2:
         return _restrict(b, x, rows)
+    if x.op is Op.ATTENTION:
+        return _restrict_attention(b, x, rows)
     return None
+
+
+def _taken(b: Builder, operand: Value, rows: Value) -> Value:
+    return operand if operand.tensor.rows is None else b.add(Op.TAKE_ROWS, operand, rows)
+
+
+def _row_by_row(x: Value) -> bool:
+    """Whether an einsum keeps the rows apart."""
+    return bool(x.tensor.rows is not None)
+
+
+def _restrict_attention(b: Builder, x: Value, rows: Value) -> Value:
+    graph, *operands = x.inputs
+    if graph.op is Op.ONE_LOOP:
+        block = b.add(Op.TAKE_DST, b.add(Op.WITHOUT_LOOPS, graph.inputs[0]), rows, loops=True)
+    else:
+        block = b.add(Op.TAKE_DST, graph, rows)
+    at = 1 if x["score"] == "add2" else 2  # the operand of the destinations
+    operands[at] = b.add(Op.TAKE_ROWS, operands[at], rows)
+    return b.add(Op.ATTENTION, block, *operands, **dict(x.attrs))
 
 
 def _restrict(b: Builder, x: Value, rows: Value) -> Value:

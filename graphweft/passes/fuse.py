@@ -85,12 +85,27 @@ def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, in
             groups.append(Group(anchor=value, source=None, result=value))
     if fuse:
         _fold_source_scale(groups, users, outputs, phase)
+    _join_attention(groups)
     return _ordered(groups, position)
 
 
 def _single(value: Value) -> bool:
     """Epilogues are float32."""
     return isinstance(value.type, TensorType) and value.type.dtype == torch.float32
+
+
+def _join_attention(groups: list[Group]) -> None:
+    """What one call gives comes out of one group: a result and its statistics, all gradients of one attention."""
+    first: dict[tuple[object, ...], Group] = {}
+    for op in (Op.ATTENTION, Op.ATTENTION_STATS, Op.ATTENTION_GRAD):
+        for group in [g for g in groups if g.anchor is not None and g.anchor.op is op]:
+            assert group.anchor is not None  # chosen so
+            if group.anchor.tensor.dtype != torch.float32:
+                continue
+            kept = first.setdefault((op is Op.ATTENTION_GRAD, group.anchor.inputs), group)
+            if kept is not group:
+                kept.taps.append(group.result)
+                groups.remove(group)
 
 
 def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:

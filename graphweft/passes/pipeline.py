@@ -17,6 +17,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.ir.verify import verify
+from graphweft.passes.attention import raise_attention
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
 from graphweft.passes.fuse import Group, group_values
@@ -96,7 +97,7 @@ def run_passes(program: Program, request: Request) -> Compiled:
     if request.on("cleanup", 1):
         program = step("cleanup", cleanup, program)
     if request.on("messages", 1):
-        program = step("messages", fuse_messages, program)
+        program = step("messages", lambda p: fuse_messages(raise_attention(p)), program)
         program = step("cleanup", cleanup, program)
     candidates = [program]
     if request.on("demand", 2):

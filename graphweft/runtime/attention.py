@@ -53,7 +53,9 @@ class _Gradients(ctypes.Structure):
 
 
 _attend = declare("gw_attend_f32", _ADJ, ctypes.POINTER(_Operands), _P, _P)
-_attend_grad = declare("gw_attend_grad_f32", _ADJ, _ADJ, ctypes.POINTER(_Operands), _P, _P, _P, ctypes.POINTER(_Gradients), _P)
+_attend_grad = declare(
+    "gw_attend_grad_f32", _ADJ, _ADJ, ctypes.POINTER(_Operands), _P, _P, _P, ctypes.POINTER(_Gradients), _P
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
-from graphweft.runtime import dense, sparse
+from graphweft.runtime import attention_calls, dense, sparse
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 
@@ -40,6 +40,8 @@ def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None, *,
         return _matmul(group, slot)
     if value.op is Op.SPMM_MAX:
         return _spmm_max(group, slot, also)
+    if value.op in (Op.ATTENTION, Op.ATTENTION_GRAD) and value.tensor.dtype == torch.float32:
+        return attention_calls.lower(group, slot)
     simple = _SIMPLE.get(value.op)
     operands = [slot[v] for v in value.inputs]
     out = slot[group.result]
