@@ -102,6 +102,7 @@ Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are ke
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
 Model = Annotated[str | None, _option("model", _one_of(MODELS), "The network.")]
 Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
+Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers of gat and gatv2.")]
 Hidden = Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")]
 Rate = Annotated[str | None, _option("lr", "X", "Learning rate.")]
 Dropout = Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")]
@@ -120,6 +121,7 @@ def train(
     root: Root = None,
     scale: Scale = None,
     model: Model = None,
+    heads: Heads = None,
     layers: Layers = None,
     hidden: Hidden = None,
     epochs: Annotated[str | None, _option("epochs", "N", "Epochs in all, also with --resume.")] = None,
@@ -159,6 +161,7 @@ def explain(
     root: Root = None,
     scale: Scale = None,
     model: Model = None,
+    heads: Heads = None,
     layers: Layers = None,
     hidden: Hidden = None,
     dropout: Dropout = None,

@@ -6,6 +6,7 @@ Called by ``graphweft train`` and by programs that want the same in Python.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import math
@@ -24,6 +25,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
 from graphweft.explanation import explain
+from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.module import CompiledModule
@@ -36,11 +38,17 @@ from graphweft.train.options import check_integer
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.settle import settle_features
-from graphweft.train.spec import DEFAULT_DATA, TrainSpec
+from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, TrainSpec
 from graphweft.train.threads import usable_cores
 from graphweft.train.trainer import Trainer, check_same_run
 
-MODELS: dict[str, Callable[..., CompiledModule]] = {"gcn": GCN, "sage": SAGE, "gin": GIN}
+MODELS: dict[str, Callable[..., CompiledModule]] = {
+    "gcn": GCN,
+    "sage": SAGE,
+    "gin": GIN,
+    "gat": GAT,
+    "gatv2": functools.partial(GAT, v2=True),
+}
 
 
 def run(spec: TrainSpec) -> dict[str, Any]:
@@ -158,6 +166,8 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
     }
     if spec.reduce != "auto":
         options["reduce"] = spec.reduce
+    if spec.model in ATTENTIVE:
+        options["heads"] = spec.heads
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
         return MODELS[spec.model](ds.num_features, spec.hidden, ds.num_classes, **options)

@@ -12,6 +12,7 @@ import torch
 from runs import assert_same_run, lines
 
 from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
@@ -52,7 +53,7 @@ def test_the_summary_agrees_with_the_files(tmp_path: Path) -> None:
     assert summary["peak_rss_mb"] > 50
 
 
-@pytest.mark.parametrize(("name", "kind"), [("gcn", GCN), ("sage", SAGE), ("gin", GIN)])
+@pytest.mark.parametrize(("name", "kind"), [("gcn", GCN), ("sage", SAGE), ("gin", GIN), ("gat", GAT), ("gatv2", GAT)])
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_options_reach_the_model(name: str, kind: type, norm: str) -> None:
     spec = _spec(model=name, layers=4, hidden=6, dropout=0.25, norm=norm, residual=True, reduce="mean", seed=3)

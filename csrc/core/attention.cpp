@@ -1,5 +1,6 @@
 // Attention over in-edges, forward and backward: checks, then attention.h.
 #include "graphweft/attention_grad.h"
+#include "graphweft/head_rows.h"
 
 namespace {
 
@@ -14,9 +15,39 @@ void check(const gw_adjacency* adj, const gw_attention_f32* o) {
   gw::checked_mul(gw::checked_mul(std::max(adj->num_rows, adj->num_cols), width), 2 * int64_t(sizeof(float)));
 }
 
+void check_heads(int64_t n, int64_t heads, int64_t channels) {
+  gw::require(n >= 0 && heads > 0 && channels > 0, "heads: expected at least one head and one channel");
+  gw::checked_mul(gw::checked_mul(gw::checked_mul(heads, channels), n), int64_t(sizeof(float)));
+}
+
 }  // namespace
 
 extern "C" {
+
+// out[i][h] = <x[i], a>_h; x [n, H C], a [H C], out [n, H].
+GW_API int gw_head_dots_f32(int64_t n, int64_t heads, int64_t channels, const float* x, const float* a, float* out) {
+  return gw::guarded([&] {
+    check_heads(n, heads, channels);
+    gw::head_dots(n, heads, channels, x, a, out);
+  });
+}
+
+// y[i] = s[i][h] a[h] + x[i]; x may be y, or null: 0.
+GW_API int gw_head_products_f32(int64_t n, int64_t heads, int64_t channels, const float* s, const float* a,
+                                const float* x, float* y) {
+  return gw::guarded([&] {
+    check_heads(n, heads, channels);
+    gw::head_products(n, heads, channels, s, a, x, y);
+  });
+}
+
+// out[h] = sum of s[i][h] x[i], in a fixed order.
+GW_API int gw_head_sums_f32(int64_t n, int64_t heads, int64_t channels, const float* s, const float* x, float* out) {
+  return gw::guarded([&] {
+    check_heads(n, heads, channels);
+    gw::head_sums(n, heads, channels, s, x, out);
+  });
+}
 
 // out [num_rows, H C]; stats [num_rows, H], for `add` [num_rows, 2 H + H C], or null when no backward pass follows.
 GW_API int gw_attend_f32(const gw_adjacency* adj, const gw_attention_f32* operands, float* out, float* stats) {

@@ -150,7 +150,7 @@ def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor
 def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Tensor:
     """By torch's autograd."""
     *given, _out, _stats, dout = operands
-    leaves = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in given]
+    leaves: list[Any] = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in given]
     with torch.enable_grad():
         out = _attention(value, graph, *leaves)
     wanted: Tensor = leaves[value["wrt"]]

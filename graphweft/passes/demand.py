@@ -38,8 +38,6 @@ def _push(b: Builder, v: Value) -> Value | None:
         return b.add(Op.MATMUL, b.add(Op.TAKE_ROWS, x.inputs[0], rows), x.inputs[1], **dict(x.attrs))
     if x.op in _DIMS_ONLY:
         return b.add(x.op, b.add(Op.TAKE_ROWS, x.inputs[0], rows), **dict(x.attrs))
-    if x.op is Op.EINSUM and _row_by_row(x):
-        return b.add(x.op, *(_taken(b, operand, rows) for operand in x.inputs), **dict(x.attrs))
     if x.op is Op.EWISE:
         return b.add(x.op, *(_taken(b, operand, rows) for operand in x.inputs), **dict(x.attrs))
     if x.op in (Op.SPMM, Op.SPMM_MAX) and len(x.inputs) == 2:
@@ -51,11 +49,6 @@ def _push(b: Builder, v: Value) -> Value | None:
 
 def _taken(b: Builder, operand: Value, rows: Value) -> Value:
     return operand if operand.tensor.rows is None else b.add(Op.TAKE_ROWS, operand, rows)
-
-
-def _row_by_row(x: Value) -> bool:
-    """Whether an einsum keeps the rows apart."""
-    return bool(x.tensor.rows is not None)
 
 
 def _restrict_attention(b: Builder, x: Value, rows: Value) -> Value:

@@ -8,6 +8,7 @@ stored.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -86,6 +87,8 @@ def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, in
     if fuse:
         _fold_source_scale(groups, users, outputs, phase)
     _join_attention(groups)
+    if fuse:
+        _add_to_products(groups, users, outputs, phase)
     return _ordered(groups, position)
 
 
@@ -106,6 +109,36 @@ def _join_attention(groups: list[Group]) -> None:
             if kept is not group:
                 kept.taps.append(group.result)
                 groups.remove(group)
+
+
+def is_head_product(value: Value) -> bool:
+    """``s[n, h] * a[h, c]``: a vector per head times a number per row and head."""
+    if value.op is not Op.EINSUM or len(value.inputs) != 2 or value.tensor.dtype != torch.float32:
+        return False
+    left, right, result = re.split(",|->", value["spec"])
+    return any(
+        (len(x), len(y)) == (2, 2) and x[0] == "n" and y[0] == x[1] and result == "n" + y
+        for x, y in ((left, right), (right, left))
+    )
+
+
+def _add_to_products(
+    groups: list[Group], users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+) -> None:
+    """``x + s[n, h] * a[h, c]`` in one pass where nobody else reads the product."""
+    makes = {group.result: group for group in groups}
+    for group in list(groups):
+        value = group.anchor
+        if value is None or value.op is not Op.ADD or group.stages or value.inputs[0] is value.inputs[1]:
+            continue
+        for product, other in (value.inputs, value.inputs[::-1]):
+            maker = makes.get(product)
+            alone = len(users[product]) == 1 and product not in outputs and phase[product] == phase[value]
+            if maker is not None and maker.anchor is product and is_head_product(product) and alone:
+                maker.stages["addend"], maker.result = other, value
+                groups.remove(group)
+                makes[value] = maker
+                break
 
 
 def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:

@@ -56,6 +56,10 @@ _attend = declare("gw_attend_f32", _ADJ, ctypes.POINTER(_Operands), _P, _P)
 _attend_grad = declare(
     "gw_attend_grad_f32", _ADJ, _ADJ, ctypes.POINTER(_Operands), _P, _P, _P, ctypes.POINTER(_Gradients), _P
 )
+_I64 = ctypes.c_int64
+_head_dots = declare("gw_head_dots_f32", _I64, _I64, _I64, _P, _P, _P)
+_head_products = declare("gw_head_products_f32", _I64, _I64, _I64, _P, _P, _P, _P)
+_head_sums = declare("gw_head_sums_f32", _I64, _I64, _I64, _P, _P, _P)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,36 @@ def attend_grad(
     kept_rows = (stats.data_ptr(), out.data_ptr(), dout.data_ptr())
     _attend_grad(adj.native, transposed.native, operands, *kept_rows, gradients, room.data_ptr())
     return made
+
+
+def head_dots(x: Tensor, a: Tensor) -> Tensor:
+    """``einsum("nhc,hc->nh", x, a)``.
+
+    Shape: x (n, H, C), a (H, C), float32, contiguous -> (n, H).
+    """
+    out = empty((x.shape[0], x.shape[1]), torch.float32)
+    _head_dots(*x.shape, x.data_ptr(), a.data_ptr(), out.data_ptr())
+    return out
+
+
+def head_products(s: Tensor, a: Tensor, addend: Tensor | None = None) -> Tensor:
+    """``einsum("nh,hc->nhc", s, a)``, plus ``addend``.
+
+    Shape: s (n, H), a (H, C), addend (n, H, C), float32, contiguous -> (n, H, C).
+    """
+    out = empty((*s.shape, a.shape[1]), torch.float32)
+    _head_products(*out.shape, s.data_ptr(), a.data_ptr(), pointer(addend), out.data_ptr())
+    return out
+
+
+def head_sums(s: Tensor, x: Tensor) -> Tensor:
+    """``einsum("nh,nhc->hc", s, x)``, added up in a fixed order.
+
+    Shape: s (n, H), x (n, H, C), float32, contiguous -> (H, C).
+    """
+    out = torch.empty(x.shape[1:])
+    _head_sums(*x.shape, s.data_ptr(), x.data_ptr(), out.data_ptr())
+    return out
 
 
 def _operands(adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tensor, ...], seed: int) -> _Operands:

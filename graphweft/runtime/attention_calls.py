@@ -1,21 +1,23 @@
 """Calls of the attention kernels from groups of IR values.
 
 Comes in: a group whose anchor is ATTENTION (its statistics beside it) or ATTENTION_GRAD (all gradients of one attention
-together). Goes out: a closure over slots. Called by ``lower.py``.
+together), or an EINSUM of node rows with one vector per head. Goes out: a closure over slots. Called by ``lower.py``.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
-from graphweft.runtime.attention import Attention, Score, attend, attend_grad
+from graphweft.runtime.attention import Attention, Score, attend, attend_grad, head_dots, head_products, head_sums
 
 Slots = list[Any]
 _SCORES = {"add": Score.ADD, "add2": Score.ADD2, "dot": Score.DOT}
@@ -35,6 +37,40 @@ def lower(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], None]:
         stream=value["stream"],
     )
     return _forward(group, slot, kind) if value.op is Op.ATTENTION else _backward(group, slot, kind)
+
+
+def lower_einsum(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], None] | None:
+    """The call of a product with one vector per head, or None where this is another einsum."""
+    value = group.anchor
+    assert value is not None  # the anchor is what brought us here
+    if value.tensor.dtype != torch.float32 or len(value.inputs) != 2:
+        return None
+    left, right, result = re.split(",|->", value["spec"])
+    first, second = (slot[v] for v in value.inputs)
+    out, addend = slot[group.result], group.stages.get("addend")
+    for x, y, a, b in ((left, right, first, second), (right, left, second, first)):
+        if (len(x), len(y)) == (3, 2) and x[0] == "n" and y == x[1:] and result == x[:2]:
+            return _two(head_dots, a, b, out)
+        if (len(x), len(y)) == (2, 3) and x[0] == "n" and y[0] == "n" and y[1] == x[1] and result == y[1:]:
+            return _two(head_sums, a, b, out)
+        if (len(x), len(y)) == (2, 2) and x[0] == "n" and y[0] == x[1] and result == "n" + y:
+            return _product(a, b, None if addend is None else slot[addend], out)
+    return None
+
+
+def _two(kernel: Callable[[Tensor, Tensor], Tensor], a: int, b: int, out: int) -> Callable[[Slots], None]:
+    def call(env: Slots) -> None:
+        env[out] = kernel(env[a].contiguous(), env[b].contiguous())
+
+    return call
+
+
+def _product(s: int, a: int, addend: int | None, out: int) -> Callable[[Slots], None]:
+    def call(env: Slots) -> None:
+        more = None if addend is None else env[addend].contiguous()
+        env[out] = head_products(env[s].contiguous(), env[a].contiguous(), more)
+
+    return call
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -42,6 +42,10 @@ def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None, *,
         return _spmm_max(group, slot, also)
     if value.op in (Op.ATTENTION, Op.ATTENTION_GRAD) and value.tensor.dtype == torch.float32:
         return attention_calls.lower(group, slot)
+    if value.op is Op.EINSUM:
+        call = attention_calls.lower_einsum(group, slot)
+        if call is not None:
+            return call
     simple = _SIMPLE.get(value.op)
     operands = [slot[v] for v in value.inputs]
     out = slot[group.result]

@@ -22,7 +22,8 @@ from graphweft.train.options import (
     check_number,
 )
 
-MODELS = ("gcn", "sage", "gin")
+MODELS = ("gcn", "sage", "gin", "gat", "gatv2")
+ATTENTIVE = ("gat", "gatv2")
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
@@ -41,7 +42,8 @@ class TrainSpec:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
         root: Folder where named datasets are kept; None is the configured one.
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
-        model: "gcn", "sage" or "gin".
+        model: "gcn", "sage", "gin", "gat" or "gatv2".
+        heads: Heads of the hidden layers of gat and gatv2; they divide ``hidden``.
         layers: Number of layers.
         hidden: Width of the hidden layers.
         epochs: Epochs in all, those before a resume included.
@@ -75,6 +77,7 @@ class TrainSpec:
     root: str | None = None
     scale: float | None = None
     model: str = "gcn"
+    heads: int = 8
     layers: int = 2
     hidden: int = 32
     epochs: int = 200
@@ -114,6 +117,7 @@ class TrainSpec:
             check_choice(name, getattr(self, name), choices)
         check_mode(self.mode)
         for name, least, most in (
+            ("heads", 1, 10**6),
             ("layers", 1, 1000),
             ("hidden", 1, 10**9),
             ("epochs", 1, 10**9),
@@ -123,6 +127,8 @@ class TrainSpec:
             ("eval_every", 1, 10**9),
         ):
             check_integer(name, getattr(self, name), least, most)
+        if self.model in ATTENTIVE and self.hidden % self.heads:
+            raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         check_number("lr", self.lr, above=0.0)
         check_number("dropout", self.dropout, least=0.0, below=1.0)
         check_number("weight_decay", self.weight_decay, least=0.0)

@@ -122,9 +122,31 @@ def one_op_programs() -> dict[Op, Program]:
     return made
 
 
+def attention(w: Writer, score: str, op: Op = Op.ATTENTION, p: float = 0.0) -> Value:
+    """Two heads of WIDTH channels."""
+    full, narrow = (2, WIDTH), (2,)
+    x = w.rows_of("x", *full)
+    a = w.rows_of("a", *(narrow if score == "add" else full))
+    b = w.shared("b", *full) if score == "add2" else w.rows_of("b", *(narrow if score == "add" else full))
+    seed = [w.seed()] if p else []
+    attrs = {"score": score, "alpha": 0.2, "scale": 0.5, "p": p, "stream": 1}
+    return w.b.add(op, w.graph(), x, a, b, *seed, **attrs)
+
+
+def _put_attention_grad(w: Writer, a: Any) -> Value:
+    out, stats = attention(w, "dot"), attention(w, "dot", Op.ATTENTION_STATS)
+    graph, *operands = out.inputs
+    dout = w.rows_of("dout", 2, WIDTH)
+    given = (graph, a(Op.REVERSE, graph), *operands, out, stats, dout)
+    return a(Op.ATTENTION_GRAD, *given, **dict(out.attrs), wrt=1)
+
+
 def _put_moves(put: Any) -> None:
     """Softmax over in-edges, types, tables, extrema over rows."""
     put(Op.EDGE_SOFTMAX, lambda w, a: a(Op.EDGE_SOFTMAX, w.graph(), w.edges()))
+    put(Op.ATTENTION, lambda w, a: attention(w, "add"))
+    put(Op.ATTENTION_STATS, lambda w, a: attention(w, "add2", Op.ATTENTION_STATS))
+    put(Op.ATTENTION_GRAD, _put_attention_grad)
     put(Op.REDUCE_MASK, lambda w, a: a(Op.REDUCE_MASK, w.graph(), w.edges(), kind="max", ties="split"))
     put(Op.BROADCAST_NTYPE, lambda w, a: a(Op.BROADCAST_NTYPE, w.graph(), w.of_types("t", Residency.NTYPE, WIDTH)))
     put(Op.BROADCAST_ETYPE, lambda w, a: a(Op.BROADCAST_ETYPE, w.graph(), w.of_types("t", Residency.ETYPE, 2, WIDTH)))

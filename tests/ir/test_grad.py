@@ -16,7 +16,16 @@ from graphweft.ir.residency import TensorType
 from graphweft.ir.verify import verify
 
 PROGRAMS = one_op_programs()
-NO_GRADIENT = {Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.REDUCE_MASK, Op.MAX_DIMS_MASK, Op.MAX_ROWS_MASK, Op.CONST}
+NO_GRADIENT = {
+    Op.SPMM_ARG,
+    Op.SPMM_MAX_GRAD,
+    Op.ATTENTION_STATS,
+    Op.ATTENTION_GRAD,
+    Op.REDUCE_MASK,
+    Op.MAX_DIMS_MASK,
+    Op.MAX_ROWS_MASK,
+    Op.CONST,
+}
 
 
 def _tensor_inputs(program: Program) -> list[str]:

@@ -16,8 +16,9 @@ from graphweft.train.spec import TrainSpec
 BAD: list[tuple[str, Any]] = [
     ("data", ""), ("data", None), ("data", "a\0b"), ("data", "\ud800"), ("root", ""), ("out", ""), ("out", 7),
     ("scale", 0.0), ("scale", -1.0), ("scale", float("inf")), ("scale", 1e9),
-    ("model", "gat"), ("model", ""), ("layers", 0), ("layers", 10**6), ("layers", 2.0), ("hidden", 0), ("hidden", -4),
+    ("model", "mlp"), ("model", ""), ("layers", 0), ("layers", 10**6), ("layers", 2.0), ("hidden", 0), ("hidden", -4),
     ("epochs", 0), ("epochs", -3), ("epochs", True), ("lr", 0.0), ("lr", -0.1), ("lr", float("nan")),
+    ("heads", 0), ("heads", 2.0),
     ("lr", float("inf")), ("lr", "0.1"), ("optimizer", "lion"), ("dropout", 1.0), ("dropout", -0.1),
     ("dropout", float("nan")), ("weight_decay", -1e-3), ("weight_decay", float("inf")), ("weight_decay_on", "last"),
     ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "mini"), ("mode", "macro"), ("mode", "x"),

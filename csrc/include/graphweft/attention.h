@@ -98,8 +98,6 @@ struct attention_problem {
   }
 };
 
-GW_INLINE vf::vec some(const float* p, int n) { return n == vf::lanes ? vf::load(p) : vf::load_part(p, n); }
-GW_INLINE void put(float* p, vf::vec v, int n) { n == vf::lanes ? vf::store(p, v) : vf::store_part(p, v, n); }
 GW_INLINE vf::vec leaky_unit(vf::vec z, float slope) { return z > 0.0f ? z : z * slope; }
 
 // Numbers per edge and head of one block, and per row and head; as long as any block needs.
@@ -239,7 +237,7 @@ class attention_forward {
     const int64_t heads = p_.heads;
     if constexpr (Score == gw_score_add) {
       for (const row_part& part : b)
-        for_heads(heads, [&](int64_t h, int n) GW_INLINE_LAMBDA {
+        for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
           const vf::vec own = some(p_.o.dst + part.row * heads + h, n);
           for (int64_t e = part.begin; e < part.end; ++e) {
             if (ahead_ > 0 && e + ahead_ < b.last) fetch<2>(p_.o.src + columns_[e + ahead_] * heads + h, 4);
@@ -258,7 +256,7 @@ class attention_forward {
   void shift(const edge_block& b, const float* z, float* w, float* top) const {
     const int64_t heads = p_.heads;
     for (const row_part& part : b) {
-      for_heads(heads, [&](int64_t h, int n) GW_INLINE_LAMBDA {
+      for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         constexpr float lowest = -std::numeric_limits<float>::infinity();
         vf::vec m = vf::splat(lowest);
         for (int64_t e = part.begin; e < part.end; ++e) {
@@ -277,7 +275,7 @@ class attention_forward {
   void add_up(const edge_block& b, const float* w, float* sum) const {
     const int64_t heads = p_.heads;
     for (const row_part& part : b) {
-      for_heads(heads, [&](int64_t h, int n) GW_INLINE_LAMBDA {
+      for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         vf::vec total{};
         for (int64_t e = part.begin; e < part.end; ++e) total += some(w + (e - b.first) * heads + h, n);
         put(sum + h, total, n);

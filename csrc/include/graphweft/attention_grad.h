@@ -155,7 +155,7 @@ class attention_backward {
   void spread(const edge_block& b, float* z, float* t, float* mean) const {
     const int64_t heads = p_.heads;
     for (const row_part& part : b)
-      for_heads(heads, [&](int64_t h, int n) GW_INLINE_LAMBDA {
+      for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         for (int64_t e = part.begin; e < part.end; ++e) {
           const int64_t at = (e - b.first) * heads + h;
           if (FromSource && ahead_ > 0 && e + ahead_ < b.last)
@@ -179,7 +179,7 @@ class attention_backward {
   void add_scores(const edge_block& b, const float* d) const {
     const int64_t heads = p_.heads;
     for (const row_part& part : b)
-      for_heads(heads, [&](int64_t h, int n) GW_INLINE_LAMBDA {
+      for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         vf::vec total{};
         for (int64_t e = part.begin; e < part.end; ++e) total += some(d + (e - b.first) * heads + h, n);
         put((part.slot < 0 ? grad_.src + part.row * heads : slot(part.slot) + 2 * p_.width) + h, total, n);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -189,12 +190,47 @@ void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit) {
   }
 }
 
-// body(h, lanes used) over the heads of one edge or row, a vector at a time.
+// The first n lanes at p, n a number or an integral constant; nothing beyond them is touched.
+GW_INLINE vf::vec some(const float* p, int n) { return vf::load_part(p, n); }
+GW_INLINE void put(float* p, vf::vec v, int n) { vf::store_part(p, v, n); }
+
+typedef float half_vector __attribute__((vector_size(vector_bytes / 2)));
+template <int... Lane>
+GW_INLINE vf::vec widened(half_vector v, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(v, half_vector{}, Lane...);
+}
+
+template <int N>
+GW_INLINE vf::vec some(const float* p, std::integral_constant<int, N>) {
+  if constexpr (N == vf::lanes) {
+    return vf::load(p);
+  } else if constexpr (2 * N == vf::lanes) {
+    half_vector v;
+    std::memcpy(&v, p, sizeof(v));
+    return widened(v, std::make_integer_sequence<int, vf::lanes>{});
+  } else {
+    static_assert(N == 1, "whole vectors, halves and single lanes");
+    vf::vec v{};
+    v[0] = *p;
+    return v;
+  }
+}
+template <int N>
+GW_INLINE void put(float* p, vf::vec v, std::integral_constant<int, N>) {
+  std::memcpy(p, &v, N * sizeof(float));
+}
+
+// body(h, n) over the heads of an edge or row, n lanes at a time; n is constant where that is common.
 template <class Body>
 GW_INLINE void for_heads(int64_t heads, Body&& body) {
+  constexpr int lanes = vf::lanes;
+  if (heads == 1) return body(int64_t{0}, std::integral_constant<int, 1>{});
   int64_t h = 0;
-  for (; h + vf::lanes <= heads; h += vf::lanes) body(h, vf::lanes);
-  if (h < heads) body(h, int(heads - h));
+  for (; h + lanes <= heads; h += lanes) body(h, std::integral_constant<int, lanes>{});
+  if (h + lanes / 2 == heads)
+    body(h, std::integral_constant<int, lanes / 2>{});
+  else if (h < heads)
+    body(h, int(heads - h));
 }
 
 // body(i) for whole vectors of [0, count) and a little beyond: flat arrays have room for that.

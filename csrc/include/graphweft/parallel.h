@@ -5,8 +5,8 @@
 // (torch.set_num_threads governs both).
 //
 // GW_THREADS_STD puts std::thread in OpenMP's place: ThreadSanitizer sees every synchronisation of that, but not
-// libgomp's. GW_THREADS_HOST borrows the threads of another library through `host_threads`: kernels compiled at run time
-// run in the core's team, whatever compiler made them.
+// libgomp's. GW_THREADS_HOST borrows the threads of another library through `host_threads`: kernels compiled at run
+// time run in the core's team, whatever compiler made them.
 #pragma once
 
 #include <algorithm>

@@ -20,8 +20,8 @@ GW_INLINE void prefetch_tile(const void* p) {
   }
 }
 
-// How many edges ahead to prefetch: 0 when the rows stay in a core's own cache anyway; a short way when they stay in the
-// shared cache; else what keeps some 24 KB in flight, which is what hides a read from memory on current processors.
+// How many edges ahead to prefetch: 0 when the rows stay in a core's own cache anyway; a short way when they stay in
+// the shared cache; else what keeps some 24 KB in flight, which is what hides a read from memory on current processors.
 inline int prefetch_distance(int64_t num_rows, int64_t tile_bytes) {
   constexpr int64_t own_bytes = 5 << 18, shared_bytes = 12 << 20, bytes_in_flight = 24 << 10;
   if (tile_bytes <= 0 || num_rows <= own_bytes / tile_bytes) return 0;
