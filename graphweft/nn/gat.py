@@ -13,6 +13,9 @@ import torch
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.frame import Frame
@@ -49,8 +52,16 @@ class _AttentionConv(CompiledModule):
         self.add_self_loops = add_self_loops
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 
+    def block(self, block: Block) -> Graph:
+        """With exactly one self-loop at every destination, where the layer adds them."""
+        if not self.add_self_loops:
+            return block
+        nodes = torch.arange(block.num_dst + 1)
+        loops = Adjacency(nodes, nodes[:-1].to(block.csc.indices.dtype), None, block.num_src)
+        return block.without_self_loops() + Graph.from_adjacency(loops, bipartite=True)
+
     def _graph(self, frame: Frame) -> Value:
-        return frame.one_loop() if self.add_self_loops else frame.graph
+        return frame.one_loop() if self.add_self_loops and not frame.on_block else frame.graph
 
     def _by_head(self, frame: Frame, x: Value) -> Value:
         return frame.reshape(x, self.heads, self.channels)
@@ -100,7 +111,10 @@ class GATConv(_AttentionConv):
         """Transform, score both ends, attend."""
         graph = self._graph(frame)
         h = self._by_head(frame, frame.matmul(x, self.weight))
-        ends = [frame.add(Op.EINSUM, h, frame.param(a), spec="nhc,hc->nh") for a in (self.att_src, self.att_dst)]
+        ends = [
+            frame.add(Op.EINSUM, rows, frame.param(a), spec="nhc,hc->nh")
+            for rows, a in ((h, self.att_src), (frame.own(h), self.att_dst))
+        ]
         total = frame.apply(
             "add", frame.add(Op.BROADCAST_SRC, graph, ends[0]), frame.add(Op.BROADCAST_DST, graph, ends[1])
         )
@@ -131,7 +145,7 @@ class GATv2Conv(_AttentionConv):
         """Transform for either end, score, attend."""
         graph = self._graph(frame)
         src = self._by_head(frame, frame.bias(frame.matmul(x, self.weight), self.src_bias))
-        dst = self._by_head(frame, frame.bias(frame.matmul(x, self.dst_weight), self.dst_bias))
+        dst = self._by_head(frame, frame.bias(frame.own_product(x, self.dst_weight), self.dst_bias))
         total = frame.apply("add", frame.add(Op.BROADCAST_SRC, graph, src), frame.add(Op.BROADCAST_DST, graph, dst))
         unit = frame.apply("leaky_relu", total, alpha=self.slope)
         score = frame.add(Op.EINSUM, unit, frame.param(self.att), spec="nhc,hc->nh")

@@ -63,7 +63,7 @@ class CompiledModule(nn.Module):
         result: Tensor = self(blocks[0], x)
         return result
 
-    def block(self, block: Block) -> Block:
+    def block(self, block: Block) -> Graph:
         """The block as this layer wants it."""
         return block
 

@@ -117,7 +117,7 @@ class Stack(CompiledModule):
             norm = self.norms[index]
             tensors = (*norm.named_parameters(), *((n, b) for n, b in norm.named_buffers() if b.is_floating_point()))
             names |= {prefix + name: tensor for name, tensor in tensors}
-        seed = int(torch.randint(2**62, ())) if self.training and self.dropout > 0 else 0
+        seed = int(torch.randint(2**62, ())) if self.training and self._draws() else 0
         result = function(replace(given, parameters=names, seed=seed, training=self.training))
         return self._settled(result, given.graph, None)
 

@@ -13,6 +13,7 @@ from graphweft._config import config
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.nn import GAT, GATConv, GATv2Conv
+from graphweft.sample.neighbor import NeighborSampler
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is the peer of this test")
 
@@ -127,6 +128,17 @@ def test_dropout_acts_in_training_alone_and_draws_anew():
     first = GATConv(6, 8, 2, dropout=0.5)  # linear in the weights: its mean over draws is the layer without dropout
     mean = torch.stack([first(graph, x) for _ in range(400)]).mean(0)
     torch.testing.assert_close(mean, first.eval()(graph, x), rtol=0.1, atol=0.15)
+
+
+@pytest.mark.parametrize("loops", [True, False])
+@pytest.mark.parametrize("v2", [False, True], ids=["gat", "gatv2"])
+def test_a_batch_of_all_neighbours_gives_the_rows_of_the_whole(v2, loops):
+    edges = random_edges(60, 300, seed=3)
+    graph, x = Graph(edges.src, edges.dst, num_nodes=60), torch.randn(60, 6)
+    model = GAT(6, 8, 3, heads=2, v2=v2, add_self_loops=loops).eval()
+    seeds = torch.tensor([5, 17, 3, 40])
+    sample = NeighborSampler(graph, (-1, -1)).sample(seeds)
+    torch.testing.assert_close(model(sample.blocks, x[sample.n_id]), model(graph, x)[seeds], rtol=1e-4, atol=1e-4)
 
 
 def test_copies_and_pickles_compute_the_same():
