@@ -236,8 +236,7 @@ def label(group: Group) -> str:
         name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name
         name += " transposed" if group.anchor.get("ta") else ""
     extra = ["src_scale"] if group.src_scale is not None else []
-    own = group.anchor is not None and group.anchor.op in (Op.ATTENTION, Op.ATTENTION_GRAD)
-    tapped = ["col_sum"] if group.taps and "col_sum" not in group.stages and not own else []
+    tapped = ["col_sum"] if group.taps and "col_sum" not in group.stages else []
     return " + ".join([name, *extra, *group.stages, *tapped])
 
 
