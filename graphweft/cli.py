@@ -134,7 +134,11 @@ def train(
     norm: Norm = None,
     reduce: Reduce = None,
     residual: Residual = None,
-    mode: Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes in every step.")] = None,
+    mode: Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes a step; mini: some, sampled.")] = None,
+    fanouts: Annotated[
+        str | None, _option("fanouts", "K,K,...", "mini: in-edges drawn a node, a number a layer.", "15,10,5")
+    ] = None,
+    batch_size: Annotated[str | None, _option("batch_size", "N", "mini: training nodes a step.")] = None,
     seed: Seed = None,
     threads: Threads = None,
     patience: Annotated[

@@ -34,7 +34,7 @@ from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
 from graphweft.train.history import History
-from graphweft.train.options import check_integer
+from graphweft.train.options import check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.settle import settle_features
@@ -133,7 +133,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    names = {*spec.identity(), *spec.remembered()}
+    names = {*spec.identity(), *spec.remembered(), "fanouts", "batch_size"}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
 
@@ -157,7 +157,8 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
 
     Raises: ConfigError when it cannot fit in memory.
     """
-    check_fits(ds.num_nodes, ds.num_features, spec.hidden, ds.num_classes, spec.layers)
+    if check_mode(spec.mode) == "full":
+        check_fits(ds.num_nodes, ds.num_features, spec.hidden, ds.num_classes, spec.layers)
     options: dict[str, Any] = {
         "num_layers": spec.layers,
         "dropout": spec.dropout,
@@ -191,6 +192,8 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         out=spec.folder,
         progress=spec.progress,
         keep_features=False,
+        fanouts=check_fanouts(spec.fanouts),
+        batch_size=spec.batch_size,
         config=spec.identity(),
         remember=spec.remembered(),
     )

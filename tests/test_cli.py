@@ -49,7 +49,7 @@ BAD_FLAGS = [
     ("--epochs", "many"), ("--epochs", "9" * 30), ("--lr", "nan"), ("--lr", "inf"), ("--lr", "-0.1"), ("--lr", "0"),
     ("--lr", "fast"), ("--lr", "1e999"), ("--optimizer", "lion"), ("--dropout", "1"), ("--dropout", "-0.5"),
     ("--dropout", "half"), ("--weight-decay", "-1"), ("--weight-decay", "x"), ("--weight-decay-on", "some"),
-    ("--normalize", "column"), ("--norm", "group"), ("--reduce", "median"), ("--mode", "mini"), ("--mode", "macro"),
+    ("--normalize", "column"), ("--norm", "group"), ("--reduce", "median"), ("--mode", "partial"), ("--mode", "macro"),
     ("--mode", "quick"), ("--seed", "-1"), ("--seed", "1.0"), ("--seed", str(2**70)), ("--threads", "-1"),
     ("--threads", "two"), ("--threads", "1000000"), ("--patience", "-1"), ("--eval-every", "0"), ("--out", ""),
     ("--out", "/dev/null"), ("--out", "/proc/run"), ("--out", "/dev/null/deeper"),

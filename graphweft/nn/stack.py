@@ -85,7 +85,7 @@ class Stack(CompiledModule):
         """Each layer, with what follows it, on its own block; compiled once a layer and reused over batches."""
         check_blocks(type(self).__name__, blocks, len(self.layers))
         for index, block in enumerate(blocks):
-            x = self._run_piece(index, block, x)
+            x = self.run_layer(index, block, x)
         assert isinstance(x, Tensor)
         return x
 
@@ -104,7 +104,8 @@ class Stack(CompiledModule):
             x = frame.batch_norm(x, norm) if is_batch else frame.layer_norm(x, norm)  # type: ignore[arg-type]
         return frame.activation(self.activation, x)
 
-    def _run_piece(self, index: int, block: Block, x: Features) -> Tensor:
+    def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
+        """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
         function = self._pieces.get(index)
         if function is None:
             function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))

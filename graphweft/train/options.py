@@ -14,8 +14,8 @@ from graphweft._errors import ConfigError
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 DECAY_ON = ("first", "all")
-MODES = ("full", "auto")
-LATER_MODES = ("mini", "macro")
+MODES = ("full", "mini", "auto")
+LATER_MODES = ("macro",)
 
 
 def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:
@@ -73,4 +73,26 @@ def check_mode(mode: str) -> str:
     if mode in LATER_MODES:
         raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}, not available yet in this version")
     check_choice("mode", mode, MODES)
-    return "full"
+    return "full" if mode == "auto" else mode
+
+
+def check_fanouts(fanouts: Any) -> tuple[int, ...] | None:
+    """Fan-outs as numbers, from a text such as "15,10,5" or a sequence; None for None.
+
+    Raises: ConfigError for anything but numbers >= 1 or -1.
+
+    Example:
+        >>> check_fanouts("15, -1")
+        (15, -1)
+    """
+    if fanouts is None:
+        return None
+    parts = fanouts.split(",") if isinstance(fanouts, str) else fanouts
+    try:
+        numbers = tuple(int(part) for part in parts if not isinstance(part, bool | float))
+        fits = 0 < len(numbers) == len(parts) and all(number == -1 or 0 < number < 2**31 for number in numbers)
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise ConfigError(f"fanouts: expected numbers >= 1, or -1 for all, one a layer, got {fanouts!r}")
+    return numbers

@@ -83,6 +83,19 @@ class EpochProgress:
             self._tenth, self._shown = tenth, now
             self.say(f"epoch {record.epoch}/{self._total}  {self._note(record, scored or record, now)}")
 
+    def within(self, epoch: int, done: int, total: int, loss: float) -> None:
+        """Shows how far an epoch is, ``done`` of ``total`` batches."""
+        now = time.monotonic()
+        if now - self._shown < (_REDRAW_SECONDS if self._bar is not None else _LINE_SECONDS):
+            return
+        self._shown = now
+        text = f"batch {done}/{total}  loss {loss:.4f}"
+        if self._bar is not None:
+            where = f"epoch {epoch}/{self._total}"
+            self._bar.update(self._task, completed=epoch - 1 + done / total, description=where, note=text)
+        else:
+            self.say(f"epoch {epoch}/{self._total}  {text}")
+
     def say(self, text: str) -> None:
         """A line of text, above the bar where there is one."""
         if sys.stderr is not None:

@@ -65,7 +65,8 @@ class RunFolder:
         self.moved_to: Path | None = None
         self._metrics: TextIO | None = None
         self._saved_at, self._save_seconds = 0.0, 0.0
-        self._saved_epoch = self._best_epoch = -1
+        self._saved = (-1, 0)
+        self._best_epoch = -1
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = filelock.FileLock(path / ".lock")
@@ -84,11 +85,14 @@ class RunFolder:
             self._metrics.close()
         self._lock.release()
 
-    def start(self, history: History) -> None:
-        """Opens ``metrics.jsonl`` with exactly the lines of ``history``; an empty one begins a run of its own."""
-        if len(history) == 0:
+    def start(self, history: History, begun: bool = False) -> None:
+        """Opens ``metrics.jsonl`` with exactly the lines of ``history``; an empty one begins a run of its own.
+
+        ``begun``: the run in the folder goes on although no epoch of it is done.
+        """
+        if len(history) == 0 and not begun:
             self._move_aside()
-        self._saved_epoch, self._best_epoch = self._epoch_in(LAST), self._epoch_in(BEST)
+        self._saved, self._best_epoch = self._place_in(LAST), self._place_in(BEST)[0]
         for left_over in self.path.glob(f".*{TEMPORARY}"):
             left_over.unlink()
         history.write(self.path / METRICS)
@@ -105,11 +109,12 @@ class RunFolder:
         return time.monotonic() - self._saved_at >= max(_LEAST_SECONDS, self._save_seconds / _SHARE)
 
     def save(self, state: dict[str, Any]) -> None:
-        """Writes ``last.pt``, then ``best.pt``, each when its epoch is another than in the file."""
+        """Writes ``last.pt``, then ``best.pt``, each when its epoch (or batch) is another than in the file."""
         start = time.monotonic()
-        if state["epoch"] != self._saved_epoch:
+        place = (state["epoch"], state.get("batches", 0))
+        if place != self._saved:
             save_checkpoint(self.path / LAST, state)
-            self._saved_epoch = state["epoch"]
+            self._saved = place
         if state["best_epoch"] != self._best_epoch:
             keys = ("config", "best_epoch", "best_val_acc")
             best = {"epoch": state["best_epoch"], "model": state["best_model"], **{key: state[key] for key in keys}}
@@ -122,12 +127,13 @@ class RunFolder:
         """Writes ``curves.png``."""
         write_plot(self.path / PLOT, history, title, metric)
 
-    def _epoch_in(self, name: str) -> int:
-        """The epoch of a checkpoint; -1 when there is none that is whole."""
+    def _place_in(self, name: str) -> tuple[int, int]:
+        """Epochs, and batches of the next, in a checkpoint; (-1, 0) when there is none that is whole."""
         try:
-            return int(load_checkpoint(self.path / name)["epoch"])
+            state = load_checkpoint(self.path / name)
+            return int(state["epoch"]), int(state.get("batches", 0))
         except (OSError, CheckpointError, KeyError, TypeError, ValueError):
-            return -1
+            return -1, 0
 
     def _move_aside(self) -> None:
         """Moves the files of an earlier run, if it got as far as a checkpoint, into the next free ``earlier-N``."""

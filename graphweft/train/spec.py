@@ -17,6 +17,7 @@ from graphweft.train.options import (
     DECAY_ON,
     OPTIMIZERS,
     check_choice,
+    check_fanouts,
     check_integer,
     check_mode,
     check_number,
@@ -56,7 +57,9 @@ class TrainSpec:
         norm: "batch" or "layer" normalisation between layers, or "none".
         reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
         residual: Add a layer's input to its output where the widths agree.
-        mode: "full" or "auto".
+        mode: "full", "mini" or "auto".
+        fanouts: For "mini": in-edges that a node draws, from the seeds outwards, as "15,10,5"; None: the trainer's.
+        batch_size: For "mini": training nodes of a step.
         seed: Of the parameters, dropout, a random split and a synthetic graph.
         threads: 0 uses every physical core at hand.
         out: Folder of the run; None is ``runs/<data>``.
@@ -91,6 +94,8 @@ class TrainSpec:
     reduce: str = "auto"
     residual: bool = False
     mode: str = "full"
+    fanouts: str | None = None
+    batch_size: int = 1024
     seed: int = 0
     threads: int = 0
     out: str | None = None
@@ -115,7 +120,9 @@ class TrainSpec:
             ("reduce", REDUCES),
         ):
             check_choice(name, getattr(self, name), choices)
-        check_mode(self.mode)
+        mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
+        if mode == "mini" and fanouts is not None and len(fanouts) != self.layers:
+            raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
         for name, least, most in (
             ("heads", 1, 10**6),
             ("layers", 1, 1000),
@@ -125,6 +132,7 @@ class TrainSpec:
             ("threads", 0, 4096),
             ("patience", 0, 10**9),
             ("eval_every", 1, 10**9),
+            ("batch_size", 1, 2**31 - 1),
         ):
             check_integer(name, getattr(self, name), least, most)
         if self.model in ATTENTIVE and self.hidden % self.heads:
@@ -148,7 +156,10 @@ class TrainSpec:
     def identity(self) -> dict[str, Any]:
         """The options that decide the numbers: what must agree when a run is resumed."""
         values = {name: value for name, value in asdict(self).items() if name not in _FREE}
-        return {**values, "mode": check_mode(self.mode)}
+        mode = check_mode(self.mode)
+        if mode != "mini":
+            del values["fanouts"], values["batch_size"]
+        return {**values, "mode": mode}
 
 
 def _check_text(name: str, value: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -26,8 +26,17 @@ from graphweft.nn.module import CompiledModule
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
+from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.optimizer import make_optimizer
-from graphweft.train.options import DECAY_ON, OPTIMIZERS, check_choice, check_integer, check_mode, check_number
+from graphweft.train.options import (
+    DECAY_ON,
+    OPTIMIZERS,
+    check_choice,
+    check_fanouts,
+    check_integer,
+    check_mode,
+    check_number,
+)
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
 from graphweft.train.settle import settle_features, with_path
@@ -40,7 +49,8 @@ class Trainer:
         model: Called as ``model(ds.graph, ds.x)``, returns logits (N, C).
         ds: The dataset. Labels (N,) train with cross-entropy, (N, C) with binary cross-entropy.
         lr: Learning rate.
-        mode: "full" (all nodes in every step) or "auto".
+        mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step) or
+            "auto".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "first" decays the first layer only, as in the GCN paper; "all" decays every parameter.
         optimizer: "adam", "adamw" or "sgd".
@@ -51,6 +61,9 @@ class Trainer:
         progress: Show progress on standard error.
         keep_features: False gives up the memory of dense features when, after the first aggregation has been computed
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
+        fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
+            15, 10, 5, and 5 for further layers.
+        batch_size: For "mini": training nodes of a step.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
 
@@ -83,6 +96,8 @@ class Trainer:
         out: str | Path | None = None,
         progress: bool = False,
         keep_features: bool = True,
+        fanouts: Sequence[int] | None = None,
+        batch_size: int = 1024,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
     ) -> None:
@@ -93,6 +108,7 @@ class Trainer:
         check_integer("seed", seed, 0, 2**63 - 1)
         check_integer("patience", patience, 0)
         check_integer("eval_every", eval_every, 1)
+        check_integer("batch_size", batch_size, 1, 2**31 - 1)
         ds.check_trainable()
         x = settle_features(features_of(ds))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
@@ -103,7 +119,11 @@ class Trainer:
         self.moved_to: Path | None = None
         self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
         self._progress = progress
-        self._batch = FullBatch(model, self.ds, features_of(self.ds), self.optimizer, keep_features)
+        self._batch: FullBatch | MiniBatch = (
+            FullBatch(model, self.ds, features_of(self.ds), self.optimizer, keep_features)
+            if self.mode == "full"
+            else self._sampled(check_fanouts(fanouts), batch_size)
+        )
         self._best_model: dict[str, Tensor] = {}
         self._prepared = False
         self._remember = dict(remember or {})
@@ -117,6 +137,7 @@ class Trainer:
             "optimizer": optimizer,
             "seed": seed,
             "eval_every": eval_every,
+            **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
         }
 
@@ -161,7 +182,7 @@ class Trainer:
             stop = stack.enter_context(StopRequest())
             folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
             if folder is not None:
-                folder.start(self.history)
+                folder.start(self.history, begun=self._batches_done > 0)
                 self.moved_to = folder.moved_to
             self._train(target, folder, stop)
             if folder is not None and self.epoch:
@@ -202,7 +223,11 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to go on: configuration, model, optimiser, best model, history."""
         best = self.history.best
+        within = {}
+        if isinstance(self._batch, MiniBatch):
+            within = {"batches": self._batches_done, "mini_batch": self._batch.state_dict()}
         return {
+            **within,
             "config": self._config,
             "options": self._remember,
             "feature_path": self.feature_path,
@@ -227,6 +252,8 @@ class Trainer:
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self._batch.x = with_path(self._batch.x, state["feature_path"])
+            if isinstance(self._batch, MiniBatch):
+                self._batch.load_state_dict(state["mini_batch"])
             if state["cost_seconds"] and isinstance(self.model, CompiledModule):
                 self.model.function.settle(CostModel.from_json(state["cost_seconds"]))
         except (KeyError, AttributeError, TypeError, ValueError, RuntimeError) as failure:
@@ -249,6 +276,8 @@ class Trainer:
             show = stack.enter_context(EpochProgress(self.epoch + 1, target)) if self._progress else None
             if show is not None and self.moved_to is not None:
                 show.say(f"{self.out} held another run; its files are now in {self.moved_to}")
+            if isinstance(self._batch, MiniBatch):
+                self._batch.after_batch = self._between_batches(folder, show)
             while self.epoch < target and not self.stopped_early and stop.signum is None:
                 record = self._one_epoch(last=self.epoch + 1 == target)
                 self.history.append(record)
@@ -263,6 +292,41 @@ class Trainer:
                 if show is not None:
                     show.update(record, scored)
 
+    @property
+    def _batches_done(self) -> int:
+        """Batches of the epoch under way; 0 where an epoch is one step."""
+        return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
+
+    def _sampled(self, fanouts: tuple[int, ...] | None, batch_size: int) -> MiniBatch:
+        data = (self.ds, features_of(self.ds), self.optimizer)
+        return MiniBatch(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
+
+    def _batch_key(self, epoch: int, batch: int) -> int:
+        """Keys the draws of one step."""
+        return epoch_key(epoch_key(self._seed, epoch), batch)
+
+    def _between_batches(
+        self, folder: RunFolder | None, show: EpochProgress | None
+    ) -> Callable[[int, int, float], None]:
+        """What is done after a batch: a checkpoint where one is due, and progress."""
+
+        def after(done: int, total: int, loss: float) -> None:
+            if done == total:
+                return  # the epoch's own checkpoint follows
+            if not math.isfinite(loss):
+                raise self._not_finite(self.epoch + 1, loss)
+            if folder is not None and folder.is_due():
+                folder.save(self.state_dict())
+            if show is not None:
+                show.within(self.epoch + 1, done, total, loss)
+
+        return after
+
+    def _not_finite(self, epoch: int, loss: float) -> ConfigError:
+        return ConfigError(
+            f"lr: expected a rate at which the loss stays finite, got {self._lr} (epoch {epoch}: {loss})"
+        )
+
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
@@ -271,9 +335,7 @@ class Trainer:
             loss = float(self._batch.step())
             middle = time.perf_counter()
         if not math.isfinite(loss):
-            raise ConfigError(
-                f"lr: expected a rate at which the loss stays finite, got {self._lr} (epoch {epoch}: {loss})"
-            )
+            raise self._not_finite(epoch, loss)
         best = self.history.best
         would_stop = self._patience and best is not None and epoch - best.epoch >= self._patience
         if epoch % self._eval_every and not last and not would_stop:

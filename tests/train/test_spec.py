@@ -21,8 +21,9 @@ BAD: list[tuple[str, Any]] = [
     ("heads", 0), ("heads", 2.0),
     ("lr", float("inf")), ("lr", "0.1"), ("optimizer", "lion"), ("dropout", 1.0), ("dropout", -0.1),
     ("dropout", float("nan")), ("weight_decay", -1e-3), ("weight_decay", float("inf")), ("weight_decay_on", "last"),
-    ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "mini"), ("mode", "macro"), ("mode", "x"),
+    ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "macro"), ("mode", "x"),
     ("seed", -1), ("seed", 2**63), ("threads", -1), ("threads", 10**6), ("patience", -1), ("eval_every", 0),
+    ("fanouts", "5,0"), ("fanouts", "a"), ("batch_size", 0),
 ]  # fmt: skip
 
 

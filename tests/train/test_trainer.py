@@ -267,9 +267,10 @@ def test_logits_of_the_wrong_shape() -> None:
         ({"seed": -1}, "seed: expected an integer from 0"),
         ({"patience": -1}, "patience: expected an integer >= 0, got -1"),
         ({"eval_every": 0}, "eval_every: expected an integer >= 1, got 0"),
-        ({"mode": "mini"}, "mode: expected one of full, auto, got 'mini', not available yet in this version"),
+        ({"mode": "mini", "fanouts": (5, 0)}, "fanouts: expected numbers >= 1, or -1 for all, one a layer"),
+        ({"mode": "mini", "batch_size": 0}, "batch_size: expected an integer from 1"),
         ({"mode": "macro"}, "not available yet in this version"),
-        ({"mode": "fast"}, "mode: expected one of full, auto, got 'fast'$"),
+        ({"mode": "fast"}, "mode: expected one of full, mini, auto, got 'fast'$"),
     ],
 )
 def test_options_out_of_range(options: dict, words: str) -> None:

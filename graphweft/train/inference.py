@@ -1,0 +1,74 @@
+"""Exact inference layer by layer, tile by tile: memory bounded by two layers' rows and one tile.
+
+Comes in: a stack of layers, a graph, features. Goes out: output rows of all nodes. Called by the mini-batch trainer
+where a pass over the whole graph at once would take too much memory; usable on any :class:`Stack`. Every tile is a
+block of some destinations with all of their in-edges: nothing is sampled, and each layer's rows are computed once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweft._errors import ConfigError
+from graphweft._memory import empty
+from graphweft.graph.graph import Graph
+from graphweft.nn.stack import Stack
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.gather import gather_rows
+
+Features = Tensor | SparseFeatures
+
+
+def infer(model: Stack, graph: Graph, x: Features, tile: int = 16_384, out: str | Path | None = None) -> Tensor:
+    """Output rows of all nodes in evaluation mode; as ``model.eval()(graph, x)`` but for the order of sums.
+
+    Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
+    (``layer-<i>.npy``, a memory map), and the result is the last of them.
+
+    Raises: ConfigError for a tile without rows; ShapeError when x does not fit.
+
+    Example:
+        >>> from graphweft.nn.sage import SAGE
+        >>> infer(SAGE(4, 8, 2), Graph([0, 1], [1, 2]), torch.ones(3, 4), tile=2).shape
+        torch.Size([3, 2])
+    """
+    if isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
+        raise ConfigError(f"infer: expected tile >= 1, got {tile!r}")
+    training = model.training
+    model.eval()
+    sampler = NeighborSampler(graph, [-1])
+    try:
+        with torch.no_grad():
+            for index in range(len(model.layers)):
+                x = _layer(model, index, sampler, x, tile, None if out is None else Path(out))
+    finally:
+        model.train(training)
+    assert isinstance(x, Tensor)
+    return x
+
+
+def _layer(model: Stack, index: int, sampler: NeighborSampler, x: Features, tile: int, folder: Path | None) -> Tensor:
+    """Rows of one layer for all nodes."""
+    nodes = sampler.graph.num_nodes
+    rows: Tensor | None = None
+    for first in range(0, nodes, tile):
+        block = sampler.sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
+        part = model.run_layer(index, block, gather_rows(x, block.src_ids))
+        if rows is None:
+            rows = _room(nodes, part, folder, index)
+        rows[first : first + part.shape[0]] = part
+    return torch.empty(0, model.out_features) if rows is None else rows
+
+
+def _room(nodes: int, like: Tensor, folder: Path | None, index: int) -> Tensor:
+    shape = (nodes, like.shape[1])
+    if folder is None:
+        return empty(shape, like.dtype)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"layer-{index}.npy"
+    return torch.from_numpy(np.lib.format.open_memmap(file, "w+", like.numpy().dtype, shape))

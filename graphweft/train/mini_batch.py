@@ -1,0 +1,198 @@
+"""One epoch over mini-batches: sample, forward, loss, backward, update; and one evaluation.
+
+Comes in: a model, an optimiser, the data, fan-outs and a batch size. Goes out: the mean loss, or scores by split.
+Called by the trainer. All random draws of a step follow from (seed, epoch, place in the epoch), and
+:meth:`MiniBatch.state_dict` is what an interrupted epoch needs to go on with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphweft._errors import ConfigError, ShapeError
+from graphweft.data.dataset import Dataset, Part
+from graphweft.graph.graph import Graph
+from graphweft.loader.batch import Batch
+from graphweft.loader.loader import Loader
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.stack import Stack
+from graphweft.runtime.dense import cross_entropy
+from graphweft.train.inference import infer
+from graphweft.train.metrics import score
+from graphweft.train.settle import Features
+
+SPLITS: tuple[Part, ...] = ("train", "val", "test")
+USUAL_FANOUTS = (15, 10, 5)
+
+_WHOLE_SHARE = 0.25  # of the machine's memory: above that, evaluation goes tile by tile
+
+
+@dataclass
+class _Tables:
+    """What batches are made from."""
+
+    graph: Graph
+    x: Features
+    y: Tensor
+    train_idx: Tensor
+
+
+class MiniBatch:
+    """Trains a model on sampled neighbourhoods of ``batch_size`` training nodes at a time.
+
+    A compiled model runs on the batch's blocks. Any other is called as ``model(graph, x)`` with the batch as a graph of
+    its own, and the seeds' rows of what it returns count.
+
+    Args:
+        model: The model.
+        ds: The dataset.
+        x: Its features in the layout that was chosen.
+        optimizer: Steps once a batch.
+        fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
+        batch_size: Training nodes of a batch.
+        seed: Keys order and draws.
+        key: (epoch, place of the batch) -> seed of torch's draws in that step.
+
+    Raises: ConfigError for fan-outs that do not fit the model.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: Dataset,
+        x: Features,
+        optimizer: torch.optim.Optimizer,
+        fanouts: Sequence[int] | None,
+        batch_size: int,
+        seed: int,
+        key: Callable[[int, int], int],
+    ) -> None:
+        self.model, self.ds, self.optimizer = model, ds, optimizer
+        self._tables = _Tables(ds.graph, x, ds.y, ds.train_idx)
+        self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
+        self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
+        self.fanouts = _fitting(model, fanouts)
+        seeds = torch.unique(self.rows["train"], sorted=True)
+        self.loader = Loader(self._tables, seeds, self.fanouts, batch_size, shuffle=True, seed=seed)
+        self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
+        self._key = key
+        self._sum, self._count = 0.0, 0
+
+    @property
+    def x(self) -> Features:
+        """Features of all nodes, in the layout that batches have."""
+        return self._tables.x
+
+    @x.setter
+    def x(self, x: Features) -> None:
+        self._tables.x = x
+
+    def prepare(self) -> None:
+        """Nothing is done once: every batch is another graph."""
+
+    @property
+    def batches_done(self) -> int:
+        """Batches of the epoch under way that were trained on."""
+        return int(self.loader.state_dict()["position"])
+
+    def step(self) -> Tensor:
+        """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
+        total = len(self.loader)
+        for batch in self.loader:
+            done = self.batches_done
+            with torch.random.fork_rng(devices=[]):
+                torch.default_generator.manual_seed(self._key(self.loader.epoch, done))
+                loss = float(self._train_on(batch))
+            self._sum += loss * batch.batch_size
+            self._count += batch.batch_size
+            self.after_batch(done, total, self._sum / self._count)
+        mean = self._sum / max(self._count, 1)
+        self._sum, self._count = 0.0, 0
+        return torch.tensor(mean, dtype=torch.float64)
+
+    def logits(self) -> Tensor:
+        """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C)."""
+        model = self.model
+        if isinstance(model, Stack) and _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory():
+            return infer(model, self.ds.graph, self.x)
+        model.eval()
+        with torch.no_grad():
+            logits: Tensor = model(self.ds.graph, self.x)
+        return logits
+
+    def scores(self) -> dict[Part, float | None]:
+        """Score of every split."""
+        logits = self.logits()
+        return {name: score(logits[self.rows[name]], self.labels[name]) for name in SPLITS}
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        return {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the epoch under way stands."""
+        return {"loader": self.loader.state_dict(), "loss_sum": self._sum, "loss_count": self._count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`. Raises: CheckpointError for a state of another loader."""
+        self.loader.load_state_dict(state["loader"])
+        self._sum, self._count = float(state["loss_sum"]), int(state["loss_count"])
+
+    def _train_on(self, batch: Batch) -> Tensor:
+        """One update; the loss before it, shape ()."""
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        logits = self._forward(batch)
+        expected = (batch.batch_size, self.ds.num_classes)
+        if tuple(logits.shape) != expected:
+            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        labels = self.ds.y[batch.n_id[: batch.batch_size]]
+        if labels.dim() == 2:
+            known = ~labels.isnan()
+            loss = functional.binary_cross_entropy_with_logits(logits[known], labels[known])
+            loss.backward()  # type: ignore[no-untyped-call]
+        else:
+            loss, _, gradient = cross_entropy(logits.detach(), labels)
+            logits.backward(gradient)  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+    def _forward(self, batch: Batch) -> Tensor:
+        if isinstance(self.model, CompiledModule):
+            logits: Tensor = self.model(batch.blocks, batch.x)
+            return logits
+        src, dst = batch.edge_index
+        graph = Graph(src, dst, num_nodes=batch.num_nodes)
+        rows: Tensor = self.model(graph, batch.x)[: batch.batch_size]
+        return rows
+
+
+def _fitting(model: nn.Module, fanouts: Sequence[int] | None) -> tuple[int, ...]:
+    """Fan-outs, one a layer where the number of layers is known.
+
+    Raises: ConfigError.
+    """
+    layers = len(model.layers) if isinstance(model, Stack) else 1 if isinstance(model, CompiledModule) else None
+    if fanouts is None:
+        wanted = layers or len(USUAL_FANOUTS)
+        return tuple(USUAL_FANOUTS[min(i, len(USUAL_FANOUTS) - 1)] for i in range(wanted))
+    if layers is not None and len(fanouts) != layers:
+        raise ConfigError(f"fanouts: expected {layers} numbers, one per layer, got {','.join(map(str, fanouts))}")
+    return tuple(fanouts)
+
+
+def _whole_bytes(model: Stack, nodes: int) -> int:
+    """About what a pass over the whole graph holds at once: rows of three consecutive widths."""
+    widest = max(parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2)
+    return 4 * nodes * 3 * widest
+
+
+def _memory() -> int:
+    return int(psutil.virtual_memory().total)
