@@ -266,14 +266,17 @@ class LossCells:
 
 
 def cross_entropy_cells(
-    logits: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None, want_grad: bool
+    logits: torch.Tensor, y: torch.Tensor, rows: torch.Tensor | None, want_grad: bool, over: bool = False
 ) -> tuple[LossCells, torch.Tensor | None]:
-    """The kernel of :func:`cross_entropy` for what that has checked: contiguous float32 logits, int64 labels."""
+    """The kernel of :func:`cross_entropy` for what that has checked: contiguous float32 logits, int64 labels.
+
+    ``over``: the gradient is written over the logits.
+    """
     n, c = logits.shape
     y = y.contiguous()
     listed = None if rows is None else rows.contiguous()
     count = n if listed is None else listed.shape[0]
-    grad = empty((n, c), torch.float32) if want_grad else None
+    grad = logits if over else empty((n, c), torch.float32) if want_grad else None
     cells = LossCells(count)
     _cross_entropy(
         n,
@@ -285,7 +288,7 @@ def cross_entropy_cells(
         y.data_ptr(),
         1.0 / count,
         _native.pointer(grad),
-        c,
+        c if grad is None else grad.stride(0),
         ctypes.byref(cells.total),
         ctypes.byref(cells.correct),
     )

@@ -88,6 +88,11 @@ class Plan:
         """Dtype of an output."""
         return dict(self.compiled.program.outputs)[output].tensor.dtype
 
+    def forgets(self, output: str) -> bool:
+        """Whether no backward call reads an output's numbers."""
+        slot = dict(self.outputs)[output]
+        return slot not in self.saved or slot in self.saved_shapes
+
     def bind(self, fixed: dict[str, Any], hoisted: tuple[Any, ...]) -> Slots:
         """Slots with everything but the dense inputs in place."""
         env: Slots = [None] * self.width

@@ -1,8 +1,8 @@
 """A computation written down as native calls, to be run again on the same addresses without Python between the calls.
 
 Comes in: a function that does the same on every call: the same kernels, sizes and inputs in the same memory. Goes out:
-a :class:`Tape`, or None where torch computed something or memory was mapped on the way. The trainer records its step:
-what is left of an epoch between two kernels is one foreign call. Intermediate tensors live in an arena, a pool of the
+a :class:`Tape`, or None where torch computed something on the way. The trainer records its step: what is left of an
+epoch between two kernels is one foreign call. Intermediate tensors live in an arena, a pool of the
 tape's own, which others may use between two replays.
 """
 
@@ -50,7 +50,8 @@ class Tape:
         for attempt in range(_ATTEMPTS):
             arena, watch = Pool(), _Watch()
             arena.confine(int(nbytes * _GROWTH**attempt))
-            found = cls._once(body, arena, watch) and cls._once(body, arena, watch)  # the second makes nothing lazily
+            # what is made on first use is made by the first run; the second is written down
+            found = cls._once(body, arena, _Watch()) and cls._once(body, arena, watch)
             if found and not watch.computed:
                 return cls(arena, *found, [*alive, *watch.given])
             found = None

@@ -122,7 +122,7 @@ class FullBatch:
         def gradients() -> tuple[LossCells, dict[str, Tensor | None]]:
             outputs, pullback = function.linearize(arguments)
             self._check(outputs["out"])
-            cells, gradient = cross_entropy_cells(outputs["out"], labels, rows, True)
+            cells, gradient = cross_entropy_cells(outputs["out"], labels, rows, True, over=plan.forgets("out"))
             assert gradient is not None  # it was asked for
             return cells, pullback(gradient)
 

@@ -22,7 +22,7 @@ struct cross_entropy_args {
   int64_t ld;
   const int64_t* labels;   // [n]
   const uint32_t* weight;  // [n] how often each row counts, null: once
-  float* grad;             // [n, c] or null
+  float* grad;             // [n, c], null, or the logits themselves
   int64_t ld_grad;
   double scale;  // of the gradient
 };
@@ -76,9 +76,21 @@ inline vf::vec padding(int tail) {
   return t;
 }
 
-// One row of logits: its maximum and the sum of exp(x - maximum); `out`, if any, receives those exponentials.
+// The first of the c columns that equals the value, c if none does.
+inline int64_t first_equal(const float* x, int64_t c, float value) {
+  for (int64_t j = 0; j < c; j += vf::lanes) {
+    const bool full = j + vf::lanes <= c;
+    uint32_t bits = equal_bits(full ? vf::load(x + j) : vf::load_part(x + j, int(c - j)), value);
+    if (!full) bits &= (1u << (c - j)) - 1u;
+    if (bits) return j + __builtin_ctz(bits);
+  }
+  return c;
+}
+
+// One row of logits: its maximum, the first column that holds it, and the sum of exp(x - maximum).
 struct row_softmax {
   float maximum, sum;
+  int64_t first;
 };
 
 // A row of V vectors, held in registers; out = exp(x - maximum) * (scale / sum), less scale at the label.
@@ -90,6 +102,9 @@ inline row_softmax softmax_tile(const float* x, int tail, vf::vec pad, int32_t l
   vf::vec best = t[0];
   for (int v = 1; v < V; ++v) best = larger(best, t[v]);
   const float maximum = largest_lane(best);
+  int64_t first = V * vf::lanes;  // stays so where the maximum is not a number
+  for (int v = V - 1; v >= 0; --v)
+    if (const uint32_t bits = equal_bits(t[v], maximum)) first = v * vf::lanes + __builtin_ctz(bits);
   vf::vec total{};
   for (int v = 0; v < V; ++v) {
     t[v] = exp_lanes(t[v] - maximum);
@@ -105,7 +120,7 @@ inline row_softmax softmax_tile(const float* x, int tail, vf::vec pad, int32_t l
     }
     tile_io<f32, V, false>::store(out, tail, t);
   }
-  return {maximum, sum};
+  return {maximum, sum, first};
 }
 
 // A row of any width, read three times from the cache.
@@ -116,6 +131,7 @@ inline row_softmax softmax_row(const float* x, int64_t c, vf::vec pad, int64_t l
   vf::vec best = last;
   for (int64_t j = 0; j < whole; j += vf::lanes) best = larger(best, vf::load(x + j));
   const float maximum = largest_lane(best);
+  const int64_t first = first_equal(x, c, maximum);
   vf::vec total{};
   for (int64_t j = 0; j < whole; j += vf::lanes) {
     const vf::vec e = exp_lanes(vf::load(x + j) - maximum);
@@ -131,7 +147,7 @@ inline row_softmax softmax_row(const float* x, int64_t c, vf::vec pad, int64_t l
     vf::store_part(out + whole, e * factor, tail);
     out[label] -= scale;
   }
-  return {maximum, sum};
+  return {maximum, sum, first};
 }
 
 inline row_softmax softmax_any(const float* x, int64_t c, vf::vec pad, int64_t label, float scale, float* out) {
@@ -149,20 +165,13 @@ inline row_softmax softmax_any(const float* x, int64_t c, vf::vec pad, int64_t l
       return softmax_tile<5>(x, tail, pad, int32_t(label), scale, out);
     case 6:
       return softmax_tile<6>(x, tail, pad, int32_t(label), scale, out);
+    case 7:
+      return softmax_tile<7>(x, tail, pad, int32_t(label), scale, out);
+    case 8:
+      return softmax_tile<8>(x, tail, pad, int32_t(label), scale, out);
     default:
       return softmax_row(x, c, pad, label, scale, out);
   }
-}
-
-// The first of the c columns that equals the value, c if none does.
-inline int64_t first_equal(const float* x, int64_t c, float value) {
-  for (int64_t j = 0; j < c; j += vf::lanes) {
-    const bool full = j + vf::lanes <= c;
-    uint32_t bits = equal_bits(full ? vf::load(x + j) : vf::load_part(x + j, int(c - j)), value);
-    if (!full) bits &= (1u << (c - j)) - 1u;
-    if (bits) return j + __builtin_ctz(bits);
-  }
-  return c;
 }
 
 // Rows [begin, end). Logarithms are taken a vector of rows at a time; losses are added in row order.
@@ -195,11 +204,12 @@ inline cross_entropy_part cross_entropy_rows(const cross_entropy_args& args, int
     }
     const float* x = args.logits + i * args.ld;
     const auto scale = float(args.scale * double(times));
+    const float at_label = x[label];  // the gradient may be written over the logits
     const row_softmax row = softmax_any(x, args.c, pad, label, scale, grad);
     sum[waiting] = row.sum;
-    shift[waiting] = x[label] - row.maximum;
+    shift[waiting] = at_label - row.maximum;
     weight[waiting] = float(times);
-    part.correct += first_equal(x, args.c, row.maximum) == label ? int64_t(times) : 0;
+    part.correct += row.first == label ? int64_t(times) : 0;
     if (++waiting == vf::lanes) settle();
   }
   settle();

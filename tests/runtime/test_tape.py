@@ -1,0 +1,145 @@
+"""Recorded steps: the same bits as the calls they were recorded from, and given up when anything has moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from graphweft import _config
+from graphweft.data.synthetic import synthetic
+from graphweft.nn import GCN, GIN, SAGE
+from graphweft.optim import Adam
+from graphweft.runtime.tape import Tape
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.full_batch import FullBatch
+
+MIB = 1 << 20
+KINDS: list[tuple[type[GCN] | type[SAGE] | type[GIN], dict[str, object]]] = [
+    (GCN, {}), (GCN, {"num_layers": 3, "residual": True}), (SAGE, {"reduce": "mean"}), (GIN, {}),
+]  # fmt: skip
+
+
+def _batch(kind: type[GCN] | type[SAGE] | type[GIN] = GCN, sparse: bool = False, **options: object) -> FullBatch:
+    ds = synthetic("default", scale=0.3, seed=3)
+    torch.manual_seed(0)
+    model = kind(ds.num_features, 16, ds.num_classes, **options)  # type: ignore[arg-type]
+    assert isinstance(ds.x, torch.Tensor)
+    x = SparseFeatures.from_dense(ds.x) if sparse else ds.x
+    batch = FullBatch(model, ds, x, Adam(model.parameters(), lr=0.01))
+    batch.prepare()
+    return batch
+
+
+def _steps(batch: FullBatch, count: int = 4) -> list[torch.Tensor]:
+    losses = [batch.step() for _ in range(count)]
+    return [*losses, *(p.detach().clone() for p in batch.model.parameters())]
+
+
+def _same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _without_tape(batch: FullBatch) -> FullBatch:
+    batch._tape = None
+    return batch
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("kind", "options"), KINDS)
+def test_a_replayed_step_gives_the_bits_of_the_calls(
+    kind: type[GCN] | type[SAGE] | type[GIN], options: dict[str, object], sparse: bool
+) -> None:
+    recorded = _batch(kind, sparse, **options)
+    assert recorded._tape is not None
+    assert recorded._replays()
+    assert _same(_steps(recorded), _steps(_without_tape(_batch(kind, sparse, **options))))
+
+
+def test_replays_map_no_memory_and_follow_the_parameters() -> None:
+    batch = _batch()
+    assert batch._tape is not None
+    before = batch._tape.arena.stats()
+    first = _steps(batch, 3)
+    assert batch._tape.arena.stats() == before
+    assert len({float(loss) for loss in first[:3]}) == 3
+
+
+def _move_a_parameter(batch: FullBatch) -> None:
+    parameter = next(batch.model.parameters())
+    parameter.data = parameter.data.clone()
+
+
+def _freeze_a_parameter(batch: FullBatch) -> None:
+    next(batch.model.parameters()).requires_grad_(False)
+
+
+def _watch_the_model(batch: FullBatch) -> None:
+    batch.model.register_forward_hook(lambda *_: None)
+
+
+def _hold_the_arena(batch: FullBatch) -> None:
+    assert batch._tape is not None
+    _HELD.append(batch._tape.arena.empty((MIB,)))
+
+
+_HELD: list[torch.Tensor] = []
+
+
+@pytest.mark.parametrize("disturb", [_move_a_parameter, _freeze_a_parameter, _watch_the_model, _hold_the_arena])
+def test_what_has_moved_is_not_replayed(disturb: Callable[[FullBatch], None]) -> None:
+    batch, reference = _batch(), _without_tape(_batch())
+    assert batch._tape is not None
+    if disturb is _hold_the_arena:
+        batch._tape.arena._confined = False  # room for a stranger
+    else:
+        disturb(reference)
+    disturb(batch)
+    assert not batch._replays()
+    assert _same(_steps(batch), _steps(reference))
+    _HELD.clear()
+
+
+def test_another_configuration_is_not_replayed() -> None:
+    batch = _batch()
+    with _config.config(opt_level=1):
+        assert not batch._replays()
+    assert batch._replays()
+
+
+def test_random_draws_are_not_recorded() -> None:
+    batch = _batch(dropout=0.5)
+    assert batch._tape is None
+    losses = [float(batch.step()) for _ in range(3)]
+    assert len(set(losses)) == 3
+
+
+def test_batch_norms_are_not_recorded() -> None:
+    batch = _batch(norm="batch")
+    assert batch._tape is None
+    before = [b.clone() for b in batch.model.buffers()]
+    batch.step()
+    assert not _same(before, list(batch.model.buffers()))
+
+
+def test_what_torch_computes_is_not_recorded() -> None:
+    x = torch.ones(3)
+    assert Tape.record(lambda: x + 1, [], 0) is None
+    assert Tape.record(lambda: x.view(3, 1), [x], 0) is not None
+
+
+def test_the_arena_grows_until_the_tensors_fit() -> None:
+    from graphweft._memory import empty
+
+    def body() -> tuple[torch.Tensor, torch.Tensor]:
+        first = empty((3 * MIB // 4,))
+        second = empty((3 * MIB // 4,))
+        del first
+        return second, empty((2 * MIB // 4,))
+
+    tape = Tape.record(body, [], 3 * MIB)
+    assert tape is not None
+    stats = tape.arena.stats()
+    assert stats.maps == 1
+    assert 6 * MIB <= stats.mapped <= 10 * MIB
