@@ -43,7 +43,7 @@ def _fails(capsys: pytest.CaptureFixture[str], *arguments: str | Path, status: i
 
 BAD_FLAGS = [
     ("--data", ""), ("--data", "no-such-set"), ("--data", "/no/such/file.npz"), ("--data", "/dev/null"),
-    ("--data", "/"), ("--root", ""), ("--scale", "0"), ("--scale", "x"), ("--scale", "nan"), ("--model", "gat"),
+    ("--data", "/"), ("--root", ""), ("--scale", "0"), ("--scale", "x"), ("--scale", "nan"), ("--model", "mlp"),
     ("--layers", "0"), ("--layers", "1.5"), ("--layers", ""), ("--hidden", "-1"), ("--hidden", "1e3"),
     ("--epochs", "-3"), ("--epochs", "0"),
     ("--epochs", "many"), ("--epochs", "9" * 30), ("--lr", "nan"), ("--lr", "inf"), ("--lr", "-0.1"), ("--lr", "0"),
@@ -73,7 +73,7 @@ def test_a_bad_value_is_one_line(
     [
         ["tarin"], ["train", "--epoks", "3"], ["train", "--epochs"], ["train", "cora"], ["train", "--json=yes"],
         ["--json"], ["train", "-x"], ["train", "--", "y"], ["doctor", "now"], ["explain", "--epochs", "3"],
-        ["explain", "--model", "gat"], ["explain", "--data", "/no/such"], ["explain", "--hidden", "900000000"],
+        ["explain", "--model", "mlp"], ["explain", "--data", "/no/such"], ["explain", "--hidden", "900000000"],
         ["bench", "--rounds", "0"], ["bench", "--epochs", "x"], ["bench", "--model", "gcn"], ["bench", "--lr", "-1"],
         ["bench", "--out", "/dev/null/x.csv"], ["bench", "--layers", "none"],
     ],
