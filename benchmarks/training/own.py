@@ -31,13 +31,18 @@ def _features(case):
     return SparseFeatures(*parts, (case.meta.num_nodes, case.meta.num_features))
 
 
-def build(case, variant):
-    """The only variant there is."""
+def dataset(case):
+    """The case as a dataset that only trains."""
     graph = Graph.from_csc(torch.from_numpy(case.array("indptr")), torch.from_numpy(case.array("indices")))
     train = torch.from_numpy(case.array("train_idx"))
     labels = torch.from_numpy(case.array("y"))
     none = train[:0]
-    ds = Dataset(case.meta.name, graph, _features(case), labels, train, none, none, case.meta.num_classes)
+    return Dataset(case.meta.name, graph, _features(case), labels, train, none, none, case.meta.num_classes)
+
+
+def build(case, variant):
+    """The only variant there is."""
+    ds = dataset(case)
     model = GCN(case.meta.num_features, case.meta.hidden, case.meta.num_classes, num_layers=case.meta.layers)
     with torch.no_grad():
         for layer, (weight, bias) in zip(model.layers, case.weights(), strict=True):

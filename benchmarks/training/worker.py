@@ -29,6 +29,9 @@ SYSTEMS = {
     "dgl": ("peer_dgl", "dense"),
     "dgl-sparse": ("peer_dgl", "sparse"),
     "dgl-tuned": ("peer_dgl", "tuned"),
+    "gat-graphweft": ("own_gat", "8-elu"),
+    "gat-pyg": ("peer_gat", "8-elu"),
+    "gat-dgl": ("peer_gat_dgl", "8-elu"),
 }
 
 

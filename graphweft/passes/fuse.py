@@ -35,6 +35,7 @@ class Group:
         taps: Column sums that come out beside it.
         src_scale: A per-source factor folded into an aggregation.
         scaled: The operand of the aggregation before that factor.
+        chain: Elementwise values computed in one pass, the result last; empty for one value.
     """
 
     anchor: Value | None
@@ -44,10 +45,13 @@ class Group:
     taps: list[Value] = field(default_factory=list)
     src_scale: Value | None = None
     scaled: Value | None = None
+    chain: tuple[Value, ...] = ()
 
     def operands(self) -> list[Value]:
         """Every value the call reads."""
         found: list[Value] = []
+        if self.chain:
+            return list(dict.fromkeys(o for v in self.chain for o in v.inputs if o not in self.chain))
         if self.anchor is not None:
             found += self.anchor.inputs
             if self.scaled is not None and self.src_scale is not None:

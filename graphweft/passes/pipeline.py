@@ -20,12 +20,14 @@ from graphweft.ir.verify import verify
 from graphweft.passes.attention import raise_attention
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
+from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import constant_values, kept_tensors
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.placement import Order, place, sites
 
 FORWARD, BACKWARD = 0, 1
+WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
 MARGIN = 0.05  # gain that measured times must promise before they overrule the built-in coefficients
 PASSES = ("cleanup", "messages", "demand", "placement", "differentiate", "hoist", "fuse")
 
@@ -163,6 +165,8 @@ def finish(forward: Program, request: Request) -> Compiled:
         hoisted = constant_values(joint, ())
     phase = phases(forward, joint)
     groups = group_values(joint, hoisted, phase, fuse=request.on("fuse", 3))
+    if request.on("fuse", 3):
+        groups = fuse_elementwise(joint, groups, phase, lambda v: tensor_bytes(v, sizes) >= WORTH_A_KERNEL)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model)

@@ -21,6 +21,7 @@ from graphweft.passes.fuse import Group
 from graphweft.runtime import attention_calls, dense, sparse
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
+from graphweft.runtime.row_kernels import row_kernel
 
 Slots = list[Any]
 Call = Callable[[Slots], None]
@@ -34,6 +35,8 @@ def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None, *,
     value = group.anchor
     if value is None:
         return _rows(group, slot)
+    if group.chain:
+        return _chain(group, slot)
     if value.op is Op.SPMM:
         return _spmm(group, slot, over)
     if value.op is Op.MATMUL:
@@ -52,6 +55,24 @@ def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None, *,
     if simple is None:
         return lambda env: _put(env, out, _contiguous(evaluate(value, [env[i] for i in operands])))
     return lambda env: _put(env, out, simple(value, *[env[i] for i in operands]))
+
+
+def _chain(group: Group, slot: Mapping[Value, int]) -> Call:
+    """One generated kernel, or the values one by one where nothing can be compiled."""
+    out, found = slot[group.result], row_kernel(group.chain)
+    if found is not None:
+        kernel, read = found
+        places = [slot[v] for v in read]
+        return lambda env: _put(env, out, kernel([env[i] for i in places]))
+    given = {v: slot[v] for v in group.operands()}
+
+    def call(env: Slots) -> None:
+        known = {v: env[i] for v, i in given.items()}
+        for value in group.chain:
+            known[value] = evaluate(value, [known[operand] for operand in value.inputs])
+        env[out] = _contiguous(known[group.result])
+
+    return call
 
 
 def _put(env: Slots, index: int, result: Any) -> None:

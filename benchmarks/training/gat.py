@@ -1,0 +1,106 @@
+"""Full-batch GAT (2 layers, 64 hidden, 8 heads, ELU) against PyTorch Geometric's and DGL's GATConv, in one run.
+
+    python benchmarks/training/gat.py ogbn-arxiv --dgl-python /path/to/dgl/bin/python
+    python benchmarks/training/gat.py ogbn-arxiv --scale 0.01 --rounds 2        # does everything work?
+
+One line per system. Losses are compared before anything is timed; an epoch is forward, loss, backward and update after
+warm-up; memory is the peak resident set of the system's own process above what it held after its imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import case as cases
+from harness import (
+    RESULTS,
+    BenchError,
+    Worker,
+    closing,
+    environment,
+    interleave,
+    refcheck,
+    show,
+    stamp,
+    warmed_up,
+    write_csv,
+)  # fmt: skip
+
+from graphweft.data.synthetic import synthetic
+
+WORKER = Path(__file__).with_name("worker.py")
+REFERENCE_EPOCHS = 3
+COLUMNS = ("system", "epoch_ms", "spread", "times_ours", "peak_mib", "memory_times_ours", "prepare_s")
+
+
+def measure(case: cases.Case, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Reference check, then interleaved turns; rows for the table."""
+    systems = ["gat-graphweft", "gat-pyg", *(["gat-dgl"] if arguments.dgl_python else [])]
+    own = environment(arguments.threads)
+    workers = [
+        Worker(s, [arguments.dgl_python if s == "gat-dgl" else sys.executable, str(WORKER), s, str(case.folder)], own)
+        for s in systems
+    ]
+
+    def body() -> None:
+        losses, seconds = warmed_up(workers, REFERENCE_EPOCHS)
+        refcheck(losses, "gat-graphweft")
+        interleave(workers, arguments.rounds, arguments.turn, seconds)
+        for worker in workers:
+            worker.finish()
+
+    closing(workers, body)
+    ours = workers[0].result
+    return [
+        {
+            "twin": case.meta.name,
+            "scale": arguments.scale,
+            "num_nodes": case.meta.num_nodes,
+            "num_edges": case.meta.num_edges,
+            "system": r.system,
+            "epoch_ms": round(r.median_ms, 3),
+            "spread": round(r.spread, 3),
+            "epochs": len(r.seconds),
+            "times_ours": round(r.median_ms / ours.median_ms, 2),
+            "peak_mib": round(r.peak_above_start / 2**20, 1),
+            "memory_times_ours": round(r.peak_above_start / max(ours.peak_above_start, 1), 2),
+            "prepare_s": round(r.prepare_seconds, 3),
+            "note": r.note,
+        }
+        for r in (worker.result for worker in workers)
+    ]
+
+
+def main(given: list[str] | None = None) -> int:
+    """Measures one twin; the exit status is 1 if a system failed or computes another loss."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("twin", nargs="?", default="ogbn-arxiv")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turn", type=float, default=0.5, help="seconds of counted epochs in a turn")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--dgl-python", default="", help="interpreter of an environment with DGL; empty: without DGL")
+    parser.add_argument("--out", type=Path, default=RESULTS / "gat.csv")
+    arguments = parser.parse_args(given)
+    options = {"bidirected": True} if arguments.twin == "ogbn-arxiv" else {}
+    ds = synthetic(arguments.twin, scale=arguments.scale, seed=0, **options)
+    with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as folder:
+        case = cases.save(Path(folder), ds, hidden=64, layers=2, lr=0.005, seed=0)
+        del ds
+        try:
+            rows = measure(case, arguments)
+        except BenchError as failure:
+            sys.stderr.write(f"{arguments.twin}: {failure}\n")
+            return 1
+    show(f"GAT on {case.meta.name}: {case.meta.num_nodes:,} nodes, {case.meta.num_edges:,} edges", rows, COLUMNS)
+    write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

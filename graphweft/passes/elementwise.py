@@ -1,0 +1,66 @@
+"""Elementwise fusion: chains of functions of elements in the same places become one pass over memory.
+
+Comes in: the groups of a program. Goes out: the same with such chains joined; values inside are never stored. Only
+where a matrix is large: a generated kernel has to be compiled once per machine. Called by ``pipeline.py``. Source:
+Joestar, section 5.4 (in-stage fusion).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Program, Value
+from graphweft.passes.fuse import Group
+
+# What codegen/cpp.py can write.
+FUNCTIONS = frozenset({
+    "neg", "exp", "reciprocal", "square", "abs", "relu", "sigmoid", "tanh", "leaky_relu", "elu",
+    "add", "sub", "mul", "div", "maximum", "minimum", "eq", "ne", "lt", "le", "gt", "ge", "where",
+})  # fmt: skip
+
+
+def fuse_elementwise(
+    program: Program, groups: list[Group], phase: Mapping[Value, int], worth: Callable[[Value], bool]
+) -> list[Group]:
+    """``groups`` with every chain whose result is ``worth`` a kernel joined to one group."""
+    users, outputs = program.users(), {value for _, value in program.outputs}
+    position = {value: index for index, value in enumerate(program.values)}
+    makes = {g.result: g for g in groups if g.anchor is g.result and not g.taps and _fits(g.result)}
+    gone: set[Value] = set()
+    for group in reversed(groups):
+        result = group.result
+        if result in gone or result not in makes or result.tensor.dtype != torch.float32 or not worth(result):
+            continue
+        inside = {result}
+        while True:
+            found = {
+                operand
+                for value in inside
+                for operand in value.inputs
+                if operand in makes and operand not in inside and operand not in outputs and operand not in gone
+                if phase[operand] == phase[result] and all(user in inside for user in users[operand])
+            }
+            if not found:
+                break
+            inside |= found
+        if any(o.tensor.dtype == torch.bool for v in inside for o in v.inputs if o not in inside):
+            continue
+        group.chain = tuple(sorted(inside, key=position.__getitem__))
+        gone |= inside - {result}
+    return [group for group in groups if group.result not in gone]
+
+
+def _fits(value: Value) -> bool:
+    """Whether ``value`` is a function of float32 elements in its own places, of conditions on them, and of numbers."""
+    if value.op is not Op.EWISE or value["fn"] not in FUNCTIONS or value.tensor.rows is None:
+        return False
+    matrices = [operand for operand in value.inputs if operand.op is not Op.CONST]
+    return bool(matrices) and all(
+        operand.tensor.rows is not None
+        and operand.tensor.dims == value.tensor.dims
+        and operand.tensor.dtype in (torch.float32, torch.bool)
+        for operand in matrices
+    )
