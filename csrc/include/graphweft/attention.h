@@ -116,20 +116,20 @@ class flat_arrays {
 
 // out[e][h] = <a[row], b[column]>_h, or <vector, leaky(a + b)>_h when `Leaky`. Columns to come are fetched.
 template <bool Leaky>
-void dot_heads(const edge_block& b, int64_t heads, int64_t channels, const id_list& columns, const float* row_side,
+void dot_heads(const edge_block& b, int64_t heads, int64_t channels, id_list columns, const float* row_side,
                const float* column_side, const float* vector, float slope, int64_t ahead, float* out) {
-  const int64_t width = heads * channels;
+  const int64_t width = heads * channels, first = b.first, last = b.last;
   for_each_head_tile(heads, channels, [&](auto tile) {
     using T = decltype(tile);
     const float* from = column_side + tile.first();
     const int64_t bytes = tile.bytes();
     typename T::vec weight[T::vectors];
     if constexpr (Leaky) tile.load(vector + tile.first(), weight);
-    for (const row_part& part : b) {
+    for (const row_part part : b) {
       typename T::vec a[T::vectors];
       tile.load(row_side + part.row * width + tile.first(), a);
       for (int64_t p = part.begin; p < part.end; ++p) {
-        if (ahead > 0 && p + ahead < b.last) {
+        if (ahead > 0 && p + ahead < last) {
           fetch<2>(from + columns[p + ahead] * width, bytes);
           fetch<3>(from + columns[p + 4] * width, bytes);
         }
@@ -142,7 +142,7 @@ void dot_heads(const edge_block& b, int64_t heads, int64_t channels, const id_li
           else
             t[k] = a[k] * x;
         });
-        T::sum(t, out + (p - b.first) * heads + tile.h0, tile.c0 > 0);
+        T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
       }
     }
   });
@@ -236,12 +236,15 @@ class attention_forward {
   void score(const edge_block& b, float* z) const {
     const int64_t heads = p_.heads;
     if constexpr (Score == gw_score_add) {
-      for (const row_part& part : b)
+      const int64_t first = b.first, last = b.last, ahead = ahead_;
+      const id_list columns = columns_;
+      const float *src = p_.o.src, *dst = p_.o.dst;
+      for (const row_part part : b)
         for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
-          const vf::vec own = some(p_.o.dst + part.row * heads + h, n);
+          const vf::vec own = some(dst + part.row * heads + h, n);
           for (int64_t e = part.begin; e < part.end; ++e) {
-            if (ahead_ > 0 && e + ahead_ < b.last) fetch<2>(p_.o.src + columns_[e + ahead_] * heads + h, 4);
-            put(z + (e - b.first) * heads + h, own + some(p_.o.src + columns_[e] * heads + h, n), n);
+            if (ahead > 0 && e + ahead < last) fetch<2>(src + columns[e + ahead] * heads + h, 4);
+            put(z + (e - first) * heads + h, own + some(src + columns[e] * heads + h, n), n);
           }
         });
     } else if constexpr (Score == gw_score_add2) {
@@ -254,30 +257,32 @@ class attention_forward {
 
   // w = score - the row's maximum, which goes to `top`.
   void shift(const edge_block& b, const float* z, float* w, float* top) const {
-    const int64_t heads = p_.heads;
-    for (const row_part& part : b) {
+    const int64_t heads = p_.heads, first = b.first;
+    const float slope = p_.slope;
+    const auto act = [slope](vf::vec v) GW_INLINE_LAMBDA { return problem::additive ? leaky_unit(v, slope) : v; };
+    for (const row_part part : b) {
       for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         constexpr float lowest = -std::numeric_limits<float>::infinity();
         vf::vec m = vf::splat(lowest);
         for (int64_t e = part.begin; e < part.end; ++e) {
-          const vf::vec t = p_.act(some(z + (e - b.first) * heads + h, n));
+          const vf::vec t = act(some(z + (e - first) * heads + h, n));
           m = t > m ? t : m;
         }
         m = m > lowest ? m : vf::vec{};
         put(top + h, m, n);
         for (int64_t e = part.begin; e < part.end; ++e)
-          put(w + (e - b.first) * heads + h, p_.act(some(z + (e - b.first) * heads + h, n)) - m, n);
+          put(w + (e - first) * heads + h, act(some(z + (e - first) * heads + h, n)) - m, n);
       });
       top += heads;
     }
   }
 
   void add_up(const edge_block& b, const float* w, float* sum) const {
-    const int64_t heads = p_.heads;
-    for (const row_part& part : b) {
+    const int64_t heads = p_.heads, first = b.first;
+    for (const row_part part : b) {
       for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         vf::vec total{};
-        for (int64_t e = part.begin; e < part.end; ++e) total += some(w + (e - b.first) * heads + h, n);
+        for (int64_t e = part.begin; e < part.end; ++e) total += some(w + (e - first) * heads + h, n);
         put(sum + h, total, n);
       });
       sum += heads;
@@ -312,7 +317,9 @@ class attention_forward {
   }
 
   void gather(const edge_block& b, const float* w, const float* upper, const float* inverse) const {
-    const int64_t heads = p_.heads, width = p_.width;
+    // Locals: vector stores may alias anything, and members would be read again for every edge.
+    const int64_t heads = p_.heads, width = p_.width, first = b.first, last = b.last;
+    const id_list columns = columns_;
     // what `score` has not brought near
     const int64_t ahead = Score == gw_score_add2 ? 0 : ahead_;
     for_each_head_tile(heads, p_.channels, [&](auto tile) {
@@ -320,18 +327,18 @@ class attention_forward {
       const float* from = p_.o.value + tile.first();
       const int64_t bytes = tile.bytes();
       const float* scale = inverse + tile.h0;
-      for (const row_part& part : b) {
+      for (const row_part part : b) {
         typename T::vec sum[T::vectors], plus[with_plus ? T::vectors : 1];
         for (auto& v : sum) v = typename T::vec{};
         for (auto& v : plus) v = typename T::vec{};
         for (int64_t p = part.begin; p < part.end; ++p) {
-          if (ahead > 0 && p + ahead < b.last) {
-            fetch<2>(from + columns_[p + ahead] * width, bytes);
-            fetch<3>(from + columns_[p + 4] * width, bytes);
+          if (ahead > 0 && p + ahead < last) {
+            fetch<2>(from + columns[p + ahead] * width, bytes);
+            fetch<3>(from + columns[p + 4] * width, bytes);
           }
-          const typename T::weights weight(w + (p - b.first) * heads + tile.h0);
-          const typename T::weights other((with_plus ? upper : w) + (p - b.first) * heads + tile.h0);
-          tile.each(from + columns_[p] * width, [&](int k, const float* at) GW_INLINE_LAMBDA {
+          const typename T::weights weight(w + (p - first) * heads + tile.h0);
+          const typename T::weights other((with_plus ? upper : w) + (p - first) * heads + tile.h0);
+          tile.each(from + columns[p] * width, [&](int k, const float* at) GW_INLINE_LAMBDA {
             const auto x = tile.load_vector(k, at);
             sum[k] += weight[k] * x;
             if constexpr (with_plus) plus[k] += other[k] * x;

@@ -153,19 +153,22 @@ class attention_backward {
 
   // t = score - lse and mean = <dout, out> of each edge's destination; z as well where it is a sum of two scores.
   void spread(const edge_block& b, float* z, float* t, float* mean) const {
-    const int64_t heads = p_.heads;
-    for (const row_part& part : b)
+    const int64_t heads = p_.heads, first = b.first, last = b.last, ahead = ahead_;
+    const id_list columns = columns_;
+    const attention_records<Score> records = records_;
+    const float *src = p_.o.src, slope = p_.slope;
+    for (const row_part part : b)
       for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         for (int64_t e = part.begin; e < part.end; ++e) {
-          const int64_t at = (e - b.first) * heads + h;
-          if (FromSource && ahead_ > 0 && e + ahead_ < b.last)
-            fetch<2>(records_.row(columns_[e + ahead_]) + h, 4 * ((parts - 1) * heads + n));
-          const float* record = records_.row(FromSource ? columns_[e] : part.row) + h;
+          const int64_t at = (e - first) * heads + h;
+          if (FromSource && ahead > 0 && e + ahead < last)
+            fetch<2>(records.row(columns[e + ahead]) + h, 4 * ((parts - 1) * heads + n));
+          const float* record = records.row(FromSource ? columns[e] : part.row) + h;
           vf::vec score;
           if constexpr (additive) {
-            const vf::vec sum = some(record, n) + some(p_.o.src + part.row * heads + h, n);
+            const vf::vec sum = some(record, n) + some(src + part.row * heads + h, n);
             put(z + at, sum, n);
-            score = p_.act(sum);
+            score = leaky_unit(sum, slope);
             record += heads;
           } else {
             score = some(z + at, n);
@@ -177,21 +180,24 @@ class attention_backward {
   }
 
   void add_scores(const edge_block& b, const float* d) const {
-    const int64_t heads = p_.heads;
-    for (const row_part& part : b)
+    const int64_t heads = p_.heads, first = b.first;
+    for (const row_part part : b)
       for_heads(heads, [&](int64_t h, auto n) GW_INLINE_LAMBDA {
         vf::vec total{};
-        for (int64_t e = part.begin; e < part.end; ++e) total += some(d + (e - b.first) * heads + h, n);
+        for (int64_t e = part.begin; e < part.end; ++e) total += some(d + (e - first) * heads + h, n);
         put((part.slot < 0 ? grad_.src + part.row * heads : slot(part.slot) + 2 * p_.width) + h, total, n);
       });
   }
 
   void gather(scratch& s, const edge_block& b, const float* weight, const float* slope) const {
-    const int64_t heads = p_.heads, width = p_.width;
+    const int64_t heads = p_.heads, width = p_.width, first = b.first;
+    const id_list columns = columns_;
+    const float *dout = dout_, *others = has_other ? column_side() : nullptr;
+    const float unit_slope = p_.slope;
     for_each_head_tile(heads, p_.channels, [&](auto tile) {
       using T = decltype(tile);
       using vec = typename T::vec;
-      for (const row_part& part : b) {
+      for (const row_part part : b) {
         vec value[has_value ? T::vectors : 1], other[has_other ? T::vectors : 1], own[leaky_rows ? T::vectors : 1];
         vec unit[leaky_rows && !FromSource ? T::vectors : 1];
         for (auto& v : value) v = vec{};
@@ -199,19 +205,19 @@ class attention_backward {
         for (auto& v : unit) v = vec{};
         if constexpr (leaky_rows) tile.load(row_side() + part.row * width + tile.first(), own);
         for (int64_t p = part.begin; p < part.end; ++p) {
-          const int64_t column = columns_[p] * width + tile.first();
-          const typename T::weights w(weight + (p - b.first) * heads + tile.h0);
-          const typename T::weights d(slope + (p - b.first) * heads + tile.h0);
+          const int64_t column = columns[p] * width + tile.first();
+          const typename T::weights w(weight + (p - first) * heads + tile.h0);
+          const typename T::weights d(slope + (p - first) * heads + tile.h0);
           if constexpr (has_value)
-            tile.each(dout_ + column,
+            tile.each(dout + column,
                       [&](int k, const float* at) GW_INLINE_LAMBDA { value[k] += w[k] * tile.load_vector(k, at); });
           if constexpr (has_other)
-            tile.each(column_side() + column, [&](int k, const float* at) GW_INLINE_LAMBDA {
+            tile.each(others + column, [&](int k, const float* at) GW_INLINE_LAMBDA {
               const vec x = tile.load_vector(k, at);
               if constexpr (leaky_rows) {
                 const vec z = own[k] + x;
-                other[k] += z > 0.0f ? d[k] : d[k] * p_.slope;
-                if constexpr (!FromSource) unit[k] += d[k] * leaky_unit(z, p_.slope);
+                other[k] += z > 0.0f ? d[k] : d[k] * unit_slope;
+                if constexpr (!FromSource) unit[k] += d[k] * leaky_unit(z, unit_slope);
               } else {
                 other[k] += d[k] * x;
               }
