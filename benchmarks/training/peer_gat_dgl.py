@@ -15,7 +15,7 @@ def build(case, variant):
     heads, activation = variant.split("-")
     source, destination = torch.from_numpy(case.array("edge_index"))
     graph = dgl.graph((source, destination), num_nodes=case.meta.num_nodes, idtype=torch.int32)
-    graph = dgl.add_self_loop(dgl.remove_self_loop(graph)).formats(["csr", "csc"])
+    graph = dgl.add_self_loop(dgl.remove_self_loop(graph))
     graph.create_formats_()
     x = dense_features(case)
     convs = torch.nn.ModuleList()
