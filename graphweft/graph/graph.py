@@ -91,6 +91,7 @@ class Graph:
         "_forms",
         "_is_square",
         "_layout",
+        "_looped",
         "_no_loops",
         "_num_dst",
         "_num_src",
@@ -129,6 +130,7 @@ class Graph:
         self._reversed: Graph | weakref.ref[Graph] | None = None
         self._no_loops: Graph | None = None
         self._taken: tuple[torch.Tensor, Graph] | None = None
+        self._looped: tuple[torch.Tensor, Graph] | None = None
         self._stats: GraphStats | None = None
         self._fields: dict[str, Fields] = {}
 
@@ -369,6 +371,19 @@ class Graph:
             forms = _Forms(self.csc.take_rows(ids), None)
             self._taken = (ids.clone(), self._make(forms, self._num_src, ids.numel(), False))
         return self._taken[1]
+
+    def take_dst_with_loops(self, rows: torch.Tensor) -> Graph:
+        """As :meth:`take_dst`, every destination with one more edge from itself, after its others; no edge ids.
+
+        The graph of the last rows is kept.
+        """
+        if self._looped is None or not torch.equal(self._looped[0], rows):
+            block = self.csc.take_rows(rows)
+            own = Adjacency(torch.arange(rows.numel() + 1), rows.to(block.indices.dtype), None, self._num_src)
+            both = edit.concat(block, own)
+            forms = _Forms(Adjacency(both.indptr, both.indices, None, self._num_src), None)
+            self._looped = (rows.clone(), self._make(forms, self._num_src, rows.numel(), False))
+        return self._looped[1]
 
     def take_src(self, rows: Ids) -> Graph:
         """Bipartite graph of the edges out of ``rows``: source i is ``rows[i]``, destinations stay.

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import IRError
-from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
@@ -251,12 +250,7 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
 
 
 def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
-    block = graph.take_dst(rows)
-    if not value.get("loops"):
-        return block
-    own = Adjacency(torch.arange(len(rows) + 1), rows.to(block.csc.indices.dtype), None, graph.num_src)
-    both = (block + Graph.from_adjacency(own, bipartite=True)).csc
-    return Graph.from_adjacency(Adjacency(both.indptr, both.indices, None, graph.num_src), bipartite=True)
+    return graph.take_dst_with_loops(rows) if value.get("loops") else graph.take_dst(rows)
 
 
 def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:

@@ -9,7 +9,7 @@ stored.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -62,8 +62,18 @@ class Group:
         return found + [value for value in self.stages.values() if value is not None]
 
 
-def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, int], fuse: bool = True) -> list[Group]:
-    """Covers every value that has to be computed with groups, in an order that respects operands."""
+def group_values(
+    program: Program,
+    hoisted: set[Value],
+    phase: Mapping[Value, int],
+    fuse: bool = True,
+    folds: Callable[[Value], bool] = lambda aggregation: True,
+) -> list[Group]:
+    """Covers every value that has to be computed with groups, in an order that respects operands.
+
+    ``folds``: whether an aggregation is to apply its sources' factor itself, once per edge, rather than read rows that
+    were scaled once.
+    """
     computed = [v for v in program.values if v.op not in LEAVES and v not in hoisted]
     users = program.users()
     outputs = {value for _, value in program.outputs}
@@ -89,7 +99,7 @@ def group_values(program: Program, hoisted: set[Value], phase: Mapping[Value, in
         if value not in taken and value.op is Op.COL_SUM:
             groups.append(Group(anchor=value, source=None, result=value))
     if fuse:
-        _fold_source_scale(groups, users, outputs, phase)
+        _fold_source_scale(groups, users, outputs, phase, folds)
     _join_attention(groups)
     if fuse:
         _add_to_products(groups, users, outputs, phase)
@@ -251,12 +261,16 @@ def _later(group: Group, name: str) -> bool:
 
 
 def _fold_source_scale(
-    groups: list[Group], users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+    groups: list[Group],
+    users: dict[Value, list[Value]],
+    outputs: set[Value],
+    phase: Mapping[Value, int],
+    folds: Callable[[Value], bool],
 ) -> None:
     """``spmm(row_scale(x, s))`` whose scaled rows nobody else reads: the factor is applied while gathering."""
     makes = {group.result: group for group in groups}
     for group in list(groups):
-        if group.anchor is None or group.anchor.op is not Op.SPMM:
+        if group.anchor is None or group.anchor.op is not Op.SPMM or not folds(group.anchor):
             continue
         operand = group.anchor.inputs[1]
         maker = makes.get(operand)

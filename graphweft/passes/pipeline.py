@@ -29,6 +29,7 @@ from graphweft.passes.placement import Order, place, sites
 FORWARD, BACKWARD = 0, 1
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
 MARGIN = 0.05  # gain that measured times must promise before they overrule the built-in coefficients
+_NARROW, _FEW_EDGES = 32, 8  # columns of rows that are read where they lie; edges per row
 PASSES = ("cleanup", "messages", "demand", "placement", "differentiate", "hoist", "fuse")
 
 
@@ -164,12 +165,23 @@ def finish(forward: Program, request: Request) -> Compiled:
     if sum(tensor_bytes(value, sizes) for value in kept_tensors(joint, hoisted)) > sizes.memory:
         hoisted = constant_values(joint, ())
     phase = phases(forward, joint)
-    groups = group_values(joint, hoisted, phase, fuse=request.on("fuse", 3))
+    groups = group_values(joint, hoisted, phase, request.on("fuse", 3), lambda value: _folds_scale(value, sizes))
     if request.on("fuse", 3):
         groups = fuse_elementwise(joint, groups, phase, lambda v: tensor_bytes(v, sizes) >= WORTH_A_KERNEL)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model)
+
+
+def _folds_scale(aggregation: Value, sizes: Sizes) -> bool:
+    """Whether a factor per source is cheaper to apply at every edge than in a pass over the rows before.
+
+    Wide rows are copied panel by panel, and the copy applies it; otherwise each edge looks it up.
+    """
+    graph = aggregation.inputs[0].type
+    assert isinstance(graph, StructType)  # an aggregation's first operand
+    edges, sources = sizes.rows.get(graph.edge, 1), sizes.rows.get(graph.src, 1)
+    return aggregation.tensor.dims[-1] > _NARROW or edges <= _FEW_EDGES * sources
 
 
 def phases(forward: Program, joint: Program) -> dict[Value, int]:

@@ -193,7 +193,11 @@ class CompiledFunction:
         """Everything that is computed once for ``arguments``; whoever holds the list keeps it alive."""
         plan = self.ready(arguments)
         named = arguments.named()
-        return [] if plan is None else [self._hoisted.get(plan, item, named) for item in plan.hoisted]
+        values = [] if plan is None else [self._hoisted.get(plan, item, named) for item in plan.hoisted]
+        for value in values:
+            if isinstance(value, Graph):
+                _ = value.csc_structure  # the form that aggregations read
+        return values
 
     def footprint(self, arguments: Arguments) -> Footprint:
         """Predicted memory of a step with ``arguments``. Raises: GraphWeftError where no plan runs it."""

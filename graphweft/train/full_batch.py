@@ -118,6 +118,7 @@ class FullBatch:
         hoisted = function.hoist(arguments)
         if isinstance(self.x, SparseFeatures):
             hoisted.append(self.x.transposed)  # made now, outside the arena
+        POOL.trim()
 
         def gradients() -> tuple[LossCells, dict[str, Tensor | None]]:
             outputs, pullback = function.linearize(arguments)
