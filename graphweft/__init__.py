@@ -36,10 +36,12 @@ if TYPE_CHECKING:
     from graphweft.data.load import load
     from graphweft.data.synthetic import synthetic
     from graphweft.explanation import explain
+    from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
     from graphweft.loader.loader import Loader
     from graphweft.nn.message_passing import MessagePassing, update_all
+    from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.sample.neighbor import NeighborSampler
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.trainer import Trainer
@@ -71,11 +73,16 @@ __all__ = [
     "SparseFeatures",
     "Trainer",
     "UserCodeError",
+    "apply",
     "config",
     "explain",
     "load",
+    "neighbor_apply",
     "nn",
     "optim",
+    "pull",
+    "push",
+    "register_rule",
     "synthetic",
     "update_all",
 ]
@@ -95,7 +102,9 @@ _HOMES = {
     "Loader": "graphweft.loader.loader",
     "NeighborSampler": "graphweft.sample.neighbor",
     "MessagePassing": "graphweft.nn.message_passing",
+    "register_rule": "graphweft.frontend.rules",
     "update_all": "graphweft.nn.message_passing",
+    **dict.fromkeys(("apply", "neighbor_apply", "pull", "push"), "graphweft.nn.napa"),
     "SparseFeatures": "graphweft.storage.feature",
     "Trainer": "graphweft.train.trainer",
 }

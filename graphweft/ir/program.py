@@ -139,7 +139,12 @@ def number(values: Iterable[Value]) -> dict[Value, str]:
 
 
 def _shown(attrs: Attrs) -> list[str]:
-    return [f"{key}={value}" for key, value in attrs if key != "name" and value not in (None, False)]
+    return [f"{key}={value}" for key, value in attrs if not _is_default(key, value)]
+
+
+def _is_default(key: str, value: Any) -> bool:
+    """Whether an attribute says nothing: names are printed elsewhere."""
+    return key == "name" or value is None or value is False or (key == "self_coef" and value == 0.0)
 
 
 def structural_key(value: Value, names: Mapping[Value, str] | None = None) -> str:

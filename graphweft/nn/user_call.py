@@ -21,6 +21,7 @@ from graphweft.frontend.call import Call, Fields
 from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.reference import run_reference
+from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.source import user_depth
 from graphweft.frontend.udf import RaisedCall, raise_call
 from graphweft.graph.graph import Graph
@@ -129,7 +130,7 @@ def _key(call: Call, captured: Captured) -> Any:
     fields = (call.src, call.dst, call.edata, call.ntype, call.etype)
     kinds = tuple(tuple((name, t.dtype, t.shape[1:]) for name, t in part.items()) for part in fields)
     autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-    return captured.key, kinds, call.graph.is_square, autocast
+    return captured.key, kinds, call.graph.is_square, autocast, len(DECOMPOSITIONS)
 
 
 __all__ = ["CompiledCall", "compiled_call", "execute"]

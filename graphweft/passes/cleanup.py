@@ -10,6 +10,9 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 
+# second operands that change nothing
+_NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
+
 
 def merge_equal(program: Program) -> Program:
     """Common subexpressions: values with the same operation, operands and attributes become one."""
@@ -47,6 +50,25 @@ def _simplify(b: Builder, v: Value) -> Value | None:
         return b.add(Op.ADD_CONST, b.add(Op.IN_DEGREE, plain, **dict(v.attrs)), constant=1.0)
     if v.op is Op.RELU and first.op is Op.RELU:
         return first
+    return _simplify_dims(b, v, first)
+
+
+def _simplify_dims(b: Builder, v: Value, first: Value) -> Value | None:
+    """Reshapes of reshapes, permutations of permutations, and what changes nothing."""
+    if v.op in (Op.RESHAPE, Op.EXPAND, Op.CAST) and v.type == first.type:
+        return first
+    if v.op is Op.SUM_DIMS and not v["axes"]:
+        return first
+    if v.op is Op.RESHAPE and first.op is Op.RESHAPE:
+        return b.add(Op.RESHAPE, first.inputs[0], dims=v["dims"])
+    if v.op is Op.PERMUTE and v["order"] == tuple(range(len(v["order"]))):
+        return first
+    if v.op is Op.PERMUTE and first.op is Op.PERMUTE:
+        return b.add(Op.PERMUTE, first.inputs[0], order=tuple(first["order"][i] for i in v["order"]))
+    if v.op is Op.DETACH and first.op is Op.DETACH:
+        return first
+    if v.op is Op.EWISE and v["fn"] in _NEUTRAL and v.inputs[1].op is Op.CONST and v.type == first.type:
+        return first if v.inputs[1]["value"] == _NEUTRAL[v["fn"]] else None
     return None
 
 

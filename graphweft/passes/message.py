@@ -21,9 +21,7 @@ def _fuse(b: Builder, v: Value) -> Value | None:
     if v.op is not Op.REDUCE:
         return None
     graph, message = v.inputs
-    weight: Value | None = None
-    if message.op is Op.ROW_SCALE and message.inputs[0].op is Op.BROADCAST_SRC:
-        weight, message = message.inputs[1], message.inputs[0]
+    weight, message = _weighted(b, message)
     if message.op is not Op.BROADCAST_SRC or message.inputs[0] is not graph or len(message.tensor.dims) != 1:
         return None
     if not message.tensor.dtype.is_floating_point or v.get("ties") == "split":
@@ -36,6 +34,20 @@ def _fuse(b: Builder, v: Value) -> Value | None:
         return total
     degree = b.add(Op.IN_DEGREE, graph, dtype=x.tensor.dtype)
     return b.add(Op.ROW_SCALE, total, b.add(Op.POW, degree, exponent=-1.0))
+
+
+def _weighted(b: Builder, message: Value) -> tuple[Value | None, Value]:
+    """A message as (weight per edge, message), where it is one source row times one number."""
+    if message.op is Op.ROW_SCALE and message.inputs[0].op is Op.BROADCAST_SRC:
+        return message.inputs[1], message.inputs[0]
+    if message.op is Op.EWISE and message["fn"] == "mul" and len(message.tensor.dims) == 1:
+        for x, y in (message.inputs, message.inputs[::-1]):
+            per_edge = (
+                y.tensor.rows is not None and y.tensor.dims in ((), (1,)) and x.tensor.dims == message.tensor.dims
+            )
+            if x.op is Op.BROADCAST_SRC and per_edge and message.tensor.dims != (1,):
+                return (y if not y.tensor.dims else b.add(Op.RESHAPE, y, dims=())), x
+    return None, message
 
 
 def _sum(b: Builder, graph: Value, x: Value, weight: Value | None) -> Value:

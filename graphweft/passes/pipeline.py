@@ -18,6 +18,7 @@ from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.ir.verify import verify
 from graphweft.passes.attention import raise_attention
+from graphweft.passes.canonical import canonicalise
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
 from graphweft.passes.elementwise import fuse_elementwise
@@ -25,12 +26,24 @@ from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import constant_values, kept_tensors
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.placement import Order, place, sites
+from graphweft.passes.reorder import reorder_broadcasts, split_joined
 
 FORWARD, BACKWARD = 0, 1
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
 MARGIN = 0.05  # gain that measured times must promise before they overrule the built-in coefficients
 _NARROW, _FEW_EDGES = 32, 8  # columns of rows that are read where they lie; edges per row
-PASSES = ("cleanup", "messages", "demand", "placement", "differentiate", "hoist", "fuse")
+PASSES = (
+    "cleanup",
+    "split",
+    "reorder",
+    "canonical",
+    "messages",
+    "demand",
+    "placement",
+    "differentiate",
+    "hoist",
+    "fuse",
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +112,7 @@ def run_passes(program: Program, request: Request) -> Compiled:
 
     if request.on("cleanup", 1):
         program = step("cleanup", cleanup, program)
+    program = _rearranged(program, request, step)
     if request.on("messages", 1):
         program = step("messages", lambda p: fuse_messages(raise_attention(p)), program)
         program = step("cleanup", cleanup, program)
@@ -115,6 +129,23 @@ def run_passes(program: Program, request: Request) -> Compiled:
     chosen.orders = orders
     chosen.trace = trace
     return chosen
+
+
+Step = Callable[[str, Callable[[Program], Program], Program], Program]
+
+
+def _rearranged(program: Program, request: Request, step: Step) -> Program:
+    """Programs of the front ends: row-wise code before broadcasts, generic operations as those that have kernels."""
+    if not program.count(Op.EWISE, Op.EINSUM):
+        return program
+    if request.on("split", 2):
+        program = step("split", lambda p: cleanup(split_joined(p)), program)
+    if request.on("reorder", 2):
+        rows = request.sizes(program).rows
+        program = step("reorder", lambda p: cleanup(reorder_broadcasts(p, rows)), program)
+    if request.on("canonical", 1):
+        program = step("canonical", canonicalise, program)
+    return program
 
 
 def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str, Order], Compiled]:

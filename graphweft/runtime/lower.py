@@ -7,6 +7,7 @@ Operations without a kernel of their own, and dtypes other than float32 in epilo
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graphweft._memory import empty
+from graphweft.graph.adjacency import Adjacency
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
@@ -207,6 +209,16 @@ def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
     return out.zero_().index_copy_(0, rows, x)
 
 
+_SORTED: weakref.WeakKeyDictionary[Adjacency, Adjacency] = weakref.WeakKeyDictionary()
+
+
+def _side_by_side(adjacency: Adjacency) -> Adjacency:
+    """The same with parallel edges next to each other, as the gradient of an extremum wants them."""
+    if adjacency not in _SORTED:
+        _SORTED[adjacency] = adjacency if adjacency.columns_ascend() else adjacency.with_sorted_columns()
+    return _SORTED[adjacency]
+
+
 _SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.TAKE_ROWS: _take_rows,
@@ -215,6 +227,6 @@ _SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.SCATTER_ROWS: _scatter_rows,
     Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
     Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
-    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(g.reverse().csc, arg, dy),
+    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(_side_by_side(g.reverse().csc), arg, dy),
     Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
 }

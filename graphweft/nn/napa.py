@@ -1,0 +1,201 @@
+"""Destination-centric primitives: weights of edges, weighted aggregation, dense layers; modes by name.
+
+Comes in: a graph and dense tensors. Goes out: edge or node tensors. Each is one compiled program; a new model is a new
+choice of modes. ``neighbor_apply`` never copies features to edges beyond its result, ``pull`` keeps one pass over the
+rows it weighs. Source: GraphTensor (IPDPS 2023), section IV: NeighborApply, Pull, Apply.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._checks import check_rows
+from graphweft._errors import ConfigError, GraphError, ShapeError
+from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS, write_apply, write_neighbor_apply, write_pull
+from graphweft.graph.graph import Graph
+from graphweft.ir.residency import Residency
+from graphweft.runtime.compile import Arguments, CompiledFunction
+
+
+def neighbor_apply(
+    graph: Graph, h: Tensor | tuple[Tensor, Tensor], mode: str = "mul", weight: Tensor | None = None
+) -> Tensor:
+    """One value per edge from the rows of its two ends.
+
+    Args:
+        graph: The graph.
+        h: Node rows; a pair (source rows, destination rows) on a bipartite graph.
+        mode: ``"dot"``, ``"mul"``, ``"add"``, ``"sub"`` (source less destination), ``"copy"`` (source), or
+            ``"concat"``: the joined rows times ``weight``.
+        weight: (2 f, out) for ``"concat"``, else None.
+
+    Shape: h (nodes, f) -> (edges,) for dot, (edges, out) for concat, else (edges, f); row i is edge i.
+
+    Raises: ConfigError for an unknown mode; ShapeError for rows that do not fit.
+
+    Example:
+        >>> import torch
+        >>> neighbor_apply(Graph([0, 1], [1, 2]), torch.tensor([[1.0], [2.0], [3.0]]), "mul").flatten().tolist()
+        [2.0, 6.0]
+    """
+    _known("neighbor_apply", "mode", mode, MODES)
+    if (weight is None) == (mode == "concat"):
+        raise ConfigError(f"neighbor_apply: expected a weight for mode 'concat' and for no other, got mode {mode!r}")
+    fields = _ends("neighbor_apply", graph, h)
+    if weight is not None:
+        fields["weight"] = (weight, Residency.SHARED)
+    return _run(_neighbor_apply(mode, graph.is_square), graph, fields)
+
+
+def pull(
+    graph: Graph,
+    h: Tensor | tuple[Tensor, Tensor],
+    edge: Tensor | None = None,
+    weight: str = "mul",
+    reduce: str = "sum",
+) -> Tensor:
+    """Source rows, weighted by edge values, reduced over the in-edges of every destination.
+
+    Args:
+        graph: The graph.
+        h: Source rows (a pair on a bipartite graph is accepted; its first part is used).
+        edge: Edge values: one number or a row per edge, by edge id; None for mode ``"copy"``.
+        weight: ``"mul"``, ``"add"``, ``"sub"`` (row less value), ``"softmax"`` (times the softmax of the values over
+            the in-edges), or ``"copy"``.
+        reduce: ``"sum"``, ``"mean"``, ``"max"`` or ``"min"``; 0 for a destination without in-edges.
+
+    Shape: h (sources, f), edge (edges,) or (edges, f) -> (destinations, f).
+
+    Raises: ConfigError for an unknown mode; ShapeError for rows that do not fit.
+
+    Example:
+        >>> import torch
+        >>> g, h = Graph([0, 1], [2, 2]), torch.tensor([[1.0], [2.0], [3.0]])
+        >>> pull(g, h, torch.tensor([3.0, 4.0])).flatten().tolist()
+        [0.0, 0.0, 11.0]
+    """
+    _known("pull", "weight", weight, WEIGHTS)
+    _known("pull", "reduce", reduce, REDUCERS)
+    fields = _ends("pull", graph, h, sources_only=True)
+    if (edge is None) != (weight == "copy"):
+        got = "none" if edge is None else "some"
+        raise ConfigError(f"pull: expected edge values unless weight is 'copy', got {got} with weight {weight!r}")
+    if edge is not None:
+        check_rows("pull edge", edge, graph.num_edges, "edge")
+        fields["edge"] = (edge, Residency.EDGE)
+    return _run(_pull(weight, reduce, graph.is_square), graph, fields)
+
+
+def push(
+    graph: Graph,
+    h: Tensor | tuple[Tensor, Tensor],
+    edge: Tensor | None = None,
+    weight: str = "mul",
+    reduce: str = "sum",
+) -> Tensor:
+    """:func:`pull` along reversed edges: destination rows, weighted, reduced over the out-edges of every source.
+
+    Example:
+        >>> import torch
+        >>> push(Graph([0, 0], [1, 2]), torch.tensor([[1.0], [2.0], [3.0]]), weight="copy").flatten().tolist()
+        [5.0, 0.0, 0.0]
+    """
+    _graph("push", graph)
+    return pull(graph.reverse(), h[::-1] if isinstance(h, tuple) else h, edge, weight, reduce)
+
+
+def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None = None) -> Tensor:
+    """A dense layer: ``act(x @ weight + bias)``.
+
+    Args:
+        x: Rows (n, f).
+        weight: (f, out).
+        bias: (out,) or None.
+        act: ``"relu"``, ``"leaky_relu"`` (slope 0.01), ``"elu"``, ``"sigmoid"``, ``"tanh"`` or None.
+
+    Raises: ConfigError for an unknown activation; ShapeError for sizes that do not fit.
+
+    Example:
+        >>> import torch
+        >>> apply(torch.tensor([[1.0, -2.0]]), torch.eye(2), act="relu").tolist()
+        [[1.0, 0.0]]
+    """
+    if act is not None:
+        _known("apply", "act", act, ACTIVATIONS)
+    if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[0]:
+        raise ShapeError(
+            f"apply: expected x (n, f) and weight (f, out), got {tuple(x.shape)} and {tuple(weight.shape)}"
+        )
+    fields = {"node:x": (x, Residency.DST), "weight": (weight, Residency.SHARED)}
+    if bias is not None:
+        if bias.shape != weight.shape[1:]:
+            raise ShapeError(f"apply: expected a bias of {tuple(weight.shape[1:])}, got {tuple(bias.shape)}")
+        fields["bias"] = (bias, Residency.SHARED)
+    return _run(_apply(act, bias is not None), _rows_graph(x.shape[0]), fields)
+
+
+@functools.lru_cache(maxsize=64)
+def _rows_graph(rows: int) -> Graph:
+    """A graph without edges: just rows."""
+    return Graph([], [], num_nodes=rows)
+
+
+@functools.cache
+def _neighbor_apply(mode: str, square: bool) -> CompiledFunction:
+    return CompiledFunction(lambda b, inputs, training: {"out": write_neighbor_apply(b, inputs, mode, square)})
+
+
+@functools.cache
+def _pull(weight: str, reduce: str, square: bool) -> CompiledFunction:
+    return CompiledFunction(lambda b, inputs, training: {"out": write_pull(b, inputs, weight, reduce, square)})
+
+
+@functools.cache
+def _apply(act: str | None, bias: bool) -> CompiledFunction:
+    return CompiledFunction(lambda b, inputs, training: {"out": write_apply(b, inputs, act, bias)})
+
+
+def _graph(who: str, graph: Any) -> None:
+    if not isinstance(graph, Graph):
+        raise GraphError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__}")
+
+
+def _known(who: str, what: str, name: str, names: tuple[str, ...]) -> None:
+    if name not in names:
+        raise ConfigError(f"{who}: expected {what} among {', '.join(names)}, got {name!r}")
+
+
+def _ends(who: str, graph: Graph, h: Any, sources_only: bool = False) -> dict[str, Any]:
+    """Node rows as program inputs."""
+    _graph(who, graph)
+    if graph.is_square:
+        if not isinstance(h, Tensor):
+            raise ShapeError(f"{who}: expected one tensor of node rows, got {type(h).__name__}")
+        check_rows(f"{who} h", h, graph.num_src, "node")
+        return {"node:h": (_matrix(who, h), Residency.SRC)}
+    src, dst = h if isinstance(h, tuple) else (h, None)
+    check_rows(f"{who} h", src, graph.num_src, "source node")
+    fields = {"src:h": (_matrix(who, src), Residency.SRC)}
+    if not sources_only:
+        if dst is None:
+            raise ShapeError(
+                f"{who}: expected a pair (source rows, destination rows) on a bipartite graph, got one tensor"
+            )
+        check_rows(f"{who} h", dst, graph.num_dst, "destination node")
+        fields["dst:h"] = (_matrix(who, dst), Residency.DST)
+    return fields
+
+
+def _matrix(who: str, h: Tensor) -> Tensor:
+    if h.dim() != 2:
+        raise ShapeError(f"{who}: expected rows (nodes, f), got shape {tuple(h.shape)}")
+    return h
+
+
+def _run(function: CompiledFunction, graph: Graph, fields: dict[str, Any]) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        return function(Arguments(graph, None, {}, None, 0, False, fields))["out"]

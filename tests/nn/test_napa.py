@@ -1,0 +1,159 @@
+"""NeighborApply, Pull and Apply against dense torch, and gradient checks of every triple of modes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from zoo import CASES, Case
+
+import graphweft as gw
+from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS
+
+F64 = torch.float64
+SMALL = [
+    case for case in CASES if case.name in ("no_edges", "isolated", "multi_edges", "random", "bipartite", "one_loop")
+]
+
+
+def rows(count: int, *dims: int, seed: int = 0) -> Tensor:
+    return torch.randn((count, *dims), dtype=F64, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+def ends(case: Case) -> tuple[Tensor, Tensor]:
+    src = rows(case.num_src, 3)
+    return src, (rows(case.num_dst, 3, seed=1) if case.bipartite else src)
+
+
+def given(case: Case, src: Tensor, dst: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+    return (src, dst) if case.bipartite else src
+
+
+def dense_pull(case: Case, h: Tensor, edge: Tensor | None, weight: str, reduce: str) -> Tensor:
+    """A loop over destinations."""
+    out = []
+    for node in range(case.num_dst):
+        into = (case.dst == node).nonzero().flatten()
+        m = h[case.src[into]]
+        if edge is not None:
+            e = edge[into] if edge.dim() == 2 else edge[into, None]
+            m = {
+                "mul": lambda m, e: m * e,
+                "add": lambda m, e: m + e,
+                "sub": lambda m, e: m - e,
+                "softmax": lambda m, e: m * torch.softmax(e, 0),
+            }[weight](m, e)
+        if not len(into):
+            out.append(m.new_zeros(3))
+        else:
+            out.append({"sum": m.sum(0), "mean": m.mean(0), "max": m.max(0)[0], "min": m.min(0)[0]}[reduce])
+    return torch.stack(out) if out else h.new_zeros((0, 3))
+
+
+def dense_neighbor(case: Case, src: Tensor, dst: Tensor, mode: str, weight: Tensor | None) -> Tensor:
+    s, d = src[case.src], dst[case.dst]
+    if mode == "concat":
+        assert weight is not None
+        return torch.cat([s, d], 1) @ weight
+    return {"dot": (s * d).sum(1), "mul": s * d, "add": s + d, "sub": s - d, "copy": s}[mode]
+
+
+def assert_same(got: Tensor, expected: Tensor, leaves: list[Tensor]) -> None:
+    torch.testing.assert_close(got, expected)
+    seed = torch.randn(expected.shape, dtype=F64, generator=torch.Generator().manual_seed(5))
+    if expected.requires_grad:
+        pairs = [torch.autograd.grad((y * seed).sum(), leaves, materialize_grads=True) for y in (got, expected)]
+        for mine, theirs in zip(*pairs, strict=True):
+            torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_neighbor_apply(mode: str, case: Case) -> None:
+    src, dst = ends(case)
+    weight = rows(6, 2, seed=2) if mode == "concat" else None
+    got = gw.neighbor_apply(case.graph(), given(case, src, dst), mode=mode, weight=weight)
+    leaves = [src, *([dst] if case.bipartite else []), *([weight] if weight is not None else [])]
+    assert_same(got, dense_neighbor(case, src, dst, mode, weight), leaves)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("reduce", REDUCERS)
+@pytest.mark.parametrize("weight", WEIGHTS)
+def test_pull_and_push(weight: str, reduce: str, case: Case) -> None:
+    src, dst = ends(case)
+    for width in ((), (3,)):
+        edge = None if weight == "copy" else rows(case.num_edges, *width, seed=3)
+        column = edge if edge is None or width else edge.unsqueeze(1)
+        got = gw.pull(case.graph(), given(case, src, dst), column, weight=weight, reduce=reduce)
+        leaves = [src, *([] if edge is None else [edge])]
+        assert_same(got, dense_pull(case, src, edge, weight, reduce), leaves)
+        turned = Case(case.name, case.dst, case.src, case.num_dst, case.num_src, case.bipartite)
+        got = gw.push(case.graph(), given(case, src, dst), column, weight=weight, reduce=reduce)
+        assert_same(got, dense_pull(turned, dst, edge, weight, reduce), [dst, *([] if edge is None else [edge])])
+
+
+@pytest.mark.parametrize("act", [None, *ACTIVATIONS])
+@pytest.mark.parametrize("bias", [False, True])
+def test_apply(act: str | None, bias: bool) -> None:
+    x, weight = rows(7, 3), rows(3, 4, seed=1)
+    b = rows(4, seed=2) if bias else None
+    z = x @ weight + (0.0 if b is None else b)
+    expected = z if act is None else getattr(torch.nn.functional, act)(z)
+    assert_same(gw.apply(x, weight, b, act=act), expected, [x, weight, *([b] if b is not None else [])])
+
+
+@pytest.mark.parametrize(("mode", "weight", "reduce"), list(product(MODES, WEIGHTS, REDUCERS)))
+def test_every_triple_of_modes_is_gradient_checked(mode: str, weight: str, reduce: str) -> None:
+    """SPEC N04: edge values by g, weighting by h, reduction by f; a model for every triple."""
+    graph = gw.Graph([0, 1, 2, 0, 3, 3], [1, 2, 0, 2, 2, 1], num_nodes=5)
+    h = rows(5, 2)
+    w = rows(4, 2, seed=1) if mode == "concat" else None
+
+    def model(*leaves: Tensor) -> Tensor:
+        edge = None
+        if weight != "copy":
+            edge = gw.neighbor_apply(graph, leaves[0], mode=mode, weight=leaves[1] if mode == "concat" else None)
+            edge = edge.unsqueeze(1) if mode == "dot" else edge
+        return gw.pull(graph, leaves[0], edge, weight=weight, reduce=reduce)
+
+    assert torch.autograd.gradcheck(model, (h, w) if w is not None else (h,))
+
+
+def test_models_from_modes_alone() -> None:
+    """GCN, GraphSAGE, GIN, NGCF and GAT in three lines each, against what they are."""
+    graph = gw.Graph([0, 1, 2, 0, 3], [1, 2, 0, 2, 2], num_nodes=4)
+    src, dst = graph.edges()
+    h, w, v = rows(4, 3), rows(3, 2, seed=1), rows(3, 2, seed=2)
+    dense = torch.zeros(4, 4, dtype=F64).index_put((dst, src), torch.ones(5, dtype=F64), accumulate=True)
+    torch.testing.assert_close(gw.apply(gw.pull(graph, h, weight="copy"), w, act="relu"), torch.relu(dense @ h @ w))
+    mean = gw.pull(graph, h, weight="copy", reduce="mean")
+    torch.testing.assert_close(mean, dense @ h / dense.sum(1, keepdim=True).clamp(min=1))
+    torch.testing.assert_close(gw.apply(1.5 * h + gw.pull(graph, h, weight="copy"), w), (1.5 * h + dense @ h) @ w)
+    affinity = gw.apply(gw.pull(graph, h, gw.neighbor_apply(graph, h, mode="mul"), weight="mul"), v)
+    torch.testing.assert_close(affinity, torch.zeros(4, 3, dtype=F64).index_add(0, dst, h[src] * (h[src] * h[dst])) @ v)
+    scores = gw.neighbor_apply(graph, h, mode="dot").unsqueeze(1)
+    torch.testing.assert_close(
+        gw.pull(graph, h, scores, weight="softmax")[2],
+        torch.softmax((h[[1, 0, 3]] * h[2]).sum(1), 0) @ h[[1, 0, 3]],
+    )
+
+
+def test_refusals_name_what_was_expected() -> None:
+    graph, h = gw.Graph([0], [1]), rows(2, 3)
+    with pytest.raises(gw.ConfigError, match="expected mode among dot, mul"):
+        gw.neighbor_apply(graph, h, mode="xor")
+    with pytest.raises(gw.ConfigError, match="expected reduce among sum"):
+        gw.pull(graph, h, rows(1), reduce="median")
+    with pytest.raises(gw.ConfigError, match="expected edge values unless"):
+        gw.pull(graph, h)
+    with pytest.raises(gw.ShapeError, match="expected 1 rows, one per edge, got 2 rows"):
+        gw.pull(graph, h, rows(2))
+    with pytest.raises(gw.ShapeError, match="expected 2 rows, one per node, got 3 rows"):
+        gw.neighbor_apply(graph, rows(3, 3))
+    with pytest.raises(gw.ShapeError, match="expected x"):
+        gw.apply(h, rows(4, 2))
+    with pytest.raises(gw.ConfigError, match="expected a weight for mode 'concat'"):
+        gw.neighbor_apply(graph, h, mode="concat")

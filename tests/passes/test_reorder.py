@@ -1,0 +1,164 @@
+"""Rewrites of front-end programs: golden texts, and forward and backward against the oracle on the graph zoo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from ir.programs import F64, Writer, random_inputs
+from zoo import ZOO
+
+from graphweft.ir.grad import differentiate
+from graphweft.ir.interpret import interpret
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Program, Value
+from graphweft.ir.residency import Residency, TensorType
+from graphweft.ir.verify import verify
+from graphweft.passes.canonical import canonicalise
+from graphweft.passes.cleanup import cleanup
+from graphweft.passes.message import fuse_messages
+from graphweft.passes.reorder import reorder_broadcasts, split_joined
+
+MORE_EDGES = {"V": 1, "E": 2, "A": 1, "T": 1}
+
+
+def _const(w: Writer, value: float) -> Value:
+    return w.b.add(Op.CONST, value=value, dtype=F64)
+
+
+def gat() -> Program:
+    """Attention over pairs, as written by a user: everything on edges."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    src, dst = a(Op.BROADCAST_SRC, g, w.nodes()), a(Op.BROADCAST_DST, g, w.nodes())
+    z_src, z_dst = (a(Op.EINSUM, x, w.shared("W", 3, 2), spec="na,ab->nb") for x in (src, dst))
+    e = a(Op.EINSUM, a(Op.CAT, z_src, z_dst, axis=0), w.shared("a", 4), spec="na,a->n")
+    alpha = a(Op.EDGE_SOFTMAX, g, a(Op.EWISE, e, fn="leaky_relu", alpha=0.2))
+    weighted = a(Op.EWISE, a(Op.RESHAPE, alpha, dims=(1,)), z_src, fn="mul")
+    return w.done(out=a(Op.REDUCE, g, weighted, kind="sum"))
+
+
+def bilinear() -> Program:
+    """The second operand is the joined one, and the weight keeps other letters."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    pair = a(Op.CAT, a(Op.BROADCAST_DST, g, w.nodes()), w.edges(), axis=0)
+    return w.done(out=a(Op.EINSUM, w.shared("W", 2, 6), pair, spec="ba,na->nb"))
+
+
+def row_wise_chain() -> Program:
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    x = a(Op.BROADCAST_SRC, g, w.rows_of("x", 4))
+    h = a(Op.EWISE, a(Op.RESHAPE, x, dims=(2, 2)), w.shared("s", 2), fn="mul")
+    h = a(Op.PERMUTE, a(Op.EWISE, h, _const(w, 0.5), fn="add"), order=(1, 0))
+    top = a(Op.MAX_DIMS, h, axes=(1,), kind="max", ties="split")
+    own = a(Op.SUM_DIMS, a(Op.CAT, h, h, axis=1), axes=(0,))
+    return w.done(out=a(Op.REDUCE, g, a(Op.CAT, top, own, axis=0), kind="sum"))
+
+
+def two_ends() -> Program:
+    """Operations of both ends stay on edges."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    src, dst = a(Op.BROADCAST_SRC, g, w.nodes()), a(Op.BROADCAST_DST, g, w.nodes())
+    return w.done(out=a(Op.REDUCE, g, a(Op.EWISE, a(Op.EWISE, src, dst, fn="sub"), fn="abs"), kind="mean"))
+
+
+def type_embedding() -> Program:
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    relation = a(Op.BROADCAST_ETYPE, g, w.of_types("r", Residency.ETYPE, 3))
+    kind = a(Op.BROADCAST_SRC, g, a(Op.BROADCAST_NTYPE, g, w.of_types("t", Residency.NTYPE, 2)))
+    left = a(Op.EINSUM, relation, w.shared("W", 3, 2), spec="na,ab->nb")
+    return w.done(out=a(Op.REDUCE, g, a(Op.EWISE, left, a(Op.EWISE, kind, fn="tanh"), fn="mul"), kind="sum"))
+
+
+def node_code() -> Program:
+    """Row-wise code on nodes in generic operations, all of which have a specific one."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    h = a(Op.EINSUM, w.nodes(), a(Op.PERMUTE, w.shared("W", 2, 3), order=(1, 0)), spec="na,ab->nb")
+    h = a(Op.EWISE, a(Op.EWISE, h, w.shared("b", 2), fn="add"), fn="relu")
+    h = a(Op.EWISE, w.rows_of("s", 1), a(Op.EWISE, h, w.shared("v", 2), fn="mul"), fn="mul")
+    h = a(Op.EWISE, a(Op.EWISE, h, h, fn="mul"), a(Op.EWISE, h, _const(w, 2.0), fn="mul"), fn="add")
+    return w.done(out=a(Op.REDUCE, g, a(Op.BROADCAST_SRC, g, h), kind="sum"))
+
+
+PROGRAMS = {p.__name__: p for p in (gat, bilinear, row_wise_chain, two_ends, type_embedding, node_code)}
+REWRITES: dict[str, Callable[[Program], Program]] = {
+    "split": split_joined,
+    "reorder": lambda p: reorder_broadcasts(p, MORE_EDGES),
+    "canonical": canonicalise,
+    "cleanup": cleanup,
+    "all": lambda p: cleanup(
+        fuse_messages(canonicalise(cleanup(reorder_broadcasts(cleanup(split_joined(p)), MORE_EDGES))))
+    ),
+}
+
+
+@pytest.mark.parametrize("graph", ZOO)
+@pytest.mark.parametrize("rewrite", REWRITES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_outputs_and_gradients_stay(program: str, rewrite: str, graph: str) -> None:
+    before = PROGRAMS[program]()
+    after = REWRITES[rewrite](before)
+    verify(after)
+    inputs = random_inputs(before, ZOO[graph])
+    wanted = [v["name"] for v in before.inputs if isinstance(v.type, TensorType)]
+    expected = interpret(before, inputs)["out"]
+    inputs["d:out"] = torch.randn(expected.shape, dtype=F64, generator=torch.Generator().manual_seed(3))
+    reference, got = (interpret(differentiate(p, wanted), inputs) for p in (before, after))
+    assert set(reference) == set(got)
+    for name, tensor in reference.items():
+        torch.testing.assert_close(got[name], tensor, rtol=1e-10, atol=1e-10)
+
+
+def test_attention_over_pairs_becomes_what_experts_write() -> None:
+    """Graphiler, figure 4: the transform runs on nodes once, the edges see one number per end."""
+    assert str(REWRITES["all"](gat())) == (
+        "%graph = graph(type=graph[V -> V, E]) : graph[V -> V, E]\n"
+        "%x = input(type=dst[V x 3] float64) : dst[V x 3] float64\n"
+        "%W = input(type=shared[3 x 2] float64) : shared[3 x 2] float64\n"
+        "%a = input(type=shared[4] float64) : shared[4] float64\n"
+        "%0 = matmul(%x, %W) : dst[V x 2] float64\n"
+        "%1 = slice(%a, axis=0, start=0, step=1, stop=2) : shared[2] float64\n"
+        "%2 = einsum(%0, %1, spec=na,a->n) : dst[V] float64\n"
+        "%3 = broadcast_src(%graph, %2) : edge[E] float64\n"
+        "%4 = slice(%a, axis=0, start=2, step=1, stop=4) : shared[2] float64\n"
+        "%5 = einsum(%0, %4, spec=na,a->n) : dst[V] float64\n"
+        "%6 = broadcast_dst(%graph, %5) : edge[E] float64\n"
+        "%7 = ewise(%3, %6, fn=add) : edge[E] float64\n"
+        "%8 = ewise(%7, alpha=0.2, fn=leaky_relu) : edge[E] float64\n"
+        "%9 = edge_softmax(%graph, %8) : edge[E] float64\n"
+        "%10 = spmm(%graph, %0, %9) : dst[V x 2] float64\n"
+        "return out=%10"
+    )
+
+
+def test_no_product_is_left_on_edges() -> None:
+    """SPEC P08, P09: the floating operations of the transforms fall from edges to nodes."""
+    before, after = gat(), REWRITES["all"](gat())
+    on_edges = [v for v in before.values if v.op is Op.EINSUM and v.tensor.rows == "E"]
+    assert len(on_edges) == 3
+    assert not [v for v in after.values if v.op in (Op.EINSUM, Op.MATMUL) and v.tensor.rows == "E"]
+    assert after.count(Op.MATMUL) == 1
+
+
+def test_broadcasts_stay_where_there_are_more_nodes_than_edges() -> None:
+    program = row_wise_chain()
+    assert str(reorder_broadcasts(program, {"V": 5, "E": 4})) == str(program)
+    moved = reorder_broadcasts(program, {"V": 4, "E": 4})
+    assert [v.op for v in moved.values if v.type.__class__ is TensorType and v.tensor.rows == "E"] == [Op.BROADCAST_SRC]
+
+
+def test_operations_that_mix_residencies_stay() -> None:
+    program = two_ends()
+    assert str(reorder_broadcasts(program, MORE_EDGES)) == str(program)
+
+
+def test_generic_node_code_becomes_operations_with_kernels() -> None:
+    after = cleanup(canonicalise(node_code()))
+    assert not after.count(Op.EWISE, Op.EINSUM, Op.PERMUTE)
+    assert after.count(Op.MATMUL, Op.BIAS, Op.RELU, Op.COL_SCALE, Op.ROW_SCALE, Op.MUL, Op.SCALE, Op.ADD) == 8
