@@ -32,6 +32,8 @@ class Config:
         choose orders by it from then on. Times differ
             from run to run, so results may then differ in their last bits between runs. The trainer does it once per
             model, data and machine and remembers the outcome, so its runs repeat bit for bit.
+        verify: Compare every newly compiled user function with its plain execution, forward and backward, on its first
+            call; a difference is an error.
     """
 
     opt_level: int = 3
@@ -41,6 +43,7 @@ class Config:
     memory: int = 0
     calibrate: bool = True
     tune: bool = False
+    verify: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= 3:

@@ -26,6 +26,7 @@ from graphweft.frontend.source import user_depth
 from graphweft.frontend.udf import RaisedCall, raise_call
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Value
+from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
 
 _KEPT = 512  # compiled calls kept at a time
@@ -42,6 +43,7 @@ class CompiledCall:
 
     def __init__(self, raised: RaisedCall, square: bool) -> None:
         self.raised = raised
+        self.verified = False
         self._square = square
         self._forms = {isolated: CompiledFunction(self._describe(isolated)) for isolated in (False, True)}
 
@@ -50,6 +52,12 @@ class CompiledCall:
             return self.raised.write(builder, inputs, isolated, self._square)
 
         return describe
+
+    @property
+    def repeats(self) -> bool:
+        """Whether a second run gives the same: it draws nothing and writes no buffer."""
+        stages = (self.raised.message, self.raised.reduce, self.raised.update)
+        return not self.raised.draws and not any(stage.updates for stage in stages if stage is not None)
 
     def form(self, graph: Graph) -> CompiledFunction:
         """The compiled function for ``graph``."""
@@ -97,7 +105,11 @@ def execute(call: Call) -> Fields:
     captured = capture((call.message, call.reduce, call.update, call.params))
     compiled, failure = compiled_call(call, captured)
     if compiled is not None:
-        return compiled(call, captured)
+        outputs = compiled(call, captured)
+        if _config.current().verify and not compiled.verified and compiled.repeats:
+            verify(call, captured, outputs)
+            compiled.verified = True
+        return outputs
     result = run_reference(call)  # wrong user code is reported here, before any warning
     if failure is not None:
         line = f" ({failure.line})" if failure.line else ""

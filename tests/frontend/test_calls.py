@@ -14,6 +14,7 @@ from zoo import ZOO
 
 import graphweft as gw
 from graphweft.frontend import udf
+from graphweft.ir.ops import Op
 from graphweft.nn import user_call
 
 F64 = torch.float64
@@ -234,6 +235,36 @@ def test_wrong_code_is_reported_without_a_warning() -> None:
             gw.update_all(g, copy, lambda nodes: {"h": nodes.mailbox["z"].sum(1)}, ndata={"h": h})
         with pytest.raises(gw.UserCodeError, match="Python branch on values"):
             gw.update_all(g, copy, lambda n: total(n) if n.mailbox["m"].sum() > 0 else {}, ndata={"h": h})
+
+
+def test_verify_compares_with_plain_execution(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SPEC P17: it passes on right code and finds a wrong rewrite, forward and backward."""
+    monkeypatch.setattr(user_call, "_CALLS", OrderedDict())
+    g, h = graph(), torch.randn(40, 3, dtype=F64, requires_grad=True)
+    w = torch.randn(3, dtype=F64, requires_grad=True)
+    functions = (lambda e: {"m": e.src["h"] * w}, total)
+    with gw.config(verify=True):
+        right = gw.update_all(g, *functions, ndata={"h": h})["h"]
+        right.sum().backward()
+        write = udf.RaisedCall.write
+
+        def wrong(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made = write(self, *args, **kwargs)
+            return {name: args[0].add(Op.SCALE, value, factor=1.01) for name, value in made.items()}
+
+        monkeypatch.setattr(user_call, "_CALLS", OrderedDict())
+        monkeypatch.setattr(udf.RaisedCall, "write", wrong)
+        with pytest.raises(gw.GraphWeftError, match="verify: expected field 'h' as the functions give it"):
+            gw.update_all(g, *functions, ndata={"h": h})
+
+        def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
+            made = write(self, *args, **kwargs)
+            return {name: args[0].add(Op.DETACH, value) for name, value in made.items()}
+
+        monkeypatch.setattr(user_call, "_CALLS", OrderedDict())
+        monkeypatch.setattr(udf.RaisedCall, "write", stopped)
+        with pytest.raises(gw.GraphWeftError, match="verify: expected the gradient of field 'h'"):
+            gw.update_all(g, *functions, ndata={"h": h})
 
 
 def test_random_modules_are_not_baked_in() -> None:
