@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphweft._errors import GraphWeftError, ShapeError, UserCodeError
 from graphweft.frontend.call import Call, Fields, Function
+from graphweft.frontend.captured import capture
 from graphweft.frontend.shield import Dropped, Shield
 from graphweft.frontend.source import raising_line, return_line
 from graphweft.frontend.views import Edges, FieldView, Nodes
@@ -87,7 +88,7 @@ class _Run:
 
     def __init__(self, call: Call) -> None:
         self.call, self.graph, self.structure = call, call.graph, structure_of(call.graph)
-        self._state = {id(buffer) for module in captured_modules(call) for buffer in module.buffers()}
+        self._state = capture((call.message, call.reduce, call.update, call.params)).buffers
 
     # message
 
@@ -268,27 +269,6 @@ class _Run:
         if not isinstance(result, Mapping):
             raise _no_dict(stage, function, result)
         return result
-
-
-def captured_modules(call: Call) -> list[nn.Module]:
-    """Modules that the functions of a call are methods of or close over."""
-    found: list[nn.Module] = []
-    for function in (call.message, call.reduce, call.update):
-        plain = getattr(function, "func", function)
-        closure = getattr(getattr(plain, "__func__", plain), "__closure__", None) or ()
-        names = getattr(getattr(plain, "__code__", None), "co_names", ())
-        spread = [plain, getattr(plain, "__self__", None), *getattr(function, "args", ())]
-        spread += [cell.cell_contents for cell in closure if _filled(cell)]
-        spread += [getattr(plain, "__globals__", {}).get(name) for name in names]
-        found += [item for item in spread if isinstance(item, nn.Module)]
-    return found
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:
-        return False
 
 
 def _load(shield: Shield | None, tensor: Tensor, rows: Tensor | None, name: str) -> Tensor:

@@ -237,6 +237,31 @@ def test_wrong_code_is_reported_without_a_warning() -> None:
             gw.update_all(g, copy, lambda n: total(n) if n.mailbox["m"].sum() > 0 else {}, ndata={"h": h})
 
 
+def test_infinities_at_nodes_without_in_edges_reach_no_gradient() -> None:
+    """A norm of in-degree 0 is infinite, and an empty sum divides by zero: neither counts."""
+    g = graph("isolated")
+    h, w = (torch.randn(*s, dtype=F64, requires_grad=True) for s in ((6, 3), (3, 3)))
+    norm = g.in_degrees().to(F64).pow(-0.5).unsqueeze(1)
+
+    def scaled(nodes: Any) -> dict[str, Tensor]:
+        return {"h": (nodes.mailbox["m"].sum(1) * nodes.data["norm"]) @ w + nodes.data["h"] * nodes.data["norm"]}
+
+    def divided(nodes: Any) -> dict[str, Tensor]:
+        s = nodes.mailbox["m"].square().sum(1)
+        return {"h": (nodes.data["h"] / s + s.log()) @ w, "r": (s.sqrt() * w[0]).sum(1)}
+
+    for reduce in (scaled, divided):
+        results = []
+        for level in (0, 3):
+            with gw.config(opt_level=level):
+                out = gw.update_all(g, copy, reduce, ndata={"h": h, "norm": norm})
+            total_ = sum(value.sum() for value in out.values())
+            results.append([*out.values(), *torch.autograd.grad(total_, [h, w])])
+        for expected, got in zip(*results, strict=True):
+            assert torch.isfinite(got).all()
+            torch.testing.assert_close(got, expected)
+
+
 def test_verify_compares_with_plain_execution(monkeypatch: pytest.MonkeyPatch) -> None:
     """SPEC P17: it passes on right code and finds a wrong rewrite, forward and backward."""
     monkeypatch.setattr(user_call, "_CALLS", OrderedDict())

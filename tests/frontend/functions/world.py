@@ -24,14 +24,15 @@ TYPED: set[str] = set()
 class World:
     """Fields and parameters of one case on one graph; all floating ones are leaves."""
 
-    def __init__(self, graph: gw.Graph, seed: int = 0) -> None:
+    def __init__(self, graph: gw.Graph, seed: int = 0, dtype: torch.dtype = F64) -> None:
+        self.dtype = dtype
         self.graph, self._generator = graph, torch.Generator().manual_seed(seed)
         self.fields: dict[str, dict[str, Tensor]] = {"ndata": {}, "edata": {}, "ntype_data": {}, "etype_data": {}}
         self.leaves: dict[str, Tensor] = {}
         self.params: tuple[Any, ...] = ()
 
     def _leaf(self, name: str, *shape: int) -> Tensor:
-        self.leaves[name] = torch.randn(shape, generator=self._generator, dtype=F64).requires_grad_()
+        self.leaves[name] = torch.randn(shape, generator=self._generator, dtype=F64).to(self.dtype).requires_grad_()
         return self.leaves[name]
 
     def node(self, name: str, *dims: int) -> None:
@@ -59,7 +60,7 @@ class World:
 
     def module(self, module: nn.Module) -> nn.Module:
         """A module whose parameters are leaves."""
-        module = module.to(F64)
+        module = module.to(self.dtype)
         for name, parameter in module.named_parameters():
             with torch.no_grad():
                 parameter.copy_(torch.randn(parameter.shape, generator=self._generator, dtype=F64) * 0.5)
