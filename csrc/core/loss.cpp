@@ -5,7 +5,8 @@ extern "C" {
 
 // Softmax cross entropy of logits[n, c] at the listed rows (null: all n). loss_sum is the plain sum of the rows'
 // losses, correct the number of rows whose first maximum is their label; grad[n, c], if wanted, is scale times the
-// gradient of that sum and zero in rows that are not listed; it may be written over the logits. A row listed k times counts k times. Labels outside [0, c)
+// gradient of that sum and zero in rows that are not listed; it may be written over the logits. A row listed k times
+// counts k times. Labels outside [0, c)
 // are an error in listed rows only.
 GW_API int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows,
                                 int64_t num_rows, const int64_t* labels, double scale, float* grad, int64_t ld_grad,
