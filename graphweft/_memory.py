@@ -60,6 +60,7 @@ class _Redirection(threading.local):
     """The pool that serves in another's place, per thread."""
 
     arena: Pool | None = None
+    spills = False
 
 
 class Pool:
@@ -75,19 +76,27 @@ class Pool:
         self._redirection = _Redirection()
 
     @contextlib.contextmanager
-    def within(self, arena: Pool | None) -> Iterator[None]:
-        """Takes this thread's tensors from ``arena`` instead; None leaves things as they are."""
-        before = self._redirection.arena
-        self._redirection.arena = arena or before
+    def within(self, arena: Pool | None, spills: bool = False) -> Iterator[None]:
+        """Takes this thread's tensors from ``arena`` instead; None leaves things as they are.
+
+        ``spills``: what does not fit a confined arena comes from here after all.
+        """
+        before = self._redirection.arena, self._redirection.spills
+        if arena is not None:
+            self._redirection.arena, self._redirection.spills = arena, spills
         try:
             yield
         finally:
-            self._redirection.arena = before
+            self._redirection.arena, self._redirection.spills = before
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """An uninitialised tensor of ``shape``; rows are contiguous."""
         if self._redirection.arena is not None:
-            return self._redirection.arena.empty(shape, dtype)
+            try:
+                return self._redirection.arena.empty(shape, dtype)
+            except MemoryError:
+                if not self._redirection.spills:
+                    raise
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size

@@ -55,3 +55,14 @@ def test_a_confined_pool_maps_nothing_more() -> None:
     third = pool.empty((MIB // 4,))
     assert pool.stats().maps == 1
     assert second.data_ptr() != third.data_ptr()
+
+
+def test_what_does_not_fit_an_arena_may_spill() -> None:
+    pool, arena = Pool(), Pool()
+    arena.confine(4 * MIB)
+    with pool.within(arena, spills=True):
+        tensors = [pool.empty((MIB // 2,)) for _ in range(3)]
+    assert [arena.owns(tensor) for tensor in tensors] == [True, True, False]
+    assert pool.owns(tensors[2])
+    with pool.within(arena), pytest.raises(MemoryError):
+        pool.empty((MIB // 2,))

@@ -165,6 +165,16 @@ def test_the_readme_starts_with_its_two_lines(root: Path) -> None:
     assert tests.endswith(".venv/bin/pytest")
 
 
+def test_the_readme_examples_run(root: Path, tmp_path: Path) -> None:
+    text = (root / "README.md").read_text(encoding="utf-8")
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL))
+    assert "epochs=100" in code
+    program = tmp_path / "example.py"
+    program.write_text(code.replace("epochs=100", "epochs=2") + "print(out.shape == ds.x.shape, len(logits))\n")
+    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1:] == ["True 1000"], done.stderr
+
+
 def test_the_gate_can_be_run(root: Path) -> None:
     gate = root / ".ci" / "run"
     assert gate.stat().st_mode & 0o111

@@ -100,7 +100,7 @@ class FullBatch:
 
     def scores(self) -> dict[Part, float | None]:
         """Score of every split after one forward pass."""
-        with POOL.within(None if self._tape is None else self._tape.arena):
+        with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
             logits = self.logits()
             return {name: self._score(logits, name) for name in SPLITS}
 

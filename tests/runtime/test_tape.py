@@ -142,3 +142,17 @@ def test_the_arena_grows_until_the_tensors_fit() -> None:
     stats = tape.arena.stats()
     assert stats.maps == 1
     assert 6 * MIB <= stats.mapped <= 10 * MIB
+
+
+def test_scores_between_replays_take_what_room_the_arena_has() -> None:
+    ds = synthetic("products", scale=0.01, seed=0)  # few training rows: scoring all nodes takes more than a step
+    torch.manual_seed(0)
+    model = GCN(ds.num_features, 32, ds.num_classes, num_layers=3)
+    assert isinstance(ds.x, torch.Tensor)
+    batch = FullBatch(model, ds, ds.x, Adam(model.parameters(), lr=0.01))
+    batch.prepare()
+    assert batch._tape is not None
+    for _ in range(3):
+        batch.step()
+        assert set(batch.scores()) == {"train", "val", "test"}
+        assert batch._replays()
