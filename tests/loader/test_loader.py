@@ -174,7 +174,7 @@ def test_a_new_process_goes_on_with_the_same_bits(tmp_path: Path, root: Path) ->
                 torch.save(loader.state_dict(), tmp_path / "state.pt")
             elif epoch > 0 or place > 4:
                 expected.append(zlib.crc32(b"".join(t.contiguous().numpy().tobytes() for t in pieces(batch))))
-    path = json.dumps([str(root / "tests"), *[p for p in sys.path if p]])
+    path = json.dumps([str(root / "tests")])
     command = [sys.executable, "-c", CHILD, path, str(tmp_path / "state.pt")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
