@@ -63,7 +63,7 @@ inline void gather_rows(const char* table, int64_t rows, int64_t stride, int64_t
       const char* const from = table + ids[i] * stride;
       if (stream)
         stream_row(from, bytes, out + i * bytes);
-      else
+      else if (bytes > 0)
         std::memcpy(out + i * bytes, from, size_t(bytes));
     }
 #if defined(__AVX2__)
