@@ -96,3 +96,15 @@ def test_a_model_is_measured_once_for_all_processes() -> None:
     assert len(calls) == 1
     assert isinstance(first.function.cost_model, CostModel)
     assert first.function.cost_model.to_json() == second.function.cost_model.to_json()
+
+
+@pytest.mark.parametrize(("share", "sparse"), [(0.62, False), (0.66, True)])
+def test_near_ties_of_a_measured_threshold_stay_dense(
+    share: float, sparse: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphweft.train.settle.calibrate.threshold", lambda: 0.6)
+    monkeypatch.setattr("graphweft.train.settle.calibrate.is_calibrated", lambda: True)
+    x = torch.ones(10, 100)
+    x[:, : round(share * 100)] = 0.0
+    with _config.config(cache_dir=str(tmp_path)):
+        assert isinstance(settle_features(x), SparseFeatures) is sparse
