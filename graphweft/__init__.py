@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from graphweft.loader.loader import Loader
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
+    from graphweft.partitioning.partition import Partition, partition
     from graphweft.sample.neighbor import NeighborSampler
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.trainer import Trainer
@@ -68,6 +69,7 @@ __all__ = [
     "MessagePassing",
     "NativeError",
     "NeighborSampler",
+    "Partition",
     "PassError",
     "ShapeError",
     "SparseFeatures",
@@ -80,6 +82,7 @@ __all__ = [
     "neighbor_apply",
     "nn",
     "optim",
+    "partition",
     "pull",
     "push",
     "register_rule",
@@ -101,6 +104,8 @@ _HOMES = {
     "Graph": "graphweft.graph.graph",
     "Loader": "graphweft.loader.loader",
     "NeighborSampler": "graphweft.sample.neighbor",
+    "Partition": "graphweft.partitioning.partition",
+    "partition": "graphweft.partitioning.partition",
     "MessagePassing": "graphweft.nn.message_passing",
     "register_rule": "graphweft.frontend.rules",
     "update_all": "graphweft.nn.message_passing",

@@ -30,7 +30,12 @@ from graphweft.train.spec import MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
 
 _DEFAULTS = TrainSpec()
-_KINDS = {"rounds": "int", **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)}}
+_KINDS = {
+    "rounds": "int",
+    "parts": "int",
+    "passes": "int",
+    **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
+}
 _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
 _USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -207,6 +212,31 @@ def bench(
         return ()
 
     return measure
+
+
+@app.command()
+def partition(
+    parts: Annotated[str, _option("parts", "K", "Number of parts.", "64")] = "64",
+    data: Data = None,
+    root: Root = None,
+    scale: Scale = None,
+    method: Annotated[str, _option("method", "gap|metis|random", "How.", "gap")] = "gap",
+    passes: Annotated[str, _option("passes", "N", "gap: times over all nodes.", "3")] = "3",
+    seed: Seed = None,
+    threads: Threads = None,
+    out: Annotated[str | None, _option("out", "FILE", "Write the parts to this .npz file.", "")] = None,
+    as_json: Json = False,
+) -> Action:
+    """Split a graph's nodes into parts with few edges between them and balanced labels."""
+    k, times = _value("parts", parts), _value("passes", passes)
+    values = _given({"data": data, "root": root, "scale": scale, "seed": seed, "threads": threads})
+    file = None if out is None else Path(out)
+
+    def split() -> Sequence[str]:
+        report = _from("graphweft.run", "partition_run")(TrainSpec(**values), k, method, times, file)
+        return (json.dumps(report, allow_nan=False),) if as_json else [f"{name}: {v}" for name, v in report.items()]
+
+    return split
 
 
 @app.command()

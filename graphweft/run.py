@@ -21,7 +21,7 @@ import torch
 
 from graphweft import bench
 from graphweft._native import LEVEL
-from graphweft.data.dataset import Dataset
+from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
 from graphweft.explanation import explain
@@ -30,6 +30,7 @@ from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.sage import SAGE
+from graphweft.partitioning.partition import partition
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
@@ -121,6 +122,24 @@ def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None) -> No
             seed=spec.seed,
             out=out,
         )
+
+
+def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path | None) -> dict[str, Any]:
+    """Partitions the graph that ``spec`` names, by the classes of its training nodes; what the partition costs.
+
+    Raises: ConfigError or DataError for whatever the caller can set right; MissingPackageError.
+    """
+    if out is not None:
+        check_folder(out.parent)
+    with _threads(spec.threads or usable_cores()):
+        ds = load_dataset(spec)
+        start = time.perf_counter()
+        made = partition(ds.graph, k, method, training_labels(ds), passes=passes, seed=spec.seed)
+        seconds = time.perf_counter() - start
+        if out is not None:
+            made.save(out)
+        sizes = {"num_nodes": ds.num_nodes, "num_edges": ds.num_edges, "parts": k}
+        return {"dataset": ds.name, **sizes, "method": made.method, "seconds": seconds, **made.report.to_dict()}
 
 
 def complete(given: dict[str, Any]) -> TrainSpec:

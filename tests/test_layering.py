@@ -18,7 +18,7 @@ RANKS: list[set[str]] = [
     {"base"},
     {"graph"},
     {"sample", "storage"},
-    {"partition"},
+    {"partitioning"},
     {"ir"},
     {"cost"},
     {"frontend", "passes", "codegen"},
@@ -37,6 +37,7 @@ OPTIONAL_IMPORTS = {
     "torch_geometric": "a peer, an extra",
     "dgl": "a peer, in an environment of its own",
     "networkx": "converters only",
+    "pymetis": "an extra",
     "matplotlib": "half a second to import, used once per run",
 }
 MAX_FILE_LINES = 600

@@ -198,6 +198,21 @@ class Dataset:
         return mask
 
 
+def training_labels(ds: Dataset) -> Tensor | None:
+    """int64 (N,): the class of every training node, -1 elsewhere; None where nodes have several labels.
+
+    Example:
+        >>> graph, every = Graph([0, 1], [1, 0]), torch.arange(2)
+        >>> training_labels(Dataset("pair", graph, None, torch.tensor([1, 1]), every[:1], every[1:], every[:0], 2))
+        tensor([ 1, -1])
+    """
+    if ds.y.dim() != 1 or ds.graph_ptr is not None:
+        return None
+    labels = torch.full((ds.num_nodes,), -1, dtype=torch.int64)
+    labels[ds.train_idx] = ds.y[ds.train_idx].long()
+    return labels
+
+
 def check_features(who: str, x: Features, rows: int | None) -> None:
     """``x`` is a finite float32 matrix with ``rows`` rows, dense or sparse.
 

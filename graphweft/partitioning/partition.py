@@ -1,0 +1,249 @@
+"""Partitions of a graph's nodes: making them, measuring them, keeping them.
+
+Comes in: a graph, a number of parts and perhaps labels. Goes out: a :class:`Partition` with a :class:`Report`. Called
+by users, the command line and the trainer's macro-batches. Sources: Hanoi, section 4.3.2; Morphling, section IV-D.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import zipfile
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweft import _native
+from graphweft._checks import check_rows
+from graphweft._errors import ConfigError, DataError, DtypeError, GraphError, IndexRangeError
+from graphweft._native import declare
+from graphweft.graph.graph import Graph
+from graphweft.partitioning.metis import metis
+from graphweft.partitioning.streaming import gap
+
+_P, _I64 = ctypes.c_void_p, ctypes.c_int64
+_ADJ = ctypes.POINTER(_native.Adjacency)
+_measure = declare("gw_partition_measure", _ADJ, _I64, _P, ctypes.POINTER(_I64), _P)
+
+METHODS = ("gap", "metis", "random")
+log = logging.getLogger("graphweft.partition")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a partition costs.
+
+    Attributes:
+        cut: Edges between parts.
+        cut_share: Of all edges.
+        balance: Nodes of the largest part over the mean.
+        edge_balance: In-edges of the part with the most over the mean.
+        halo: int64 (k,): nodes outside each part with an edge into it.
+        label_distance: float64 (k,): total variation distance of each part's labels from those of the graph, over
+            labelled nodes, 1 for a part without any; None without labels.
+    """
+
+    cut: int
+    cut_share: float
+    balance: float
+    edge_balance: float
+    halo: Tensor
+    label_distance: Tensor | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        distance = self.label_distance
+        return {
+            "cut": self.cut,
+            "cut_share": self.cut_share,
+            "balance": self.balance,
+            "edge_balance": self.edge_balance,
+            "halo_mean": float(self.halo.double().mean()),
+            "halo_max": int(self.halo.max()),
+            "label_distance_mean": None if distance is None else float(distance.mean()),
+            "label_distance_max": None if distance is None else float(distance.max()),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Every node of a graph in one of ``k`` parts.
+
+    Attributes:
+        graph: The graph.
+        part: int32 (N,) numbers in [0, k).
+        k: Number of parts; some may be empty.
+        method: What made it, the branch taken included.
+        labels: int64 (N,) labels it was made with, negative for none; or None.
+
+    Example:
+        >>> made = partition(Graph([0, 1, 2, 3], [1, 0, 3, 2]), 2)
+        >>> made.part.tolist(), made.report.cut, made.nodes(1).tolist()
+        ([0, 0, 1, 1], 0, [2, 3])
+    """
+
+    graph: Graph
+    part: Tensor
+    k: int
+    method: str = "given"
+    labels: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        check_part("Partition", self.part, self.k, self.graph.num_nodes)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """int64 (k,): nodes of each part."""
+        return torch.bincount(self.part.long(), minlength=self.k)
+
+    def nodes(self, part: int) -> Tensor:
+        """int64 ids of the nodes of one part, ascending. Raises: IndexRangeError."""
+        if not 0 <= part < self.k:
+            raise IndexRangeError(f"Partition.nodes: expected a part in [0, {self.k}), got {part}")
+        return (self.part == part).nonzero().reshape(-1)
+
+    @cached_property
+    def report(self) -> Report:
+        """Cut, balance, halos and distance of labels, measured once."""
+        graph, cut = self.graph, ctypes.c_int64()
+        halo = torch.zeros(self.k, dtype=torch.int64)
+        _measure(graph.csc.native, self.k, self.part.data_ptr(), ctypes.byref(cut), halo.data_ptr())
+        edges = torch.zeros(self.k, dtype=torch.int64).index_add_(0, self.part.long(), graph.in_degrees().long())
+        return Report(
+            cut.value,
+            cut.value / max(graph.num_edges, 1),
+            _most_over_mean(self.sizes),
+            _most_over_mean(edges),
+            halo,
+            None if self.labels is None else label_distance(self.part, self.k, self.labels),
+        )
+
+    def save(self, path: str | Path) -> None:
+        """Writes parts and method as ``.npz``."""
+        np.savez_compressed(Path(path), part=self.part.numpy(), k=self.k, method=self.method)
+
+    @classmethod
+    def load(cls, path: str | Path, graph: Graph, labels: Tensor | None = None) -> Partition:
+        """What :meth:`save` wrote. Raises: DataError for another file, ShapeError for another graph's."""
+        try:
+            with np.load(Path(path), allow_pickle=False) as file:
+                part, k, method = torch.from_numpy(file["part"]).int(), int(file["k"]), str(file["method"])
+        except (KeyError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as failure:
+            raise DataError(f"{path}: expected a saved partition, got {failure}") from None
+        return cls(graph, part, k, method, labels)
+
+
+def partition(
+    graph: Graph,
+    k: int,
+    method: str = "gap",
+    labels: Tensor | None = None,
+    *,
+    passes: int = 3,
+    balance: float = 1.0,
+    initial: Tensor | None = None,
+    seed: int = 0,
+) -> Partition:
+    """Splits the nodes of ``graph`` into ``k`` parts with few edges between them.
+
+    Args:
+        graph: A graph over one set of nodes; in-edges count as neighbours.
+        k: Number of parts.
+        method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "metis" cuts
+            fewer edges of an undirected graph, needs pymetis and knows no labels; "random" gives equal sizes.
+        labels: (N,) integers, negative for no label, which counts as one more: for training, the classes of the
+            training nodes. For "gap" and for the report.
+        passes: For "gap": how often it goes over all nodes, each pass starting from the last one's parts.
+        balance: For "gap": weight of balance against neighbours.
+        initial: For "gap": (N,) parts to start from, -1 for none.
+        seed: For "random".
+
+    Raises: ConfigError, GraphError, ShapeError, DtypeError, IndexRangeError; MissingPackageError.
+
+    Example:
+        >>> ring = Graph([0, 1, 2, 3, 4, 5], [1, 2, 0, 4, 5, 3])
+        >>> partition(ring, 2, passes=2).report.cut
+        0
+    """
+    if not isinstance(graph, Graph) or not graph.is_square:
+        raise GraphError(f"partition: expected a graph over one set of nodes, got {graph!r}")
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 2**30:
+        raise ConfigError(f"partition: expected k from 1 to {2**30 - 1}, got {k!r}")
+    if method not in METHODS:
+        raise ConfigError(f"partition: expected method as one of {', '.join(METHODS)}, got {method!r}")
+    if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
+        raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
+    if not isinstance(balance, int | float) or not 0 < balance < float("inf"):
+        raise ConfigError(f"partition: expected balance above 0, got {balance!r}")
+    labels = _checked_labels(labels, graph.num_nodes)
+    if initial is not None:
+        check_part("partition initial", initial, k, graph.num_nodes, least=-1)
+        initial = initial.int().contiguous()
+    part, made_by = _assign(graph, k, method, labels, passes, float(balance), initial, seed)
+    return Partition(graph, part, k, made_by, labels)
+
+
+def _assign(
+    graph: Graph, k: int, method: str, labels: Tensor | None, passes: int, balance: float, initial: Any, seed: int
+) -> tuple[Tensor, str]:
+    if method == "random":
+        generator = torch.Generator().manual_seed(seed)
+        return (torch.randperm(graph.num_nodes, generator=generator) % k).int(), method
+    if method == "metis":
+        found = metis(graph, k) if graph.num_nodes else None
+        if found is not None:
+            return found
+        log.warning("metis failed in every branch: gap takes over")
+    classes = None if labels is None else (labels.clamp(min=-1) + 1).int()
+    return gap(graph, k, classes, passes, balance, initial), "gap"
+
+
+def label_distance(part: Tensor, k: int, labels: Tensor) -> Tensor:
+    """Total variation distance between the labels of each part and of all nodes, labelled nodes only; float64 (k,).
+
+    Example:
+        >>> label_distance(torch.tensor([0, 0, 1, 1]), 2, torch.tensor([0, 1, 1, 1])).tolist()
+        [0.25, 0.25]
+    """
+    known = labels >= 0
+    classes = int(labels.max()) + 1 if bool(known.any()) else 1
+    pairs = part[known].long() * classes + labels[known].long()
+    counts = torch.bincount(pairs, minlength=k * classes).reshape(k, classes).double()
+    total = counts.sum(0) / counts.sum().clamp(min=1)
+    own = counts / counts.sum(1, keepdim=True).clamp(min=1)
+    distance = 0.5 * (own - total).abs().sum(1)
+    return torch.where(counts.sum(1) > 0, distance, torch.ones(k, dtype=torch.float64))
+
+
+def check_part(who: str, part: Tensor, k: int, nodes: int, least: int = 0) -> None:
+    """An assignment of ``nodes`` nodes. Raises: ShapeError, DtypeError, IndexRangeError."""
+    check_rows(who, part, nodes, "node")
+    if part.dtype not in (torch.int32, torch.int64) or part.dim() != 1:
+        raise DtypeError(
+            f"{who}: expected parts as a vector of integers, got {part.dtype} of shape {tuple(part.shape)}"
+        )
+    if part.numel() and not (int(part.min()) >= least and int(part.max()) < k):
+        at = int(((part < least) | (part >= k)).nonzero()[0])
+        raise IndexRangeError(f"{who}: expected parts in [{least}, {k}), got {int(part[at])} at position {at}")
+
+
+def _checked_labels(labels: Tensor | None, nodes: int) -> Tensor | None:
+    if labels is None:
+        return None
+    labels = torch.as_tensor(labels)
+    check_rows("partition labels", labels, nodes, "node")
+    if labels.is_floating_point() or labels.dtype == torch.bool or labels.dim() != 1:
+        raise DtypeError(f"partition: expected labels as a vector of integers, got {labels.dtype}")
+    if labels.numel() and int(labels.max()) >= 2**31 - 1:
+        raise IndexRangeError(f"partition: expected labels below {2**31 - 1}, got {int(labels.max())}")
+    return labels.long()
+
+
+def _most_over_mean(counts: Tensor) -> float:
+    total = int(counts.sum())
+    return float(counts.max()) * counts.numel() / total if total else 1.0
