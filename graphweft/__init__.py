@@ -40,10 +40,12 @@ if TYPE_CHECKING:
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
     from graphweft.loader.loader import Loader
+    from graphweft.loader.multistage import MultistageLoader
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
     from graphweft.sample.neighbor import NeighborSampler
+    from graphweft.sample.stages import LargeBatch, Parts, Whole
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.trainer import Trainer
 
@@ -65,16 +67,20 @@ __all__ = [
     "GraphWeftError",
     "IRError",
     "IndexRangeError",
+    "LargeBatch",
     "Loader",
     "MessagePassing",
+    "MultistageLoader",
     "NativeError",
     "NeighborSampler",
     "Partition",
+    "Parts",
     "PassError",
     "ShapeError",
     "SparseFeatures",
     "Trainer",
     "UserCodeError",
+    "Whole",
     "apply",
     "config",
     "explain",
@@ -103,6 +109,8 @@ _HOMES = {
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
     "Loader": "graphweft.loader.loader",
+    "MultistageLoader": "graphweft.loader.multistage",
+    **dict.fromkeys(("LargeBatch", "Parts", "Whole"), "graphweft.sample.stages"),
     "NeighborSampler": "graphweft.sample.neighbor",
     "Partition": "graphweft.partitioning.partition",
     "partition": "graphweft.partitioning.partition",

@@ -11,7 +11,7 @@ import ctypes
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -112,9 +112,8 @@ class Loader:
         return self._tempo.way
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
-        full, rest = divmod(self.seeds.numel(), self.batch_size)
-        return full + (rest > 0 and not self._drop_last)
+        """Batches of the epoch under way, or about to begin."""
+        return self._length(self._epoch)
 
     def __iter__(self) -> Iterator[Batch]:
         if self._begun:
@@ -145,7 +144,8 @@ class Loader:
             if name not in state or state[name] != mine:
                 raise CheckpointError(f"Loader: expected a state with {name} {mine}, got {state.get(name)}")
         epoch, position = state.get("epoch"), state.get("position")
-        if not isinstance(epoch, int) or not isinstance(position, int) or epoch < 0 or not 0 <= position <= len(self):
+        whole = isinstance(epoch, int) and isinstance(position, int) and epoch >= 0
+        if not whole or not 0 <= position <= self._length(epoch):
             raise CheckpointError(f"Loader: expected epoch and position of a loader, got {epoch!r} and {position!r}")
         self._epoch, self._position = epoch, position
         self._begun, self._turn = False, None
@@ -165,15 +165,25 @@ class Loader:
             "num_edges": self.graph.num_edges,
         }
 
-    def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
-        """The batches of ``epoch`` from ``first`` on, each counted before it is handed over."""
-        order, last = self.order(epoch), len(self)
+    def _length(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        full, rest = divmod(self.seeds.numel(), self.batch_size)
+        return full + (rest > 0 and not self._drop_last)
+
+    def _preparer(self, epoch: int) -> Callable[[int], Batch]:
+        """What makes the batch at a position of an epoch; called from any thread."""
+        order = self.order(epoch)
 
         def prepare(position: int) -> Batch:
             places = order[position * self.batch_size : (position + 1) * self.batch_size]
             sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
             return make_batch(sample, self._ds, places)
 
+        return prepare
+
+    def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
+        """The batches of ``epoch`` from ``first`` on, each counted before it is handed over."""
+        prepare, last = self._preparer(epoch), self._length(epoch)
         while first < last:
             way = self._tempo.way
             end = last if self._tempo.settled else min(last, first + _SEGMENT)
