@@ -24,8 +24,8 @@ import typer
 
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.train.durations import clock, duration
-from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS
-from graphweft.train.spec import MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
+from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, STOP_ON
+from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
 
@@ -107,7 +107,15 @@ Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are ke
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
 Model = Annotated[str | None, _option("model", _one_of(MODELS), "The network.")]
 Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
-Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers of gat and gatv2.")]
+Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers with attention.")]
+OutHeads = Annotated[str | None, _option("out_heads", "N", "Heads of the last layer with attention, averaged.")]
+AttentionDropout = Annotated[
+    str | None, _option("attention_dropout", "P", "Dropout on attention weights.", "as --dropout")
+]
+ValueDropout = Annotated[
+    str | None, _option("value_dropout", "P", "gat, cgat: dropout on the rows that attention sums.")
+]
+Activation = Annotated[str | None, _option("activation", _one_of(ACTIVATIONS), "Between layers; auto: the model's.")]
 Hidden = Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")]
 Rate = Annotated[str | None, _option("lr", "X", "Learning rate.")]
 Dropout = Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")]
@@ -127,6 +135,10 @@ def train(
     scale: Scale = None,
     model: Model = None,
     heads: Heads = None,
+    out_heads: OutHeads = None,
+    attention_dropout: AttentionDropout = None,
+    value_dropout: ValueDropout = None,
+    activation: Activation = None,
     layers: Layers = None,
     hidden: Hidden = None,
     epochs: Annotated[str | None, _option("epochs", "N", "Epochs in all, also with --resume.")] = None,
@@ -148,6 +160,9 @@ def train(
     threads: Threads = None,
     patience: Annotated[
         str | None, _option("patience", "N", "Stop N epochs after the best validation.", "never")
+    ] = None,
+    stop_on: Annotated[
+        str | None, _option("stop_on", _one_of(STOP_ON), "Validation is better in this; also which epoch is the best.")
     ] = None,
     eval_every: Annotated[str | None, _option("eval_every", "N", "Evaluate after every N epochs.")] = None,
     out: Annotated[str | None, _option("out", "DIR", "Folder of the run.", "runs/<data>")] = None,
@@ -171,6 +186,10 @@ def explain(
     scale: Scale = None,
     model: Model = None,
     heads: Heads = None,
+    out_heads: OutHeads = None,
+    attention_dropout: AttentionDropout = None,
+    value_dropout: ValueDropout = None,
+    activation: Activation = None,
     layers: Layers = None,
     hidden: Hidden = None,
     dropout: Dropout = None,

@@ -25,10 +25,12 @@ from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
 from graphweft.explanation import explain
+from graphweft.nn.cgat import CGAT
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.ngcf import NGCF
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
 from graphweft.train.atomic import write_atomic
@@ -49,6 +51,8 @@ MODELS: dict[str, Callable[..., CompiledModule]] = {
     "gin": GIN,
     "gat": GAT,
     "gatv2": functools.partial(GAT, v2=True),
+    "cgat": CGAT,
+    "ngcf": NGCF,
 }
 
 
@@ -186,8 +190,12 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
     }
     if spec.reduce != "auto":
         options["reduce"] = spec.reduce
+    if spec.activation != "auto":
+        options["activation"] = spec.activation
     if spec.model in ATTENTIVE:
-        options["heads"] = spec.heads
+        options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
+    if spec.value_dropout:
+        options["value_dropout"] = spec.value_dropout
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
         return MODELS[spec.model](ds.num_features, spec.hidden, ds.num_classes, **options)
@@ -207,6 +215,7 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         optimizer=spec.optimizer,
         seed=spec.seed,
         patience=spec.patience,
+        stop_on=spec.stop_on,
         eval_every=spec.eval_every,
         out=spec.folder,
         progress=spec.progress,

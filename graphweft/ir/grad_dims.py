@@ -114,6 +114,10 @@ def _edge_softmax(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     return None, f.sub(weighted, f.mul(v, total(weighted)))
 
 
+def _edge_margin(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    return None, b.add(Op.EDGE_MARGIN_GRAD, *v.inputs, g, **dict(v.attrs))
+
+
 def _like(op: Op, **attrs: Any) -> Vjp:
     """The gradient of the second operand, the rows, is one operation on the same graph."""
     return lambda b, v, g: (None, b.add(op, v.inputs[0], g, **attrs))
@@ -121,6 +125,7 @@ def _like(op: Op, **attrs: Any) -> Vjp:
 
 RULES: dict[Op, Vjp] = {
     Op.EDGE_SOFTMAX: _edge_softmax,
+    Op.EDGE_MARGIN: _edge_margin,
     Op.BROADCAST_NTYPE: _like(Op.REDUCE_NTYPE),
     Op.BROADCAST_ETYPE: _like(Op.REDUCE_ETYPE),
     Op.REDUCE_NTYPE: _like(Op.BROADCAST_NTYPE),

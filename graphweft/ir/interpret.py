@@ -108,6 +108,25 @@ def _edge_softmax(value: Value, graph: Graph, e: Tensor) -> Tensor:
     return torch.empty_like(result).index_copy(0, ids, result)
 
 
+def _edge_margin(value: Value, graph: Graph, e: Tensor) -> Tensor:
+    """Pair by pair; ``closed``: a clamp, whose gradient at 0 is 1, in place of a ReLU, whose gradient is 0."""
+    _, dst, ids = edges_in_row_order(graph)
+    counts = torch.bincount(dst, minlength=graph.num_dst).tolist()
+    margins = []
+    for rows in e[ids].split(counts):
+        pairs = rows[:, None] - rows[None]
+        margins.append((pairs.clamp(min=0.0) if value.get("closed") else torch.relu(pairs)).sum(1))
+    return _by_edge(graph, torch.cat([e[:0], *margins]))
+
+
+def _edge_margin_grad(value: Value, graph: Graph, e: Tensor, dout: Tensor) -> Tensor:
+    """By torch's autograd."""
+    leaf = e.detach().requires_grad_()
+    with torch.enable_grad():
+        margins = _edge_margin(value, graph, leaf)
+    return torch.autograd.grad(margins, leaf, dout)[0]
+
+
 def _scores(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Of every edge and head, in row order."""
     src, dst, _ = edges_in_row_order(graph)
@@ -299,6 +318,8 @@ _MEANING: dict[Op, _Meaning] = {
     Op.FILL_COLS: lambda v, s: s[:, None].expand(-1, v["width"]),
     Op.DOT: lambda v, x, y: (x * y).sum(),
     Op.EDGE_SOFTMAX: _edge_softmax,
+    Op.EDGE_MARGIN: _edge_margin,
+    Op.EDGE_MARGIN_GRAD: _edge_margin_grad,
     Op.ATTENTION: _attention,
     Op.ATTENTION_STATS: _attention_stats,
     Op.ATTENTION_GRAD: _attention_grad,

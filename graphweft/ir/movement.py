@@ -32,6 +32,21 @@ def edge_softmax(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     return x
 
 
+def edge_margin(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    """Edge rows, floating."""
+    graph, x = expect_graph("edge_margin", types[0]), expect_dense("edge_margin", types[1])
+    require("edge_margin", x.rows == graph.edge, f"rows {graph.edge}", x)
+    require("edge_margin", x.dtype.is_floating_point, "a floating dtype", x)
+    return x
+
+
+def edge_margin_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    """(graph, scores, gradient of the margins) -> edge rows."""
+    x = edge_margin(types[:2], attrs)
+    require("edge_margin_grad", types[2] == x, str(x), types[2])
+    return x
+
+
 def reduce_mask(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     """Edge rows."""
     graph, x = expect_graph("reduce_mask", types[0]), expect_dense("reduce_mask", types[1])

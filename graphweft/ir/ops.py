@@ -44,6 +44,8 @@ class Op(enum.Enum):
     SPMM_MAX_GRAD = enum.auto()  # destination gradients sent to the sources that attained
     SDDMM = enum.auto()  # per edge: dot product of destination row and source row
     EDGE_SOFTMAX = enum.auto()  # over the in-edges of each destination, shifted by their maximum; log: its logarithm
+    EDGE_MARGIN = enum.auto()  # by how much, in sum, an edge's score exceeds those of its destination's other in-edges
+    EDGE_MARGIN_GRAD = enum.auto()  # its gradient
     ATTENTION = enum.auto()  # fused: sum over in-edges of source rows weighted by the softmax of a score, per head
     ATTENTION_STATS = enum.auto()  # what its gradient reads beside its result
     ATTENTION_GRAD = enum.auto()  # the gradient of one of its operands
@@ -339,6 +341,8 @@ SPECS: dict[Op, OpSpec] = {
     Op.FILL_COLS: OpSpec((1,), _M.DENSE, _fill_cols),
     Op.DOT: OpSpec((2,), _M.CONTRACT, _dot),
     Op.EDGE_SOFTMAX: OpSpec((2,), _M.NORM, movement.edge_softmax),
+    Op.EDGE_MARGIN: OpSpec((2,), _M.NORM, movement.edge_margin),
+    Op.EDGE_MARGIN_GRAD: OpSpec((3,), _M.NORM, movement.edge_margin_grad),
     Op.ATTENTION: OpSpec((4, 5), _M.NORM, attention.attention),
     Op.ATTENTION_STATS: OpSpec((4, 5), _M.NORM, attention.attention_stats),
     Op.ATTENTION_GRAD: OpSpec((8, 9), _M.NORM, attention.attention_grad),

@@ -1,9 +1,26 @@
 """Models, one family a file, each written against the IR and compiled as a whole."""
 
+from graphweft.nn.cgat import CGAT, CGATConv
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv
 from graphweft.nn.gcn import GCN, GCNConv
 from graphweft.nn.gin import GIN, GINConv
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.ngcf import NGCF, NGCFConv
 from graphweft.nn.sage import SAGE, SAGEConv
 
-__all__ = ["GAT", "GCN", "GIN", "SAGE", "CompiledModule", "GATConv", "GATv2Conv", "GCNConv", "GINConv", "SAGEConv"]
+__all__ = [
+    "CGAT",
+    "GAT",
+    "GCN",
+    "GIN",
+    "NGCF",
+    "SAGE",
+    "CGATConv",
+    "CompiledModule",
+    "GATConv",
+    "GATv2Conv",
+    "GCNConv",
+    "GINConv",
+    "NGCFConv",
+    "SAGEConv",
+]

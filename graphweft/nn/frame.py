@@ -14,6 +14,8 @@ from graphweft._errors import IRError
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 
+ACTIVATIONS = {"relu": 0.0, "elu": 1.0, "leaky_relu": 0.2}  # with the slope or scale of the negative side
+
 
 class Frame:
     """One forward program being written.
@@ -88,8 +90,8 @@ class Frame:
         return self.add(Op.EWISE, *operands, fn=fn, **attrs)
 
     def activation(self, name: str, x: Value) -> Value:
-        """``"relu"`` or ``"elu"``."""
-        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=1.0)
+        """One of ``ACTIVATIONS``."""
+        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=ACTIVATIONS[name])
 
     def reshape(self, x: Value, *dims: int) -> Value:
         """The trailing dimensions anew, in row-major order."""
@@ -100,9 +102,15 @@ class Frame:
 
         Shape: score edge rows (heads,), x source rows (heads, channels) -> destination rows (heads, channels).
         """
-        weights = self.dropout(self.add(Op.EDGE_SOFTMAX, graph, score), p)
-        messages = self.apply("mul", self.reshape(weights, *score.tensor.dims, 1), self.add(Op.BROADCAST_SRC, graph, x))
-        return self.add(Op.REDUCE, graph, messages, kind="sum")
+        return self.weigh(graph, self.dropout(self.add(Op.EDGE_SOFTMAX, graph, score), p), x)
+
+    def weigh(self, graph: Value, weights: Value, x: Value, kind: str = "sum") -> Value:
+        """Sum or mean over in-edges of the sources' rows times the weights of the edges.
+
+        Shape: weights edge rows (heads,), x source rows (heads, channels) -> destination rows (heads, channels).
+        """
+        per_row = self.reshape(weights, *weights.tensor.dims, 1)
+        return self.add(Op.REDUCE, graph, self.apply("mul", per_row, self.add(Op.BROADCAST_SRC, graph, x)), kind=kind)
 
     def dropout(self, x: Value, p: float) -> Value:
         """Dropout in training, x otherwise; each call draws from a stream of its own."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
+import weakref
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -33,7 +35,10 @@ class CompiledModule(nn.Module):
 
     Attributes:
         in_features: Width of the features it takes.
+        takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live.
     """
+
+    takes_sparse = True
 
     def __init__(self, in_features: int) -> None:
         super().__init__()
@@ -98,6 +103,8 @@ class CompiledModule(nn.Module):
             raise ShapeError(f"{who}: expected features with {self.in_features} columns, got shape {shape}")
         if rows is not None:
             check_ids(f"{who} rows", rows, graph.num_dst)
+        if isinstance(x, SparseFeatures) and not self.takes_sparse:
+            x = _dense(x)
         tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
         seed = int(torch.randint(2**62, ())) if self.training and self._draws() else 0
         return Arguments(graph, x, tensors, rows, seed, self.training)
@@ -113,7 +120,7 @@ class CompiledModule(nn.Module):
 
     def _draws(self) -> bool:
         """Whether a forward pass in training draws random numbers."""
-        return any(getattr(module, "dropout", 0.0) for module in self.modules())
+        return any(getattr(m, "dropout", 0.0) or getattr(m, "value_dropout", 0.0) for m in self.modules())
 
     def _describe(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
         frame = self._frame(builder, inputs, training)
@@ -156,6 +163,17 @@ class CompiledModule(nn.Module):
         return made
 
 
+_DENSE: weakref.WeakKeyDictionary[SparseFeatures, Tensor] = weakref.WeakKeyDictionary()
+
+
+def _dense(x: SparseFeatures) -> Tensor:
+    """The same matrix, dense: the same tensor at every call, so that it counts as constant."""
+    found = _DENSE.get(x)
+    if found is None:
+        found = _DENSE[x] = x.to_dense()
+    return found
+
+
 def check_blocks(who: str, blocks: Sequence[Block], layers: int) -> None:
     """One block per layer, each one's destinations the next one's sources. Raises: ShapeError."""
     if not isinstance(blocks, list | tuple) or not all(isinstance(block, Block) for block in blocks):
@@ -168,11 +186,13 @@ def check_blocks(who: str, blocks: Sequence[Block], layers: int) -> None:
             raise ShapeError(f"{who}: expected blocks that follow each other, got {before!r} and {after!r}")
 
 
-def glorot(rows: int, columns: int) -> nn.Parameter:
-    """A weight (rows, columns), uniform by Glorot and Bengio (AISTATS 2010)."""
-    weight = nn.Parameter(torch.empty(rows, columns))
-    nn.init.xavier_uniform_(weight)
-    return weight
+def glorot(rows: int, columns: int, fans: int | None = None) -> nn.Parameter:
+    """A weight (rows, columns), uniform by Glorot and Bengio (AISTATS 2010).
+
+    ``fans``: inputs and outputs of one of several maps that are stored side by side; rows + columns for one map.
+    """
+    bound = math.sqrt(6.0 / (rows + columns if fans is None else fans))
+    return nn.Parameter(torch.empty(rows, columns).uniform_(-bound, bound))
 
 
 def make_norm(kind: str | None, width: int) -> nn.Module | None:

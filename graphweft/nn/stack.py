@@ -1,7 +1,7 @@
 """A stack of message-passing layers with what commonly stands between them.
 
 Comes in: a class of layers. Goes out: the shared ``define`` of GCN, SAGE and GIN: dropout on the input of every
-layer, then the layer, then, but for the last, residual, norm and ReLU.
+layer, then the layer, then, but for the last, residual, norm and activation.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
-from graphweft.nn.frame import Frame
+from graphweft.nn.frame import ACTIVATIONS, Frame
 from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
 from graphweft.runtime.compile import CompiledFunction, Features
 
@@ -36,6 +37,8 @@ class Stack(CompiledModule):
         norm: ``"batch"``, ``"layer"`` or None; after every layer but the last.
         residual: Adds a layer's input to its output where the widths agree.
         reduce: How neighbours are combined: ``"sum"``, ``"mean"`` or ``"max"``; None for the model's usual way.
+        activation: After every layer but the last: ``"relu"``, ``"elu"`` or ``"leaky_relu"`` (slope 0.2); None for the
+            model's usual one.
         options: More arguments of every layer.
 
     Raises: ConfigError for a value out of range.
@@ -43,7 +46,7 @@ class Stack(CompiledModule):
 
     layer: ClassVar[Callable[..., CompiledModule]]
     usual_reduce: ClassVar[str] = "sum"
-    activation = "relu"
+    usual_activation: ClassVar[str] = "relu"
 
     def __init__(
         self,
@@ -56,13 +59,20 @@ class Stack(CompiledModule):
         norm: str | None = None,
         residual: bool = False,
         reduce: str | None = None,
+        activation: str | None = None,
         **options: Any,
     ) -> None:
         reduce = self.usual_reduce if reduce is None else reduce
+        activation = self.usual_activation if activation is None else activation
+        if activation not in ACTIVATIONS:
+            known = ", ".join(ACTIVATIONS)
+            raise ConfigError(f"{type(self).__name__}: expected activation among {known}, got {activation!r}")
         sizes = {"in_features": in_features, "hidden": hidden, "out_features": out_features, "num_layers": num_layers}
         check_model(type(self).__name__, sizes, dropout, reduce)
         super().__init__(in_features)
+        self.takes_sparse = getattr(type(self).layer, "takes_sparse", True)
         self.dropout, self.residual, self.out_features = dropout, residual, out_features
+        self.activation = activation
         widths = [in_features, *[hidden] * (num_layers - 1), out_features]
         pairs = list(itertools.pairwise(widths))
         options |= {"bias": bias, "reduce": reduce}

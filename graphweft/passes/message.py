@@ -21,6 +21,9 @@ def _fuse(b: Builder, v: Value) -> Value | None:
     if v.op is not Op.REDUCE:
         return None
     graph, message = v.inputs
+    factored = _without_destination(b, v)
+    if factored is not None:
+        return factored
     weight, message = _weighted(b, message)
     if message.op is not Op.BROADCAST_SRC or message.inputs[0] is not graph or len(message.tensor.dims) != 1:
         return None
@@ -34,6 +37,29 @@ def _fuse(b: Builder, v: Value) -> Value | None:
         return total
     degree = b.add(Op.IN_DEGREE, graph, dtype=x.tensor.dtype)
     return b.add(Op.ROW_SCALE, total, b.add(Op.POW, degree, exponent=-1.0))
+
+
+def _without_destination(b: Builder, v: Value) -> Value | None:
+    """A factor that is the destination's own comes out of its sum or mean: ``sum x_j y_i = y_i sum x_j``.
+
+    Without in-edges the result is 0 whatever y is, also where y is infinite, such as one over a degree of 0.
+    """
+    graph, message = v.inputs
+    dtype = v.tensor.dtype
+    product = message.op is Op.MUL or (message.op is Op.EWISE and message["fn"] == "mul")
+    if v["kind"] not in ("sum", "mean") or not dtype.is_floating_point or not product:
+        return None
+    for x, y in (message.inputs, message.inputs[::-1]):
+        if y.op is not Op.BROADCAST_DST or y.inputs[0] is not graph:
+            continue
+        if x.tensor.rows is None or x.tensor.dims != v.tensor.dims:
+            continue
+        inner = b.add(Op.REDUCE, graph, x, **dict(v.attrs))
+        zero = b.add(Op.CONST, value=0.0, dtype=dtype)
+        receives = b.add(Op.EWISE, b.add(Op.IN_DEGREE, graph, dtype=dtype), zero, fn="gt")
+        own = b.add(Op.EWISE, receives, y.inputs[1], zero, fn="where")
+        return b.add(Op.EWISE, _fuse(b, inner) or inner, own, fn="mul")
+    return None
 
 
 def _weighted(b: Builder, message: Value) -> tuple[Value | None, Value]:

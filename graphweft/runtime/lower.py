@@ -184,10 +184,11 @@ def _spmm_max(group: Group, slot: Mapping[Value, int], also: Value | None) -> Ca
 
 def _dropout(value: Value, x: Any, seed: int) -> Any:
     if isinstance(x, Tensor):
+        rows = x if x.dim() == 2 else x.reshape(x.shape[0] if x.dim() else 1, -1)
         if x.dtype != torch.float32:
-            mask = dense.dropout(torch.ones(x.shape), value["p"], int(seed), value["stream"])
-            return x * mask.to(x.dtype)
-        return dense.dropout(x, value["p"], int(seed), value["stream"])
+            mask = dense.dropout(torch.ones(rows.shape), value["p"], int(seed), value["stream"])
+            return x * mask.to(x.dtype).reshape(x.shape)
+        return dense.dropout(rows, value["p"], int(seed), value["stream"]).reshape(x.shape)
     return SparseOperand.of(x).dropped(value["p"], int(seed), value["stream"])
 
 
@@ -228,5 +229,7 @@ _SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
     Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
     Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(_side_by_side(g.reverse().csc), arg, dy),
+    Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
+    Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
     Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
 }

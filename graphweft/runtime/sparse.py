@@ -40,6 +40,14 @@ _SDDMM = {
     dtype: declare(f"gw_sddmm_dot_{name}", _ADJ, _P, _I64, _P, _I64, _I64, _P)
     for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
 }
+_MARGINS = {
+    dtype: declare(f"gw_edge_margins_{name}", _ADJ, _P, _I64, _P)
+    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
+}
+_MARGINS_GRAD = {
+    dtype: declare(f"gw_edge_margins_grad_{name}", _ADJ, _P, _P, _I64, _I32, _P)
+    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
+}
 _sparse_dropout = declare("gw_sparse_dropout_f32", _ADJ, _P, _I64, _I32, _F64, _U64, _U64, _P)
 _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 _MEAN = {"sum": 0, "mean": 1}
@@ -229,6 +237,50 @@ def sddmm_dot(adj: Adjacency, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     left, right = (a.data_ptr(), a.stride(0)), (b.data_ptr(), b.stride(0), a.size(1))
     _SDDMM[a.dtype](adj.native, *left, *right, out.data_ptr())
     return out
+
+
+def edge_margins(adj: Adjacency, scores: torch.Tensor) -> torch.Tensor:
+    """``out[e] = sum over the in-edges k of e's destination of max(0, scores[e] - scores[k])``, by edge id.
+
+    Each row's scores are sorted, so it costs d log d for d edges; no pair is stored. A score that is not a number makes
+    all of its row so; an infinite one only itself, and what is above minus infinity is infinite.
+
+    Shape: scores (num_edges, ...) float32 or float64 -> the same.
+
+    Raises: ShapeError, DtypeError.
+    """
+    scores = _check_scores("edge_margins", adj, scores)
+    out = empty(tuple(scores.shape), scores.dtype)
+    if scores.numel():
+        _MARGINS[scores.dtype](adj.native, scores.data_ptr(), scores.numel() // adj.num_edges, out.data_ptr())
+    return out
+
+
+def edge_margins_grad(adj: Adjacency, scores: torch.Tensor, dout: torch.Tensor, *, closed: bool) -> torch.Tensor:
+    """Gradient of :func:`edge_margins`; ``closed``: pairs with equal scores pass it on, as ``clamp`` does at its bound.
+
+    Shape: scores and dout (num_edges, ...) of one dtype -> the same.
+
+    Raises: ShapeError, DtypeError.
+    """
+    scores = _check_scores("edge_margins_grad", adj, scores)
+    if dout.shape != scores.shape or dout.dtype != scores.dtype:
+        expected = f"{scores.dtype} of shape {tuple(scores.shape)}"
+        raise ShapeError(f"edge_margins_grad: expected dout as {expected}, got {dout.dtype} {tuple(dout.shape)}")
+    out, dout = empty(tuple(scores.shape), scores.dtype), dout.contiguous()
+    if scores.numel():
+        operands = (scores.data_ptr(), dout.data_ptr(), scores.numel() // adj.num_edges, closed)
+        _MARGINS_GRAD[scores.dtype](adj.native, *operands, out.data_ptr())
+    return out
+
+
+def _check_scores(who: str, adj: Adjacency, scores: torch.Tensor) -> torch.Tensor:
+    """Edge rows that the kernels take, contiguous."""
+    if scores.dtype not in _MARGINS:
+        raise DtypeError(f"{who}: expected scores of dtype float32, float64, got {scores.dtype}")
+    if scores.dim() < 1 or scores.size(0) != adj.num_edges:
+        raise ShapeError(f"{who}: expected scores of {adj.num_edges} rows, got shape {tuple(scores.shape)}")
+    return scores.contiguous()
 
 
 def sparse_dropout(

@@ -10,7 +10,6 @@ from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft import _config
 from graphweft._errors import DataError, ShapeError
@@ -20,7 +19,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
-from graphweft.train.metrics import score
+from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
 from graphweft.train.settle import Features, settle_model
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
@@ -98,11 +97,12 @@ class FullBatch:
             logits: Tensor = self.model(self.ds.graph, self.x)
         return logits
 
-    def scores(self) -> dict[Part, float | None]:
-        """Score of every split after one forward pass."""
+    def evaluate(self) -> Evaluation:
+        """Score of every split and the validation loss after one forward pass."""
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
             logits = self.logits()
-            return {name: self._score(logits, name) for name in SPLITS}
+            found = {name: self._score(logits, name) for name in SPLITS}
+            return Evaluation({name: score for name, (score, _) in found.items()}, found["val"][1])
 
     def _record(self) -> Tape | None:
         """The step up to the gradients as a tape, where the kernels do it all."""
@@ -177,7 +177,7 @@ class FullBatch:
         if labels.dim() == 2:
             with torch.enable_grad():
                 leaf = logits.requires_grad_()
-                loss = _binary_cross_entropy(leaf if self._wanted is not None else leaf[rows], labels)
+                loss = binary_cross_entropy(leaf if self._wanted is not None else leaf[rows], labels)
                 return loss.detach(), torch.autograd.grad(loss, leaf)[0]
         if self._wanted is None:
             loss, _, gradient = cross_entropy(logits, self.ds.y, rows)
@@ -193,11 +193,13 @@ class FullBatch:
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
 
-    def _score(self, logits: Tensor, split: Part) -> float | None:
+    def _score(self, logits: Tensor, split: Part) -> tuple[float | None, float | None]:
+        """Score and loss of one split."""
         rows, labels = self.rows[split], self.labels[split]
         if labels.dim() == 2 or rows.numel() == 0:
-            return score(logits[rows], labels)
-        return cross_entropy(logits, self.ds.y, rows, want_grad=False)[1] / rows.numel()
+            return score(logits[rows], labels), loss_of(logits[rows], labels) if split == "val" else None
+        loss, correct, _ = cross_entropy(logits, self.ds.y, rows, want_grad=False)
+        return correct / rows.numel(), float(loss)
 
 
 def _is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
@@ -215,11 +217,3 @@ def features_of(ds: Dataset) -> Features:
     if ds.x is None:
         raise DataError(f"{ds.name}: expected node features x, got none")
     return ds.x
-
-
-def _binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean over the entries whose label is known, shape ()."""
-    known = ~labels.isnan()
-    if bool(known.all()):
-        return functional.binary_cross_entropy_with_logits(logits, labels)
-    return functional.binary_cross_entropy_with_logits(logits[known], labels[known])

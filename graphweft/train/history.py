@@ -33,6 +33,7 @@ class EpochRecord:
         train_acc: On ``train_idx``; micro-F1 where nodes have several labels. Likewise the next two.
         val_acc: On ``val_idx``.
         test_acc: On ``test_idx``.
+        val_loss: The loss on ``val_idx``, after the update as the accuracies.
         epoch_seconds: Forward, backward and update, nothing else.
         eval_seconds: Evaluation after the update; 0 where there was none.
     """
@@ -42,6 +43,7 @@ class EpochRecord:
     train_acc: float | None = None
     val_acc: float | None = None
     test_acc: float | None = None
+    val_loss: float | None = None
     epoch_seconds: float = 0.0
     eval_seconds: float = 0.0
 
@@ -58,6 +60,10 @@ _ALWAYS = ("loss", "epoch_seconds", "eval_seconds")
 class History:
     """The records of a run in order; ``history["loss"]`` is a column, ``history[-1]`` a record.
 
+    ``best_by`` says which epoch is the best: "accuracy" the first with the highest validation accuracy, "loss" the
+    first with the lowest validation loss, "both" the last that was, when it came, at least as good as all before in
+    both, as in the program of the GAT paper.
+
     Example:
         >>> history = History()
         >>> history.append(EpochRecord(1, loss=2.0, val_acc=0.5))
@@ -66,9 +72,12 @@ class History:
         ([2.0, 1.0], 1, 2)
     """
 
-    def __init__(self, records: list[EpochRecord] | None = None) -> None:
+    def __init__(self, records: list[EpochRecord] | None = None, best_by: str = "accuracy") -> None:
         self._records: list[EpochRecord] = []
         self._best: EpochRecord | None = None
+        self._best_by = best_by
+        self._accuracy, self._loss = -math.inf, math.inf  # the best so far
+        self._improved = 0
         for record in records or []:
             self.append(record)
 
@@ -80,14 +89,32 @@ class History:
         if record.epoch != len(self._records) + 1:
             raise ValueError(f"history: expected epoch {len(self._records) + 1}, got {record.epoch}")
         self._records.append(record)
-        value = record.val_acc
-        if value is not None and (self._best is None or value > (self._best.val_acc or 0.0)):
+        self._judge(record)
+
+    def _judge(self, record: EpochRecord) -> None:
+        """Notes whether ``record`` is the best so far and whether it is an improvement."""
+        if record.val_acc is None:
+            return
+        loss = math.inf if record.val_loss is None else record.val_loss
+        both = self._best_by == "both"  # equals count, as in that program
+        higher = record.val_acc > self._accuracy or (both and record.val_acc == self._accuracy)
+        lower = loss < self._loss or (both and loss == self._loss)
+        wanted = {"accuracy": higher, "loss": lower, "both": higher and lower}[self._best_by]
+        if wanted or self._best is None:
             self._best = record
+        if wanted or (both and (higher or lower)):
+            self._improved = record.epoch
+        self._accuracy, self._loss = max(self._accuracy, record.val_acc), min(self._loss, loss)
 
     @property
     def best(self) -> EpochRecord | None:
-        """The first epoch with the highest validation accuracy; None without validation nodes."""
+        """The best epoch by ``best_by``; None without validation nodes."""
         return self._best
+
+    @property
+    def improved(self) -> int:
+        """The last epoch that was better by ``best_by``, where for "both" either counts; 0 before the first."""
+        return self._improved
 
     @property
     def last(self) -> EpochRecord | None:
@@ -125,12 +152,12 @@ class History:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor]) -> History:
+    def from_state(cls, state: dict[str, Tensor], best_by: str = "accuracy") -> History:
         """The inverse of :meth:`to_state`. Raises: CheckpointError for columns that do not fit together."""
         try:
             columns = {name: state[name].tolist() for name in COLUMNS}
             rows = list(zip(*columns.values(), strict=True))
-            return cls([_record(dict(zip(COLUMNS, row, strict=True))) for row in rows])
+            return cls([_record(dict(zip(COLUMNS, row, strict=True))) for row in rows], best_by)
         except (KeyError, AttributeError, TypeError, ValueError) as failure:
             raise CheckpointError(f"history: expected columns {', '.join(COLUMNS)}, got {failure}") from None
 

@@ -6,7 +6,39 @@ the trainer.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import Tensor
+from torch.nn import functional
+
+from graphweft.data.dataset import Part
+
+
+class Evaluation(NamedTuple):
+    """What one pass over the nodes says: a score by split and the loss on validation nodes."""
+
+    scores: dict[Part, float | None]
+    val_loss: float | None
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> float | None:
+    """The mean loss that training minimises; None when n is 0.
+
+    Shape: logits (n, C) floating, labels (n,) int64 (cross-entropy) or (n, C) of 0, 1 and, where unknown, not-a-number.
+    """
+    if labels.shape[0] == 0:
+        return None
+    if labels.dim() == 1:
+        return float(functional.cross_entropy(logits, labels))
+    return float(binary_cross_entropy(logits, labels))
+
+
+def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Mean over the entries whose label is known, shape ()."""
+    known = ~labels.isnan()
+    if bool(known.all()):
+        return functional.binary_cross_entropy_with_logits(logits, labels)
+    return functional.binary_cross_entropy_with_logits(logits[known], labels[known])
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float | None:

@@ -14,7 +14,6 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.data.dataset import Dataset, Part
@@ -25,7 +24,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.dense import cross_entropy
 from graphweft.train.inference import infer
-from graphweft.train.metrics import score
+from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
 from graphweft.train.settle import Features
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
@@ -127,10 +126,11 @@ class MiniBatch:
             logits: Tensor = model(self.ds.graph, self.x)
         return logits
 
-    def scores(self) -> dict[Part, float | None]:
-        """Score of every split."""
+    def evaluate(self) -> Evaluation:
+        """Score of every split and the validation loss."""
         logits = self.logits()
-        return {name: score(logits[self.rows[name]], self.labels[name]) for name in SPLITS}
+        scores = {name: score(logits[self.rows[name]], self.labels[name]) for name in SPLITS}
+        return Evaluation(scores, loss_of(logits[self.rows["val"]], self.labels["val"]))
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
@@ -155,8 +155,7 @@ class MiniBatch:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
         labels = self.ds.y[batch.n_id[: batch.batch_size]]
         if labels.dim() == 2:
-            known = ~labels.isnan()
-            loss = functional.binary_cross_entropy_with_logits(logits[known], labels[known])
+            loss = binary_cross_entropy(logits, labels)
             loss.backward()  # type: ignore[no-untyped-call]
         else:
             loss, _, gradient = cross_entropy(logits.detach(), labels)

@@ -15,6 +15,7 @@ from graphweft._errors import ConfigError
 OPTIMIZERS = ("adam", "adamw", "sgd")
 DECAY_ON = ("first", "all")
 MODES = ("full", "mini", "auto")
+STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
 
 

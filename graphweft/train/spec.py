@@ -16,6 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.train.options import (
     DECAY_ON,
     OPTIMIZERS,
+    STOP_ON,
     check_choice,
     check_fanouts,
     check_integer,
@@ -23,11 +24,12 @@ from graphweft.train.options import (
     check_number,
 )
 
-MODELS = ("gcn", "sage", "gin", "gat", "gatv2")
-ATTENTIVE = ("gat", "gatv2")
+MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf")
+ATTENTIVE = ("gat", "gatv2", "cgat")
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
+ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
 DEFAULT_DATA = "default"
 
 # Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
@@ -43,8 +45,12 @@ class TrainSpec:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
         root: Folder where named datasets are kept; None is the configured one.
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
-        model: "gcn", "sage", "gin", "gat" or "gatv2".
-        heads: Heads of the hidden layers of gat and gatv2; they divide ``hidden``.
+        model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf".
+        heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
+        out_heads: Heads of their last layer, which are averaged.
+        attention_dropout: Probability of dropping an attention weight; None: as ``dropout``.
+        value_dropout: For gat and cgat: probability of dropping an element of the rows that attention sums.
+        activation: "relu", "elu" or "leaky_relu" between layers; "auto" is the model's own.
         layers: Number of layers.
         hidden: Width of the hidden layers.
         epochs: Epochs in all, those before a resume included.
@@ -64,7 +70,8 @@ class TrainSpec:
         threads: 0 uses every physical core at hand.
         out: Folder of the run; None is ``runs/<data>``.
         resume: Go on with the run in ``out``; starts one when there is none.
-        patience: Stop when the validation accuracy has not risen for so many epochs; 0 never does.
+        patience: Stop when validation has not become better for so many epochs; 0 never does.
+        stop_on: What that means: "accuracy", "loss", or "both", where either counts; also which epoch is the best.
         eval_every: Evaluate after every so many epochs.
         progress: Show progress on standard error.
 
@@ -81,6 +88,10 @@ class TrainSpec:
     scale: float | None = None
     model: str = "gcn"
     heads: int = 8
+    out_heads: int = 1
+    attention_dropout: float | None = None
+    value_dropout: float = 0.0
+    activation: str = "auto"
     layers: int = 2
     hidden: int = 32
     epochs: int = 200
@@ -101,6 +112,7 @@ class TrainSpec:
     out: str | None = None
     resume: bool = False
     patience: int = 0
+    stop_on: str = "accuracy"
     eval_every: int = 1
     progress: bool = False
 
@@ -118,6 +130,8 @@ class TrainSpec:
             ("normalize", NORMALIZE),
             ("norm", NORMS),
             ("reduce", REDUCES),
+            ("activation", ACTIVATIONS),
+            ("stop_on", STOP_ON),
         ):
             check_choice(name, getattr(self, name), choices)
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
@@ -125,6 +139,7 @@ class TrainSpec:
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
         for name, least, most in (
             ("heads", 1, 10**6),
+            ("out_heads", 1, 10**6),
             ("layers", 1, 1000),
             ("hidden", 1, 10**9),
             ("epochs", 1, 10**9),
@@ -139,6 +154,11 @@ class TrainSpec:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         check_number("lr", self.lr, above=0.0)
         check_number("dropout", self.dropout, least=0.0, below=1.0)
+        check_number("value_dropout", self.value_dropout, least=0.0, below=1.0)
+        if self.attention_dropout is not None:
+            check_number("attention_dropout", self.attention_dropout, least=0.0, below=1.0)
+        if self.value_dropout and self.model not in ("gat", "cgat"):
+            raise ConfigError(f"value_dropout: expected 0 with model {self.model}, got {self.value_dropout}")
         check_number("weight_decay", self.weight_decay, least=0.0)
 
     @property

@@ -31,6 +31,7 @@ from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     DECAY_ON,
     OPTIMIZERS,
+    STOP_ON,
     check_choice,
     check_fanouts,
     check_integer,
@@ -55,7 +56,9 @@ class Trainer:
         weight_decay_on: "first" decays the first layer only, as in the GCN paper; "all" decays every parameter.
         optimizer: "adam", "adamw" or "sgd".
         seed: Keys dropout and everything else that is random in an epoch.
-        patience: Stop when the validation accuracy has not risen for so many epochs; 0 never does.
+        patience: Stop when validation has not become better for so many epochs; 0 never does.
+        stop_on: What becoming better means, and which epoch is the best: validation "accuracy", its "loss", or "both":
+            go on while either does, the best is the last that was not worse in either (the rule of the GAT paper).
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show progress on standard error.
@@ -92,6 +95,7 @@ class Trainer:
         seed: int = 0,
         *,
         patience: int = 0,
+        stop_on: str = "accuracy",
         eval_every: int = 1,
         out: str | Path | None = None,
         progress: bool = False,
@@ -107,6 +111,7 @@ class Trainer:
         check_choice("optimizer", optimizer, OPTIMIZERS)
         check_integer("seed", seed, 0, 2**63 - 1)
         check_integer("patience", patience, 0)
+        check_choice("stop_on", stop_on, STOP_ON)
         check_integer("eval_every", eval_every, 1)
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
         ds.check_trainable()
@@ -114,10 +119,11 @@ class Trainer:
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode = model, check_mode(mode)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
-        self.history = History()
+        self.history = History(best_by=stop_on)
         self.out = None if out is None else Path(out)
         self.moved_to: Path | None = None
         self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
+        self._stop_on = stop_on
         self._progress = progress
         self._batch: FullBatch | MiniBatch = (
             FullBatch(model, self.ds, features_of(self.ds), self.optimizer, keep_features)
@@ -136,6 +142,7 @@ class Trainer:
             "weight_decay_on": weight_decay_on,
             "optimizer": optimizer,
             "seed": seed,
+            "stop_on": stop_on,
             "eval_every": eval_every,
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
@@ -153,9 +160,8 @@ class Trainer:
 
     @property
     def stopped_early(self) -> bool:
-        """Whether the validation accuracy has not risen for ``patience`` epochs."""
-        best = self.history.best
-        return bool(self._patience) and best is not None and self.epoch - best.epoch >= self._patience
+        """Whether validation has not become better for ``patience`` epochs."""
+        return self._would_stop(self.epoch)
 
     @property
     def feature_path(self) -> str:
@@ -198,7 +204,7 @@ class Trainer:
         Raises: ConfigError for another split, DataError for a split without labels.
         """
         check_choice("split", split, SPLITS)
-        value = {str(name): score for name, score in self._batch.scores().items()}[split]
+        value = {str(name): score for name, score in self._batch.evaluate().scores.items()}[split]
         if value is None:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
         return value
@@ -247,7 +253,7 @@ class Trainer:
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
         try:
-            history = History.from_state(state["history"])
+            history = History.from_state(state["history"], self._stop_on)
             best_model = {name: tensor.clone() for name, tensor in state["best_model"].items()}
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])
@@ -336,14 +342,18 @@ class Trainer:
             middle = time.perf_counter()
         if not math.isfinite(loss):
             raise self._not_finite(epoch, loss)
-        best = self.history.best
-        would_stop = self._patience and best is not None and epoch - best.epoch >= self._patience
-        if epoch % self._eval_every and not last and not would_stop:
+        if epoch % self._eval_every and not last and not self._would_stop(epoch):
             return EpochRecord(epoch, loss, epoch_seconds=middle - start)
-        scores = {f"{name}_acc": value for name, value in self._batch.scores().items()}
+        found, val_loss = self._batch.evaluate()
+        values = {f"{name}_acc": value for name, value in found.items()} | {"val_loss": val_loss}
         return EpochRecord(
-            epoch, loss, **scores, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
+            epoch, loss, **values, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
         )
+
+    def _would_stop(self, epoch: int) -> bool:
+        """Whether ``epoch`` is the last unless it is better than all before."""
+        history = self.history
+        return bool(self._patience) and history.best is not None and epoch - history.improved >= self._patience
 
 
 @contextmanager

@@ -144,6 +144,8 @@ def _put_attention_grad(w: Writer, a: Any) -> Value:
 def _put_moves(put: Any) -> None:
     """Softmax over in-edges, types, tables, extrema over rows."""
     put(Op.EDGE_SOFTMAX, lambda w, a: a(Op.EDGE_SOFTMAX, w.graph(), w.edges()))
+    put(Op.EDGE_MARGIN, lambda w, a: a(Op.EDGE_MARGIN, w.graph(), w.edges()))
+    put(Op.EDGE_MARGIN_GRAD, lambda w, a: a(Op.EDGE_MARGIN_GRAD, w.graph(), w.edges(), w.edges("g")))
     put(Op.ATTENTION, lambda w, a: attention(w, "add"))
     put(Op.ATTENTION_STATS, lambda w, a: attention(w, "add2", Op.ATTENTION_STATS))
     put(Op.ATTENTION_GRAD, _put_attention_grad)

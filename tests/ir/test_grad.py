@@ -19,6 +19,7 @@ PROGRAMS = one_op_programs()
 NO_GRADIENT = {
     Op.SPMM_ARG,
     Op.SPMM_MAX_GRAD,
+    Op.EDGE_MARGIN_GRAD,
     Op.ATTENTION_STATS,
     Op.ATTENTION_GRAD,
     Op.REDUCE_MASK,

@@ -130,6 +130,29 @@ def test_dropout_acts_in_training_alone_and_draws_anew():
     torch.testing.assert_close(mean, first.eval()(graph, x), rtol=0.1, atol=0.15)
 
 
+def test_value_dropout_leaves_scores_alone_and_keeps_the_mean():
+    edges = random_edges(50, 400, seed=1)
+    graph, x = Graph(edges.src, edges.dst, num_nodes=50), torch.randn(50, 6)
+    layer = GATConv(6, 8, 2, value_dropout=0.5)
+    still = copy.deepcopy(layer).eval()(graph, x)
+    mean = torch.stack([layer(graph, x) for _ in range(400)]).mean(0)  # linear in the rows that are dropped
+    torch.testing.assert_close(mean, still, rtol=0.1, atol=0.15)
+    torch.manual_seed(3)
+    first = layer(graph, x)
+    torch.manual_seed(3)
+    assert torch.equal(first, layer(graph, x)) and not torch.equal(first, layer(graph, x))
+    torch.testing.assert_close(layer.eval()(graph, x), still)
+    with config(opt_level=0):
+        torch.testing.assert_close(layer(graph, x), still, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [GATConv, GATv2Conv])
+def test_every_head_has_the_glorot_bounds_of_its_own_map(kind):
+    layer = kind(30, 64, 8)
+    bound = (6 / (30 + 8)) ** 0.5
+    assert 0.95 * bound < float(layer.weight.detach().abs().max()) <= bound
+
+
 @pytest.mark.parametrize("loops", [True, False])
 @pytest.mark.parametrize("v2", [False, True], ids=["gat", "gatv2"])
 def test_a_batch_of_all_neighbours_gives_the_rows_of_the_whole(v2, loops):
@@ -154,8 +177,10 @@ def test_copies_and_pickles_compute_the_same():
     [
         (lambda: GAT(4, 6, 2, heads=4), "GATConv: expected out_features that 4 heads divide, got 6"),
         (lambda: GAT(4, 8, 2, heads=0), "GATConv: expected heads >= 1, got 0"),
-        (lambda: GAT(4, 8, 2, activation="tanh"), "GAT: expected activation 'elu' or 'relu', got 'tanh'"),
+        (lambda: GAT(4, 8, 2, activation="tanh"), "GAT: expected activation among relu, elu, leaky_relu, got 'tanh'"),
         (lambda: GAT(4, 8, 2, reduce="max"), "GATConv: expected reduce 'sum', weighted by attention, got 'max'"),
+        (lambda: GAT(4, 8, 2, value_dropout=0.5, v2=True), "GATv2Conv: expected value_dropout 0, got 0.5"),
+        (lambda: GATConv(4, 8, 2, value_dropout=1.0), r"GATConv: expected value_dropout in \[0, 1\), got 1.0"),
         (lambda: GATConv(4, 8, 2, negative_slope=2.0), r"GATConv: expected negative_slope in \[0, 1\], got 2.0"),
     ],
 )

@@ -154,5 +154,5 @@ def test_scores_between_replays_take_what_room_the_arena_has() -> None:
     assert batch._tape is not None
     for _ in range(3):
         batch.step()
-        assert set(batch.scores()) == {"train", "val", "test"}
+        assert set(batch.evaluate().scores) == {"train", "val", "test"}
         assert batch._replays()

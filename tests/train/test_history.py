@@ -73,3 +73,41 @@ def test_lines_are_json_also_for_what_is_not_finite(tmp_path: Path) -> None:
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert len(lines) == 1
     assert json.loads(lines[0])["loss"] is None and json.loads(lines[0])["val_acc"] == 0.5
+
+
+def _authors_rule(pairs: list[tuple[float, float]]) -> tuple[int, list[int]]:
+    """The epoch kept by the program of the GAT paper, and at each epoch how many have passed without improvement."""
+    least, highest, kept, waited, waits = math.inf, 0.0, 0, 0, []
+    for epoch, (accuracy, loss) in enumerate(pairs, 1):
+        if accuracy >= highest or loss <= least:
+            if accuracy >= highest and loss <= least:
+                kept = epoch
+            highest, least, waited = max(accuracy, highest), min(loss, least), 0
+        else:
+            waited += 1
+        waits.append(waited)
+    return kept, waits
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_best_of_both_and_patience_are_those_of_the_gat_paper(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(0, 6, (40, 2), generator=generator).double() / 5  # few values, so that equals occur
+    pairs = [(float(a), float(b)) for a, b in drawn]
+    history = History(best_by="both")
+    kept, waits = _authors_rule(pairs)
+    for epoch, ((accuracy, loss), waited) in enumerate(zip(pairs, waits, strict=True), 1):
+        history.append(EpochRecord(epoch, loss=1.0, val_acc=accuracy, val_loss=loss))
+        assert epoch - history.improved == waited
+    assert history.best is not None and history.best.epoch == kept
+    again = History.from_state(history.to_state(), "both")
+    assert again.best == history.best and again.improved == history.improved
+
+
+def test_best_by_loss_is_the_first_of_the_lowest() -> None:
+    values = [0.5, 0.3, None, 0.3, 0.4]
+    records = [
+        EpochRecord(i + 1, loss=1.0, val_acc=None if v is None else 0.2 * i, val_loss=v) for i, v in enumerate(values)
+    ]
+    history = History(records, "loss")
+    assert history.best is not None and history.best.epoch == history.improved == 2

@@ -67,6 +67,38 @@ def test_several_labels_a_node() -> None:
     assert trainer.evaluate("train") > 0.9
 
 
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_validation_loss_is_that_of_torch_after_the_update(multi_label: bool) -> None:
+    task = make_task(multi_label=multi_label)
+    trainer = _trainer(task, lr=0.05, dropout=0.0)
+    history = trainer.fit(3)
+    with torch.no_grad():
+        logits = trainer.model(task.graph, task.x)[task.val_idx].double()
+    labels = task.y[task.val_idx]
+    loss = functional.binary_cross_entropy_with_logits if multi_label else functional.cross_entropy
+    assert history[-1].val_loss == pytest.approx(
+        float(loss(logits, labels.double() if multi_label else labels)), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize("stop_on", ["accuracy", "loss", "both"])
+def test_patience_counts_epochs_without_a_better_validation(stop_on: str) -> None:
+    trainer = _trainer(make_task(), lr=0.05, patience=4, stop_on=stop_on)
+    history = trainer.fit(400)
+    assert trainer.stopped_early and len(history) - history.improved == 4
+    pairs = [(-(r.val_acc or 0.0), r.val_loss) for r in history]
+    chosen = {"accuracy": [0], "loss": [1], "both": [0, 1]}[stop_on]
+    improved = [
+        any(
+            pair[i] < min((p[i] for p in pairs[:at]), default=1e9)
+            or (stop_on == "both" and pair[i] == min(p[i] for p in pairs[:at]))
+            for i in chosen
+        )
+        for at, pair in enumerate(pairs)
+    ]
+    assert not any(improved[-4:]) and improved[-5]
+
+
 def test_the_seed_decides_and_the_callers_generator_is_left_alone() -> None:
     task = make_task()
     torch.manual_seed(123)
@@ -266,6 +298,7 @@ def test_logits_of_the_wrong_shape() -> None:
         ({"optimizer": "lion"}, "optimizer: expected one of adam, adamw, sgd, got 'lion'"),
         ({"seed": -1}, "seed: expected an integer from 0"),
         ({"patience": -1}, "patience: expected an integer >= 0, got -1"),
+        ({"stop_on": "f1"}, "stop_on: expected one of accuracy, loss, both, got 'f1'"),
         ({"eval_every": 0}, "eval_every: expected an integer >= 1, got 0"),
         ({"mode": "mini", "fanouts": (5, 0)}, "fanouts: expected numbers >= 1, or -1 for all, one a layer"),
         ({"mode": "mini", "batch_size": 0}, "batch_size: expected an integer from 1"),

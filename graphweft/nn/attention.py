@@ -1,0 +1,141 @@
+"""What layers and models with weighted sums over in-edges share: heads, options, the graph's self-loops.
+
+Comes in: options. Goes out: the bases of the layers in ``gat.py`` and ``cgat.py`` and of stacks of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphweft._errors import ConfigError
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
+from graphweft.nn.frame import Frame
+from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.stack import Stack
+
+
+class AttentionConv(CompiledModule):
+    """A layer that weighs what its in-neighbours send, head by head; arguments as :class:`graphweft.nn.GATConv`."""
+
+    reducers: tuple[str, ...] = ("sum",)
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        heads: int = 1,
+        concat: bool = True,
+        bias: bool = True,
+        dropout: float = 0.0,
+        value_dropout: float = 0.0,
+        negative_slope: float = 0.2,
+        add_self_loops: bool = True,
+        reduce: str = "sum",
+    ) -> None:
+        who = type(self).__name__
+        check_model(who, {"in_features": in_features, "out_features": out_features, "heads": heads}, dropout, reduce)
+        if not 0.0 <= value_dropout < 1.0:
+            raise ConfigError(f"{who}: expected value_dropout in [0, 1), got {value_dropout}")
+        if reduce not in self.reducers:
+            known = " or ".join(repr(name) for name in self.reducers)
+            raise ConfigError(f"{who}: expected reduce {known}, weighted by attention, got {reduce!r}")
+        if concat and out_features % heads:
+            raise ConfigError(f"{who}: expected out_features that {heads} heads divide, got {out_features}")
+        if not 0.0 <= negative_slope <= 1.0:
+            raise ConfigError(f"{who}: expected negative_slope in [0, 1], got {negative_slope}")
+        super().__init__(in_features)
+        self.heads, self.concat, self.slope, self.reduce = heads, concat, negative_slope, reduce
+        self.dropout, self.value_dropout = dropout, value_dropout
+        self.channels = out_features // heads if concat else out_features
+        self.add_self_loops = add_self_loops
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+
+    def block(self, block: Block) -> Graph:
+        """With exactly one self-loop at every destination, where the layer adds them."""
+        if not self.add_self_loops:
+            return block
+        nodes = torch.arange(block.num_dst + 1)
+        loops = Adjacency(nodes, nodes[:-1].to(block.csc.indices.dtype), None, block.num_src)
+        return block.without_self_loops() + Graph.from_adjacency(loops, bipartite=True)
+
+    def looped(self, frame: Frame) -> Value:
+        """The graph with the self-loops that the layer adds."""
+        return frame.one_loop() if self.add_self_loops and not frame.on_block else frame.graph
+
+    def by_head(self, frame: Frame, x: Value) -> Value:
+        """(heads * channels) as (heads, channels)."""
+        return frame.reshape(x, self.heads, self.channels)
+
+    def finish(self, frame: Frame, out: Value) -> Value:
+        """(heads, channels): the heads side by side or their mean, then the bias."""
+        if self.concat or self.heads == 1:
+            out = frame.reshape(out, self.heads * self.channels)
+        else:
+            out = frame.add(Op.SCALE, frame.add(Op.SUM_DIMS, out, axes=(0,)), factor=1.0 / self.heads)
+        return frame.bias(out, self.bias)
+
+
+class AdditiveConv(AttentionConv):
+    """A layer that scores an edge by the sum of a product at either end, ``leaky(<a_src, W h_j> + <a_dst, W h_i>)``.
+
+    Shape: ``weight`` is (in_features, heads * channels); ``att_src``, ``att_dst`` are (heads, channels).
+    """
+
+    def __init__(self, in_features: int, out_features: int, heads: int = 1, **options: Any) -> None:
+        super().__init__(in_features, out_features, heads, **options)
+        channels = self.channels
+        self.weight = glorot(in_features, heads * channels, fans=in_features + channels)
+        self.att_src, self.att_dst = (glorot(heads, channels, fans=channels + 1) for _ in range(2))
+
+    def scored(self, frame: Frame, graph: Value, x: Value) -> tuple[Value, Value]:
+        """Scores of edges (heads,), and the source rows (heads, channels) to be summed, some of them dropped."""
+        rows = frame.matmul(x, self.weight)
+        h = self.by_head(frame, rows)
+        ends = [
+            frame.add(Op.EINSUM, side, frame.param(a), spec="nhc,hc->nh")
+            for side, a in ((h, self.att_src), (frame.own(h), self.att_dst))
+        ]
+        total = frame.apply(
+            "add", frame.add(Op.BROADCAST_SRC, graph, ends[0]), frame.add(Op.BROADCAST_DST, graph, ends[1])
+        )
+        score = frame.apply("leaky_relu", total, alpha=self.slope)
+        return score, self.by_head(frame, frame.dropout(rows, self.value_dropout)) if self.value_dropout else h
+
+
+class AttentionStack(Stack):
+    """A stack of layers with heads; arguments as :class:`graphweft.nn.GAT`."""
+
+    usual_activation = "elu"
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        num_layers: int = 2,
+        heads: int = 8,
+        out_heads: int = 1,
+        dropout: float = 0.0,
+        attention_dropout: float | None = None,
+        **options: Any,
+    ) -> None:
+        self._heads = {False: heads, True: out_heads}
+        self._drop = dropout if attention_dropout is None else attention_dropout
+        super().__init__(in_features, hidden, out_features, num_layers, dropout, **options)
+
+    def kind(self) -> Callable[..., CompiledModule]:
+        """The class of the layers."""
+        return type(self).layer
+
+    def make_layer(self, in_features: int, out_features: int, last: bool, **options: Any) -> CompiledModule:
+        """A hidden layer, or the last one."""
+        heads = self._heads[last]
+        return self.kind()(in_features, out_features, heads, concat=not last, dropout=self._drop, **options)
