@@ -113,7 +113,7 @@ def _edge_margin(value: Value, graph: Graph, e: Tensor) -> Tensor:
     _, dst, ids = edges_in_row_order(graph)
     counts = torch.bincount(dst, minlength=graph.num_dst).tolist()
     margins = []
-    for rows in e[ids].split(counts):
+    for rows in torch.split(e[ids], counts):
         pairs = rows[:, None] - rows[None]
         margins.append((pairs.clamp(min=0.0) if value.get("closed") else torch.relu(pairs)).sum(1))
     return _by_edge(graph, torch.cat([e[:0], *margins]))

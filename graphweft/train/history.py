@@ -75,7 +75,7 @@ class History:
     def __init__(self, records: list[EpochRecord] | None = None, best_by: str = "accuracy") -> None:
         self._records: list[EpochRecord] = []
         self._best: EpochRecord | None = None
-        self._best_by = best_by
+        self.best_by = best_by
         self._accuracy, self._loss = -math.inf, math.inf  # the best so far
         self._improved = 0
         for record in records or []:
@@ -96,10 +96,10 @@ class History:
         if record.val_acc is None:
             return
         loss = math.inf if record.val_loss is None else record.val_loss
-        both = self._best_by == "both"  # equals count, as in that program
+        both = self.best_by == "both"  # equals count, as in that program
         higher = record.val_acc > self._accuracy or (both and record.val_acc == self._accuracy)
         lower = loss < self._loss or (both and loss == self._loss)
-        wanted = {"accuracy": higher, "loss": lower, "both": higher and lower}[self._best_by]
+        wanted = {"accuracy": higher, "loss": lower, "both": higher and lower}[self.best_by]
         if wanted or self._best is None:
             self._best = record
         if wanted or (both and (higher or lower)):

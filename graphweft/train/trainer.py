@@ -109,9 +109,9 @@ class Trainer:
         check_number("weight_decay", weight_decay, least=0.0)
         check_choice("weight_decay_on", weight_decay_on, DECAY_ON)
         check_choice("optimizer", optimizer, OPTIMIZERS)
+        check_choice("stop_on", stop_on, STOP_ON)
         check_integer("seed", seed, 0, 2**63 - 1)
         check_integer("patience", patience, 0)
-        check_choice("stop_on", stop_on, STOP_ON)
         check_integer("eval_every", eval_every, 1)
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
         ds.check_trainable()
@@ -122,9 +122,8 @@ class Trainer:
         self.history = History(best_by=stop_on)
         self.out = None if out is None else Path(out)
         self.moved_to: Path | None = None
-        self._lr, self._seed, self._patience, self._eval_every = lr, seed, patience, eval_every
-        self._stop_on = stop_on
-        self._progress = progress
+        self._lr, self._seed, self._progress = lr, seed, progress
+        self._patience, self._eval_every = patience, eval_every
         self._batch: FullBatch | MiniBatch = (
             FullBatch(model, self.ds, features_of(self.ds), self.optimizer, keep_features)
             if self.mode == "full"
@@ -137,13 +136,8 @@ class Trainer:
             "dataset": ds.name,
             "data_checksum": _data_checksum(self.ds),
             "mode": self.mode,
-            "lr": float(lr),
-            "weight_decay": float(weight_decay),
-            "weight_decay_on": weight_decay_on,
-            "optimizer": optimizer,
-            "seed": seed,
-            "stop_on": stop_on,
-            "eval_every": eval_every,
+            **{"lr": float(lr), "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
+            **{"optimizer": optimizer, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
         }
@@ -253,7 +247,7 @@ class Trainer:
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
         try:
-            history = History.from_state(state["history"], self._stop_on)
+            history = History.from_state(state["history"], self.history.best_by)
             best_model = {name: tensor.clone() for name, tensor in state["best_model"].items()}
             self.model.load_state_dict(state["model"])
             self.optimizer.load_state_dict(state["optimizer"])

@@ -1,0 +1,94 @@
+"""Margins between in-edges against all pairs in NumPy, with ties and scores that are not finite; bits over threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from zoo import CASES, Case, power_law_edges
+
+from graphweft._errors import DtypeError, ShapeError
+from graphweft.graph.graph import Graph
+from graphweft.runtime.sparse import edge_margins, edge_margins_grad
+
+
+def _pairs(case: Case, scores: np.ndarray) -> np.ndarray:
+    out = np.zeros_like(scores)
+    dst = case.dst.numpy()
+    for node in range(case.num_dst):
+        mine = np.flatnonzero(dst == node)
+        with np.errstate(invalid="ignore"):
+            out[mine] = np.maximum(0, scores[mine][:, None] - scores[mine][None]).sum(1)
+    return out
+
+
+def _pairs_grad(case: Case, scores: np.ndarray, dout: np.ndarray, closed: bool) -> np.ndarray:
+    grad = np.zeros_like(scores)
+    dst = case.dst.numpy()
+    for node in range(case.num_dst):
+        mine = np.flatnonzero(dst == node)
+        s, d = scores[mine], dout[mine]
+        above = s[:, None] >= s[None] if closed else s[:, None] > s[None]
+        grad[mine] = (above * d[:, None]).sum(1) - (above * d[:, None]).sum(0)
+    return grad
+
+
+@pytest.mark.parametrize("ties", [False, True], ids=["distinct", "ties"])
+@pytest.mark.parametrize("dims", [(), (1,), (3,), (2, 2)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_margins_and_gradient_are_those_of_all_pairs(case: Case, dtype: torch.dtype, dims: tuple, ties: bool) -> None:
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn((case.num_edges, *dims), generator=generator)
+    scores = scores.mul(2).round().div(2) if ties else scores
+    dout = torch.randn((case.num_edges, *dims), generator=generator)
+    adj = case.graph().csc
+    exact, slope = scores.double().numpy(), dout.double().numpy()
+    tolerance = 1e-4 if dtype is torch.float32 else 1e-11
+    got = edge_margins(adj, scores.to(dtype))
+    np.testing.assert_allclose(got.double().numpy(), _pairs(case, exact), rtol=tolerance, atol=tolerance)
+    for closed in (False, True):
+        grad = edge_margins_grad(adj, scores.to(dtype), dout.to(dtype), closed=closed)
+        expected = _pairs_grad(case, exact, slope, closed)
+        np.testing.assert_allclose(grad.double().numpy(), expected, rtol=tolerance, atol=tolerance * 10)
+
+
+def test_scores_that_are_not_finite_stay_in_their_row() -> None:
+    graph = Graph(range(9), [0, 0, 0, 1, 1, 1, 2, 2, 2], num_nodes=9)
+    inf, nan = torch.inf, torch.nan
+    scores = torch.tensor([1.0, nan, 2.0, inf, 3.0, 1.0, -inf, 0.0, 4.0])
+    got = edge_margins(graph.csc, scores)
+    expected = torch.tensor([nan, nan, nan, nan, 2.0, 0.0, nan, inf, inf])
+    torch.testing.assert_close(got, expected, equal_nan=True)
+    assert edge_margins_grad(graph.csc, scores, torch.ones(9), closed=False).isnan().all()
+
+
+def test_large_scores_keep_small_margins() -> None:
+    graph = Graph(range(3), [0, 0, 0], num_nodes=3)
+    got = edge_margins(graph.csc, torch.tensor([1e6, 1e6 + 0.5, 1e6 + 1.0]))
+    assert got.tolist() == [0.0, 0.5, 1.5]
+
+
+def test_any_number_of_threads_gives_the_same_bits() -> None:
+    edges = power_law_edges(500, 60_000, seed=3)
+    adj = Graph(edges.src, edges.dst, num_nodes=500).csc
+    scores, dout = torch.randn(60_000, 4), torch.randn(60_000, 4)
+    before, results = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 5):
+            torch.set_num_threads(threads)
+            results.append((edge_margins(adj, scores), edge_margins_grad(adj, scores, dout, closed=False)))
+    finally:
+        torch.set_num_threads(before)
+    for margins, grad in results[1:]:
+        assert torch.equal(margins, results[0][0]) and torch.equal(grad, results[0][1])
+
+
+def test_wrong_operands_are_named() -> None:
+    adj = Graph([0, 1], [1, 1]).csc
+    with pytest.raises(ShapeError, match=r"edge_margins: expected scores of 2 rows, got shape \(3,\)"):
+        edge_margins(adj, torch.ones(3))
+    with pytest.raises(DtypeError, match=r"expected scores of dtype float32, float64, got torch.bfloat16"):
+        edge_margins(adj, torch.ones(2, dtype=torch.bfloat16))
+    with pytest.raises(ShapeError, match=r"edge_margins_grad: expected dout as torch.float32 of shape \(2,\)"):
+        edge_margins_grad(adj, torch.ones(2), torch.ones(3), closed=False)
