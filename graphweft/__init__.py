@@ -39,13 +39,16 @@ if TYPE_CHECKING:
     from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
+    from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
+    from graphweft.sample.negative import NegativeSampler
     from graphweft.sample.neighbor import NeighborSampler
     from graphweft.sample.stages import LargeBatch, Parts, Whole
+    from graphweft.sample.segment import SegmentSampler
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.trainer import Trainer
 
@@ -68,14 +71,17 @@ __all__ = [
     "IRError",
     "IndexRangeError",
     "LargeBatch",
+    "LinkLoader",
     "Loader",
     "MessagePassing",
     "MultistageLoader",
     "NativeError",
+    "NegativeSampler",
     "NeighborSampler",
     "Partition",
     "Parts",
     "PassError",
+    "SegmentSampler",
     "ShapeError",
     "SparseFeatures",
     "Trainer",
@@ -108,12 +114,15 @@ _HOMES = {
     "explain": "graphweft.explanation",
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
+    "LinkLoader": "graphweft.loader.link",
     "Loader": "graphweft.loader.loader",
     "MultistageLoader": "graphweft.loader.multistage",
     **dict.fromkeys(("LargeBatch", "Parts", "Whole"), "graphweft.sample.stages"),
+    "NegativeSampler": "graphweft.sample.negative",
     "NeighborSampler": "graphweft.sample.neighbor",
     "Partition": "graphweft.partitioning.partition",
     "partition": "graphweft.partitioning.partition",
+    "SegmentSampler": "graphweft.sample.segment",
     "MessagePassing": "graphweft.nn.message_passing",
     "register_rule": "graphweft.frontend.rules",
     "update_all": "graphweft.nn.message_passing",

@@ -58,6 +58,14 @@ GW_API int gw_sampler_free(void* sampler) {
   return gw::guarded([&] { delete static_cast<gw::sampler*>(sampler); });
 }
 
+// The next batch of `sampler` has no edge src[i] -> dst[i], i < count, whose destination is one of its seeds.
+GW_API int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst) {
+  return gw::guarded([&] {
+    gw::require(sampler != nullptr && count >= 0, "gw_sampler_exclude: negative size");
+    static_cast<gw::sampler*>(sampler)->exclude(count, src, dst);
+  });
+}
+
 // Draws all hops but the last. fanouts [hops]: most in-edges a node draws in each hop, negative: all. Out: rows [hops]
 // and block_edges [hops], the sizes of every hop's block; totals: edges of the inner rows, and a bound on the nodes.
 GW_API int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,

@@ -16,10 +16,11 @@ from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
-from graphweft.graph.block import Block, DrawnEdges
+from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
+from graphweft.sample.room import Room
 from graphweft.sample.sampler import Sample, check_fanouts
 
 _I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
@@ -27,6 +28,7 @@ _ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
 
 _new = declare("gw_sampler_new", _ADJ, _P, _I32, ctypes.POINTER(_P))
 _free = declare("gw_sampler_free", _P)
+_exclude = declare("gw_sampler_exclude", _P, _I64, _P, _P)
 _begin = declare("gw_sample_begin", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P)
 _finish = declare("gw_sample_finish", _P, _P, _P, _P, _P, _P, _P, _P, _OUT)
 
@@ -75,8 +77,23 @@ class NeighborSampler:
         """Whether draws follow weights."""
         return self._weight is not None
 
-    def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
+    def identity(self) -> dict[str, Any]:
+        """What decides the draws, beside graph and keys."""
+        return {"fanouts": list(self.fanouts), "replace": self.replace, "weighted": self.is_weighted}
+
+    def sample(
+        self,
+        seeds: Ids,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        stage: int = 0,
+        exclude: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Sample:
         """The batch of ``seeds``: distinct node ids, a mask or a slice.
+
+        ``exclude``: int64 (src, dst); edges src[i] -> dst[i] into seeds, parallel ones too, are as if they were not in
+        the graph. A node draws once a batch, so edges into seeds are drawn for the seeds alone.
 
         Raises: IndexRangeError for an id that is no node, ConfigError for one that comes twice.
         """
@@ -86,7 +103,7 @@ class NeighborSampler:
         except IndexError:
             native = _Native(self.graph, self._weight)
         try:
-            return native.draw(self, ids, (seed, epoch, stage))
+            return native.draw(self, ids, (seed, epoch, stage), exclude)
         except IndexRangeError as failure:
             raise IndexRangeError(f"sample: {failure}") from None
         except ShapeError as failure:
@@ -114,16 +131,25 @@ class _Native:
     def __del__(self) -> None:
         _free(self._handle)
 
-    def draw(self, plan: NeighborSampler, seeds: torch.Tensor, key: tuple[int, int, int]) -> Sample:
+    def draw(
+        self,
+        plan: NeighborSampler,
+        seeds: torch.Tensor,
+        key: tuple[int, int, int],
+        exclude: tuple[torch.Tensor, torch.Tensor] | None,
+    ) -> Sample:
         """Draws all hops but the last, makes room, draws the last."""
         hops = len(plan.fanouts)
+        if exclude is not None:
+            src, dst = (ends.contiguous() for ends in exclude)
+            _exclude(self._handle, src.numel(), src.data_ptr(), dst.data_ptr())
         rows, edges, totals = (ctypes.c_int64 * hops)(), (ctypes.c_int64 * hops)(), (ctypes.c_int64 * 2)()
         asked = (seeds.numel(), seeds.data_ptr(), hops, plan._widths, plan.replace, *key)
         _begin(self._handle, *asked, rows, edges, totals)
         inner_rows = rows[hops - 2] if hops > 1 else 0
-        inner = _Room(inner_rows, totals[0])
+        inner = Room(inner_rows, totals[0])
         blocks = [
-            None if h + 1 < hops and _is_widest(plan.fanouts, h) else _Room(rows[h], edges[h]) for h in range(hops)
+            None if h + 1 < hops and _is_widest(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(hops)
         ]
         n_id, count = empty((totals[1],), torch.int64), ctypes.c_int64()
         tables = [(_P * hops)(*(None if room is None else room.pointers[i] for room in blocks)) for i in range(3)]
@@ -133,28 +159,7 @@ class _Native:
         return _assemble(plan.graph, n_id, inner, blocks, ends)
 
 
-class _Room:
-    """Memory for the drawn edges of some rows."""
-
-    def __init__(self, rows: int, edges: int) -> None:
-        self.indptr = empty((rows + 1,), torch.int64)
-        self.indices, self.offsets = empty((edges,), torch.int32), empty((edges,), torch.int32)
-        self.pointers = (self.indptr.data_ptr(), self.indices.data_ptr(), self.offsets.data_ptr())
-
-    def head(self, rows: int) -> _Room:
-        """The first rows, over the same memory."""
-        part = _Room.__new__(_Room)
-        part.indptr = self.indptr[: rows + 1]
-        edges = int(part.indptr[-1])
-        part.indices, part.offsets = self.indices[:edges], self.offsets[:edges]
-        return part
-
-    def edges(self, graph: Graph, n_id: torch.Tensor, first: int = 0) -> DrawnEdges:
-        """As edges of ``graph``."""
-        return DrawnEdges(graph, n_id, self.indptr, self.indices, self.offsets, first)
-
-
-def _assemble(graph: Graph, n_id: torch.Tensor, inner: _Room, blocks: list[_Room | None], ends: list[int]) -> Sample:
+def _assemble(graph: Graph, n_id: torch.Tensor, inner: Room, blocks: list[Room | None], ends: list[int]) -> Sample:
     """Blocks over the drawn edges; a hop with the widest fan-out is the beginning of the inner rows as it is."""
     made = []
     for hop, room in enumerate(blocks):

@@ -24,7 +24,11 @@ class Sample:
         n_id: int64 (num_nodes,) ids of its nodes: the seeds first, in their order, every node once.
         batch_size: Number of seeds.
         blocks: One bipartite layer a hop, the one farthest from the seeds first: layer i of a model runs on block i.
+        owner: int64 (num_nodes,) number of the seed that a node was drawn for, where every seed has a tree of its own;
+            a node is then listed in every tree that has it. None where all share one.
     """
+
+    owner: torch.Tensor | None = None
 
     def __init__(
         self, n_id: torch.Tensor, batch_size: int, blocks: tuple[Block, ...], drawn: tuple[DrawnEdges, ...]

@@ -31,6 +31,26 @@ int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr, int32_
                      uint32_t* const* block_offsets, int64_t* num_nodes);
 int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t first, int64_t count, const int64_t* indptr,
                     const int32_t* indices, const uint32_t* offsets, int64_t* src, int64_t* dst, int64_t* ids);
+int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst);
+int gw_order_by_time(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* times,
+                     uint32_t* places, int64_t* sorted);
+int gw_segment_sampler_new(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const uint32_t* places,
+                           const int64_t* times, int32_t trees, int32_t dense, void** out);
+int gw_segment_sampler_free(void* sampler);
+int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const int64_t* keys, const int64_t* low,
+                     const int64_t* high, int64_t hops, const int64_t* fanouts, int32_t replace, int32_t recent,
+                     uint64_t seed, uint64_t epoch, uint64_t stage, int64_t left_out, const int64_t* left_tree,
+                     const int64_t* left_relation, const int64_t* left_src, const int64_t* left_dst, int64_t* rows,
+                     int64_t* edges, int64_t* totals);
+int gw_segment_finish(void* sampler, int64_t* n_id, int64_t* tree, int64_t* indptr, int32_t* indices, uint32_t* offsets,
+                      int64_t* const* block_indptr, int32_t* const* block_indices, uint32_t* const* block_offsets);
+int gw_negative_pairs(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t count, const int64_t* keys,
+                      int64_t per, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* src, int64_t* dst);
+int gw_negative_tails(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t count, const int64_t* keys,
+                      int64_t per, uint64_t seed, uint64_t epoch, uint64_t stage, const int64_t* src, int64_t* dst);
+int gw_negative_mask(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t num_src, const int64_t* src,
+                     int64_t num_dst, const int64_t* dst, uint8_t* mask);
+int gw_has_edges(const gw_adjacency* a, int64_t count, const int64_t* src, const int64_t* dst, uint8_t* found);
 int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out);
 int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
                    void* out);

@@ -72,6 +72,7 @@ struct pick_memory {
   std::vector<uint32_t> order;
   std::vector<std::pair<uint32_t, uint32_t>> moved;
   std::vector<double> running;
+  std::vector<float> weights;
   std::vector<std::pair<double, uint32_t>> keys;
 };
 

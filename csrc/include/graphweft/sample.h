@@ -21,6 +21,7 @@
 #include "graphweft/parallel.h"
 #include "graphweft/pick.h"
 #include "graphweft/scratch.h"
+#include "graphweft/skips.h"
 
 namespace gw {
 
@@ -70,6 +71,8 @@ class sampler {
   sampler(const sampler&) = delete;
   sampler& operator=(const sampler&) = delete;
   virtual ~sampler() = default;
+  // The next batch has no edge src[i] -> dst[i] whose destination is a seed, however often the graph has it.
+  virtual void exclude(int64_t count, const int64_t* src, const int64_t* dst) = 0;
   virtual batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
                             uint64_t seed) = 0;
   virtual int64_t finish(const batch_arrays& out) = 0;
@@ -82,6 +85,8 @@ class neighbor_sampler final : public sampler {
   neighbor_sampler(const csr_view<I>& graph, const float* weights)
       : graph_(graph), weights_(weights), numbers_(graph.num_rows), memory_(size_t(std::max(num_threads(), 1))) {}
 
+  void exclude(int64_t count, const int64_t* src, const int64_t* dst) override { skips_.set(count, src, dst); }
+
   // Draws all hops but the last.
   batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
                     uint64_t seed) override {
@@ -91,6 +96,7 @@ class neighbor_sampler final : public sampler {
     seed_ = seed;
     hops_ = int64_t(fanouts.size());
     add_seeds(seeds, count);
+    skips_.find(graph_, nodes_.data(), count);
     ends_.assign(1, 0);
     plan_widths();
     for (int64_t hop = 0; hop + 1 < hops_; ++hop) {
@@ -179,20 +185,22 @@ class neighbor_sampler final : public sampler {
     parallel_ranges(rows - first, entry_grain, [&](int64_t begin, int64_t end) {
       for (int64_t row = first + begin; row < first + end; ++row) {
         if (row + ahead < first + end) __builtin_prefetch(graph_.indptr + nodes_[row + ahead]);
-        const int64_t at = graph_.indptr[nodes_[row]], degree = graph_.indptr[nodes_[row] + 1] - at;
+        const int64_t at = graph_.indptr[nodes_[row]], whole = graph_.indptr[nodes_[row] + 1] - at;
         begins_[row] = at;
-        degrees_[row] = uint32_t(degree);
-        starts_[row + 1] = drawn(at, degree, width);
+        degrees_[row] = uint32_t(whole - skips_.count(row));
+        starts_[row + 1] = drawn(row, whole, width);
       }
     });
     for (int64_t row = first; row < rows; ++row) starts_[row + 1] += starts_[row];
   }
 
-  // How many edges a row draws.
-  [[nodiscard]] int64_t drawn(int64_t at, int64_t degree, int64_t width) const {
+  // How many edges a row draws; it has `whole` of them, those left out included.
+  [[nodiscard]] int64_t drawn(int64_t row, int64_t whole, int64_t width) const {
+    const int64_t at = begins_[row], degree = degrees_[row];
     if (weights_ == nullptr) return replace_ ? (degree > 0 ? width : 0) : std::min(degree, width);
     int64_t positive = 0;
-    for (int64_t p = at; p < at + degree; ++p) positive += weights_[p] > 0;
+    for (int64_t p = at; p < at + whole; ++p) positive += weights_[p] > 0;
+    for (int64_t i = 0; i < skips_.count(row); ++i) positive -= weights_[at + skips_.begin(row)[i]] > 0;
     return replace_ ? (positive > 0 ? width : 0) : std::min(positive, width);
   }
 
@@ -266,7 +274,8 @@ class neighbor_sampler final : public sampler {
       if (k == 0) continue;
       const bool again = replace_;
       if (weights_ != nullptr) {
-        (again ? pick_weighted_again : pick_weighted_distinct)(weights_ + begins_[row], n, k, key, node, memory, out);
+        const float* const left = skips_.remaining(row, weights_ + begins_[row], n, memory.weights);
+        (again ? pick_weighted_again : pick_weighted_distinct)(left, n, k, key, node, memory, out);
       } else if (!again && k == n && least_[size_t(hop)] >= int64_t(n)) {
         for (uint32_t i = 0; i < k; ++i) out[i] = i;
       } else if (n > narrow_most || k > lane_draws::few) {
@@ -294,6 +303,7 @@ class neighbor_sampler final : public sampler {
         else
           pick_distinct<false>(n, k, draw, out);
       }
+      skips_.shift(row, out, k);
       for (uint32_t i = 0; i < k; ++i) __builtin_prefetch(graph_.indices + begins_[row] + out[i], 0, 0);
     }
   }
@@ -430,6 +440,7 @@ class neighbor_sampler final : public sampler {
   csr_view<I> graph_;
   const float* weights_;
   Numbers numbers_;
+  row_skips skips_;
   std::vector<pick_memory> memory_;
 
   std::vector<int64_t> fanouts_, widths_, least_;  // per hop: as asked, drawn, and the least of this and later hops

@@ -1,0 +1,185 @@
+"""Epochs of batches over a list of items: order, position, resume, and how batches are prepared.
+
+Comes in: how many items there are, and a subclass that makes the batch of some of them. Goes out: batch after batch.
+The base of the loaders. What a batch holds follows from (seed, epoch, its place in the epoch) alone, never from threads
+or from what was prepared ahead, so that two numbers are enough to go on in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from graphweft._errors import CheckpointError, ConfigError
+from graphweft.loader.pipeline import Pipeline
+from graphweft.loader.tempo import Tempo, Way
+from graphweft.sample.permutation import permutation
+
+B = TypeVar("B")
+
+_SEGMENT = 10  # batches under one way while ways are tried
+_UNCOUNTED = 2  # of these, the first fill the queue
+
+
+class EpochLoader(abc.ABC, Generic[B]):
+    """Batches of ``batch_size`` items; every ``iter(loader)`` starts the next epoch.
+
+    Args:
+        num_items: Items of an epoch.
+        batch_size: Items of a batch; the last one may have fewer.
+        shuffle: A new order of the items every epoch.
+        seed: Keys order and draws.
+        drop_last: Leave out a last batch that is not full.
+        prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
+            tried out during the first batches.
+        workers: Threads that prepare ahead; None: as many as ``prefetch``, at most one per processor.
+
+    Raises: ConfigError for a number out of range.
+    """
+
+    def __init__(
+        self,
+        num_items: int,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        drop_last: bool,
+        prefetch: int | None,
+        workers: int | None,
+    ) -> None:
+        self._check_count("batch_size", batch_size, 1)
+        self._check_count("seed", seed, 0, 2**63 - 1)
+        self.num_items, self.batch_size, self.shuffle, self.seed = num_items, batch_size, bool(shuffle), seed
+        self._drop_last = bool(drop_last)
+        self._tempo = Tempo(self._ways(prefetch, workers))
+        self._epoch = self._position = 0
+        self._begun = False
+        self._turn: object = None
+        self.stall_seconds = 0.0
+
+    @abc.abstractmethod
+    def _prepare(self, places: Tensor, epoch: int) -> B:
+        """The batch of the items at ``places``; called from several threads."""
+
+    @abc.abstractmethod
+    def _identity(self) -> dict[str, Any]:
+        """What else decides the batches: numbers, texts and lists of them."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, or about to begin; counts from 0."""
+        return self._epoch
+
+    @property
+    def way(self) -> Way:
+        """How batches are prepared now."""
+        return self._tempo.way
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+        full, rest = divmod(self.num_items, self.batch_size)
+        return full + (rest > 0 and not self._drop_last)
+
+    def __iter__(self) -> Iterator[B]:
+        if self._begun:
+            self._epoch, self._position = self._epoch + 1, 0
+        self._begun = True
+        self._turn = turn = object()
+        return self._batches(turn, self._epoch, self._position)
+
+    def order(self, epoch: int) -> Tensor:
+        """int64 places of the items in the order of ``epoch``."""
+        return permutation(self.num_items, self.seed, epoch) if self.shuffle else torch.arange(self.num_items)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the loader stands: the epoch and how many of its batches were yielded, and what they were made from."""
+        return {"epoch": self._epoch, "position": self._position, **self._whole_identity()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on after the last batch that was yielded before :meth:`state_dict`.
+
+        Raises: CheckpointError when the state belongs to other items or options.
+        """
+        who = type(self).__name__
+        for name, mine in self._whole_identity().items():
+            if name not in state or state[name] != mine:
+                raise CheckpointError(f"{who}: expected a state with {name} {mine}, got {state.get(name)}")
+        epoch, position = state.get("epoch"), state.get("position")
+        if not isinstance(epoch, int) or not isinstance(position, int) or epoch < 0 or not 0 <= position <= len(self):
+            raise CheckpointError(f"{who}: expected epoch and position of a loader, got {epoch!r} and {position!r}")
+        self._epoch, self._position = epoch, position
+        self._begun, self._turn = False, None
+
+    def _whole_identity(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "batch_size": self.batch_size,
+            "drop_last": self._drop_last,
+            **self._identity(),
+        }
+
+    def _batches(self, turn: object, epoch: int, first: int) -> Iterator[B]:
+        """The batches of ``epoch`` from ``first`` on, each counted before it is handed over."""
+        order, last = self.order(epoch), len(self)
+
+        def prepare(position: int) -> B:
+            return self._prepare(order[position * self.batch_size : (position + 1) * self.batch_size], epoch)
+
+        while first < last:
+            way = self._tempo.way
+            end = last if self._tempo.settled else min(last, first + _SEGMENT)
+            asked = time.perf_counter()
+            for count, batch in enumerate(_prepared(prepare, first, end, way)):
+                self.stall_seconds += time.perf_counter() - asked
+                first += 1
+                if self._turn is turn:
+                    self._position = first
+                yield batch
+                del batch
+                now = time.perf_counter()
+                if count >= _UNCOUNTED:
+                    self._tempo.record(way, now - asked)
+                asked = now
+        if self._turn is turn:
+            self._epoch, self._position, self._begun, self._turn = epoch + 1, 0, False, None
+
+    def _ways(self, prefetch: int | None, workers: int | None) -> list[Way]:
+        """What may be tried. Raises: ConfigError."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        if workers is not None:
+            self._check_count("workers", workers, 1, 1024)
+        if prefetch is None:
+            if workers is not None:
+                return [Way(workers, 2 * workers)]
+            return [Way(0, 0), *(Way(count, 2 * count) for count in sorted({1, cores // 2, cores}) if count > 0)]
+        self._check_count("prefetch", prefetch, 0, 2**20)
+        if prefetch == 0:
+            return [Way(0, 0)]
+        return [Way(workers or min(prefetch, cores), prefetch)]
+
+    def _check_count(self, name: str, value: Any, least: int, most: int | None = None) -> None:
+        fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
+        if fits and (most is None or value <= most):
+            return
+        bounds = f">= {least}" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{type(self).__name__}: expected {name} as an integer {bounds}, got {value!r}")
+
+
+def _prepared(prepare: Callable[[int], B], first: int, last: int, way: Way) -> Iterator[B]:
+    """Batches ``first`` to ``last``, prepared the given way; threads end with the iteration."""
+    if way.workers == 0:
+        for position in range(first, last):
+            yield prepare(position)
+        return
+    pipeline: Pipeline[B] = Pipeline(prepare, first, last, way.workers, way.ahead)
+    try:
+        yield from pipeline
+    finally:
+        pipeline.close()

@@ -1,0 +1,317 @@
+"""The link loader: batches of edges to predict, with negatives, and the neighbourhoods of their ends.
+
+Comes in: a dataset or graph to pass messages over, and edges to predict. Goes out: :class:`LinkBatch` after batch.
+Called by users' loops and by the link prediction task of the trainer. The edges of a batch, and where asked their
+reverses, are taken out of the graph that its messages pass over: no model sees what it has to say.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._checks import check_rows
+from graphweft._errors import ConfigError, GraphError, ShapeError
+from graphweft.graph.graph import Graph
+from graphweft.graph.ids import as_ids, require_ids
+from graphweft.graph.typed import Relation
+from graphweft.loader.batch import Data
+from graphweft.loader.epochs import EpochLoader
+from graphweft.loader.link_batch import LinkBatch, make_link_batch
+from graphweft.sample.negative import NegativeSampler
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.sampler import Sample
+from graphweft.sample.segment import LeftOut, SegmentSampler
+
+NEGATIVES = ("none", "binary", "tail", "triplet", "in-batch")
+EXCLUDES = ("none", "target", "both")
+_NEGATIVE_STAGE = 1 << 32  # draws of negatives are keyed apart from those of neighbours
+
+
+class LinkLoader(EpochLoader[LinkBatch]):
+    """Edges to predict, ``batch_size`` at a time, with the sampled neighbourhoods of their ends.
+
+    Batches are the same for any number of threads; ``state_dict`` goes on in the middle of an epoch, as in
+    :class:`gw.Loader`. Negatives are exact: never a known edge, never a node with itself, and each pair that remains
+    equally likely.
+
+    Args:
+        ds: A dataset, or a graph alone; its edges carry the messages.
+        edge_label_index: (2, P) ends of the edges to predict; None: all edges of the graph (of ``relation``).
+        edge_label: (P,) labels; None: all are positives.
+        fanouts: As for :class:`gw.Loader`; by relation for a typed graph.
+        batch_size: Edges of a batch.
+        shuffle: A new order every epoch.
+        seed: Keys order, neighbours and negatives.
+        negatives: "binary": pairs of any nodes; "tail": the positive's source with another destination; both make
+            ``edge_label_index`` and ``edge_label``. "triplet": as "tail", as ``src_index``, ``dst_pos_index``,
+            ``dst_neg_index``. "in-batch": the other positives' destinations, where ``negative_mask`` holds. "none".
+        amount: Negatives of a positive.
+        known: Graph of all edges that are no negatives; None: the graph's and ``edge_label_index``.
+        exclude: What messages do without: "target": the batch's edges, parallel ones too; "both": their reverses as
+            well, for undirected graphs; "none".
+        relation: Of a typed graph: the relation to predict; ids are then local to its types.
+        reverse_relation: The relation that holds the reverses, for ``exclude="both"``.
+        replace, weight: As for :class:`gw.Loader`; no weights on typed graphs or with times.
+        time: (E,) times of the graph's edges; neighbours are never later than the edge to predict. Every end has then a
+            tree of its own (see :class:`SegmentSampler`), and of the graph's edges between the ends only those that are
+            not earlier are excluded.
+        edge_label_time: (P,) times of the edges to predict; None with ``edge_label_index`` None: theirs in ``time``.
+        window, strategy: As for :class:`SegmentSampler`.
+        drop_last, prefetch, workers: As for :class:`gw.Loader`.
+
+    Raises: ConfigError, DtypeError, GraphError, IndexRangeError, ShapeError for arguments that do not fit.
+
+    Example:
+        >>> graph = Graph([0, 1, 2, 3], [1, 2, 3, 0])
+        >>> loader = LinkLoader(graph, fanouts=[2], batch_size=2)
+        >>> batch = next(iter(loader))
+        >>> batch.n_id[batch.edge_label_index[:, :2]].tolist(), batch.edge_label.tolist()
+        ([[0, 1], [1, 2]], [1.0, 1.0, 0.0, 0.0])
+        >>> 0 in batch.e_id.tolist()
+        False
+    """
+
+    def __init__(
+        self,
+        ds: Data | Graph,
+        edge_label_index: Any = None,
+        edge_label: Any = None,
+        fanouts: Any = (15, 10),
+        batch_size: int = 1024,
+        shuffle: bool = False,
+        seed: int = 0,
+        *,
+        negatives: str = "binary",
+        amount: int = 1,
+        known: Graph | None = None,
+        exclude: str = "target",
+        relation: Relation | None = None,
+        reverse_relation: Relation | None = None,
+        replace: bool = False,
+        weight: Tensor | None = None,
+        time: Any = None,
+        edge_label_time: Any = None,
+        window: float | None = None,
+        strategy: str = "uniform",
+        drop_last: bool = False,
+        prefetch: int | None = None,
+        workers: int | None = None,
+    ) -> None:
+        graph = ds if isinstance(ds, Graph) else ds.graph
+        _check_choice("negatives", negatives, NEGATIVES)
+        _check_choice("exclude", exclude, EXCLUDES)
+        self._ds, self.negatives, self.exclude = ds, negatives, exclude
+        self._relations = _relations(graph, relation, reverse_relation, exclude)
+        if graph.is_typed or time is not None:
+            if weight is not None:
+                raise ConfigError("LinkLoader: expected no weights on a typed graph or with times, got some")
+            options = {"time": time, "window": window, "strategy": strategy}
+            self.sampler: NeighborSampler | SegmentSampler = SegmentSampler(graph, fanouts, replace, **options)
+        else:
+            self.sampler = NeighborSampler(graph, fanouts, replace, weight)
+        self.src, self.dst = _targets(graph, edge_label_index, relation)
+        count = self.src.numel()
+        super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
+        self._check_count("amount", amount, 1, 2**20)
+        self.amount = amount
+        self.edge_label = None if edge_label is None else _labels(edge_label, count, negatives)
+        if edge_label_time is None and edge_label_index is None and time is not None:
+            edge_label_time = torch.as_tensor(time)[_stretch(graph, relation)]
+        self.edge_label_time = None
+        if isinstance(self.sampler, SegmentSampler):
+            self.edge_label_time = self.sampler.seed_times(edge_label_time, count)
+        elif edge_label_time is not None:
+            raise ConfigError("LinkLoader: expected time, one per edge of the graph, for edge_label_time, got None")
+        self._negative = self._known(graph, known, relation) if negatives != "none" else None
+        self._checksum = zlib.crc32(torch.stack([self.src, self.dst]).numpy().tobytes())
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that messages pass over."""
+        return self.sampler.graph
+
+    def _known(self, graph: Graph, known: Graph | None, relation: Relation | None) -> NegativeSampler:
+        """Draws pairs that are in neither the graph nor the list of positives."""
+        if known is not None:
+            if known.num_nodes != graph.num_nodes or known.layout.node_offsets != graph.layout.node_offsets:
+                raise GraphError(f"LinkLoader: expected known edges over the nodes of {graph!r}, got {known!r}")
+            return NegativeSampler(known, relation)
+        sampler = NegativeSampler(graph, relation)
+        present = sampler.has_edges(self.src, self.dst)
+        return sampler if bool(present.all()) else sampler.with_edges(self.src[~present], self.dst[~present])
+
+    def _identity(self) -> dict[str, Any]:
+        labels = None if self.edge_label is None else zlib.crc32(self.edge_label.numpy().tobytes())
+        times = None if self.edge_label_time is None else zlib.crc32(self.edge_label_time.numpy().tobytes())
+        return {
+            **self.sampler.identity(),
+            "negatives": self.negatives,
+            "amount": self.amount,
+            "exclude": self.exclude,
+            "num_targets": self.num_items,
+            "targets_checksum": self._checksum,
+            "labels_checksum": labels,
+            "target_times_checksum": times,
+            "num_nodes": self.graph.num_nodes,
+            "num_edges": self.graph.num_edges,
+        }
+
+    def _prepare(self, places: Tensor, epoch: int) -> LinkBatch:
+        src, dst = self.src[places], self.dst[places]
+        negative_src, negative_dst = self._draw(src, places, epoch)
+        ends = torch.cat([src, negative_src, dst, negative_dst])
+        if isinstance(self.sampler, SegmentSampler) and self.sampler.disjoint:
+            sample, rows = self._in_trees(ends, src, dst, places, epoch)
+        else:
+            sample, rows = self._shared(ends, src, dst, epoch)
+        batch = make_link_batch(sample, self._ds, places)
+        count, extra = src.numel(), negative_src.numel()
+        self._label(batch, rows[: count + extra], rows[count + extra :], (src, dst), places)
+        return batch
+
+    def _draw(self, src: Tensor, places: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
+        """Ends of the negatives; triplets have destinations only."""
+        none = src[:0]
+        if self._negative is None or self.negatives == "in-batch":
+            return none, none
+        key = {"seed": self.seed, "epoch": epoch, "stage": _NEGATIVE_STAGE}
+        if self.negatives == "binary":
+            src, dst = self._negative.pairs(places, self.amount, **key)
+            return src, dst
+        tails = self._negative.tails(src, self.amount, keys=places, **key).reshape(-1)
+        return (none if self.negatives == "triplet" else src.repeat_interleave(self.amount)), tails
+
+    def _shared(self, ends: Tensor, src: Tensor, dst: Tensor, epoch: int) -> tuple[Sample, Tensor]:
+        """One neighbourhood of all ends, each once, and their rows."""
+        seeds, rows = torch.unique(ends, return_inverse=True)
+        pairs = self._without(src, dst)
+        if isinstance(self.sampler, NeighborSampler):
+            left = (torch.cat([s for s, _, _ in pairs]), torch.cat([d for _, d, _ in pairs])) if pairs else None
+            return self.sampler.sample(seeds, seed=self.seed, epoch=epoch, exclude=left), rows
+        return self.sampler.sample(seeds, seed=self.seed, epoch=epoch, exclude=_left_out(pairs)), rows
+
+    def _in_trees(self, ends: Tensor, src: Tensor, dst: Tensor, places: Tensor, epoch: int) -> tuple[Sample, Tensor]:
+        """A neighbourhood for every end at its time, and their rows: all of them, in order."""
+        assert isinstance(self.sampler, SegmentSampler)
+        count = places.numel()
+        per = self.amount if self._negative is not None and self.negatives != "in-batch" else 0
+        heads = 0 if self.negatives == "triplet" else per
+        edge = torch.arange(count)  # whose end a tree belongs to: sources, theirs of negatives, destinations, theirs
+        edge = torch.cat([edge, edge.repeat_interleave(heads), edge, edge.repeat_interleave(per)])
+        role = torch.arange(2 + heads + per)
+        parts = role.split([1, heads, 1, per])
+        keys = places[edge] * role.numel() + torch.cat([part.repeat(count) for part in parts])
+        times = None if self.edge_label_time is None else self.edge_label_time[places[edge]]
+        # every tree of an edge does without it, those of its negatives too: else its absence would tell them apart
+        pairs = self._without(src[edge], dst[edge])
+        exclude = _left_out(pairs, torch.arange(edge.numel()))
+        key = {"seed": self.seed, "epoch": epoch}
+        sample = self.sampler.sample(ends, time=times, keys=keys, exclude=exclude, **key)
+        return sample, torch.arange(ends.numel())
+
+    def _without(self, src: Tensor, dst: Tensor) -> list[tuple[Tensor, Tensor, int]]:
+        """What is taken out of the graph that messages pass over: sources, destinations, number of the relation."""
+        pairs = [] if self.exclude == "none" else [(src, dst, self._relations[0])]
+        if self.exclude == "both":
+            pairs.append((dst, src, self._relations[1]))
+        return pairs
+
+    def _label(
+        self, batch: LinkBatch, src_rows: Tensor, dst_rows: Tensor, ends: tuple[Tensor, Tensor], places: Tensor
+    ) -> None:
+        """Says which rows the positives and negatives join."""
+        count = places.numel()
+        if self.edge_label_time is not None:
+            batch.edge_label_time = self.edge_label_time[places]
+        if self.negatives in ("triplet", "in-batch"):
+            batch.src_index, batch.dst_pos_index = src_rows, dst_rows[:count]
+            if self.negatives == "triplet":
+                negative = dst_rows[count:]
+                batch.dst_neg_index = negative if self.amount == 1 else negative.reshape(count, self.amount)
+            else:
+                assert self._negative is not None
+                batch.negative_mask = self._negative.mask(*ends)
+            return
+        batch.edge_label_index = torch.stack([src_rows, dst_rows])
+        labels = None if self.edge_label is None else self.edge_label[places]
+        if self.negatives != "none":
+            positive = torch.ones(count) if labels is None else labels + 1
+            negative = torch.zeros((src_rows.numel() - count, *positive.shape[1:]), dtype=positive.dtype)
+            labels = torch.cat([positive, negative])
+        batch.edge_label = labels
+
+
+def _left_out(pairs: list[tuple[Tensor, Tensor, int]], tree: Tensor | None = None) -> LeftOut | None:
+    if not pairs:
+        return None
+    src, dst = torch.cat([s for s, _, _ in pairs]), torch.cat([d for _, d, _ in pairs])
+    relation = torch.cat([torch.full((s.numel(),), number) for s, _, number in pairs])
+    owner = torch.zeros_like(src) if tree is None else tree.repeat(len(pairs))
+    return LeftOut(owner, relation, src, dst)
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise ConfigError(f"LinkLoader: expected {name} as one of {', '.join(choices)}, got {value!r}")
+
+
+def _relations(graph: Graph, relation: Any, reverse: Any, exclude: str) -> tuple[int, int]:
+    """Numbers of the relation to predict and of the one with its reverses."""
+    if not graph.is_typed:
+        if relation is not None or reverse is not None:
+            raise ConfigError("LinkLoader: expected a typed graph for a relation, got one without types")
+        return 0, 0
+    if relation is None:
+        names = ", ".join("-".join(known) for known in graph.relations)
+        raise ConfigError(f"LinkLoader: expected the relation to predict, one of {names}, got None")
+    graph.layout.edge_range(relation)
+    if reverse is None:
+        if exclude == "both":
+            raise ConfigError("LinkLoader: expected reverse_relation for exclude='both' on a typed graph, got None")
+        return graph.relations.index(relation), 0
+    graph.layout.edge_range(reverse)
+    if (reverse[0], reverse[2]) != (relation[2], relation[0]):
+        turned = f"from {relation[2]} to {relation[0]}"
+        raise ConfigError(f"LinkLoader: expected reverse_relation {turned}, got {'-'.join(reverse)}")
+    return graph.relations.index(relation), graph.relations.index(reverse)
+
+
+def _stretch(graph: Graph, relation: Relation | None) -> slice:
+    ids = range(graph.num_edges) if relation is None else graph.layout.edge_range(relation)
+    return slice(ids.start, ids.stop)
+
+
+def _targets(graph: Graph, index: Any, relation: Relation | None) -> tuple[Tensor, Tensor]:
+    """Flat int64 ends of the edges to predict."""
+    if index is None:
+        src, dst = graph.edges()
+        here = _stretch(graph, relation)
+        return src[here].contiguous(), dst[here].contiguous()
+    try:
+        first, second = index
+    except (TypeError, ValueError):
+        raise ShapeError(f"LinkLoader: expected edge_label_index of shape (2, P), got {type(index).__name__}") from None
+    ends = []
+    sides = (None, None) if relation is None else (relation[0], relation[2])
+    for name, ids, node_type in zip(("source", "destination"), (first, second), sides, strict=True):
+        ids = as_ids("LinkLoader", f"edge_label_index {name}s", ids).long()
+        nodes = range(graph.num_nodes) if node_type is None else graph.layout.node_range(node_type)
+        require_ids("LinkLoader", f"edge_label_index {name}", ids, len(nodes))
+        ends.append(ids + nodes.start if nodes.start else ids.clone())
+    if ends[0].numel() != ends[1].numel():
+        raise ShapeError(
+            f"LinkLoader: expected as many sources as destinations, got {ends[0].numel()} and {ends[1].numel()}"
+        )
+    return ends[0], ends[1]
+
+
+def _labels(labels: Any, count: int, negatives: str) -> Tensor:
+    given: Tensor = torch.as_tensor(labels).detach().cpu()
+    check_rows("LinkLoader edge_label", given, count, "edge")
+    if negatives in ("triplet", "in-batch"):
+        raise ConfigError(f"LinkLoader: expected no edge_label with negatives {negatives!r}, got some")
+    return given

@@ -1,0 +1,158 @@
+"""Negative sampling: pairs of nodes that are no edge.
+
+Comes in: a graph that holds all known edges. Goes out: pairs drawn uniformly and exactly, in native code. Called by the
+link loader and by evaluation. A draw that hits an edge is rejected by a search in the sorted in-edges of its
+destination; where that does not end soon, what is left is counted and drawn from by rank, so that nearly complete
+graphs work and complete ones fail with one line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft import _native
+from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
+from graphweft._native import declare
+from graphweft.graph import edit
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.graph import Graph
+from graphweft.graph.ids import Ids, as_ids
+from graphweft.graph.typed import Relation
+
+_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
+_ADJ = ctypes.POINTER(_native.Adjacency)
+_KEY = (_U64, _U64, _U64)
+
+_pairs = declare("gw_negative_pairs", _ADJ, _P, _I32, _I64, _P, _I64, *_KEY, _P, _P)
+_tails = declare("gw_negative_tails", _ADJ, _P, _I32, _I64, _P, _I64, *_KEY, _P, _P)
+_mask = declare("gw_negative_mask", _ADJ, _P, _I32, _I64, _P, _I64, _P, _P)
+_has = declare("gw_has_edges", _ADJ, _I64, _P, _P, _P)
+
+
+class NegativeSampler:
+    """Draws pairs (u, v) such that u -> v is no edge, each such pair equally likely; draws are independent.
+
+    A draw is keyed by (seed, epoch, stage, its key): the same for any number of threads and any order.
+
+    Args:
+        graph: Holds every edge that is known, also those held out for evaluation. Square.
+        relation: Of a typed graph: pairs from its source type to its destination type, no edge of this relation. Ids
+            are flat in any case.
+        loops: A node and itself make a pair too.
+
+    Raises: GraphError for a graph that is not square, or an unknown relation.
+
+    Example:
+        >>> sampler = NegativeSampler(Graph([0, 0, 1], [1, 2, 0], 3))
+        >>> sorted(set(zip(*sampler.pairs(torch.arange(50)).tolist())))
+        [(1, 2), (2, 0), (2, 1)]
+        >>> sampler.tails([1, 2]).shape, sampler.mask([0, 1], [1, 2]).tolist()
+        (torch.Size([2, 1]), [[False, False], [False, True]])
+    """
+
+    def __init__(self, graph: Graph, relation: Relation | None = None, *, loops: bool = False) -> None:
+        if not isinstance(graph, Graph) or not graph.is_square:
+            raise GraphError(f"NegativeSampler: expected a graph over one set of nodes, got {graph!r}")
+        nodes, self._loops = graph.num_nodes, bool(loops)
+        limits = (0, nodes, 0, nodes)
+        if relation is not None:
+            layout = graph.layout
+            edges, src, dst = (
+                layout.edge_range(relation),
+                layout.node_range(relation[0]),
+                layout.node_range(relation[2]),
+            )
+            limits = (src.start, src.stop, dst.start, dst.stop)
+            graph = graph.edge_subgraph(slice(edges.start, edges.stop))
+        self._limits = (ctypes.c_int64 * 4)(*limits)
+        self._sorted = graph.csc.with_sorted_columns()
+        self._native = ctypes.byref(self._sorted.native)
+
+    def with_edges(self, src: Tensor, dst: Tensor) -> NegativeSampler:
+        """The same with further known edges."""
+        more = NegativeSampler.__new__(NegativeSampler)
+        more._loops, more._limits = self._loops, self._limits
+        nodes = self._sorted.num_rows
+        further = Adjacency.from_coo(dst, src, nodes, nodes)
+        more._sorted = edit.concat(self._sorted, further).with_sorted_columns()
+        more._native = ctypes.byref(more._sorted.native)
+        return more
+
+    def pairs(self, keys: Ids, per: int = 1, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Tensor:
+        """int64 (2, len(keys) * per): ``per`` pairs for every key >= 0, sources in row 0, key by key.
+
+        Raises: GraphError when every pair is an edge.
+        """
+        keys, per = _keys(keys), _per(per)
+        out = torch.empty((2, keys.numel() * per), dtype=torch.int64)
+        space = (self._native, self._limits, self._loops)
+        self._call(_pairs, *space, keys.numel(), keys.data_ptr(), per, seed, epoch, stage, *_rows(out))
+        return out
+
+    def tails(
+        self, src: Ids, per: int = 1, *, keys: Ids | None = None, seed: int = 0, epoch: int = 0, stage: int = 0
+    ) -> Tensor:
+        """int64 (len(src), per): nodes that ``src[i]`` has no edge to. ``keys``: None for 0, 1, ...
+
+        Raises: GraphError for a source that has an edge to every node; IndexRangeError.
+        """
+        src, per = as_ids("NegativeSampler", "src", src).long(), _per(per)
+        keys = torch.arange(src.numel()) if keys is None else _keys(keys)
+        if keys.numel() != src.numel():
+            raise ShapeError(f"NegativeSampler: expected one key per source, {src.numel()}, got {keys.numel()}")
+        out = torch.empty((src.numel(), per), dtype=torch.int64)
+        space = (self._native, self._limits, self._loops)
+        ends = (src.data_ptr(), out.data_ptr())
+        self._call(_tails, *space, src.numel(), keys.data_ptr(), per, seed, epoch, stage, *ends)
+        return out
+
+    def mask(self, src: Ids, dst: Ids) -> Tensor:
+        """Whether ``src[i]`` and ``dst[j]`` are a pair without an edge, bool (len(src), len(dst)): in-batch negatives.
+
+        Raises: IndexRangeError.
+        """
+        src, dst = (as_ids("NegativeSampler", name, ids).long() for name, ids in (("src", src), ("dst", dst)))
+        out = torch.empty((src.numel(), dst.numel()), dtype=torch.uint8)
+        ends = (src.numel(), src.data_ptr(), dst.numel(), dst.data_ptr())
+        self._call(_mask, self._native, self._limits, self._loops, *ends, out.data_ptr())
+        return out.bool()
+
+    def has_edges(self, src: Ids, dst: Ids) -> Tensor:
+        """Whether ``src[i] -> dst[i]`` is a known edge, bool (len(src),).
+
+        Raises: IndexRangeError, ShapeError.
+        """
+        src, dst = (as_ids("NegativeSampler", name, ids).long() for name, ids in (("src", src), ("dst", dst)))
+        if src.numel() != dst.numel():
+            raise ShapeError(
+                f"NegativeSampler: expected src and dst of one length, got {src.numel()} and {dst.numel()}"
+            )
+        out = torch.empty(src.numel(), dtype=torch.uint8)
+        self._call(_has, self._native, src.numel(), src.data_ptr(), dst.data_ptr(), out.data_ptr())
+        return out.bool()
+
+    def _call(self, entry: Any, *args: Any) -> None:
+        try:
+            entry(*args)
+        except IndexRangeError as failure:
+            raise IndexRangeError(f"NegativeSampler: {failure}") from None
+        except ShapeError as failure:
+            raise GraphError(f"NegativeSampler: {failure}") from None
+
+
+def _rows(pairs: Tensor) -> tuple[int, int]:
+    return pairs[0].data_ptr(), pairs[1].data_ptr()
+
+
+def _keys(keys: Any) -> Tensor:
+    return as_ids("NegativeSampler", "keys", keys).long()
+
+
+def _per(per: Any) -> int:
+    if not isinstance(per, int) or isinstance(per, bool) or not 0 < per < 2**31:
+        raise ConfigError(f"NegativeSampler: expected negatives per edge as an integer >= 1, got {per!r}")
+    return per

@@ -1,0 +1,300 @@
+"""Sampling by relation and by time: every segment of a node's in-edges draws for itself.
+
+Comes in: seeds, on a typed graph with fan-outs per relation, with times where edges have them. Goes out: a
+:class:`Sample`. Called by the loaders, from several threads at once if it likes.
+
+Edges of a typed graph are numbered relation after relation and lie in each row in that order, so a relation is a
+stretch of the row. With times, rows are put in order of (relation, time) once; what a seed may see of a row is then a
+stretch that two binary searches find.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphweft import _native
+from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
+from graphweft._memory import empty
+from graphweft._native import declare, pointer
+from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
+from graphweft.graph.ids import Ids
+from graphweft.graph.select import as_selection
+from graphweft.sample.room import Room
+from graphweft.sample.sampler import Sample, check_fanouts
+from graphweft.sample.times import as_kind_of, as_times, keys_of, window_start
+
+_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
+_ADJ = ctypes.POINTER(_native.Adjacency)
+
+_order = declare("gw_order_by_time", _ADJ, _I64, _P, _P, _P, _P)
+_new = declare("gw_segment_sampler_new", _ADJ, _I64, _P, _P, _P, _I32, _I32, ctypes.POINTER(_P))
+_free = declare("gw_segment_sampler_free", _P)
+_begin = declare(
+    "gw_segment_begin", _P, _I64, *[_P] * 4, _I64, _P, _I32, _I32, _U64, _U64, _U64, _I64, *[_P] * 4, *[_P] * 3
+)
+_finish = declare("gw_segment_finish", *[_P] * 9)
+
+STRATEGIES = ("uniform", "recent")
+_DENSE_MOST = 1 << 24  # nodes: up to here numbers lie in an array over all of them, beyond in a table of a batch's size
+
+
+class LeftOut(NamedTuple):
+    """Edges that a batch does without: ``src[i] -> dst[i]`` of relation ``relation[i]``, in seed ``tree[i]``'s tree.
+
+    Without trees ``tree`` is 0 throughout, and edges into seeds alone are sure to be drawn by their seeds alone, so
+    destinations must be seeds. With times an edge is left out only if it is not earlier than the seed.
+    """
+
+    tree: Tensor
+    relation: Tensor
+    src: Tensor
+    dst: Tensor
+
+
+class SegmentSampler:
+    """Draws in-edges hop by hop, relation by relation, never later than the seed's time.
+
+    With ``time`` every seed has a tree of its own, whose edges have times in [seed's time - window, seed's time]: the
+    time of a seed follows its whole tree, however many hops away an edge is. A node that two seeds reach is then two
+    nodes of the batch, and seeds may repeat. Otherwise nodes are shared as in :class:`NeighborSampler`.
+
+    Draws are keyed by (seed, epoch, stage, the seed's key where it has a tree, relation, node, hop).
+
+    Args:
+        graph: A square graph; typed or not.
+        fanouts: Most in-edges of a node in each hop, from the seeds outwards, -1 for all: of every relation alike, or a
+            dict from relation to such a list, where 0 leaves a relation out of a hop.
+        replace: Draw with replacement; every fan-out is a number then.
+        time: (E,) times of the edges by edge id, integers or floats.
+        window: How far back a seed sees; None: to the beginning.
+        strategy: "uniform", or "recent": the latest edges, of equal times those of larger id.
+        disjoint: Every seed has a tree of its own also without times. Implied by ``time``.
+
+    Raises: ConfigError, DtypeError, GraphError, ShapeError.
+
+    Example:
+        >>> g = Graph([1, 2, 3, 3], [0, 0, 0, 1])
+        >>> sampler = SegmentSampler(g, [2, 2], time=[1, 2, 3, 9], strategy="recent")
+        >>> sample = sampler.sample([0, 0], time=[2, 3])
+        >>> sample.n_id.tolist(), sample.owner.tolist(), sample.e_id.tolist()
+        ([0, 0, 2, 1, 3, 2], [0, 1, 0, 0, 1, 1], [1, 0, 2, 1])
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        fanouts: Any,
+        replace: bool = False,
+        *,
+        time: Any = None,
+        window: float | None = None,
+        strategy: str = "uniform",
+        disjoint: bool = False,
+    ) -> None:
+        who = type(self).__name__
+        if not isinstance(graph, Graph) or not graph.is_square:
+            raise GraphError(f"{who}: expected a graph over one set of nodes, got {graph!r}")
+        if strategy not in STRATEGIES:
+            raise ConfigError(f"{who}: expected strategy as one of {', '.join(STRATEGIES)}, got {strategy!r}")
+        if time is None and (window is not None or strategy != "uniform"):
+            raise ConfigError(f"{who}: expected time, one per edge, for a window or strategy {strategy!r}, got None")
+        self.graph, self.replace, self.strategy = graph, bool(replace), strategy
+        self.disjoint = bool(disjoint) or time is not None
+        self.fanouts = relation_fanouts(who, graph, fanouts)
+        if self.replace and (strategy == "recent" or any(-1 in hop for hop in self.fanouts)):
+            raise ConfigError(f"{who}: expected fanouts >= 0 and strategy 'uniform' when drawing with replacement")
+        self._bounds = torch.tensor(graph.layout.edge_offsets if graph.relations else (0, 0))
+        self._time = None if time is None else as_times(who, "time", time, graph.num_edges, "edge")
+        self.window = None if self._time is None else _as_window(who, window, self._time)
+        self._places, self._sorted = self._in_order()
+        self._widths = torch.tensor(self.fanouts, dtype=torch.int64).reshape(len(self.fanouts), -1)
+        self._idle: list[_Native] = []
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the draws, beside graph and keys."""
+        timed = None if self._time is None else zlib.crc32(self._time.numpy().tobytes())
+        return {
+            "fanouts": [list(hop) for hop in self.fanouts],
+            "replace": self.replace,
+            "strategy": self.strategy,
+            "window": self.window,
+            "disjoint": self.disjoint,
+            "times_checksum": timed,
+        }
+
+    @property
+    def is_timed(self) -> bool:
+        """Edges have times."""
+        return self._time is not None
+
+    def seed_times(self, time: Any, count: int) -> Tensor | None:
+        """Times of ``count`` seeds, checked, of the kind that the edges' times have.
+
+        Raises: ConfigError where times are missing or not wanted; DtypeError, ShapeError.
+        """
+        who = type(self).__name__
+        if self._time is None:
+            if time is not None:
+                raise ConfigError(f"{who}: expected no times of seeds where edges have none")
+            return None
+        if time is None:
+            raise ConfigError(f"{who}: expected times of the seeds, one per seed, where edges have times, got None")
+        return as_kind_of(who, as_times(who, "time of seeds", time, count, "seed"), self._time)
+
+    def sample(
+        self,
+        seeds: Ids,
+        *,
+        time: Any = None,
+        keys: Tensor | None = None,
+        seed: int = 0,
+        epoch: int = 0,
+        stage: int = 0,
+        exclude: LeftOut | None = None,
+    ) -> Sample:
+        """The batch of ``seeds``: ids, a mask or a slice; distinct where they share nodes.
+
+        ``time``: of every seed, where edges have times. ``keys``: int64, what the draws of a seed's tree are keyed by;
+        None: its place.
+
+        Raises: IndexRangeError for an id that is no node; ConfigError for a repeated one, or times that are missing.
+        """
+        ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
+        times = self.seed_times(time, ids.numel())
+        keys = torch.arange(ids.numel()) if keys is None else keys.contiguous()
+        if keys.numel() != ids.numel():
+            raise ShapeError(f"sample: expected one key per seed, {ids.numel()}, got {keys.numel()}")
+        try:
+            native = self._idle.pop()
+        except IndexError:
+            native = _Native(self)
+        try:
+            return native.draw(self, ids, times, keys, (seed, epoch, stage), exclude)
+        except IndexRangeError as failure:
+            raise IndexRangeError(f"sample: {failure}") from None
+        except ShapeError as failure:
+            raise ConfigError(f"sample: {failure}") from None
+        finally:
+            self._idle.append(native)
+
+    def _in_order(self) -> tuple[Tensor | None, Tensor | None]:
+        """Rows in order of relation and time: places in the row, and times."""
+        csc = self.graph.csc
+        if self._time is None:
+            return None, None
+        keys = keys_of(self._time)
+        places, ordered = empty((csc.num_edges,), torch.int32), empty((csc.num_edges,), torch.int64)
+        bounds = (self._bounds.numel() - 1, self._bounds.data_ptr())
+        _order(ctypes.byref(csc.native), *bounds, keys.data_ptr(), places.data_ptr(), ordered.data_ptr())
+        return places, ordered
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_idle": []}
+
+
+class _Native:
+    """Working memory of one thread that samples."""
+
+    def __init__(self, plan: SegmentSampler) -> None:
+        self._handle = _P()
+        self._kept = (plan.graph, plan._bounds, plan._places, plan._sorted)
+        bounds = (plan._bounds.numel() - 1, plan._bounds.data_ptr())
+        dense = plan.graph.num_nodes <= _DENSE_MOST
+        order = (pointer(plan._places), pointer(plan._sorted))
+        _new(ctypes.byref(plan.graph.csc.native), *bounds, *order, plan.disjoint, dense, ctypes.byref(self._handle))
+
+    def __del__(self) -> None:
+        _free(self._handle)
+
+    def draw(
+        self,
+        plan: SegmentSampler,
+        seeds: Tensor,
+        times: Tensor | None,
+        keys: Tensor,
+        key: tuple[int, int, int],
+        exclude: LeftOut | None,
+    ) -> Sample:
+        """Draws, makes room, writes."""
+        hops = len(plan.fanouts)
+        rows, edges, totals = (ctypes.c_int64 * hops)(), (ctypes.c_int64 * hops)(), (ctypes.c_int64 * 2)()
+        low = None if times is None else window_start(times, plan.window)
+        high = None if times is None else keys_of(times)
+        left = () if exclude is None else tuple(part.long().contiguous() for part in exclude)
+        asked = (seeds.numel(), seeds.data_ptr(), keys.data_ptr() if plan.disjoint else None, pointer(low))
+        shape = (hops, plan._widths.data_ptr(), plan.replace, plan.strategy == "recent")
+        without = (left[0].numel(), *(part.data_ptr() for part in left)) if left else (0, None, None, None, None)
+        _begin(self._handle, *asked, pointer(high), *shape, *key, *without, rows, edges, totals)
+        whole = Room(rows[hops - 1], totals[1])
+        blocks = [None if _is_whole(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(hops)]
+        n_id = empty((totals[0],), torch.int64)
+        owner = empty((totals[0],), torch.int64) if plan.disjoint else None
+        tables = [(_P * hops)(*(None if room is None else room.pointers[i] for room in blocks)) for i in range(3)]
+        _finish(self._handle, n_id.data_ptr(), pointer(owner), *whole.pointers, *tables)
+        ends = [*rows, totals[0]]
+        made = []
+        for hop, room in enumerate(blocks):
+            part = whole.head(ends[hop]) if room is None else room
+            made.append(Block.of(part.edges(plan.graph, n_id), ends[hop + 1]))
+        sample = Sample(n_id, ends[0], tuple(reversed(made)), (whole.edges(plan.graph, n_id),))
+        sample.owner = owner
+        return sample
+
+
+def _is_whole(fanouts: tuple[tuple[int, ...], ...], hop: int) -> bool:
+    """Whether the block of ``hop`` holds every edge that its rows drew: no hop asks for more of any relation."""
+    most = [math.inf if -1 in of else max(of) for of in zip(*fanouts, strict=True)]
+    return all(mine == -1 or mine == all_of for mine, all_of in zip(fanouts[hop], most, strict=True))
+
+
+def relation_fanouts(who: str, graph: Graph, fanouts: Any) -> tuple[tuple[int, ...], ...]:
+    """Fan-outs by hop, then by relation.
+
+    Raises: ConfigError for bad numbers, unequal lengths, or a relation that has none; GraphError for an unknown one.
+
+    Example:
+        >>> g = Graph.hetero({("a", "to", "b"): ([0], [0]), ("b", "to", "a"): ([0], [0])})
+        >>> relation_fanouts("Loader", g, {("a", "to", "b"): [3, 2], ("b", "to", "a"): [-1, 0]})
+        ((3, -1), (2, 0))
+    """
+    relations = graph.relations
+    if not isinstance(fanouts, Mapping):
+        return tuple((fanout,) * max(len(relations), 1) for fanout in check_fanouts(who, fanouts))
+    for relation in fanouts:
+        graph.layout.edge_range(relation)
+    columns = []
+    for relation in relations:
+        name = "-".join(relation)
+        if relation not in fanouts:
+            raise ConfigError(f"{who}: expected fanouts for every relation, got none for {name}")
+        given = fanouts[relation]
+        if isinstance(given, list | tuple) and given:  # 0 leaves the relation out of a hop
+            check_fanouts(f"{who} {name}", [k if isinstance(k, bool) or k != 0 else -1 for k in given])
+        else:
+            check_fanouts(f"{who} {name}", given)
+        columns.append(tuple(int(k) for k in given))
+    if len({len(column) for column in columns}) > 1:
+        lengths = ", ".join(f"{len(column)} for {'-'.join(r)}" for r, column in zip(relations, columns, strict=True))
+        raise ConfigError(f"{who}: expected as many fanouts for every relation, got {lengths}")
+    if not columns:
+        raise ConfigError(f"{who}: expected a graph with relations for fanouts by relation, got none")
+    return tuple(zip(*columns, strict=True))
+
+
+def _as_window(who: str, window: Any, times: Tensor) -> float | None:
+    if window is None:
+        return None
+    number = isinstance(window, int | float) and not isinstance(window, bool)
+    if not number or not (math.isfinite(window) and window >= 0):
+        raise ConfigError(f"{who}: expected window as a finite number >= 0, got {window!r}")
+    if not times.is_floating_point() and (window != int(window) or window >= 2**63):
+        raise ConfigError(f"{who}: expected window as an integer, as the times are, got {window!r}")
+    return window if times.is_floating_point() else int(window)
