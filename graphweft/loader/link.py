@@ -203,7 +203,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         edge = torch.arange(count)  # whose end a tree belongs to: sources, theirs of negatives, destinations, theirs
         edge = torch.cat([edge, edge.repeat_interleave(heads), edge, edge.repeat_interleave(per)])
         role = torch.arange(2 + heads + per)
-        parts = role.split([1, heads, 1, per])
+        parts = torch.split(role, [1, heads, 1, per])
         keys = places[edge] * role.numel() + torch.cat([part.repeat(count) for part in parts])
         times = None if self.edge_label_time is None else self.edge_label_time[places[edge]]
         # every tree of an edge does without it, those of its negatives too: else its absence would tell them apart

@@ -38,10 +38,11 @@ drawn draw(const stairs& graph, const std::vector<int64_t>& bounds, const std::v
   const size_t edges = graph.indices.size();
   std::vector<uint32_t> places(edges);
   std::vector<int64_t> sorted(edges), seeds{5, 9, 9}, keys{1, 2, 3}, low(3, 10), high{40, 60, 20};
-  if (times != nullptr)
+  if (times != nullptr) {
     CHECK(gw_order_by_time(&graph.view, relations, bounds.data(), times->data(), places.data(), sorted.data()) == 0);
-  else
+  } else {
     seeds = {5, 9, 2};
+  }
   void* sampler = nullptr;
   const bool timed = times != nullptr;
   CHECK(gw_segment_sampler_new(&graph.view, relations, bounds.data(), timed ? places.data() : nullptr,
