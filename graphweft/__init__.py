@@ -47,8 +47,8 @@ if TYPE_CHECKING:
     from graphweft.partitioning.partition import Partition, partition
     from graphweft.sample.negative import NegativeSampler
     from graphweft.sample.neighbor import NeighborSampler
-    from graphweft.sample.stages import LargeBatch, Parts, Whole
     from graphweft.sample.segment import SegmentSampler
+    from graphweft.sample.stages import LargeBatch, Parts, Whole
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.trainer import Trainer
 
