@@ -52,7 +52,7 @@ _sparse_dropout = declare("gw_sparse_dropout_f32", _ADJ, _P, _I64, _I32, _F64, _
 _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 _MEAN = {"sum": 0, "mean": 1}
 
-_PANEL_ROW = 128  # bytes of a row that one pass over the edges reads when x is copied panel by panel
+_PANEL_ROW = 192  # bytes of a row that one pass over the edges reads, at most, when x is copied panel by panel
 _PANEL_ABOVE = 4 << 20  # bytes of x: what is smaller stays in cache as it is
 _PANEL_REUSE = 6  # edges per row of x: what is read less often is not worth a copy
 
@@ -133,7 +133,7 @@ def spmm(
 
 
 def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool) -> torch.Tensor | None:
-    """Room for a copy of two cache lines of each row of x, for a product that gains from reading those instead.
+    """Room for a copy of up to three cache lines of each row of x, for a product that gains from reading those instead.
 
     ``must``: the product writes over x.
     """

@@ -45,7 +45,7 @@ void agrees(data::graph& g, int64_t f, const options& o, int32_t prefetch, bool 
   const int64_t ldx = f + 1, ldy = f + 2;
   const gw_adjacency a = g.view();
   std::vector<float> x = data::floats(span(g.num_cols, f, ldx), 4), y(size_t(span(g.num_rows, f, ldy)), -7.0f);
-  std::vector<float> panel(with_panel ? size_t(g.num_cols * 32) : 0);
+  std::vector<float> panel(with_panel ? size_t(g.num_cols * 48) : 0);
   CHECK(gw_spmm_f32(&a, data::pointer(x), ldx, f, o.weight, o.src_scale, o.self_coef, o.mean, nullptr, prefetch,
                     data::pointer(panel), data::pointer(y), ldy) == 0);
   const std::vector<double> want = aggregate(g, x, ldx, f, o);

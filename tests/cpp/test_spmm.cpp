@@ -26,7 +26,7 @@ void compare_with_sums(data::graph& g, int64_t width, bool with_panel) {
   const int64_t ldx = width + 3, ldy = width + 2;
   std::vector<float> x = data::floats(span(g.num_cols, width, ldx), 1), weight = data::floats(g.num_edges, 2);
   std::vector<float> y(size_t(span(g.num_rows, width, ldy)), -7.0f), bias = data::floats(width, 3);
-  std::vector<float> sums(size_t(width), -7.0f), panel(size_t(with_panel ? g.num_cols * 32 : 0));
+  std::vector<float> sums(size_t(width), -7.0f), panel(size_t(with_panel ? g.num_cols * 48 : 0));
   const gw_adjacency view = g.view();
   gw_epilogue_f32 stages{};
   stages.bias = bias.data();

@@ -30,14 +30,22 @@ struct spmm_operands {
   bool mean;
   const gw_epilogue_f32* stages;  // float only, or null
   int prefetch;                   // distance in edges; 0: none
-  stored* panel;                  // room for num_cols rows of panel_width elements, or null: x is read in place
+  stored* panel;                  // room for num_cols rows of widest_panel elements, or null: x is read in place
   stored* y;
   int64_t ldy;
 };
 
-// Columns of a panel: two cache lines of a row.
+// Columns of a panel: two cache lines of a row; the last one takes up to a line more, as a pass over all edges for the
+// few columns of a remainder would cost as much as one for a whole panel.
 template <class E>
 inline constexpr int panel_width = 128 / int(sizeof(typename E::stored));
+template <class E>
+inline constexpr int widest_panel = panel_width<E> / 2 * 3;
+
+template <class E>
+int64_t next_panel(int64_t rest) {
+  return rest <= widest_panel<E> ? rest : panel_width<E>;
+}
 
 template <class E, class Index, bool Weighted>
 class spmm_op {
@@ -60,6 +68,7 @@ class spmm_op {
 
   // Copies the columns [begin, end) of x, times the source scale, to the panel and reads them there from now on.
   void use_panel(int64_t begin, int64_t end) {
+    const int64_t pitch = end - begin <= panel_width<E> ? panel_width<E> : widest_panel<E>;
     parallel_ranges(adj_.num_cols, 4096, [&](int64_t row, int64_t last) {
       for (; row < last; ++row) {
         const real scale = folds_scale() ? o_.src_scale[row] : real(1);
@@ -69,12 +78,12 @@ class spmm_op {
           io::load(o_.x + row * o_.ldx + col, tail, t);
           if (folds_scale())
             for (auto& part : t) part *= scale;
-          io::store(o_.panel + row * panel_width<E> + (col - begin), tail, t);
+          io::store(o_.panel + row * pitch + (col - begin), tail, t);
         });
       }
     });
     x_ = o_.panel - begin;
-    ldx_ = panel_width<E>;
+    ldx_ = pitch;
   }
 
   void finish_sums(float* out) const { sums_.finish(out); }
@@ -210,11 +219,10 @@ class spmm_op {
 
 template <class E, class Index, bool Weighted>
 void spmm_rows(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_t width) {
-  const int64_t panel = operands.panel ? std::min<int64_t>(panel_width<E>, width) : width;
-  const balanced_pieces shares(adj, panel);
+  const balanced_pieces shares(adj, operands.panel ? std::min<int64_t>(panel_width<E>, width) : width);
   spmm_op<E, Index, Weighted> op(adj, operands, width, shares);
-  for (int64_t begin = 0; begin < width; begin += panel) {
-    const int64_t end = std::min(begin + panel, width);
+  for (int64_t begin = 0, end; begin < width; begin = end) {
+    end = operands.panel ? begin + next_panel<E>(width - begin) : width;
     if (operands.panel) op.use_panel(begin, end);
     reduce_rows(op, adj, begin, end, shares);
   }
