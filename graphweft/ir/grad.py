@@ -14,6 +14,7 @@ from graphweft._errors import IRError
 from graphweft.ir.elementwise_grad import Formula
 from graphweft.ir.grad_dims import RULES as _ROWS_AND_DIMS
 from graphweft.ir.grad_dims import Vjp
+from graphweft.ir.grad_typed import RULES as _TYPED
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import TensorType
@@ -177,6 +178,7 @@ _RULES: dict[Op, Vjp] = {
     Op.FILL_COLS: lambda b, v, g: (b.add(Op.ROW_SUM, g),),
     Op.DOT: lambda b, v, g: (b.add(Op.MUL_SCALAR, v.inputs[1], g), b.add(Op.MUL_SCALAR, v.inputs[0], g)),
     **_ROWS_AND_DIMS,
+    **_TYPED,
 }
 
 

@@ -110,6 +110,8 @@ def _edge_softmax(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
 
     if v.get("log"):
         return None, f.sub(g, f.mul(f.exp(v), total(g)))
+    if v.get("whole"):
+        return None, b.add(Op.EDGE_SOFTMAX_GRAD, graph, v, g)
     weighted = f.mul(v, g)
     return None, f.sub(weighted, f.mul(v, total(weighted)))
 

@@ -20,6 +20,7 @@ from graphweft.graph.graph import Graph
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
+from graphweft.ir.typed_meaning import MEANING as _TYPED
 from graphweft.storage.feature import SparseFeatures
 
 Env = Mapping[str, Any]
@@ -125,6 +126,9 @@ def _edge_margin_grad(value: Value, graph: Graph, e: Tensor, dout: Tensor) -> Te
     with torch.enable_grad():
         margins = _edge_margin(value, graph, leaf)
     return torch.autograd.grad(margins, leaf, dout)[0]
+def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor) -> Tensor:
+    _, dst = graph.edges()
+    return s * (g - s.new_zeros((graph.num_dst, *s.shape[1:])).index_add(0, dst, s * g)[dst])
 
 
 def _scores(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor) -> Tensor:
@@ -238,11 +242,21 @@ def _broadcast(value: Value, graph: Graph, x: Tensor) -> Tensor:
 
 def _matmul(value: Value, a: Any, b: Tensor) -> Tensor:
     if isinstance(a, SparseFeatures):
-        a = a.to_dense().to(b.dtype)
+        return _sparse_matmul(value, a, b)
     if value.get("ta"):
         a = a.transpose(0, 1)
     product: Tensor = a @ (b.transpose(0, 1) if value.get("tb") else b)
     return product
+
+
+def _sparse_matmul(value: Value, a: SparseFeatures, b: Tensor) -> Tensor:
+    """Stored entry by stored entry: a column per node makes a dense form as large as nodes x nodes."""
+    rows = torch.repeat_interleave(torch.arange(a.num_rows), a.indptr[1:] - a.indptr[:-1])
+    columns, values = a.indices.long(), a.values.to(b.dtype)[:, None]
+    if value.get("ta"):
+        return b.new_zeros((a.width, b.shape[1])).index_add(0, columns, values * b[rows])
+    right = b.transpose(0, 1) if value.get("tb") else b
+    return b.new_zeros((a.num_rows, right.shape[1])).index_add(0, rows, values * right[columns])
 
 
 def _pow(value: Value, x: Tensor) -> Tensor:
@@ -323,8 +337,10 @@ _MEANING: dict[Op, _Meaning] = {
     Op.ATTENTION: _attention,
     Op.ATTENTION_STATS: _attention_stats,
     Op.ATTENTION_GRAD: _attention_grad,
+    Op.EDGE_SOFTMAX_GRAD: _edge_softmax_grad,
     Op.REDUCE_MASK: _reduce_mask,
     **_ROWS_AND_DIMS,
+    **_TYPED,
 }
 
 

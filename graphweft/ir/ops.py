@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from graphweft.ir import attention, movement, trailing
+from graphweft.ir import attention, movement, trailing, typed
 from graphweft.ir.expect import expect_dense, expect_graph, expect_index, expect_tensor, require
 from graphweft.ir.residency import Movement, Residency, StructType, TensorType, Type
 
@@ -49,12 +49,19 @@ class Op(enum.Enum):
     ATTENTION = enum.auto()  # fused: sum over in-edges of source rows weighted by the softmax of a score, per head
     ATTENTION_STATS = enum.auto()  # what its gradient reads beside its result
     ATTENTION_GRAD = enum.auto()  # the gradient of one of its operands
+    EDGE_SOFTMAX_GRAD = enum.auto()  # of a whole softmax: its operand's gradient from its result and that's gradient
     REDUCE_MASK = enum.auto()  # per edge: its share in the extremum of its destination
     BROADCAST_NTYPE = enum.auto()  # every node gets the row of its type
     BROADCAST_ETYPE = enum.auto()  # every edge gets the row of its type
     REDUCE_NTYPE = enum.auto()  # rows of the nodes of each type added up
     REDUCE_ETYPE = enum.auto()  # rows of the edges of each type added up
     BROADCAST_SHARED = enum.auto()  # the same row for every edge, source or destination
+    TYPED_SPMM = enum.auto()  # fused: sum over in-edges of (weight *) source row times the matrix of its relation
+    TYPED_SDDMM = enum.auto()  # per edge: destination row times source row times the matrix of its relation
+    TYPED_OUTER = enum.auto()  # per relation: sum over its edges of (weight *) source row times destination row
+    TYPE_MATMUL = enum.auto()  # node rows times the matrix of their type, plus its bias
+    TYPE_OUTER = enum.auto()  # per node type: sum of products of its rows
+    SAME_DEGREE = enum.auto()  # per edge: edges of its relation into its destination
     LOOKUP = enum.auto()  # rows of a shared table by number
     LOOKUP_SUM = enum.auto()  # its transpose: rows added up by number into a shared table
     # rows
@@ -346,12 +353,19 @@ SPECS: dict[Op, OpSpec] = {
     Op.ATTENTION: OpSpec((4, 5), _M.NORM, attention.attention),
     Op.ATTENTION_STATS: OpSpec((4, 5), _M.NORM, attention.attention_stats),
     Op.ATTENTION_GRAD: OpSpec((8, 9), _M.NORM, attention.attention_grad),
+    Op.EDGE_SOFTMAX_GRAD: OpSpec((3,), _M.NORM, movement.edge_softmax_grad),
     Op.REDUCE_MASK: OpSpec((2,), _M.NORM, movement.reduce_mask),
     Op.BROADCAST_NTYPE: OpSpec((2,), _M.BROADCAST, movement.broadcast_ntype),
     Op.BROADCAST_ETYPE: OpSpec((2,), _M.BROADCAST, movement.broadcast_etype),
     Op.REDUCE_NTYPE: OpSpec((2,), _M.REDUCE, movement.reduce_ntype),
     Op.REDUCE_ETYPE: OpSpec((2,), _M.REDUCE, movement.reduce_etype),
     Op.BROADCAST_SHARED: OpSpec((2,), _M.BROADCAST, movement.broadcast_shared),
+    Op.TYPED_SPMM: OpSpec((3, 4), _M.REDUCE, typed.typed_spmm),
+    Op.TYPED_SDDMM: OpSpec((4,), _M.BROADCAST, typed.typed_sddmm),
+    Op.TYPED_OUTER: OpSpec((3, 4), _M.REDUCE, typed.typed_outer),
+    Op.TYPE_MATMUL: OpSpec((3, 4), _M.DENSE, typed.type_matmul),
+    Op.TYPE_OUTER: OpSpec((3,), _M.REDUCE, typed.type_outer),
+    Op.SAME_DEGREE: OpSpec((1,), _M.STRUCTURE, typed.same_degree),
     Op.LOOKUP: OpSpec((2,), _M.BROADCAST, movement.lookup),
     Op.LOOKUP_SUM: OpSpec((2,), _M.CONTRACT, movement.lookup_sum),
     Op.MAX_ROWS: OpSpec((1,), _M.CONTRACT, movement.max_rows),

@@ -4,6 +4,7 @@ from graphweft.nn.cgat import CGAT, CGATConv
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv
 from graphweft.nn.gcn import GCN, GCNConv
 from graphweft.nn.gin import GIN, GINConv
+from graphweft.nn.hgt import HGT, HGTConv
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
 from graphweft.nn.sage import SAGE, SAGEConv
@@ -16,11 +17,23 @@ __all__ = [
     "NGCF",
     "SAGE",
     "CGATConv",
+from graphweft.nn.rgcn import RGCN, RGCNConv
+from graphweft.nn.sage import SAGE, SAGEConv
+
+__all__ = [
+    "GAT",
+    "GCN",
+    "GIN",
+    "HGT",
+    "RGCN",
+    "SAGE",
     "CompiledModule",
     "GATConv",
     "GATv2Conv",
     "GCNConv",
     "GINConv",
     "NGCFConv",
+    "HGTConv",
+    "RGCNConv",
     "SAGEConv",
 ]

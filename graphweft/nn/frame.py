@@ -92,6 +92,15 @@ class Frame:
     def activation(self, name: str, x: Value) -> Value:
         """One of ``ACTIVATIONS``."""
         return self.relu(x) if name == "relu" else self.apply(name, x, alpha=ACTIVATIONS[name])
+        """``"relu"``, ``"elu"`` or ``"none"``."""
+        if name == "none":
+            return x
+        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=1.0)
+
+    def gelu(self, x: Value) -> Value:
+        """``x`` times the normal distribution function at ``x``."""
+        half = self.add(Op.SCALE, x, factor=0.5)
+        return self.add(Op.ADD, half, self.add(Op.MUL, half, self.apply("erf", self.add(Op.SCALE, x, factor=0.5**0.5))))
 
     def reshape(self, x: Value, *dims: int) -> Value:
         """The trailing dimensions anew, in row-major order."""

@@ -13,6 +13,8 @@ import math
 import weakref
 from collections.abc import Sequence
 from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +24,7 @@ from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Pullback
 from graphweft.storage.feature import SparseFeatures
@@ -39,6 +42,10 @@ class CompiledModule(nn.Module):
     """
 
     takes_sparse = True
+        tables: Parameters of the class whose rows are node types or relations, with which of them.
+    """
+
+    tables: ClassVar[Mapping[str, Residency]] = {}
 
     def __init__(self, in_features: int) -> None:
         super().__init__()
@@ -107,7 +114,22 @@ class CompiledModule(nn.Module):
             x = _dense(x)
         tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
         seed = int(torch.randint(2**62, ())) if self.training and self._draws() else 0
-        return Arguments(graph, x, tensors, rows, seed, self.training)
+        fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
+        return Arguments(graph, x, tensors, rows, seed, self.training, fields)
+
+    def _tables(self) -> list[tuple[str, Residency]]:
+        """Full names of the parameters of this module and those in it that have a row per type."""
+        return [
+            (f"{prefix}.{name}" if prefix else name, residency)
+            for prefix, module in self.named_modules()
+            if isinstance(module, CompiledModule)
+            for name, residency in module.tables.items()
+            if module.has_rows_per_type(name)
+        ]
+
+    def has_rows_per_type(self, name: str) -> bool:
+        """Whether the parameter ``name`` of ``tables`` is such a table in this module."""
+        return True
 
     def program(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Program:
         """The forward program as written, before any pass."""

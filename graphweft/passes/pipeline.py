@@ -27,6 +27,7 @@ from graphweft.passes.hoist import constant_values, kept_tensors
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.placement import Order, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
+from graphweft.passes.typed import raise_typed
 
 FORWARD, BACKWARD = 0, 1
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
@@ -37,6 +38,7 @@ PASSES = (
     "split",
     "reorder",
     "canonical",
+    "typed",
     "messages",
     "demand",
     "placement",
@@ -145,6 +147,8 @@ def _rearranged(program: Program, request: Request, step: Step) -> Program:
         program = step("reorder", lambda p: cleanup(reorder_broadcasts(p, rows)), program)
     if request.on("canonical", 1):
         program = step("canonical", canonicalise, program)
+    if request.on("typed", 1):
+        program = step("typed", lambda p: cleanup(raise_typed(p)), program)
     return program
 
 

@@ -7,6 +7,7 @@ Operations without a kernel of their own, and dtypes other than float32 in epilo
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,11 +17,14 @@ from torch import Tensor
 
 from graphweft._memory import empty
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.graph import Graph
+from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
+from graphweft.ir.residency import TensorType
 from graphweft.passes.fuse import Group
-from graphweft.runtime import attention_calls, dense, sparse
+from graphweft.runtime import attention_calls, dense, sparse, typed
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.row_kernels import row_kernel
@@ -52,6 +56,8 @@ def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None, *,
         if call is not None:
             return call
     simple = _SIMPLE.get(value.op)
+    if simple is None and isinstance(value.type, TensorType) and value.tensor.dtype == torch.float32:
+        simple = _TYPED.get(value.op)
     operands = [slot[v] for v in value.inputs]
     out = slot[group.result]
     if simple is None:
@@ -222,6 +228,7 @@ def _side_by_side(adjacency: Adjacency) -> Adjacency:
 
 _SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
+    Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
     Op.TAKE_ROWS: _take_rows,
     Op.OWN_ROWS: lambda v, g, x: x[: g.num_dst],
     Op.PAD_ROWS: _pad_rows,
@@ -232,4 +239,70 @@ _SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
     Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
     Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
+}
+
+
+def _typed_spmm(value: Value, graph: Graph, x: Tensor, w: Tensor, weight: Tensor | None = None) -> Tensor:
+    per_edge = None if weight is None else weight.contiguous()
+    return typed.spmm(*typed_pairs(graph), x.contiguous(), w.contiguous(), value["transposed"], per_edge)
+
+
+def _typed_outer(value: Value, graph: Graph, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    pairs, turned = typed_pairs(graph)
+    x, y, weight = x.contiguous(), y.contiguous(), None if weight is None else weight.contiguous()
+    return typed.outer(pairs, y, x, weight).transpose(2, 3) if turned else typed.outer(pairs, x, y, weight)
+
+
+def _typed_sddmm(value: Value, graph: Graph, x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    pairs, turned = typed_pairs(graph)
+    x, w, y, transposed = x.contiguous(), w.contiguous(), y.contiguous(), bool(value["transposed"])
+    if turned:
+        x, y, transposed = y, x, not transposed
+    return typed.sddmm(pairs, x, w, transposed, y, value["by_head"])
+
+
+def _type_matmul(value: Value, graph: Graph, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()
+    return typed.matmul(typed_nodes(graph), x.contiguous(), w.contiguous(), value["transposed"], bias)
+
+
+def _reduce_types(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    rows = typed_nodes(graph) if value.op is Op.REDUCE_NTYPE else typed_edges(graph)
+    width = math.prod(value.tensor.dims)
+    flat = x.contiguous().view(x.shape[0], width)
+    return (
+        typed.row_sums(rows, flat).view(-1, *value.tensor.dims)
+        if width
+        else x.new_zeros((rows.num_types, *x.shape[1:]))
+    )
+
+
+def _broadcast_types(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    rows = typed_nodes(graph) if value.op is Op.BROADCAST_NTYPE else typed_edges(graph)
+    return torch.index_select(x, 0, rows.kinds, out=empty((rows.num_rows, *x.shape[1:]), x.dtype))
+
+
+def _type_outer(value: Value, graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+    return typed.outer_rows(typed_nodes(graph), x.contiguous(), y.contiguous())
+
+
+def _edge_softmax(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    if value.get("log"):
+        return evaluate(value, [graph, x])  # type: ignore[no-any-return]
+    return sparse.edge_softmax(graph.csc, x.contiguous())
+
+
+# in float32; other dtypes are the oracle's
+_TYPED: dict[Op, Callable[..., Any]] = {
+    Op.TYPED_SPMM: _typed_spmm,
+    Op.TYPED_OUTER: _typed_outer,
+    Op.TYPED_SDDMM: _typed_sddmm,
+    Op.TYPE_MATMUL: _type_matmul,
+    Op.TYPE_OUTER: _type_outer,
+    Op.REDUCE_NTYPE: _reduce_types,
+    Op.REDUCE_ETYPE: _reduce_types,
+    Op.BROADCAST_NTYPE: _broadcast_types,
+    Op.BROADCAST_ETYPE: _broadcast_types,
+    Op.EDGE_SOFTMAX: _edge_softmax,
+    Op.EDGE_SOFTMAX_GRAD: lambda v, g, s, ds: sparse.edge_softmax_grad(g.csc, s.contiguous(), ds.contiguous()),
 }

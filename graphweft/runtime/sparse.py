@@ -48,6 +48,8 @@ _MARGINS_GRAD = {
     dtype: declare(f"gw_edge_margins_grad_{name}", _ADJ, _P, _P, _I64, _I32, _P)
     for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
 }
+_softmax = declare("gw_edge_softmax_f32", _ADJ, _I64, _P, _P)
+_softmax_grad = declare("gw_edge_softmax_grad_f32", _ADJ, _I64, _P, _P, _P)
 _sparse_dropout = declare("gw_sparse_dropout_f32", _ADJ, _P, _I64, _I32, _F64, _U64, _U64, _P)
 _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 _MEAN = {"sum": 0, "mean": 1}
@@ -320,3 +322,37 @@ def _check_operand(who: str, name: str, x: torch.Tensor, rows: int, kernels: Map
         raise DtypeError(f"{who}: expected {name} of dtype {taken}, got {x.dtype}")
     if x.dim() != 2 or x.size(0) != rows:
         raise ShapeError(f"{who}: expected {name} of {rows} rows, got shape {tuple(x.shape)}")
+
+
+def edge_softmax(adj: Adjacency, x: torch.Tensor) -> torch.Tensor:
+    """The softmax over the entries of each row, per trailing element; ``x`` by edge id.
+
+    Shape: x (num_edges, ...) float32, contiguous -> the same.
+
+    Raises: ShapeError.
+    """
+    return _normalised(adj, x, None)
+
+
+def edge_softmax_grad(adj: Adjacency, s: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+    """The gradient of the operand of :func:`edge_softmax` from its result ``s`` and the gradient ``g`` of that.
+
+    Shape: s, g (num_edges, ...) float32, contiguous -> the same.
+
+    Raises: ShapeError.
+    """
+    return _normalised(adj, s, g)
+
+
+def _normalised(adj: Adjacency, x: torch.Tensor, g: torch.Tensor | None) -> torch.Tensor:
+    if x.size(0) != adj.num_edges or (g is not None and g.shape != x.shape):
+        raise ShapeError(f"edge_softmax: expected rows of {adj.num_edges} edges, got {tuple(x.shape)}")
+    out = empty(tuple(x.shape), torch.float32)
+    heads = x.numel() // max(x.size(0), 1)
+    if not x.numel():
+        return out
+    if g is None:
+        _softmax(adj.native, heads, x.data_ptr(), out.data_ptr())
+    else:
+        _softmax_grad(adj.native, heads, x.data_ptr(), g.data_ptr(), out.data_ptr())
+    return out

@@ -149,16 +149,61 @@ def _put_moves(put: Any) -> None:
     put(Op.ATTENTION, lambda w, a: attention(w, "add"))
     put(Op.ATTENTION_STATS, lambda w, a: attention(w, "add2", Op.ATTENTION_STATS))
     put(Op.ATTENTION_GRAD, _put_attention_grad)
+    put(
+        Op.EDGE_SOFTMAX_GRAD,
+        lambda w, a: a(Op.EDGE_SOFTMAX_GRAD, w.graph(), a(Op.EDGE_SOFTMAX, w.graph(), w.edges()), w.edges("g")),
+    )
     put(Op.REDUCE_MASK, lambda w, a: a(Op.REDUCE_MASK, w.graph(), w.edges(), kind="max", ties="split"))
     put(Op.BROADCAST_NTYPE, lambda w, a: a(Op.BROADCAST_NTYPE, w.graph(), w.of_types("t", Residency.NTYPE, WIDTH)))
     put(Op.BROADCAST_ETYPE, lambda w, a: a(Op.BROADCAST_ETYPE, w.graph(), w.of_types("t", Residency.ETYPE, 2, WIDTH)))
     put(Op.REDUCE_NTYPE, lambda w, a: a(Op.REDUCE_NTYPE, w.graph(), w.nodes()))
     put(Op.REDUCE_ETYPE, lambda w, a: a(Op.REDUCE_ETYPE, w.graph(), w.edges()))
     put(Op.BROADCAST_SHARED, lambda w, a: a(Op.BROADCAST_SHARED, w.graph(), w.shared("v", 2, WIDTH), to="edge"))
+    _put_typed(put)
     put(Op.LOOKUP, lambda w, a: a(Op.LOOKUP, w.shared("table", KINDS, 2, WIDTH), w.kinds()))
     put(Op.LOOKUP_SUM, lambda w, a: a(Op.LOOKUP_SUM, w.edges(), w.kinds(), size=KINDS))
     put(Op.MAX_ROWS, lambda w, a: a(Op.MAX_ROWS, w.nodes(), kind="max", ties="first"))
     put(Op.MAX_ROWS_MASK, lambda w, a: a(Op.MAX_ROWS_MASK, w.nodes(), kind="min", ties="split"))
+
+
+def _put_typed(put: Any) -> None:
+    """Products with a matrix per type."""
+    table = Residency.ETYPE
+
+    def ends(w: Writer) -> tuple[Value, Value, Value]:
+        return w.rows_of("x", 2, WIDTH), w.of_types("W", table, 2, WIDTH, 4), w.rows_of("y", 2, 4)
+
+    def spmm(w: Writer, a: Any) -> Value:
+        x, matrices, _ = ends(w)
+        return a(Op.TYPED_SPMM, w.graph(), x, matrices, w.edges("weight", 2), transposed=False)
+
+    def sddmm(w: Writer, a: Any) -> Value:
+        x, matrices, y = ends(w)
+        return a(Op.TYPED_SDDMM, w.graph(), y, matrices, x, transposed=True, by_head=True)
+
+    def outer(w: Writer, a: Any) -> Value:
+        x, _, y = ends(w)
+        return a(Op.TYPED_OUTER, w.graph(), x, y, w.edges("weight", None))
+
+    put(Op.TYPED_SPMM, spmm)
+    put(Op.TYPED_SDDMM, sddmm)
+    put(Op.TYPED_OUTER, outer)
+    put(
+        Op.TYPE_MATMUL,
+        lambda w, a: a(
+            Op.TYPE_MATMUL,
+            w.graph(),
+            w.nodes(),
+            w.of_types("W", Residency.NTYPE, WIDTH, 2),
+            w.of_types("b", Residency.NTYPE, 2),
+            transposed=False,
+        ),
+    )
+    put(Op.TYPE_OUTER, lambda w, a: a(Op.TYPE_OUTER, w.graph(), w.nodes("x"), w.nodes("y", 4)))
+    put(
+        Op.SAME_DEGREE,
+        lambda w, a: a(Op.EWISE, w.edges("weight", None), a(Op.SAME_DEGREE, w.graph(), dtype=F64), fn="div"),
+    )
 
 
 def _put_dims(put: Any) -> None:

@@ -32,7 +32,23 @@ def _value(type_: object) -> object:
     return Builder().add(op, name="v", type=type_)
 
 
+MATRICES = TensorType(Residency.ETYPE, "T", (2, 3, 4))
+BY_TYPE = TensorType(Residency.NTYPE, "A", (3, 4))
+HEADS = TensorType(V, "V", (2, 3))
+WIDE = TensorType(V, "V", (2, 4))
+PER_HEAD = TensorType(E, "E", (2,))
+FORTH = {"transposed": False}
+
 ACCEPTED = [
+    (Op.TYPED_SPMM, (GRAPH, HEADS, MATRICES, PER_HEAD), FORTH, WIDE),
+    (Op.TYPED_SPMM, (GRAPH, WIDE, MATRICES), {"transposed": True}, HEADS),
+    (Op.TYPED_SDDMM, (GRAPH, HEADS, MATRICES, WIDE), {**FORTH, "by_head": True}, PER_HEAD),
+    (Op.TYPED_SDDMM, (GRAPH, HEADS, MATRICES, WIDE), {**FORTH, "by_head": False}, PER_EDGE),
+    (Op.TYPED_OUTER, (GRAPH, HEADS, WIDE, PER_EDGE), {}, MATRICES),
+    (Op.TYPE_MATMUL, (GRAPH, NODES, BY_TYPE), FORTH, TensorType(V, "V", (4,))),
+    (Op.TYPE_OUTER, (GRAPH, NODES, TensorType(V, "V", (4,))), {}, BY_TYPE),
+    (Op.SAME_DEGREE, (GRAPH,), {}, PER_EDGE),
+    (Op.EDGE_SOFTMAX_GRAD, (GRAPH, EDGES, EDGES), {}, EDGES),
     (Op.REVERSE, (BLOCK,), {}, StructType("R", "V", "F")),
     (Op.TAKE_DST, (GRAPH, ROWS), {}, StructType("V", "R", "E@R")),
     (Op.OWN_ROWS, (BLOCK, NODES), {}, TensorType(V, "R", (3,))),
@@ -60,6 +76,15 @@ ACCEPTED = [
 ]
 
 REFUSED = [
+    (Op.TYPED_SPMM, (GRAPH, WIDE, MATRICES), FORTH, "rows V of 2 x 3"),
+    (Op.TYPED_SPMM, (GRAPH, HEADS, MATRICES, EDGES), FORTH, "one number per E, or 2"),
+    (Op.TYPED_SPMM, (BLOCK, HEADS, MATRICES), FORTH, "over one set of nodes"),
+    (Op.TYPED_SDDMM, (GRAPH, HEADS, MATRICES, HEADS), {**FORTH, "by_head": True}, "rows like"),
+    (Op.TYPED_OUTER, (GRAPH, HEADS, NODES), {}, "equal heads"),
+    (Op.TYPE_MATMUL, (GRAPH, NODES, MATRICES), FORTH, "rows A of 2 dimensions"),
+    (Op.TYPE_OUTER, (GRAPH, NODES, EDGES), {}, "rows V"),
+    (Op.SAME_DEGREE, (BLOCK,), {}, "over one set of nodes"),
+    (Op.EDGE_SOFTMAX_GRAD, (GRAPH, EDGES, PER_EDGE), {}, "a gradient like"),
     (Op.BROADCAST_SRC, (GRAPH, OTHER), {}, "broadcast_src: expected rows V, got"),
     (Op.BROADCAST_DST, (BLOCK, NODES), {}, "broadcast_dst: expected rows R, got"),
     (Op.OWN_ROWS, (BLOCK, OTHER), {}, "own_rows: expected rows V, got"),

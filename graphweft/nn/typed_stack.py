@@ -1,0 +1,103 @@
+"""What models of typed graphs share: one embedding for all nodes' features, and layers that know the types.
+
+Comes in: a typed graph and features of all nodes, those of different types in different columns (a node without
+features has a column of its own). Goes out: :class:`TypedStack`, the base of R-GCN and HGT. Features are multiplied by
+one matrix, as sparse rows, so a column per node is an embedding per node that is never one-hot dense.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._errors import ConfigError, ShapeError
+from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
+from graphweft.ir.program import Value
+from graphweft.nn.frame import Frame
+from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.stack import Stack
+from graphweft.runtime.compile import Arguments, Features
+
+
+class TypedConv(CompiledModule):
+    """A layer with tables of ``num_relations`` and ``num_node_types`` rows; None where it has no such table."""
+
+    def __init__(self, in_features: int, num_relations: int, num_node_types: int | None = None) -> None:
+        super().__init__(in_features)
+        self.num_relations, self.num_node_types = num_relations, num_node_types
+
+    def arguments(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Arguments:
+        """As every module's; the graph has the types that this layer was made for.
+
+        Raises: ShapeError.
+        """
+        check_types(self, graph)
+        return super().arguments(graph, x, rows)
+
+
+def check_types(layer: TypedConv, graph: Graph) -> None:
+    """A whole graph with the numbers of types of ``layer``. Raises: ShapeError."""
+    who = type(layer).__name__
+    if isinstance(graph, Block):
+        raise ShapeError(f"{who}: expected a whole typed graph, got {graph!r}")
+    if not isinstance(graph, Graph) or not graph.is_square:
+        raise ShapeError(f"{who}: expected a graph over one set of nodes, got {graph!r}")
+    wanted = (layer.num_relations, layer.num_node_types)
+    found = (len(graph.relations), len(graph.node_types))
+    for what, want, got in zip(("relations", "node types"), wanted, found, strict=True):
+        if want is not None and want != got:
+            raise ShapeError(f"{who}: expected a graph with {want} {what}, got {got}")
+
+
+class TypedStack(Stack):
+    """An embedding of the features, then ``num_layers`` layers; the first is ``hidden`` wide as are those between.
+
+    Attributes:
+        embedding: (in_features, hidden), the matrix that features are multiplied by.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        **options: Any,
+    ) -> None:
+        check_model(type(self).__name__, {"in_features": in_features}, dropout, "sum")
+        super().__init__(hidden, hidden, out_features, num_layers, dropout, **options)
+        self.in_features = in_features
+        self.embedding = glorot(in_features, hidden)
+
+    def arguments(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Arguments:
+        """As every module's; the graph has the types that the layers were made for.
+
+        Raises: ShapeError.
+        """
+        for layer in self.layers:
+            if isinstance(layer, TypedConv):
+                check_types(layer, graph)
+        return super().arguments(graph, x, rows)
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """Embedding, then layer after layer."""
+        return super().define(frame, self.embed(frame, frame.matmul(x, self.embedding)))
+
+    def embed(self, frame: Frame, x: Value) -> Value:
+        """What follows the product of features and embedding."""
+        return x
+
+    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
+        """Raises: ConfigError: sampled blocks have no types."""
+        raise ConfigError(f"{type(self).__name__}: expected a whole typed graph (mode full), got sampled blocks")
+
+
+def glorot_tables(*shape: int) -> torch.nn.Parameter:
+    """Matrices (..., rows, columns), each uniform by Glorot and Bengio (AISTATS 2010)."""
+    bound = (6.0 / (shape[-2] + shape[-1])) ** 0.5
+    return torch.nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
