@@ -116,6 +116,7 @@ ValueDropout = Annotated[
     str | None, _option("value_dropout", "P", "gat, cgat: dropout on the rows that attention sums.")
 ]
 Activation = Annotated[str | None, _option("activation", _one_of(ACTIVATIONS), "Between layers; auto: the model's.")]
+Bases = Annotated[str | None, _option("bases", "N", "For rgcn: relations share N matrices; 0: one each.")]
 Hidden = Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")]
 Rate = Annotated[str | None, _option("lr", "X", "Learning rate.")]
 Dropout = Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")]
@@ -139,6 +140,7 @@ def train(
     attention_dropout: AttentionDropout = None,
     value_dropout: ValueDropout = None,
     activation: Activation = None,
+    bases: Bases = None,
     layers: Layers = None,
     hidden: Hidden = None,
     epochs: Annotated[str | None, _option("epochs", "N", "Epochs in all, also with --resume.")] = None,
@@ -190,6 +192,7 @@ def explain(
     attention_dropout: AttentionDropout = None,
     value_dropout: ValueDropout = None,
     activation: Activation = None,
+    bases: Bases = None,
     layers: Layers = None,
     hidden: Hidden = None,
     dropout: Dropout = None,

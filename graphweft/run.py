@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import torch
 from graphweft import bench
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
+from graphweft.data.flat_features import with_flat_features
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
 from graphweft.explanation import explain
@@ -29,8 +31,10 @@ from graphweft.nn.cgat import CGAT
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
+from graphweft.nn.hgt import HGT
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF
+from graphweft.nn.rgcn import RGCN
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
 from graphweft.train.atomic import write_atomic
@@ -41,7 +45,7 @@ from graphweft.train.options import check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.settle import settle_features
-from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, TrainSpec
+from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, TYPED, TrainSpec
 from graphweft.train.threads import usable_cores
 from graphweft.train.trainer import Trainer, check_same_run
 
@@ -53,6 +57,8 @@ MODELS: dict[str, Callable[..., CompiledModule]] = {
     "gatv2": functools.partial(GAT, v2=True),
     "cgat": CGAT,
     "ngcf": NGCF,
+    "rgcn": RGCN,
+    "hgt": HGT,
 }
 
 
@@ -172,7 +178,8 @@ def load_dataset(spec: TrainSpec) -> Dataset:
         else:
             ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
         ds.check_trainable()
-        return ds.row_normalized() if spec.normalize == "row" else ds
+        ds = with_flat_features(ds.row_normalized() if spec.normalize == "row" else ds)
+        return replace(ds, graph=ds.graph.add_inverse_relations()) if spec.model in TYPED else ds
 
 
 def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
@@ -196,6 +203,12 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
         options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
     if spec.value_dropout:
         options["value_dropout"] = spec.value_dropout
+    if spec.model == "hgt":
+        options |= {"heads": spec.heads, "num_node_types": len(ds.graph.node_types)}
+    if spec.model in TYPED:
+        options["num_relations"] = len(ds.graph.relations)
+    if spec.model == "rgcn" and spec.bases:
+        options["num_bases"] = spec.bases
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
         return MODELS[spec.model](ds.num_features, spec.hidden, ds.num_classes, **options)

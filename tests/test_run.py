@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,23 @@ def test_cora_reaches_what_the_gcn_paper_reports(shared_data: Path, tmp_path: Pa
         for seed in range(3)
     ]
     assert sum(accuracies) / 3 > 0.80
+
+
+@pytest.mark.parametrize("options", [{"model": "rgcn", "bases": 2}, {"model": "hgt", "heads": 4}])
+def test_typed_models_train_on_a_typed_dataset(options: dict[str, Any], tmp_path: Path) -> None:
+    statements = [f"<u{i}> <likes> <v{i % 3}> .\n<u{i}> <knows> <u{(i + 3) % 30}> .\n" for i in range(30)]
+    (tmp_path / "people.nt").write_text("".join(statements), encoding="utf-8")
+    rows = "".join(f"u{i}\tgroup{i % 3}\n" for i in range(30))
+    (tmp_path / "trainingSet.tsv").write_text("person\tlabel\n" + rows, encoding="utf-8")
+    (tmp_path / "testSet.tsv").write_text("person\tlabel\n" + rows, encoding="utf-8")
+    spec = TrainSpec(data=str(tmp_path), hidden=8, epochs=60, out=str(tmp_path / "run"), **options)
+    summary = run(spec)
+    assert summary["train_acc"] == 1.0
+    assert summary["num_edges"] == 2 * 60
+    again = run(dataclasses.replace(spec, epochs=65, resume=True))
+    assert again["resumed_after_epoch"] == 60
+
+
+def test_typed_models_want_whole_graphs() -> None:
+    with pytest.raises(ConfigError, match="mode: expected full for rgcn"):
+        TrainSpec(model="rgcn", mode="mini")

@@ -32,6 +32,12 @@ SYSTEMS = {
     "gat-graphweft": ("own_gat", "8-elu"),
     "gat-pyg": ("peer_gat", "8-elu"),
     "gat-dgl": ("peer_gat_dgl", "8-elu"),
+    "rgcn-graphweft": ("own_typed", "rgcn"),
+    "rgcn-pyg": ("peer_typed", "rgcn"),
+    "rgcn-dgl": ("peer_typed_dgl", "rgcn"),
+    "hgt-graphweft": ("own_typed", "hgt"),
+    "hgt-pyg": ("peer_typed", "hgt"),
+    "hgt-dgl": ("peer_typed_dgl", "hgt"),
 }
 
 

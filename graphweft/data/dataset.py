@@ -173,7 +173,7 @@ class Dataset:
             raise DataError(f"{self.name}: expected labels to train on, got none")
         if self.labelled("train").numel() == 0:
             raise DataError(f"{self.name}: expected at least one training node with a label, got none")
-        if self.x is None:
+        if self.x is None and not self.graph.is_typed:
             held = f"features of {', '.join(sorted(self.features))} only" if self.features else "none"
             raise DataError(f"{self.name}: expected node features x, got {held}")
 

@@ -19,7 +19,7 @@ from graphweft.graph.fields import Fields
 from graphweft.graph.ids import Ids, as_count, as_ids, require_ids, summarize
 from graphweft.graph.select import as_selection
 from graphweft.graph.stats import GraphStats, measure
-from graphweft.graph.typed import Relation, TypedLayout, flatten, stretches
+from graphweft.graph.typed import Relation, TypedLayout, flatten, invert, stretches
 
 
 class _Forms:
@@ -476,6 +476,11 @@ class Graph:
         here = slice(ids.start, ids.stop)
         sources, targets = self.edges()
         return Graph(sources[here] - src.start, targets[here] - dst.start, num_nodes=(len(src), len(dst)))
+
+    def add_inverse_relations(self) -> Graph:
+        """With every edge turned as well, in a relation of its own: ``inverse <name>``, after all others."""
+        counts = {name: len(self.layout.node_range(name)) for name in self.node_types}
+        return Graph.hetero(invert(*self.edges(), self.layout), counts)
 
     # Named tensors
 

@@ -70,6 +70,20 @@ class TypedLayout:
         return TypedLayout(self.node_types, self.node_offsets, self.relations, (0, *accumulate(counts)))
 
 
+def invert(src: torch.Tensor, dst: torch.Tensor, layout: TypedLayout) -> dict[Relation, tuple[Any, Any]]:
+    """Every relation with ids local to its types, and its inverse, named ``inverse <name>``, after all of them."""
+    forth: dict[Relation, tuple[Any, Any]] = {}
+    back: dict[Relation, tuple[Any, Any]] = {}
+    for relation in layout.relations:
+        ids, a, b = layout.edge_range(relation), layout.node_range(relation[0]), layout.node_range(relation[2])
+        ends = src[ids.start : ids.stop] - a.start, dst[ids.start : ids.stop] - b.start
+        forth[relation] = ends
+        back[(relation[2], f"inverse {relation[1]}", relation[0])] = ends[::-1]
+    if taken := forth.keys() & back.keys():
+        raise GraphError(f"Graph.add_inverse_relations: expected no inverse yet, got {'-'.join(min(taken))}")
+    return forth | back
+
+
 def stretches(offsets: tuple[int, ...]) -> torch.Tensor:
     """int64 number of the stretch that every position lies in."""
     sizes = torch.tensor(offsets[1:]) - torch.tensor(offsets[:-1])

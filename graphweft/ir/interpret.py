@@ -126,6 +126,8 @@ def _edge_margin_grad(value: Value, graph: Graph, e: Tensor, dout: Tensor) -> Te
     with torch.enable_grad():
         margins = _edge_margin(value, graph, leaf)
     return torch.autograd.grad(margins, leaf, dout)[0]
+
+
 def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor) -> Tensor:
     _, dst = graph.edges()
     return s * (g - s.new_zeros((graph.num_dst, *s.shape[1:])).index_add(0, dst, s * g)[dst])

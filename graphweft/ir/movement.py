@@ -45,6 +45,8 @@ def edge_margin_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     x = edge_margin(types[:2], attrs)
     require("edge_margin_grad", types[2] == x, str(x), types[2])
     return x
+
+
 def edge_softmax_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     """Edge rows: the softmax, and the gradient of it."""
     made, g = edge_softmax(types[:2], attrs), expect_dense("edge_softmax_grad", types[2])

@@ -7,6 +7,7 @@ from graphweft.nn.gin import GIN, GINConv
 from graphweft.nn.hgt import HGT, HGTConv
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
+from graphweft.nn.rgcn import RGCN, RGCNConv
 from graphweft.nn.sage import SAGE, SAGEConv
 
 __all__ = [
@@ -14,26 +15,18 @@ __all__ = [
     "GAT",
     "GCN",
     "GIN",
-    "NGCF",
-    "SAGE",
-    "CGATConv",
-from graphweft.nn.rgcn import RGCN, RGCNConv
-from graphweft.nn.sage import SAGE, SAGEConv
-
-__all__ = [
-    "GAT",
-    "GCN",
-    "GIN",
     "HGT",
+    "NGCF",
     "RGCN",
     "SAGE",
+    "CGATConv",
     "CompiledModule",
     "GATConv",
     "GATv2Conv",
     "GCNConv",
     "GINConv",
-    "NGCFConv",
     "HGTConv",
+    "NGCFConv",
     "RGCNConv",
     "SAGEConv",
 ]

@@ -90,12 +90,10 @@ class Frame:
         return self.add(Op.EWISE, *operands, fn=fn, **attrs)
 
     def activation(self, name: str, x: Value) -> Value:
-        """One of ``ACTIVATIONS``."""
-        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=ACTIVATIONS[name])
-        """``"relu"``, ``"elu"`` or ``"none"``."""
+        """One of ``ACTIVATIONS``, or ``"none"``."""
         if name == "none":
             return x
-        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=1.0)
+        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=ACTIVATIONS[name])
 
     def gelu(self, x: Value) -> Value:
         """``x`` times the normal distribution function at ``x``."""

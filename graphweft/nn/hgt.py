@@ -132,10 +132,10 @@ class HGT(TypedStack):
     """
 
     layer = HGTConv
-    activation = "none"
 
     def __init__(self, in_features: int, hidden: int, out_features: int, num_layers: int = 2, **options: Any) -> None:
         super().__init__(in_features, hidden, hidden, num_layers, **options)
+        self.activation = "none"
         check_model("HGT", {"out_features": out_features}, 0.0, "sum")
         self.out_features = out_features
         self.head = glorot_tables(hidden, out_features)

@@ -11,8 +11,6 @@ import copy
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
-from typing import Any, Self
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -39,12 +37,10 @@ class CompiledModule(nn.Module):
     Attributes:
         in_features: Width of the features it takes.
         takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live.
-    """
-
-    takes_sparse = True
         tables: Parameters of the class whose rows are node types or relations, with which of them.
     """
 
+    takes_sparse = True
     tables: ClassVar[Mapping[str, Residency]] = {}
 
     def __init__(self, in_features: int) -> None:

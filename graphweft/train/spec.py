@@ -24,8 +24,9 @@ from graphweft.train.options import (
     check_number,
 )
 
-MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf")
+MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
 ATTENTIVE = ("gat", "gatv2", "cgat")
+TYPED = ("rgcn", "hgt")
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
@@ -45,12 +46,14 @@ class TrainSpec:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
         root: Folder where named datasets are kept; None is the configured one.
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
-        model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf".
+        model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
+            "rgcn" or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
         out_heads: Heads of their last layer, which are averaged.
         attention_dropout: Probability of dropping an attention weight; None: as ``dropout``.
         value_dropout: For gat and cgat: probability of dropping an element of the rows that attention sums.
         activation: "relu", "elu" or "leaky_relu" between layers; "auto" is the model's own.
+        bases: For rgcn: matrices are combinations of so many; 0: a matrix of its own for each relation.
         layers: Number of layers.
         hidden: Width of the hidden layers.
         epochs: Epochs in all, those before a resume included.
@@ -92,6 +95,7 @@ class TrainSpec:
     attention_dropout: float | None = None
     value_dropout: float = 0.0
     activation: str = "auto"
+    bases: int = 0
     layers: int = 2
     hidden: int = 32
     epochs: int = 200
@@ -140,6 +144,7 @@ class TrainSpec:
         for name, least, most in (
             ("heads", 1, 10**6),
             ("out_heads", 1, 10**6),
+            ("bases", 0, 10**6),
             ("layers", 1, 1000),
             ("hidden", 1, 10**9),
             ("epochs", 1, 10**9),
@@ -150,8 +155,10 @@ class TrainSpec:
             ("batch_size", 1, 2**31 - 1),
         ):
             check_integer(name, getattr(self, name), least, most)
-        if self.model in ATTENTIVE and self.hidden % self.heads:
+        if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
+        if self.model in TYPED and mode != "full":
+            raise ConfigError(f"mode: expected full for {self.model}, whose layers need the types, got {mode!r}")
         check_number("lr", self.lr, above=0.0)
         check_number("dropout", self.dropout, least=0.0, below=1.0)
         check_number("value_dropout", self.value_dropout, least=0.0, below=1.0)

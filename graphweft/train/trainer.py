@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
+from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import EpochRecord, History
@@ -115,7 +116,7 @@ class Trainer:
         check_integer("eval_every", eval_every, 1)
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
         ds.check_trainable()
-        x = settle_features(features_of(ds))
+        x = settle_features(features_of(with_flat_features(ds)))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode = model, check_mode(mode)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)

@@ -25,6 +25,7 @@ from graphweft.data.readers import (
     npz,
     ogb,
     planetoid,
+    rdf,
     tu,
     typed_npz,
 )
@@ -45,8 +46,9 @@ FOLDERS: tuple[tuple[Callable[[list[str]], bool], Callable[[Path, ReadOptions], 
     (graphsaint.is_graphsaint, graphsaint.read_graphsaint),
     (ogb.is_ogb, ogb.read_ogb),
     (tu.is_tu, tu.read_tu),
+    (rdf.is_rdf, rdf.read_rdf),
 )
-_SUFFIXES = (".gz", ".npz", ".csv", ".tsv", ".txt", ".mtx", ".edges", ".edgelist")
+_SUFFIXES = (".gz", ".npz", ".nt", ".csv", ".tsv", ".txt", ".mtx", ".edges", ".edgelist")
 
 
 def read_dataset(path: str | os.PathLike[str], options: ReadOptions | None = None) -> Dataset:
@@ -95,6 +97,8 @@ def _read(path: Path, options: ReadOptions) -> Dataset:
             return _read_archive(NpzArchive(file, show(path.name)), named)
     if start.startswith(b"%%MatrixMarket") or path.name.endswith((".mtx", ".mtx.gz")):
         return matrix_market.read_matrix_market(path, named)
+    if rdf.is_ntriples(path.name):
+        return rdf.read_ntriples(path, named)
     return edge_list.read_edge_list(path, named)
 
 
@@ -116,6 +120,6 @@ def _read_folder(path: Path, options: ReadOptions) -> Dataset:
             if fits(names):
                 return read(place, options)
     raise DataError(
-        "expected a folder in Planetoid, OGB, GraphSAINT or TU layout, got none of them; "
+        "expected a folder in Planetoid, OGB, GraphSAINT, TU or RDF layout, got none of them; "
         "for a set of files name the file itself"
     )

@@ -1,0 +1,115 @@
+"""Test accuracy of R-GCN and HGT on typed data sets: mean and deviation over seeds.
+
+    python benchmarks/accuracy/typed.py path/to/aifb.npz
+    python benchmarks/accuracy/typed.py path/to/acm.npz --model hgt --split 60
+
+Every relation's inverse is added. Where the source has a validation split, accuracy is that of the epoch with the best
+validation accuracy, else that of the last epoch. Options not given are those of :data:`USUAL` for the data set. A row
+of the result holds the options, so that a figure can be had again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from harness import RESULTS, show, stamp, write_csv
+
+from graphweft.data.dataset import Dataset
+from graphweft.data.flat_features import with_flat_features
+from graphweft.data.load import load
+from graphweft.nn.hgt import HGT
+from graphweft.nn.rgcn import RGCN
+from graphweft.train.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class Options:
+    """One configuration."""
+
+    model: str = "rgcn"
+    hidden: int = 16
+    layers: int = 2
+    bases: int = 0
+    heads: int = 4
+    epochs: int = 50
+    lr: float = 0.01
+    dropout: float = 0.0
+    weight_decay: float = 5e-4
+    normalize: bool = False
+
+
+USUAL = {
+    "aifb": Options(),
+    "mutag_rdf": Options(bases=30),
+    "acm": Options(model="hgt", hidden=64, epochs=100, lr=0.005, dropout=0.5, normalize=True),
+    "dblp": Options(model="hgt", hidden=64, epochs=100, lr=0.005, dropout=0.5, normalize=True),
+}
+COLUMNS = ("graph", "model", "split", "accuracy", "deviation", "least", "most", "seeds", "seconds")
+
+
+def train(ds: Dataset, options: Options, seed: int) -> float:
+    """Test accuracy of one run, per cent."""
+    torch.manual_seed(seed)
+    shared: dict[str, Any] = {"dropout": options.dropout, "num_relations": len(ds.graph.relations)}
+    sizes = (ds.num_features, options.hidden, ds.num_classes, options.layers)
+    if options.model == "rgcn":
+        model: RGCN | HGT = RGCN(*sizes, num_bases=options.bases or None, **shared)
+    else:
+        model = HGT(*sizes, num_node_types=len(ds.graph.node_types), heads=options.heads, **shared)
+    chosen = {"lr": options.lr, "weight_decay": options.weight_decay, "weight_decay_on": "all", "seed": seed}
+    validated = ds.val_idx.numel() > 0
+    trainer = Trainer(model, ds, eval_every=1 if validated else options.epochs, **chosen)
+    history = trainer.fit(options.epochs)
+    record = history.best if validated else history.last
+    if record is None or record.test_acc is None:
+        raise SystemExit(f"{ds.name}: expected test labels, got none")
+    return 100 * record.test_acc
+
+
+def main(given: list[str] | None = None) -> int:
+    """Trains one configuration with several seeds and writes a row."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", help="a typed dataset's name or path")
+    parser.add_argument("--split", default=None, help="which of several splits of the source")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=RESULTS / "typed_accuracy.csv")
+    for name, default in vars(Options()).items():
+        kind = {"type": type(default)} if not isinstance(default, bool) else {"action": argparse.BooleanOptionalAction}
+        parser.add_argument(f"--{name.replace('_', '-')}", default=None, **kind)
+    arguments = parser.parse_args(given)
+    torch.set_num_threads(arguments.threads)
+    ds = load(arguments.data, split=arguments.split)
+    named = {name: getattr(arguments, name) for name in vars(Options())}
+    options = replace(USUAL.get(ds.name, Options()), **{n: v for n, v in named.items() if v is not None})
+    ds = with_flat_features(ds.row_normalized() if options.normalize else ds)
+    ds = replace(ds, graph=ds.graph.add_inverse_relations())
+    began = time.perf_counter()
+    found = [train(ds, options, seed) for seed in range(arguments.seeds)]
+    row = {
+        "graph": ds.name,
+        "split": arguments.split or "source",
+        "accuracy": round(statistics.mean(found), 2),
+        "deviation": round(statistics.stdev(found), 2) if len(found) > 1 else 0.0,
+        "least": round(min(found), 2),
+        "most": round(max(found), 2),
+        "seeds": len(found),
+        "seconds": round(time.perf_counter() - began, 1),
+        **vars(options),
+    }
+    show(f"{options.model} on {ds.name}", [row], COLUMNS)
+    write_csv(arguments.out, [{**row, **stamp(arguments.threads)}])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""R-GCN and HGT (2 layers, 64 hidden) on typed graphs, all edges both ways, against their peers in one run.
+
+    python benchmarks/training/typed.py aifb.npz rgcn --dgl-python /path/to/dgl/bin/python
+    python benchmarks/training/typed.py --relations 4 rgcn        # a random graph: time by the number of relations
+
+One line per system. Losses are compared before anything is timed; an epoch is forward, loss, backward and update after
+warm-up; memory is the peak resident set of the system's own process above what it held after its imports.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import case as cases
+import numpy as np
+from harness import (
+    RESULTS,
+    BenchError,
+    Worker,
+    closing,
+    environment,
+    interleave,
+    refcheck,
+    show,
+    stamp,
+    warmed_up,
+    write_csv,
+)  # fmt: skip
+
+from graphweft.data.load import load
+
+WORKER = Path(__file__).with_name("worker.py")
+REFERENCE_EPOCHS = 3
+COLUMNS = ("system", "epoch_ms", "spread", "times_ours", "peak_mib", "memory_times_ours", "prepare_s")
+NODES, EDGES, CLASSES = 20_000, 200_000, 4  # of the random graph
+
+
+def _save(folder: Path, name: str, arrays: dict[str, np.ndarray], classes: int, hidden: int) -> cases.Case:
+    nodes, edges = len(arrays["y"]), arrays["edge_index"].shape[1]
+    sizes = {"num_nodes": nodes, "num_edges": edges, "num_features": nodes, "num_classes": classes}
+    form = {"sparsity": 1.0 - 1.0 / nodes, "has_dense": False, "has_sparse": False, "own_form": "sparse"}
+    meta = cases.Meta(name=name, hidden=hidden, layers=2, lr=0.01, **sizes, **form)
+    for key, array in arrays.items():
+        np.save(folder / f"{key}.npy", array)
+    (folder / "meta.json").write_text(json.dumps(asdict(meta)), encoding="utf-8")
+    return cases.Case(folder, meta)
+
+
+def save_file(folder: Path, path: str, hidden: int) -> cases.Case:
+    """A typed dataset of one node type, with every relation's inverse."""
+    ds = load(path)
+    graph = ds.graph.add_inverse_relations()
+    arrays = {
+        "edge_index": np.stack([end.numpy() for end in graph.edges()]),
+        "edge_type": graph.edge_type().numpy(),
+        "y": ds.y.numpy(),
+        "train_idx": ds.labelled("train").numpy(),
+    }
+    return _save(folder, ds.name, arrays, ds.num_classes, hidden)
+
+
+def save_random(folder: Path, relations: int, hidden: int) -> cases.Case:
+    """Random edges, every one of a random relation."""
+    rng = np.random.default_rng(0)
+    arrays = {
+        "edge_index": rng.integers(0, NODES, (2, EDGES)),
+        "edge_type": np.sort(rng.integers(0, relations, EDGES)),
+        "y": rng.integers(0, CLASSES, NODES),
+        "train_idx": np.arange(NODES // 10),
+    }
+    return _save(folder, f"random {relations} relations", arrays, CLASSES, hidden)
+
+
+def measure(case: cases.Case, arguments: argparse.Namespace) -> list[dict[str, object]]:
+    """Reference check, then interleaved turns; rows for the table."""
+    names = ["graphweft"] if arguments.alone else ["graphweft", "pyg", *(["dgl"] if arguments.dgl_python else [])]
+    systems = [f"{arguments.model}-{name}" for name in names]
+    own = environment(arguments.threads)
+    python = {f"{arguments.model}-dgl": arguments.dgl_python}
+    workers = [Worker(s, [python.get(s, sys.executable), str(WORKER), s, str(case.folder)], own) for s in systems]
+
+    def body() -> None:
+        losses, seconds = warmed_up(workers, REFERENCE_EPOCHS)
+        refcheck(losses, systems[0])
+        interleave(workers, arguments.rounds, arguments.turn, seconds)
+        for worker in workers:
+            worker.finish()
+
+    closing(workers, body)
+    ours = workers[0].result
+    return [
+        {
+            "graph": case.meta.name,
+            "model": arguments.model,
+            "num_nodes": case.meta.num_nodes,
+            "num_edges": case.meta.num_edges,
+            "num_relations": int(case.array("edge_type").max()) + 1,
+            "system": r.system,
+            "epoch_ms": round(r.median_ms, 3),
+            "spread": round(r.spread, 3),
+            "epochs": len(r.seconds),
+            "times_ours": round(r.median_ms / ours.median_ms, 2),
+            "peak_mib": round(r.peak_above_start / 2**20, 1),
+            "memory_times_ours": round(r.peak_above_start / max(ours.peak_above_start, 1), 2),
+            "prepare_s": round(r.prepare_seconds, 3),
+            "note": r.note,
+        }
+        for r in (worker.result for worker in workers)
+    ]
+
+
+def main(given: list[str] | None = None) -> int:
+    """Measures one graph and model; the exit status is 1 if a system failed or computes another loss."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="?", default="", help="a typed dataset's name or path")
+    parser.add_argument("model", choices=("rgcn", "hgt"))
+    parser.add_argument("--relations", type=int, default=0, help="a random graph of so many relations instead")
+    parser.add_argument("--hidden", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--turn", type=float, default=0.5, help="seconds of counted epochs in a turn")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--alone", action="store_true", help="without peers")
+    parser.add_argument("--dgl-python", default="", help="interpreter of an environment with DGL; empty: without DGL")
+    parser.add_argument("--out", type=Path, default=RESULTS / "typed.csv")
+    arguments = parser.parse_args(given)
+    with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as name:
+        folder = Path(name)
+        if arguments.relations:
+            case = save_random(folder, arguments.relations, arguments.hidden)
+        else:
+            case = save_file(folder, arguments.data, arguments.hidden)
+        try:
+            rows = measure(case, arguments)
+        except BenchError as failure:
+            sys.stderr.write(f"{case.meta.name}: {failure}\n")
+            return 1
+    title = f"{arguments.model} on {case.meta.name}: {case.meta.num_nodes:,} nodes, {case.meta.num_edges:,} edges"
+    show(title, rows, COLUMNS)
+    write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
