@@ -141,6 +141,7 @@ class Algebra:
         for at in range(rank):
             candidates = [(x, x.axes[at]) for x in padded if x.axes[at]]
             patterns.append(self.axes.pattern(candidates) if candidates else ())
+        _check_pairs(patterns)
         axes, _ = _number(patterns)
         values = []
         for x in padded:
@@ -384,6 +385,14 @@ class Algebra:
                 product *= x.size(token)
             sizes.append(product)
         return self.axes.reshape(self.axes.ordered(x).value, tuple(sizes))
+
+
+def _check_pairs(patterns: Sequence[tuple[Any, ...]]) -> None:
+    """No row is laid against itself, as ``e.unsqueeze(2) - e.unsqueeze(1)`` does for all pairs in a mailbox."""
+    rows = [token for pattern in patterns for token in pattern if isinstance(token, str)]
+    if len(rows) != len(set(rows)):
+        what = "messages" if rows.count(D) > 1 else "rows"
+        raise UnraisableError(f"code on all pairs of {what}")
 
 
 def _number(patterns: Sequence[tuple[Any, ...]]) -> tuple[tuple[Axis, ...], tuple[int, ...]]:

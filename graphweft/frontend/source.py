@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 _NN = Path(__file__).parents[1] / "nn"
-_OURS = (str(Path(__file__).parent), str(_NN / "message_passing.py"), str(_NN / "user_call.py"))
+_OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in ("message_passing.py", "user_call.py", "opaque.py")))
 _TORCH = str(Path(torch.__file__).parent)
 
 

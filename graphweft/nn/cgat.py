@@ -45,7 +45,11 @@ class CGATConv(AdditiveConv):
         if self.reduce == "mean":
             share = frame.reshape(frame.degree_power(graph, -1.0, values), 1)
             weights = frame.apply("mul", weights, frame.add(Op.BROADCAST_DST, graph, share))
-        return self.finish(frame, frame.weigh(graph, frame.dropout(weights, self.dropout), values, self.reduce))
+        weights = frame.dropout(weights, self.dropout)
+        if self.heads > 1:
+            return self.finish(frame, frame.weigh(graph, weights, values, self.reduce))
+        row = frame.weigh(graph, frame.reshape(weights), frame.reshape(values, self.channels), self.reduce)
+        return self.finish(frame, frame.reshape(row, 1, self.channels))  # one head is a sparse product
 
 
 class CGAT(AttentionStack):

@@ -14,9 +14,11 @@ from graphweft._errors import UserCodeError
 from graphweft.frontend.call import Function, make_call
 from graphweft.frontend.views import Edges, Nodes
 from graphweft.graph.graph import Graph
+from graphweft.nn.opaque import opaque
 from graphweft.nn.user_call import execute
 
 
+@opaque
 def update_all(
     graph: Graph,
     message: Function,

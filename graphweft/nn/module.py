@@ -24,11 +24,13 @@ from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
+from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Pullback
 from graphweft.storage.feature import SparseFeatures
 
 REDUCERS = ("sum", "mean", "max")
 NORMS = (None, "batch", "layer")
+_HALVES = (torch.bfloat16, torch.float16)
 
 
 class CompiledModule(nn.Module):
@@ -53,6 +55,7 @@ class CompiledModule(nn.Module):
         """Writes this module's computation on ``x``."""
         raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
 
+    @left_out
     def forward(self, graph: Graph | Sequence[Block], x: Features, rows: Tensor | None = None) -> Tensor:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
 
@@ -61,6 +64,8 @@ class CompiledModule(nn.Module):
 
         Raises: ShapeError when x does not fit the graph or this module; IndexRangeError for a bad id in rows.
         """
+        if traced():
+            return untraced(CompiledModule.forward)(self, graph, x, rows)
         if not isinstance(graph, Graph):
             return self.over_blocks(graph, x)
         return self._settled(self._function(self.arguments(graph, x, rows)), graph, rows)
@@ -106,6 +111,8 @@ class CompiledModule(nn.Module):
             raise ShapeError(f"{who}: expected features with {self.in_features} columns, got shape {shape}")
         if rows is not None:
             check_ids(f"{who} rows", rows, graph.num_dst)
+        if isinstance(x, Tensor) and x.dtype in _HALVES and torch.is_autocast_enabled("cpu"):
+            x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
             x = _dense(x)
         tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}

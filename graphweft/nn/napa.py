@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from graphweft._checks import check_rows
@@ -18,9 +17,11 @@ from graphweft._errors import ConfigError, GraphError, ShapeError
 from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS, write_apply, write_neighbor_apply, write_pull
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
+from graphweft.nn.opaque import opaque
 from graphweft.runtime.compile import Arguments, CompiledFunction
 
 
+@opaque
 def neighbor_apply(
     graph: Graph, h: Tensor | tuple[Tensor, Tensor], mode: str = "mul", weight: Tensor | None = None
 ) -> Tensor:
@@ -51,6 +52,7 @@ def neighbor_apply(
     return _run(_neighbor_apply(mode, graph.is_square), graph, fields)
 
 
+@opaque
 def pull(
     graph: Graph,
     h: Tensor | tuple[Tensor, Tensor],
@@ -108,6 +110,7 @@ def push(
     return pull(graph.reverse(), h[::-1] if isinstance(h, tuple) else h, edge, weight, reduce)
 
 
+@opaque
 def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None = None) -> Tensor:
     """A dense layer: ``act(x @ weight + bias)``.
 
@@ -197,5 +200,4 @@ def _matrix(who: str, h: Tensor) -> Tensor:
 
 
 def _run(function: CompiledFunction, graph: Graph, fields: dict[str, Any]) -> Tensor:
-    with torch.autocast("cpu", enabled=False):
-        return function(Arguments(graph, None, {}, None, 0, False, fields))["out"]
+    return function(Arguments(graph, None, {}, None, 0, False, fields))["out"]

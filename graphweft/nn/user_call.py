@@ -72,8 +72,7 @@ class CompiledCall:
 
     def __call__(self, call: Call, captured: Captured) -> Fields:
         """Runs the program and stores new contents of buffers."""
-        with torch.autocast("cpu", enabled=False):  # casts of the user's code are part of the program
-            results = self.form(call.graph)(self.arguments(call, captured))
+        results = self.form(call.graph)(self.arguments(call, captured))
         outputs: Fields = {}
         for name, tensor in results.items():
             kind, _, rest = name.partition(":")

@@ -33,7 +33,7 @@ from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 from graphweft.passes.pipeline import Request, Sizes, run_passes
 from graphweft.runtime import calibrate
 from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.function import RunPlan
+from graphweft.runtime.function import RunPlan, saved_elsewhere
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import HoistedValue, Plan
 from graphweft.runtime.profile import profiling
@@ -104,8 +104,11 @@ class CompiledFunction:
 
         Raises: ShapeError when features or parameters do not fit the graph or each other.
         """
+        if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
+            with torch.autocast("cpu", enabled=False):
+                return self(arguments)
         known = len(self._plans)
-        plan = self.ready(arguments)
+        plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments)
         if plan is None:
             return interpret(self.program(arguments), arguments.named())
         fresh = len(self._plans) > known
@@ -222,7 +225,7 @@ class CompiledFunction:
         plan = self.ready(arguments)
         if plan is None:
             return self._linearize_by_torch(arguments)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
             env, tensors = self._bind(plan, arguments)
             results = plan.run_forward(env, tensors)
             kept = plan.kept(env)
@@ -232,7 +235,7 @@ class CompiledFunction:
 
         def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
             given = {"out": gradient} | {name: gradient.new_zeros(shape) for name, shape in others.items()}
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast("cpu", enabled=False):
                 return dict(zip(plan.tensors, plan.run_backward(kept, given), strict=True))
 
         return outputs, pullback
@@ -280,12 +283,13 @@ class CompiledFunction:
         given: dict[str, Any] = {name: tensor for name, (tensor, _) in arguments.fields.items()}
         if arguments.x is not None:
             given["x"] = arguments.x
-        before, self._last = self._last, {name: _Reference(item) for name, item in given.items()}
+        now = {name: _Reference(item) for name, item in given.items()}
+        before, self._last = self._last, now
         same_graph = self._graph is not None and self._graph() is arguments.graph
         self._graph = weakref.ref(arguments.graph)
-        if not same_graph:
+        if not same_graph or saved_elsewhere():  # checkpointing has to find the same plan when it runs a call again
             return ()
-        again = {name for name in given if before.get(name) == self._last[name]}
+        again = {name for name in given if before.get(name) == now[name]}
         constant = tuple(
             n for n in given if n in again and not (isinstance(given[n], Tensor) and given[n].requires_grad)
         )

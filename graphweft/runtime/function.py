@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft._errors import GraphWeftError
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
@@ -20,7 +21,8 @@ class RunPlan(torch.autograd.Function):
     """``RunPlan.apply(plan, env, samples, *tensors)``; the backward pass is the plan's, not torch's.
 
     Intermediate values are kept in ``ctx`` and let go one by one as the backward calls have read them. A second
-    backward pass over the same graph finds them gone and computes them again, which gives the same bits.
+    backward pass over the same graph finds them gone and computes them again, which gives the same bits. Where the
+    caller decides what becomes of saved tensors, as activation checkpointing does, they are torch's to save.
     """
 
     @staticmethod
@@ -30,8 +32,14 @@ class RunPlan(torch.autograd.Function):
         outputs = plan.run_forward(env, tensors)
         outputs = _distinct(outputs, tensors)
         ctx.plan, ctx.samples, ctx.base = plan, samples, base
-        ctx.save_for_backward(*tensors, *(env[slot] for slot in plan.saved_outputs))
         ctx.kept = plan.kept(env)
+        saved = tuple(env[slot] for slot in plan.saved_outputs)
+        ctx.elsewhere = ()
+        if saved_elsewhere():
+            ctx.elsewhere = tuple(slot for slot, item in enumerate(ctx.kept) if isinstance(item, Tensor))
+        ctx.save_for_backward(*tensors, *saved, *(ctx.kept[slot] for slot in ctx.elsewhere))
+        for slot in ctx.elsewhere:
+            ctx.kept[slot] = None
         seeded = {name for name, _ in plan.seeds}
         ctx.mark_non_differentiable(
             *[tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True) if name not in seeded]
@@ -39,28 +47,71 @@ class RunPlan(torch.autograd.Function):
         return outputs
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         """Gradients of the dense inputs."""
-        plan: Plan = ctx.plan
-        env, ctx.kept = ctx.kept, None
-        count = len(plan.tensors)
-        if env is None:
-            env = list(ctx.base)
-            plan.run_forward(env, ctx.saved_tensors[:count])
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            env, given = _ready(ctx, gradients)
+            if ctx.samples is None or PROFILE.active:
+                found = ctx.plan.run_backward(env, given)
+            else:
+                with profiling() as taken:
+                    found = ctx.plan.run_backward(env, given)
+                ctx.samples.extend(taken)
+        if torch.is_grad_enabled():  # somebody may want to differentiate the gradients
+            found = _refusing(found)
+        return (None, None, None, *found)
+
+
+def _ready(ctx: Any, gradients: tuple[Tensor, ...]) -> tuple[Slots, dict[str, Tensor]]:
+    """The slots that the backward calls read, and the gradients of the outputs by name."""
+    plan: Plan = ctx.plan
+    env, ctx.kept = ctx.kept, None
+    saved = ctx.saved_tensors
+    count, end = len(plan.tensors), len(plan.tensors) + len(plan.saved_outputs)
+    if env is None:
+        env = list(ctx.base)
+        if not ctx.elsewhere:
+            plan.run_forward(env, saved[:count])
             env = plan.kept(env)
-        plan.restore(env, ctx.saved_tensors[:count], ctx.saved_tensors[count:])
-        given = {
-            name: gradient if gradient.is_contiguous() else gradient.contiguous()
-            for (name, _), gradient in zip(plan.outputs, gradients, strict=True)
-            if name in {seed for seed, _ in plan.seeds}
-        }
-        if ctx.samples is None or PROFILE.active:
-            return (None, None, None, *plan.run_backward(env, given))
-        with profiling() as taken:
-            result = plan.run_backward(env, given)
-        ctx.samples.extend(taken)
-        return (None, None, None, *result)
+    for slot, tensor in zip(ctx.elsewhere, saved[end:], strict=True):
+        env[slot] = tensor
+    plan.restore(env, saved[:count], saved[count:end])
+    seeded = {seed for seed, _ in plan.seeds}
+    given = {
+        name: gradient if gradient.is_contiguous() else gradient.contiguous()
+        for (name, _), gradient in zip(plan.outputs, gradients, strict=True)
+        if name in seeded
+    }
+    return env, given
+
+
+def _refusing(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same gradients; differentiating them is refused by name."""
+    anchor = torch.ones((), requires_grad=True)
+    made = iter(_FirstDerivative.apply(anchor, *(g for g in gradients if g is not None)))  # type: ignore[no-untyped-call]
+    return tuple(None if gradient is None else next(made) for gradient in gradients)
+
+
+class _FirstDerivative(torch.autograd.Function):
+    """Gradients as they are; differentiating them says that compiled programs have no second derivative."""
+
+    @staticmethod
+    def forward(ctx: Any, anchor: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
+        """The gradients; ``anchor`` requires one, so that torch records this."""
+        return tuple(gradient.view_as(gradient) for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        """Refuses."""
+        raise GraphWeftError(
+            "backward: expected a first derivative, got a second derivative of a compiled program; "
+            "gw.config(opt_level=0) around the forward call allows it"
+        )
+
+
+def saved_elsewhere() -> bool:
+    """Whether the caller has hooks on what autograd saves, as activation checkpointing and offloading have."""
+    return bool(torch._C._autograd._top_saved_tensors_default_hooks(True))
 
 
 def _distinct(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

@@ -103,6 +103,14 @@ int gw_sddmm_dot_f32(const gw_adjacency* adj, const float* a, int64_t lda, const
 int gw_sparse_dropout_f32(const gw_adjacency* adj, const float* values, int64_t features, int32_t turned, double p,
                           uint64_t seed, uint64_t stream, float* out);
 
+int gw_attend_f32(const gw_adjacency* adj, const struct gw_attention_f32* operands, float* out, float* stats);
+int gw_attend_grad_f32(const gw_adjacency* adj, const gw_adjacency* transposed, const struct gw_attention_f32* operands,
+                       const float* stats, const float* out, const float* dout,
+                       const struct gw_attention_grad_f32* grad, float* room);
+int gw_edge_margins_f32(const gw_adjacency* adj, const float* scores, int64_t heads, float* out);
+int gw_edge_margins_grad_f32(const gw_adjacency* adj, const float* scores, const float* dout, int64_t heads,
+                             int32_t closed, float* grad);
+
 int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows, int64_t num_rows,
                          const int64_t* labels, double scale, float* grad, int64_t ld_grad, double* loss_sum,
                          int64_t* correct);

@@ -90,8 +90,8 @@ def make(name: str, seed: int = 0) -> nn.Module:
 
 
 def random_graph(seed: int = 0, nodes: int = 40, edges: int = 200) -> gw.Graph:
-    """A graph with self-loops, parallel edges and nodes without in-edges."""
-    drawn = random_edges(nodes, edges, seed)
+    """A graph with self-loops, parallel edges and, the last, a node without in-edges."""
+    drawn = random_edges(nodes - 1, edges, seed)
     return gw.Graph(drawn.src, drawn.dst, num_nodes=nodes)
 
 

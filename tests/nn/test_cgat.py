@@ -14,6 +14,7 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.nn import CGAT, CGATConv
+from graphweft.nn.message_passing import MessagePassing
 from graphweft.sample.neighbor import NeighborSampler
 
 IN, OUT, HEADS = 5, 6, 3
@@ -137,3 +138,38 @@ def test_wrong_options_are_named() -> None:
         CGAT(4, 8, 2, reduce="max")
     with pytest.raises(ConfigError, match="CGATConv: expected out_features that 4 heads divide, got 6"):
         CGAT(4, 6, 2, heads=4)
+
+
+class UserCGAT(MessagePassing):
+    """The layer as Graphiler's users write it: all pairs of a mailbox at once."""
+
+    def __init__(self, layer: CGATConv) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def message(self, edges):
+        layer = self.layer
+        z, other = edges.src["h"] @ layer.weight, edges.dst["h"] @ layer.weight
+        score = (z * layer.att_src[0]).sum(1) + (other * layer.att_dst[0]).sum(1)
+        return {"z": z, "e": torch.nn.functional.leaky_relu(score, layer.slope)}
+
+    def reduce(self, nodes):
+        e = nodes.mailbox["e"]
+        margins = torch.relu(e.unsqueeze(2) - e.unsqueeze(1)).sum(2)
+        return {"h": (margins.unsqueeze(-1) * nodes.mailbox["z"]).sum(1)}
+
+
+@pytest.mark.filterwarnings("ignore::graphweft._errors.FallbackWarning")  # pairs in user code are not compiled yet
+@pytest.mark.parametrize("case", [c for c in SQUARE if c.num_edges], ids=str)
+def test_the_user_function_is_the_layer(case: Case) -> None:
+    torch.manual_seed(0)
+    layer = CGATConv(IN, OUT, add_self_loops=False, bias=False).to(F64)
+    x, graph = torch.randn(case.num_src, IN, dtype=F64, requires_grad=True), case.graph()
+    leaves = [x, *layer.parameters()]
+    slope = torch.randn(case.num_src, OUT, dtype=F64)
+    written = UserCGAT(layer).propagate(graph, ndata={"h": x})["h"]
+    built_in = layer(graph, x)
+    torch.testing.assert_close(written, built_in, rtol=1e-9, atol=1e-9)
+    pairs = zip(*(torch.autograd.grad(out, leaves, slope) for out in (written, built_in)), strict=True)
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
