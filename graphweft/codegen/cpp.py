@@ -7,11 +7,13 @@ Comes in: a :class:`RowNest`. Goes out: one translation unit with the entry poin
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from graphweft.codegen.loops import Operand, RowNest, Statement
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_LOGIC = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
 _ALPHA = ("leaky_relu", "elu")
 
 _UNIT = """#include "graphweft/lanes.h"
@@ -32,30 +34,35 @@ extern "C" GW_API int gw_rows(int64_t count, const float* const* in, float* out)
 def render(nest: RowNest) -> str:
     """The translation unit of ``nest``."""
     body = [f"      const auto in{k} = part.load(in[{k}] + at);" for k in range(nest.inputs)]
-    body += [f"      const auto t{k} = {_expression(s)};" for k, s in enumerate(nest.statements)]
+    for k, statement in enumerate(nest.statements):
+        operands = [_operand(operand) for operand in statement.operands]
+        body.append(f"      const auto t{k} = {expression(statement, operands)};")
     comment = "".join(f"// {line}\n" for line in str(nest).splitlines())
     return _UNIT.format(nest=comment, body="\n".join(body), last=len(nest.statements) - 1)
 
 
-def _expression(statement: Statement) -> str:
-    operands = [_operand(operand) for operand in statement.operands]
-    if statement.fn in _INFIX or statement.fn in _COMPARE:
-        sign = _INFIX.get(statement.fn) or _COMPARE[statement.fn]
+def expression(statement: Statement, operands: Sequence[str]) -> str:
+    """One function of vectors, applied to the texts of its operands."""
+    sign = _INFIX.get(statement.fn) or _COMPARE.get(statement.fn) or _LOGIC.get(statement.fn)
+    if sign is not None:
         return f"{operands[0]} {sign} {operands[1]}"
+    if statement.fn == "logical_not":
+        return f"~({operands[0]})"
+    if statement.fn == "copy":
+        return operands[0]
     if statement.fn == "where":
         return f"{operands[0]} ? {operands[1]} : {operands[2]}"
-    if statement.fn in _ALPHA:
-        operands.append(_number(statement.alpha))
-    return f"gw::lanes_{statement.fn}({', '.join(operands)})"
+    extra = [number_text(statement.alpha)] if statement.fn in _ALPHA else []
+    return f"gw::lanes_{statement.fn}({', '.join([*operands, *extra])})"
 
 
 def _operand(operand: Operand) -> str:
     if operand.kind == "number":
-        return f"gw::vf::splat({_number(operand.number)})"
+        return f"gw::vf::splat({number_text(operand.number)})"
     return f"{'in' if operand.kind == 'input' else 't'}{operand.index}"
 
 
-def _number(number: float) -> str:
+def number_text(number: float) -> str:
     """A float literal with the same value."""
     if math.isnan(number):
         return '__builtin_nanf("")'

@@ -39,6 +39,14 @@ def substitute(program: Program, mapping: Mapping[Value, Value]) -> Program:
     return Program(program.inputs, tuple((name, new[value]) for name, value in program.outputs))
 
 
+def end_of(graph: Value) -> tuple[Value, bool]:
+    """The graph that ``graph`` is, or is turned around, and whether it is."""
+    turned = False
+    while graph.op is Op.REVERSE:
+        graph, turned = graph.inputs[0], not turned
+    return graph, turned
+
+
 def is_op(value: Value, *ops: Op) -> bool:
     """Whether ``value`` is made by one of ``ops``."""
     return value.op in ops

@@ -28,7 +28,8 @@ def fuse_elementwise(
     """``groups`` with every chain whose result is ``worth`` a kernel joined to one group."""
     users, outputs = program.users(), {value for _, value in program.outputs}
     position = {value: index for index, value in enumerate(program.values)}
-    makes = {g.result: g for g in groups if g.anchor is g.result and not g.taps and _fits(g.result)}
+    single = [g for g in groups if g.anchor is g.result and g.walk is None and not g.taps]
+    makes = {g.result: g for g in single if _fits(g.result)}
     gone: set[Value] = set()
     for group in reversed(groups):
         result = group.result

@@ -8,6 +8,7 @@ stored.
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -35,7 +36,8 @@ class Group:
         taps: Column sums that come out beside it.
         src_scale: A per-source factor folded into an aggregation.
         scaled: The operand of the aggregation before that factor.
-        chain: Elementwise values computed in one pass, the result last; empty for one value.
+        chain: Values computed in one pass, the result last, or, in a walk, anywhere; empty for one value.
+        walk: The graph whose rows are walked, edge by edge, to compute the result and the taps.
     """
 
     anchor: Value | None
@@ -46,12 +48,14 @@ class Group:
     src_scale: Value | None = None
     scaled: Value | None = None
     chain: tuple[Value, ...] = ()
+    walk: Value | None = None
 
     def operands(self) -> list[Value]:
         """Every value the call reads."""
         found: list[Value] = []
         if self.chain:
-            return list(dict.fromkeys(o for v in self.chain for o in v.inputs if o not in self.chain))
+            walked = [] if self.walk is None else [self.walk]
+            return list(dict.fromkeys([*walked, *(o for v in self.chain for o in v.inputs if o not in self.chain)]))
         if self.anchor is not None:
             found += self.anchor.inputs
             if self.scaled is not None and self.src_scale is not None:
@@ -69,7 +73,7 @@ def group_values(
     fuse: bool = True,
     folds: Callable[[Value], bool] = lambda aggregation: True,
 ) -> list[Group]:
-    """Covers every value that has to be computed with groups, in an order that respects operands.
+    """Covers every value that has to be computed, all but ``hoisted``, with groups in an order that respects operands.
 
     ``folds``: whether an aggregation is to apply its sources' factor itself, once per edge, rather than read rows that
     were scaled once.
@@ -78,7 +82,7 @@ def group_values(
     users = program.users()
     outputs = {value for _, value in program.outputs}
     position = {value: index for index, value in enumerate(program.values)}
-    taken: set[Value] = set()
+    taken: set[Value] = set(hoisted)
     groups: list[Group] = []
     contractions: list[Group] = []
     for value in computed:
@@ -103,7 +107,7 @@ def group_values(
     _join_attention(groups)
     if fuse:
         _add_to_products(groups, users, outputs, phase)
-    return _ordered(groups, position)
+    return ordered(groups, position)
 
 
 def _single(value: Value) -> bool:
@@ -281,6 +285,22 @@ def _fold_source_scale(
             groups.remove(maker)
 
 
-def _ordered(groups: list[Group], position: dict[Value, int]) -> list[Group]:
-    """By the place of what each stores: operands of a group are stored by groups before it."""
-    return sorted(groups, key=lambda group: position[group.result])
+def ordered(groups: list[Group], position: Mapping[Value, int]) -> list[Group]:
+    """Groups after all that make their operands; of those that are ready, the one that stores the earliest value."""
+    makes = {value: index for index, group in enumerate(groups) for value in (group.result, *group.taps)}
+    waits = [{makes[o] for o in group.operands() if o in makes} - {k} for k, group in enumerate(groups)]
+    frees: list[list[int]] = [[] for _ in groups]
+    for index, needed in enumerate(waits):
+        for other in needed:
+            frees[other].append(index)
+    ready = [(position[group.result], k) for k, group in enumerate(groups) if not waits[k]]
+    heapq.heapify(ready)
+    found = []
+    while ready:
+        _, index = heapq.heappop(ready)
+        found.append(groups[index])
+        for reader in frees[index]:
+            waits[reader].discard(index)
+            if not waits[reader]:
+                heapq.heappush(ready, (position[groups[reader].result], reader))
+    return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from graphweft._errors import IRError, PassError
 from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
@@ -21,6 +22,7 @@ from graphweft.passes.attention import raise_attention
 from graphweft.passes.canonical import canonicalise
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
+from graphweft.passes.edges import cover_edges, edge_bytes, is_wide, open_softmax
 from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import constant_values, kept_tensors
@@ -43,6 +45,7 @@ PASSES = (
     "demand",
     "placement",
     "differentiate",
+    "edges",
     "hoist",
     "fuse",
 )
@@ -81,7 +84,12 @@ class Request:
 
 @dataclass
 class Compiled:
-    """A program ready to lower."""
+    """A program ready to lower.
+
+    Attributes:
+        derived: The program as the gradient rules wrote it.
+        walks: Whether values of edges are computed inside generated kernels.
+    """
 
     program: Program
     hoisted: set[Value]
@@ -92,6 +100,8 @@ class Compiled:
     trace: list[tuple[str, str]]
     works: dict[Value, Work]
     model: CostModel
+    derived: Program | None = None
+    walks: bool = False
 
 
 def run_passes(program: Program, request: Request) -> Compiled:
@@ -127,7 +137,8 @@ def run_passes(program: Program, request: Request) -> Compiled:
     if best:
         step("demand", lambda _: candidates[best], program)
     placed = step("placement", lambda p: cleanup(place(p, orders)), candidates[best])
-    step("differentiate", lambda _: chosen.program, placed)
+    derived = step("differentiate", lambda _: chosen.derived or chosen.program, placed)
+    step("edges", lambda _: chosen.program, derived)
     chosen.orders = orders
     chosen.trace = trace
     return chosen
@@ -194,18 +205,27 @@ def _search(
 def finish(forward: Program, request: Request) -> Compiled:
     """Gradients, hoisting and groups of a placed forward program, with its predicted cost."""
     joint = differentiate(forward, request.wanted) if request.wanted else forward
-    joint = cleanup(joint) if request.level >= 1 else joint
+    joint = derived = cleanup(joint) if request.level >= 1 else joint
     sizes = request.sizes(joint)
+    walks = request.on("edges", 3) and edge_bytes(joint, lambda v: tensor_bytes(v, sizes)) >= WORTH_A_KERNEL
+    if walks:
+        joint = cleanup(open_softmax(joint))
     hoisted = constant_values(joint, request.constants if request.on("hoist", 3) else ())
+    if walks:
+        hoisted = {v for v in hoisted if not is_wide(v, joint)}
     if sum(tensor_bytes(value, sizes) for value in kept_tensors(joint, hoisted)) > sizes.memory:
         hoisted = constant_values(joint, ())
     phase = phases(forward, joint)
-    groups = group_values(joint, hoisted, phase, request.on("fuse", 3), lambda value: _folds_scale(value, sizes))
+
+    def rest(known: set[Value]) -> list[Group]:
+        return group_values(joint, known, phase, request.on("fuse", 3), lambda value: _folds_scale(value, sizes))
+
+    groups = cover_edges(joint, hoisted, phase, rest) if walks else rest(hoisted)
     if request.on("fuse", 3):
         groups = fuse_elementwise(joint, groups, phase, lambda v: tensor_bytes(v, sizes) >= WORTH_A_KERNEL)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
-    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model)
+    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, derived, walks)
 
 
 def _folds_scale(aggregation: Value, sizes: Sizes) -> bool:
@@ -240,9 +260,22 @@ def tensor_bytes(value: Value, sizes: Sizes) -> float:
 def group_work(group: Group, sizes: Sizes) -> Work:
     """What the kernel of ``group`` does, with the bytes of its epilogue's operands."""
     value = group.anchor or group.result
+    if group.walk is not None:
+        return _walk_work(group, sizes)
     extra = sum(tensor_bytes(operand, sizes) for operand in group.stages.values() if operand is not None)
     work = _anchor_work(value, group, sizes)
     return Work(work.kind, work.amount, work.bytes + extra)
+
+
+def _walk_work(group: Group, sizes: Sizes) -> Work:
+    """A walk over edges reads rows of the far ends, which may be anywhere."""
+    assert group.walk is not None  # a walk
+    graph = group.walk.struct
+    inside = set(group.chain)
+    rows = {o for v in group.chain for o in v.inputs if o not in inside and isinstance(o.type, TensorType)}
+    width = sum(prod(o.tensor.dims) for o in rows if o.tensor.rows in (graph.src, graph.dst))
+    counts = [sizes.rows.get(name, 1) for name in (graph.dst, graph.edge, graph.src)]
+    return gather_work(counts[0], counts[1], max(width, 1), counts[2], group.result.tensor.dtype.itemsize)
 
 
 def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:

@@ -25,6 +25,7 @@ from graphweft.ir.program import Value
 from graphweft.ir.residency import TensorType
 from graphweft.passes.fuse import Group
 from graphweft.runtime import attention_calls, dense, sparse, typed
+from graphweft.runtime.edge_kernels import Walk, Walks
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.row_kernels import row_kernel
@@ -33,14 +34,23 @@ Slots = list[Any]
 Call = Callable[[Slots], None]
 
 
-def lower(group: Group, slot: Mapping[Value, int], also: Value | None = None, *, over: bool = False) -> Call:
+def lower(
+    group: Group,
+    slot: Mapping[Value, int],
+    also: Value | None = None,
+    *,
+    over: bool = False,
+    walks: Walks | None = None,
+) -> Call:
     """The call that computes ``group`` (and ``also``, the arg of a maximum) from slots into slots.
 
-    ``over``: an aggregation writes over the rows that it reads.
+    ``over``: an aggregation writes over the rows that it reads. ``walks``: the generated kernels over edges.
     """
     value = group.anchor
     if value is None:
         return _rows(group, slot)
+    if group.walk is not None:
+        return _walk(group, slot, (walks or {}).get(group.result))
     if group.chain:
         return _chain(group, slot)
     if value.op is Op.SPMM:
@@ -72,13 +82,40 @@ def _chain(group: Group, slot: Mapping[Value, int]) -> Call:
         kernel, read = found
         places = [slot[v] for v in read]
         return lambda env: _put(env, out, kernel([env[i] for i in places]))
+    return _one_by_one(group, slot)
+
+
+def _one_by_one(group: Group, slot: Mapping[Value, int]) -> Call:
+    """The values of a group by the oracle; those that nobody reads any more are let go."""
     given = {v: slot[v] for v in group.operands()}
+    results = {v: slot[v] for v in (group.result, *group.taps)}
+    last = {operand: value for value in group.chain for operand in value.inputs}
 
     def call(env: Slots) -> None:
         known = {v: env[i] for v, i in given.items()}
         for value in group.chain:
             known[value] = evaluate(value, [known[operand] for operand in value.inputs])
-        env[out] = _contiguous(known[group.result])
+            for operand in set(value.inputs):
+                if last[operand] is value and operand not in results:
+                    del known[operand]
+        for value, out in results.items():
+            env[out] = _contiguous(known[value])
+
+    return call
+
+
+def _walk(group: Group, slot: Mapping[Value, int], found: tuple[Walk, tuple[Value, ...]] | None) -> Call:
+    """One generated kernel over edges, or the values one by one where nothing can be compiled."""
+    if found is None:
+        return _one_by_one(group, slot)
+    kernel, read = found
+    assert group.walk is not None  # a walk
+    graph, places = slot[group.walk], [slot[v] for v in read]
+    outs = [slot[v] for v in (group.result, *group.taps)]
+
+    def call(env: Slots) -> None:
+        for out, made in zip(outs, kernel(env[graph], [env[i] for i in places]), strict=True):
+            env[out] = made
 
     return call
 

@@ -17,9 +17,11 @@ from graphweft.cost import Work
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, structural_key
 from graphweft.ir.residency import TensorType
+from graphweft.passes.edges import cover_edges
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import BACKWARD, FORWARD, Compiled
+from graphweft.runtime.edge_kernels import edge_kernels
 from graphweft.runtime.lower import Call, Slots, lower
 from graphweft.runtime.profile import PROFILE
 
@@ -78,6 +80,7 @@ class Plan:
         groups, pairs = _pair_extrema(compiled.groups)
         forward = [g for g in groups if compiled.phase[g.result] == FORWARD]
         backward = _contractions_first([g for g in groups if compiled.phase[g.result] == BACKWARD])
+        self._walks = edge_kernels([*forward, *backward])
         self.saved = self._saved(backward)
         self.saved_shapes = frozenset(self.saved) - self._read_as_numbers(backward)
         self.saved_outputs = tuple(sorted({slot for _, slot in self.outputs} & set(self.saved)))
@@ -144,10 +147,13 @@ class Plan:
         slots = {value: index for index, value in enumerate(part.values)}
         env: Slots = [leaves[v["name"]] if v.op in LEAVES else None for v in part.values]
         single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
-        groups = group_values(part, set(), dict.fromkeys(part.values, FORWARD), fuse=single)
+        phase = dict.fromkeys(part.values, FORWARD)
+        rest = functools.partial(group_values, part, phase=phase, fuse=single)
+        groups = cover_edges(part, set(), phase, rest) if self.compiled.walks else rest(set())
+        walks = edge_kernels(groups)
         for group in groups:
             here = over is not None and group.result is item.value
-            lower(group, slots, over=here)(env)
+            lower(group, slots, over=here, walks=walks)(env)
         return env[slots[item.value]]
 
     def fits_over(self, item: HoistedValue, name: str) -> bool:
@@ -206,7 +212,7 @@ class Plan:
             also = pairs.get(group.result)
             made = (group.result, *group.taps, *([also] if also is not None else []))
             writes = tuple(self._slot[v] for v in made)
-            call = lower(group, self._slot, also)
+            call = lower(group, self._slot, also, walks=self._walks)
             steps.append(Step(call, writes, frees, label(group), self.compiled.works[group.result]))
         return tuple(steps)
 
@@ -236,6 +242,9 @@ def _shape_of(item: Any) -> Any:
 
 def label(group: Group) -> str:
     """``spmm + row_scale + bias + relu``: what one call does."""
+    if group.walk is not None:
+        made = " + ".join(value.op.name.lower() for value in (group.result, *group.taps))
+        return f"edges ({len(group.chain)} values): {made}"
     name = "rows" if group.anchor is None else group.anchor.op.name.lower()
     if group.anchor is not None and group.anchor.op is Op.MATMUL:
         name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name

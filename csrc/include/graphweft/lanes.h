@@ -1,6 +1,9 @@
 // Elementwise functions on native float vectors, as kernels compiled at run time use them, and the loop around them.
 #pragma once
 
+#include <cmath>
+#include <limits>
+
 #include "graphweft/explog.h"
 #include "graphweft/parallel.h"
 
@@ -54,6 +57,66 @@ inline lanes_t lanes_tanh(lanes_t x) {
   const lanes_t size = lanes_abs(x), e = expm1_lanes(-2.0f * size);
   const lanes_t t = -e / (e + 2.0f);
   return x < 0.0f ? -t : t;
+}
+
+// One lane after the other: functions that have no vector form here.
+template <class F>
+__attribute__((noinline)) lanes_t map_lanes(lanes_t x, F f) {
+#pragma GCC unroll 1
+  for (int lane = 0; lane < vf::lanes; ++lane) x[lane] = f(x[lane]);
+  return x;
+}
+inline lanes_t lanes_sqrt(lanes_t x) {
+#if defined(__AVX512F__)
+  return lanes_t(_mm512_sqrt_ps(__m512(x)));
+#elif defined(__AVX2__)
+  return lanes_t(_mm256_sqrt_ps(__m256(x)));
+#else
+  return map_lanes(x, [](float v) { return std::sqrt(v); });
+#endif
+}
+inline lanes_t lanes_sqrt0(lanes_t x) { return lanes_sqrt(x); }
+inline lanes_t lanes_rsqrt(lanes_t x) { return 1.0f / lanes_sqrt(x); }
+inline lanes_t lanes_sign(lanes_t x) {
+  const lanes_t one = vf::splat(1.0f);
+  return x > 0.0f ? one : (x < 0.0f ? -one : x * 0.0f);
+}
+// Normal positive numbers by the polynomial, the rest as the mathematical library has it.
+inline lanes_t lanes_log(lanes_t x) {
+  const int_lanes normal = (x >= std::numeric_limits<float>::min()) & (x <= std::numeric_limits<float>::max());
+  const lanes_t y = log_lanes(normal ? x : vf::splat(1.0f));
+  bool all = true;
+  for (int lane = 0; lane < vf::lanes; ++lane) all &= normal[lane] != 0;
+  return all ? y : (normal ? y : map_lanes(x, [](float v) { return std::log(v); }));
+}
+inline lanes_t lanes_log1p(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::log1p(v); });
+}
+inline lanes_t lanes_expm1(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::expm1(v); });
+}
+inline lanes_t lanes_sin(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::sin(v); });
+}
+inline lanes_t lanes_cos(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::cos(v); });
+}
+inline lanes_t lanes_erf(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::erf(v); });
+}
+inline lanes_t lanes_floor(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::floor(v); });
+}
+inline lanes_t lanes_ceil(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::ceil(v); });
+}
+inline lanes_t lanes_round(lanes_t x) {
+  return map_lanes(x, [](float v) { return std::nearbyint(v); });
+}
+__attribute__((noinline)) inline lanes_t lanes_pow(lanes_t x, lanes_t y) {
+#pragma GCC unroll 1
+  for (int lane = 0; lane < vf::lanes; ++lane) x[lane] = std::pow(x[lane], y[lane]);
+  return x;
 }
 
 // A whole vector of a matrix, or its last few elements.

@@ -1,0 +1,499 @@
+"""C++ text of loop nests over edges, over ``edge_nest.h`` and ``lanes.h``.
+
+Comes in: :class:`EdgeNest` descriptions of one program. Goes out: one translation unit with an entry point
+``gw_nest_<k>`` for each. Steps over the same dimensions share one loop, where their values are registers; what another
+loop reads lies in a small array of the edge. Called by ``runtime/edge_kernels.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from graphweft.codegen.cpp import expression, number_text
+from graphweft.codegen.edge_nest import Dims, EdgeNest, Sink, Step, work
+from graphweft.codegen.loops import Operand, Statement
+
+_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not"})
+_VIEWS = frozenset({"reshape", "expand", "permute", "slice"})
+_START = {"max": "-std::numeric_limits<float>::infinity()", "min": "std::numeric_limits<float>::infinity()"}
+_LETTER = {"far": "f", "own": "o", "edge": "e", "shared": "c"}
+
+
+def render_unit(nests: Sequence[EdgeNest]) -> str:
+    """The translation unit of several nests."""
+    parts = ['#include "graphweft/edge_nest.h"\n#include "graphweft/unit.h"\n']
+    parts += [_Kernel(nest, k).text() for k, nest in enumerate(nests)]
+    return "\n".join(parts)
+
+
+@dataclass(frozen=True)
+class _View:
+    """Where the elements of a value lie: ``base[offset + sum of index * stride]``; ``whole``: padded behind."""
+
+    base: str
+    offset: int
+    dims: Dims
+    strides: tuple[int, ...]
+    whole: bool
+
+
+Item = tuple[str, int]  # ("step" or "sink", its number)
+
+
+class _Kernel:
+    """The text of one nest."""
+
+    def __init__(self, nest: EdgeNest, number: int) -> None:
+        self.nest, self.number = nest, number
+        self.flat_sinks: set[int] = set()  # whose row of sums is met by vectors at its own places only
+        self.groups = _schedule(nest)
+        self.made_in = {item: k for k, group in enumerate(self.groups) for item in group}
+        self.stored = self._stored()
+
+    def text(self) -> str:
+        """The structure with its functions, and the entry point."""
+        body = [line for group in self.groups for line in self._group(group)]
+        rows = [k for k, s in enumerate(self.nest.sinks) if s.kind not in ("edge", "total")]
+        sinks = self.nest.sinks
+        partial = sum(_padded(sinks[k].dims) for k in rows)
+        total = sum(prod(s.dims) for s in sinks if s.kind == "total")
+        gathered = sum(prod(s.dims) for s in self.nest.sources if s.kind == "far")
+        comment = "".join(f"// {line}\n" for line in str(self.nest).splitlines())
+        name = f"nest_{self.number}"
+        inner = "\n".join(f"      {line}" for line in body)
+        return f"""{comment}struct {name} {{
+  static constexpr int64_t width = {max(work(self.nest), 1)}, gathered = {gathered};
+  static constexpr int64_t partial = {partial}, total = {total};
+  const float* const* in;
+  float* const* out;
+  struct state {{
+{self._state(rows)}
+  }};
+  GW_INLINE void clear(state& st) const {{
+{self._per_row(rows, "clear")}
+  }}
+  GW_INLINE void edges(state& st, int64_t row, int64_t begin, int64_t end, const gw::nest_edges& list,
+                       float* total) const {{
+{self._pointers()}
+    for (int64_t p = begin; p < end; ++p) {{
+{self._edge_pointers()}
+{inner}
+    }}
+  }}
+  GW_INLINE void save(const state& st, float* slot) const {{
+{self._per_row(rows, "save")}
+  }}
+  GW_INLINE void merge(state& st, const float* slot) const {{
+{self._per_row(rows, "merge")}
+  }}
+  GW_INLINE void finish(state& st, int64_t row, int64_t degree) const {{
+{self._per_row(rows, "finish")}
+  }}
+  void store_total(const float* sum) const {{
+{self._totals()}
+  }}
+}};
+
+extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in, float* const* out) {{
+  return gw::guarded([&] {{ gw::run_nest({name}{{in, out}}, *adj); }});
+}}
+"""
+
+    # -- what lies where
+
+    def _stored(self) -> set[int]:
+        """Steps whose values an array holds: those that another loop reads."""
+        found: set[int] = set()
+        for item, group in self.made_in.items():
+            for operand in _operands(self.nest, item):
+                base, _ = _base(self.nest, operand)
+                if base is not None and self.made_in[("step", base)] != group:
+                    found.add(base)
+        return found
+
+    def _view(self, operand: Operand) -> _View:
+        if operand.kind == "input":
+            source = self.nest.sources[operand.index]
+            base = f"{_LETTER[source.kind]}{operand.index}"
+            return _View(base, 0, source.dims, _strides(source.dims), False)
+        step = self.nest.steps[operand.index]
+        if step.kind not in _VIEWS:
+            return _View(f"t{operand.index}", 0, step.dims, _strides(step.dims), True)
+        return _seen(step, self._view(step.operands[0]))
+
+    # -- loops
+
+    def _group(self, group: Sequence[Item]) -> list[str]:
+        """The loops of steps and sinks over the same dimensions."""
+        nest = self.nest
+        if group[0][0] == "step" and nest.steps[group[0][1]].kind in ("cat", "unslice"):
+            return self._rearranged(group[0][1])
+        dims, axes = _domain(nest, group[0]), ()
+        for kind, k in group:
+            if kind == "step" and nest.steps[k].kind == "sum":
+                axes = nest.steps[k]["axes"]
+        reads = {}
+        for item in group:
+            for operand in _operands(nest, item):
+                if operand.kind != "number" and operand not in reads:
+                    reads[operand] = _aligned(self._view(operand), dims)
+        loop = _Loop(dims, axes, [view.strides for view in reads.values()])
+        body: list[str] = []
+        number = self.made_in[group[0]]
+        for item in group:
+            body += self._item(item, reads, loop, number)
+        sums = [k for kind, k in group if kind == "step" and nest.steps[k].kind == "sum"]
+        return self._arrays(group) + loop.wrap(body, sums)
+
+    def _arrays(self, group: Sequence[Item]) -> list[str]:
+        made = [k for kind, k in group if kind == "step" and (k in self.stored or self.nest.steps[k].kind == "sum")]
+        return [f"alignas(64) float t{k}[{_padded(self.nest.steps[k].dims)}];" for k in made]
+
+    def _item(self, item: Item, reads: dict[Operand, _View], loop: _Loop, group: int) -> list[str]:
+        kind, k = item
+        values = [self._value(operand, reads, loop, group) for operand in _operands(self.nest, item)]
+        if kind == "sink":
+            return self._feed(k, values[0], loop)
+        step = self.nest.steps[k]
+        if step.kind == "sum":
+            value = values[0]
+            if loop.sums_inner:
+                return [f"s{k} += gw::keep_lanes(part, {value});"]
+            return [f"s{k}[at] += {value};"]
+        attrs = dict(step.attrs)
+        text = expression(Statement(step["fn"], step.operands, attrs.get("alpha", 0.0)), values)
+        lines = [f"const auto v{k} = {text};"]
+        if k in self.stored:
+            whole = f"(v{k} ? gw::vf::splat(1.0f) : gw::lanes_t{{}})" if step["fn"] in _BOOL else f"v{k}"
+            lines.append(f"gw::vf::store(t{k} + {loop.place(_strides(loop.given))}, {whole});")
+        return lines
+
+    def _value(self, operand: Operand, reads: dict[Operand, _View], loop: _Loop, group: int) -> str:
+        """A vector of what is read: the register of this loop, or a load."""
+        if operand.kind == "number":
+            return f"gw::vf::splat({number_text(operand.number)})"
+        base, _ = _base(self.nest, operand)
+        if base is not None and self.made_in[("step", base)] == group:
+            return f"v{base}"
+        text = loop.load(reads[operand])
+        return f"({text} != gw::lanes_t{{}})" if _is_logic(self.nest, operand) else text
+
+    def _feed(self, k: int, value: str, loop: _Loop) -> list[str]:
+        sink = self.nest.sinks[k]
+        place = loop.place(_strides(loop.given))
+        if sink.kind == "edge":
+            return [f"part.store(x{k} + {place}, {value});"]
+        if sink.kind == "total":
+            at = f"total + {self._total_offset(k)} + {place}"
+            return [f"part.store({at}, part.load({at}) + {value});"]
+        if loop.single:
+            self.flat_sinks.add(k)
+            return [f"st.r{k}[at] = {_joined(sink, f'st.r{k}[at]', value)};"]
+        here = f"st.r{k} + {place}"
+        return [f"part.store({here}, {_joined(sink, f'part.load({here})', value)});"]
+
+    def _rearranged(self, k: int) -> list[str]:
+        """Copies of the parts of a joined or spread value."""
+        step = self.nest.steps[k]
+        lines = [f"alignas(64) float t{k}[{_padded(step.dims)}];"]
+        strides = list(_strides(step.dims))
+        axis, offset = step["axis"], 0
+        if step.kind == "unslice":
+            lines.append(f"gw::each_lanes<{prod(step.dims)}>([&](auto at, auto) GW_INLINE_LAMBDA {{ "
+                         f"gw::vf::store(t{k} + at, gw::lanes_t{{}}); }});")  # fmt: skip
+            offset = step["start"] * strides[axis]
+            strides[axis] *= step["step"]
+        for operand in step.operands:
+            view = self._view(operand)
+            loop = _Loop(view.dims, (), [view.strides, tuple(strides)])
+            target = loop.place(_aligned(_View("", 0, view.dims, tuple(strides), True), view.dims).strides)
+            inner = loop.inner_stride(tuple(strides))
+            store = "part.store" if inner == 1 else f"gw::store_strided<{inner}>"
+            first = f"t{k} + {offset} + {target}"
+            value = loop.load(_aligned(view, view.dims))
+            call = f"{store}({first}, {value});" if inner == 1 else f"{store}({first}, part, {value});"
+            lines += loop.wrap([call], [])
+            if step.kind == "cat":
+                offset += view.dims[axis] * strides[axis]
+        return lines
+
+    # -- rows and pointers
+
+    def _state(self, rows: Sequence[int]) -> str:
+        lines = []
+        for k in rows:
+            dims = self.nest.sinks[k].dims
+            flat = f"gw::lane_row<{prod(dims)}> r{k};"
+            lines.append(f"    {flat if k in self.flat_sinks else f'alignas(64) float r{k}[{_padded(dims)}];'}")
+        return "\n".join(lines)
+
+    def _per_row(self, rows: Sequence[int], what: str) -> str:
+        lines, offset = [], 0
+        for k in rows:
+            sink = self.nest.sinks[k]
+            flat = k in self.flat_sinks
+            mine = f"st.r{k}[at]" if flat else f"gw::vf::load(st.r{k} + at)"
+            put = f"st.r{k}[at] = {{}};" if flat else f"gw::vf::store(st.r{k} + at, {{}});"
+            if what == "clear":
+                text = put.format(f"gw::vf::splat({_START[sink.kind]})" if sink.kind in _START else "gw::lanes_t{}")
+            elif what == "save":
+                text = f"gw::vf::store(slot + {offset} + at, {mine});"
+            elif what == "merge":
+                text = put.format(_joined(sink, mine, f"gw::vf::load(slot + {offset} + at)"))
+            else:
+                value = f"{mine} / float(degree)" if sink.kind == "mean" else mine
+                if sink.kind != "sum":
+                    value = f"degree > 0 ? {value} : gw::lanes_t{{}}"
+                text = f"part.store(out[{k}] + row * {prod(sink.dims)} + at, {value});"
+            lines.append(
+                f"    gw::each_lanes<{prod(sink.dims)}>([&](auto at, auto part) GW_INLINE_LAMBDA {{ {text} }});"
+            )
+            offset += _padded(sink.dims)
+        return "\n".join(lines)
+
+    def _pointers(self) -> str:
+        lines = []
+        for k, source in enumerate(self.nest.sources):
+            if source.kind == "own":
+                lines.append(f"    const float* __restrict o{k} = in[{k}] + row * {prod(source.dims)};")
+            elif source.kind == "shared":
+                lines.append(f"    const float* __restrict c{k} = in[{k}];")
+            else:
+                lines.append(f"    const float* __restrict b{k} = in[{k}];")
+        return "\n".join(lines)
+
+    def _edge_pointers(self) -> str:
+        lines, ahead = [], []
+        for k, source in enumerate(self.nest.sources):
+            if source.kind == "far":
+                lines.append(f"const float* __restrict f{k} = b{k} + col * {prod(source.dims)};")
+                bytes_ = min(4 * prod(source.dims), 2048)
+                ahead.append(f"gw::fetch<2>(b{k} + list.columns[p + list.far] * {prod(source.dims)}, {bytes_});")
+            elif source.kind == "edge":
+                lines.append(f"const float* __restrict e{k} = b{k} + id * {prod(source.dims)};")
+        for k, sink in enumerate(self.nest.sinks):
+            if sink.kind == "edge":
+                lines.append(f"float* x{k} = out[{k}] + id * {prod(sink.dims)};")
+        if ahead:
+            lines.insert(0, f"if (list.far > 0 && p + list.far < list.last) {{ {' '.join(ahead)} }}")
+            lines.insert(0, "const int64_t col = list.columns[p];")
+        if any(" id *" in line for line in lines):
+            lines.insert(0, "const int64_t id = list.ids[p];")
+        return "\n".join(f"      {line}" for line in lines)
+
+    def _total_offset(self, k: int) -> int:
+        return sum(prod(s.dims) for s in self.nest.sinks[:k] if s.kind == "total")
+
+    def _totals(self) -> str:
+        lines = []
+        for k, sink in enumerate(self.nest.sinks):
+            if sink.kind == "total":
+                start = self._total_offset(k)
+                lines.append(f"    std::copy(sum + {start}, sum + {start + prod(sink.dims)}, out[{k}]);")
+        return "\n".join(lines)
+
+
+class _Loop:
+    """Loops over dimensions, neighbours joined where every operand allows it; the last one runs over vectors.
+
+    Args:
+        dims: The dimensions.
+        axes: Those that are summed over.
+        strides: Of everything that is read, in elements, 0 where it repeats.
+    """
+
+    def __init__(self, dims: Dims, axes: Sequence[int], strides: Sequence[tuple[int, ...]]) -> None:
+        self.given = dims
+        summed = [axis in axes for axis in range(len(dims))]
+        full = [*strides, _strides(dims)]
+        groups: list[list[int]] = []
+        for axis, size in enumerate(dims):
+            if size == 1:
+                continue
+            before = groups[-1][-1] if groups else None
+            joins = before is not None and summed[axis] == summed[before] and all(
+                s[before] == s[axis] * size for s in full
+            )  # fmt: skip
+            groups[-1].append(axis) if joins else groups.append([axis])
+        self.axes = groups or [[]]
+        self.sizes = [prod(dims[axis] for axis in group) for group in self.axes]
+        self.summed = [bool(group) and summed[group[0]] for group in self.axes]
+        if not groups:
+            self.summed = [bool(axes)]
+
+    @property
+    def sums_inner(self) -> bool:
+        """Whether the vectors run along a dimension that is summed over."""
+        return self.summed[-1]
+
+    @property
+    def single(self) -> bool:
+        """Whether one loop over vectors is all."""
+        return len(self.axes) == 1
+
+    def inner_stride(self, strides: tuple[int, ...]) -> int:
+        """Elements between neighbours of a vector."""
+        return strides[self.axes[-1][-1]] if self.axes[-1] else 1
+
+    def place(self, strides: tuple[int, ...]) -> str:
+        """The first element of the vector at hand, as an offset."""
+        terms = [f"i{k} * {strides[group[-1]]}" for k, group in enumerate(self.axes[:-1]) if strides[group[-1]] != 0]
+        inner = self.inner_stride(strides)
+        if inner:
+            terms.append("at" if inner == 1 else f"at * {inner}")
+        return " + ".join(terms) or "0"
+
+    def load(self, view: _View) -> str:
+        """The vector at hand of what is read."""
+        at = f"{view.base} + {view.offset} + {self.place(view.strides)}"
+        inner = self.inner_stride(view.strides)
+        if inner == 0:
+            return f"gw::vf::splat(*({at}))"
+        if inner != 1:
+            return f"gw::load_strided<{inner}>({at}, part)"
+        return f"gw::vf::load({at})" if view.whole else f"part.load({at})"
+
+    def wrap(self, body: Sequence[str], sums: Sequence[int]) -> list[str]:
+        """The loops around ``body``; ``sums`` are begun before the summed ones and stored after them."""
+        inner = self.sizes[-1]
+        outer = list(range(len(self.axes) - 1))
+        kept = [k for k in outer if not self.summed[k]]
+        rest = [k for k in outer if self.summed[k]]
+        lines = [_head(k, self.sizes[k]) for k in kept]
+        for k in sums:
+            lines.append(f"gw::lanes_t s{k}{{}};" if self.sums_inner else f"gw::lane_row<{inner}> s{k}{{}};")
+        lines += [_head(k, self.sizes[k]) for k in rest]
+        lines.append(f"gw::each_lanes<{inner}>([&](auto at, auto part) GW_INLINE_LAMBDA {{")
+        lines += [f"  {line}" for line in body]
+        lines.append("});")
+        lines += ["}"] * len(rest)
+        strides = _strides(tuple(self.sizes[k] for k in kept) + (() if self.sums_inner else (inner,)))
+        place = " + ".join(f"i{k} * {stride}" for k, stride in zip(kept, strides, strict=False)) or "0"
+        for k in sums:
+            if self.sums_inner:
+                lines.append(f"t{k}[{place}] = gw::sum_lanes(s{k});")
+            else:
+                lines.append(f"gw::each_lanes<{inner}>([&](auto at, auto) GW_INLINE_LAMBDA {{ "
+                             f"gw::vf::store(t{k} + {place} + at, s{k}[at]); }});")  # fmt: skip
+        return lines + ["}"] * len(kept)
+
+
+def _head(k: int, size: int) -> str:
+    return f"for (int i{k} = 0; i{k} < {size}; ++i{k}) {{"
+
+
+def _joined(sink: Sink, a: str, b: str) -> str:
+    if sink.kind in _START:
+        return f"gw::lanes_{sink.kind}imum({a}, {b})"
+    return f"{a} + {b}"
+
+
+def _strides(dims: Dims) -> tuple[int, ...]:
+    """Of elements one after the other."""
+    return tuple(prod(dims[axis + 1 :]) for axis in range(len(dims)))
+
+
+def _padded(dims: Dims) -> int:
+    """Floats that hold the elements and the vector that begins at the last one."""
+    return (prod(dims) + 15) // 16 * 16 + 16
+
+
+def _aligned(view: _View, dims: Dims) -> _View:
+    """The view with a stride for every dimension of ``dims``, 0 where it is repeated."""
+    missing = len(dims) - len(view.dims)
+    own = [0 if size == 1 else stride for size, stride in zip(view.dims, view.strides, strict=True)]
+    return _View(view.base, view.offset, dims, (*([0] * missing), *own), view.whole)
+
+
+def _seen(step: Step, x: _View) -> _View:
+    """The view that a rearrangement gives."""
+    if step.kind == "permute":
+        order = step["order"]
+        return _View(x.base, x.offset, step.dims, tuple(x.strides[axis] for axis in order), x.whole)
+    if step.kind == "slice":
+        axis, strides = step["axis"], list(x.strides)
+        offset = x.offset + step["start"] * strides[axis]
+        strides[axis] *= step["step"]
+        return _View(x.base, offset, step.dims, tuple(strides), x.whole)
+    if step.kind == "expand":
+        return _View(x.base, x.offset, step.dims, _aligned(x, step.dims).strides, x.whole)
+    if _squeezed(step.dims) == _squeezed(x.dims):
+        own = iter([stride for size, stride in zip(x.dims, x.strides, strict=True) if size != 1])
+        return _View(x.base, x.offset, step.dims, tuple(0 if n == 1 else next(own) for n in step.dims), x.whole)
+    return _View(x.base, x.offset, step.dims, _strides(step.dims), x.whole)
+
+
+def _base(nest: EdgeNest, operand: Operand) -> tuple[int | None, bool]:
+    """The step that views look at, None for a source; and whether they leave every element in its place."""
+    same = True
+    while operand.kind == "result" and nest.steps[operand.index].kind in _VIEWS:
+        step = nest.steps[operand.index]
+        kept = step.kind in ("reshape", "expand")
+        same &= kept and _squeezed(step.dims) == _squeezed(nest.dims_of(step.operands[0]))
+        operand = step.operands[0]
+    return (operand.index if operand.kind == "result" else None), same
+
+
+def _is_logic(nest: EdgeNest, operand: Operand) -> bool:
+    """Whether what is read are conditions."""
+    while operand.kind == "result" and nest.steps[operand.index].kind in _VIEWS:
+        operand = nest.steps[operand.index].operands[0]
+    if operand.kind == "input":
+        return nest.sources[operand.index].logic
+    return dict(nest.steps[operand.index].attrs).get("fn") in _BOOL
+
+
+def _operands(nest: EdgeNest, item: Item) -> tuple[Operand, ...]:
+    kind, k = item
+    return nest.steps[k].operands if kind == "step" else (nest.sinks[k].operand,)
+
+
+def _domain(nest: EdgeNest, item: Item) -> Dims:
+    """The dimensions of the loops that compute a step or feed a sink."""
+    kind, k = item
+    if kind == "sink":
+        return nest.sinks[k].dims
+    step = nest.steps[k]
+    return nest.dims_of(step.operands[0]) if step.kind == "sum" else step.dims
+
+
+def _schedule(nest: EdgeNest) -> list[list[Item]]:
+    """Steps and sinks in groups of one loop each, operands before users."""
+    waiting: list[Item] = [("step", k) for k, step in enumerate(nest.steps) if step.kind not in _VIEWS]
+    waiting += [("sink", k) for k in range(len(nest.sinks))]
+    done: set[int] = set()
+    groups: list[list[Item]] = []
+
+    while waiting:
+        group: list[Item] = []
+        here: set[int] = set()
+        domain: Dims | None = None
+        axes: object = None
+        for item in list(waiting):
+            kind, k = item
+            step = nest.steps[k] if kind == "step" else None
+            alone = step is not None and step.kind in ("cat", "unslice")
+            if group and (alone or _domain(nest, item) != domain):
+                continue
+            bases = [_base(nest, operand) for operand in _operands(nest, item)]
+            ready = all(index is None or index in done or (index in here and same) for index, same in bases)
+            if not ready or (step is not None and step.kind == "sum" and axes not in (None, step["axes"])):
+                continue
+            domain = _domain(nest, item)
+            group.append(item)
+            waiting.remove(item)
+            if step is not None and step.kind == "sum":
+                axes = step["axes"]
+            elif step is not None and step.kind == "ewise":
+                here.add(k)
+            if alone:
+                break
+        groups.append(group)
+        done |= {k for kind, k in group if kind == "step"}
+    return groups
+
+
+def _squeezed(dims: Dims) -> Dims:
+    return tuple(size for size in dims if size != 1)

@@ -1,0 +1,71 @@
+"""Launchers of generated kernels over edges: all walks of a plan are one translation unit, compiled at most once.
+
+Comes in: groups that walk the edges of a graph. Goes out: for each a callable from the graph and the tensors it reads
+to its results, or None where nothing can be compiled, and the caller runs the values one by one. The text depends on
+the program alone, never on a graph. Called by ``plan.py`` and ``lower.py``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, float32
+
+from graphweft import _native
+from graphweft._memory import empty
+from graphweft._native import declare
+from graphweft.codegen.edge_cpp import render_unit
+from graphweft.codegen.edge_nest import edge_nest
+from graphweft.graph.graph import Graph
+from graphweft.ir.program import Value
+from graphweft.passes.fuse import Group
+from graphweft.runtime import build
+
+# (the graph whose rows are walked, what is read) -> results, first the group's own, then its taps
+Walk = Callable[[Graph, Sequence[Tensor]], list[Tensor]]
+Walks = dict[Value, tuple[Walk, tuple[Value, ...]]]
+
+
+def edge_kernels(groups: Sequence[Group]) -> Walks:
+    """For every walk among ``groups``, by its result: the kernel and the values that it reads, in order."""
+    walks = [group for group in groups if group.walk is not None]
+    if not walks:
+        return {}
+    nests = []
+    for group in walks:
+        assert group.walk is not None  # chosen so
+        nests.append(edge_nest(group.chain, (group.result, *group.taps), group.walk))
+    library = build.load(render_unit([nest for nest, _ in nests]))
+    if library is None:
+        return {}
+    return {
+        group.result: (_launcher(library, number, group, len(read)), read)
+        for number, (group, (_, read)) in enumerate(zip(walks, nests, strict=True))
+    }
+
+
+def _launcher(library: ctypes.CDLL, number: int, group: Group, count: int) -> Walk:
+    kernel = declare(
+        f"gw_nest_{number}",
+        ctypes.POINTER(_native.Adjacency),
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        library=library,
+    )
+    results = (group.result, *group.taps)
+    dims = [value.tensor.dims for value in results]
+    assert group.walk is not None  # a walk
+    struct = group.walk.struct
+    rows = [value.tensor.rows for value in results]
+    inputs, outputs = ctypes.c_void_p * max(count, 1), ctypes.c_void_p * len(results)
+
+    def walk(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
+        sizes = {struct.edge: graph.num_edges, struct.dst: graph.num_dst}
+        made = [empty((*(() if r is None else (sizes[r],)), *d), float32) for r, d in zip(rows, dims, strict=True)]
+        given = [t.to(float32).contiguous() if t.dtype != float32 or not t.is_contiguous() else t for t in tensors]
+        adjacency = graph.csc
+        kernel(adjacency.native, inputs(*(t.data_ptr() for t in given)), outputs(*(t.data_ptr() for t in made)))
+        return made
+
+    return walk
