@@ -135,7 +135,7 @@ def normalised_layer(e: Edges) -> dict[str, Value]:
 
 @region
 def pieces_put_together(e: Edges) -> dict[str, Value]:
-    turned = e.b.add(Op.PERMUTE, e.f("exp", e.src("src:k")), order=(1, 0))
+    turned = e.b.add(Op.PERMUTE, e.f("mul", e.src("src:k"), e.dst("dst:k")), order=(1, 0))
     row = e.shaped(turned, 2 * C)
     part = e.b.add(Op.SLICE, e.f("mul", e.src(), e.dst()), axis=0, start=2, stop=20, step=1)
     spread = e.b.add(Op.UNSLICE, e["edge:f"], axis=0, start=1, stop=16, step=6, size=2 * C)
@@ -183,7 +183,7 @@ def two_levels(e: Edges) -> dict[str, Value]:
 def operations_of_layers(e: Edges) -> dict[str, Value]:
     """The specific operations that layers write, on rows of edges."""
     b = e.b
-    x = b.add(Op.MUL, e.src(), b.add(Op.DETACH, e.dst()))
+    x = b.add(Op.MUL, e.src(), b.add(Op.DETACH, e.f("sub", e.dst(), e.src())))
     x = b.add(Op.BIAS, b.add(Op.COL_SCALE, b.add(Op.SCALE, x, factor=0.5), e["b"]), e["b"])
     x = b.add(Op.RELU, b.add(Op.ADD, x, b.add(Op.BROADCAST_SHARED, e.g, e["b"], to="edge")))
     number = b.add(Op.ROW_SUM, b.add(Op.ADD_CONST, e.f("tanh", x), constant=0.25))
