@@ -19,7 +19,7 @@ from graphweft.passes.edges import WRITTEN
 GOLDEN = Path(__file__).parent / "golden"
 
 
-@pytest.mark.parametrize("name", ["attention_by_distance", "two_levels"])
+@pytest.mark.parametrize("name", ["attention_by_distance", "normalised_layer"])
 def test_golden_program_and_nests(name, monkeypatch):
     """The program as derived, as opened, and every walk. Delete a golden file to record it anew."""
     monkeypatch.setattr(pipeline, "WORTH_A_KERNEL", 0)
