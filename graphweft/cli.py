@@ -24,7 +24,7 @@ import typer
 
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.train.durations import clock, duration
-from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, STOP_ON
+from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, STOP_ON, TASKS
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
@@ -105,6 +105,7 @@ def _one_of(choices: Sequence[str]) -> str:
 Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")]
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
+Task = Annotated[str | None, _option("task", _one_of(TASKS), "Predict labels of nodes, or links (in mode mini).")]
 Model = Annotated[str | None, _option("model", _one_of(MODELS), "The network.")]
 Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
 Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers with attention.")]
@@ -134,6 +135,7 @@ def train(
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
+    task: Task = None,
     model: Model = None,
     heads: Heads = None,
     out_heads: OutHeads = None,
@@ -301,6 +303,12 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
         lines.append(
             f"at the best validation, {best} in epoch {summary['best_epoch']}: test {percent['test_acc_at_best_val']}"
         )
+    if summary.get("test_mrr") is not None:
+        ranks = "   ".join(
+            f"{part} mrr {summary[f'{part}_mrr']:.3f}, hits@10 {100 * summary[f'{part}_hits_at_10']:.1f} %"
+            for part in ("val", "test")
+        )
+        lines.append(f"among 100 other destinations: {ranks}")
     return [*lines, f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png"]
 
 

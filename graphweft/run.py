@@ -40,7 +40,8 @@ from graphweft.partitioning.partition import partition
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
-from graphweft.train.history import History
+from graphweft.train.history import EpochRecord, History
+from graphweft.train.link_task import HITS_AT
 from graphweft.train.options import check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
@@ -157,12 +158,14 @@ def complete(given: dict[str, Any]) -> TrainSpec:
 
     Raises: ConfigError for a bad value, CheckpointError when the run there is damaged.
     """
+    if given.get("task") == "link":
+        given = {"mode": "mini", **given}
     spec = TrainSpec(**given)
     state = read_last(spec.folder) if spec.resume else None
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    names = {*spec.identity(), *spec.remembered(), "fanouts", "batch_size"}
+    names = {*spec.identity(), *spec.remembered(), "task", "fanouts", "batch_size"}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
 
@@ -177,7 +180,7 @@ def load_dataset(spec: TrainSpec) -> Dataset:
             ds = synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
         else:
             ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
-        ds.check_trainable()
+        ds.check_trainable() if spec.task == "nodes" else ds.check_features()
         ds = with_flat_features(ds.row_normalized() if spec.normalize == "row" else ds)
         return replace(ds, graph=ds.graph.add_inverse_relations()) if spec.model in TYPED else ds
 
@@ -211,7 +214,8 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
         options["num_bases"] = spec.bases
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
-        return MODELS[spec.model](ds.num_features, spec.hidden, ds.num_classes, **options)
+        width = ds.num_classes if spec.task == "nodes" else spec.hidden
+        return MODELS[spec.model](ds.num_features, spec.hidden, width, **options)
 
 
 def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
@@ -235,6 +239,7 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         keep_features=False,
         fanouts=check_fanouts(spec.fanouts),
         batch_size=spec.batch_size,
+        task=spec.task,
         config=spec.identity(),
         remember=spec.remembered(),
     )
@@ -296,7 +301,19 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "version": _version(),
         "out": str(spec.folder),
     }
+    if spec.task == "link":
+        summary |= {"task": "link", **_link_scores(last)}
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in summary.items()}
+
+
+def _link_scores(last: EpochRecord | None) -> dict[str, float | None]:
+    """Scores of link prediction after the last epoch."""
+    names = {"auc": "acc", "ap": "ap", "mrr": "mrr", f"hits_at_{HITS_AT}": "hits"}
+    return {
+        f"{part}_{name}": getattr(last, f"{part}_{column}", None)
+        for part in ("val", "test")
+        for name, column in names.items()
+    }
 
 
 def _fetching(name: str, done: int, total: int | None) -> str:

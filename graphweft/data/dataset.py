@@ -160,6 +160,15 @@ class Dataset:
             return idx[self.y[idx] >= 0]
         return idx[~self.y[idx].isnan().all(dim=1)]
 
+    def check_features(self) -> None:
+        """There are node features.
+
+        Raises: DataError that says what there is instead.
+        """
+        if self.x is None:
+            held = f"features of {', '.join(sorted(self.features))} only" if self.features else "none"
+            raise DataError(f"{self.name}: expected node features x, got {held}")
+
     def check_trainable(self) -> None:
         """The dataset has what training a node model needs.
 
@@ -173,9 +182,8 @@ class Dataset:
             raise DataError(f"{self.name}: expected labels to train on, got none")
         if self.labelled("train").numel() == 0:
             raise DataError(f"{self.name}: expected at least one training node with a label, got none")
-        if self.x is None and not self.graph.is_typed:
-            held = f"features of {', '.join(sorted(self.features))} only" if self.features else "none"
-            raise DataError(f"{self.name}: expected node features x, got {held}")
+        if not self.graph.is_typed:
+            self.check_features()
 
     def row_normalized(self) -> Dataset:
         """The same dataset with each row of the features divided by its sum of absolute values; zero rows stay."""

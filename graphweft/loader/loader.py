@@ -144,9 +144,10 @@ class Loader:
             if name not in state or state[name] != mine:
                 raise CheckpointError(f"Loader: expected a state with {name} {mine}, got {state.get(name)}")
         epoch, position = state.get("epoch"), state.get("position")
-        whole = isinstance(epoch, int) and isinstance(position, int) and epoch >= 0
-        if not whole or not 0 <= position <= self._length(epoch):
+        numbers = epoch if isinstance(epoch, int) else -1, position if isinstance(position, int) else -1
+        if numbers[0] < 0 or not 0 <= numbers[1] <= self._length(numbers[0]):
             raise CheckpointError(f"Loader: expected epoch and position of a loader, got {epoch!r} and {position!r}")
+        epoch, position = numbers
         self._epoch, self._position = epoch, position
         self._begun, self._turn = False, None
 

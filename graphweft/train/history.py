@@ -36,6 +36,9 @@ class EpochRecord:
         val_loss: The loss on ``val_idx``, after the update as the accuracies.
         epoch_seconds: Forward, backward and update, nothing else.
         eval_seconds: Evaluation after the update; 0 where there was none.
+        val_ap: Of link prediction: average precision. Likewise for the test split.
+        val_mrr: Mean reciprocal rank.
+        val_hits: Share of ranks up to 10.
     """
 
     epoch: int
@@ -46,14 +49,22 @@ class EpochRecord:
     val_loss: float | None = None
     epoch_seconds: float = 0.0
     eval_seconds: float = 0.0
+    val_ap: float | None = None
+    val_mrr: float | None = None
+    val_hits: float | None = None
+    test_ap: float | None = None
+    test_mrr: float | None = None
+    test_hits: float | None = None
 
     def to_json(self) -> str:
         """One line, always valid JSON: what is not finite becomes null."""
         values = {field.name: _finite(getattr(self, field.name)) for field in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None or name not in LINK_COLUMNS}
         return json.dumps(values, allow_nan=False)
 
 
 COLUMNS = tuple(field.name for field in fields(EpochRecord))
+LINK_COLUMNS = ("val_ap", "val_mrr", "val_hits", "test_ap", "test_mrr", "test_hits")  # there where they were measured
 _ALWAYS = ("loss", "epoch_seconds", "eval_seconds")
 
 
@@ -148,16 +159,20 @@ class History:
             name: torch.tensor(
                 [math.nan if value is None else value for value in self.column(name)], dtype=torch.float64
             )
-            for name in COLUMNS
+            for name in self._held()
         }
+
+    def _held(self) -> tuple[str, ...]:
+        """Columns, those of link prediction only where they have values."""
+        return tuple(n for n in COLUMNS if n not in LINK_COLUMNS or any(v is not None for v in self.column(n)))
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor], best_by: str = "accuracy") -> History:
         """The inverse of :meth:`to_state`. Raises: CheckpointError for columns that do not fit together."""
         try:
-            columns = {name: state[name].tolist() for name in COLUMNS}
-            rows = list(zip(*columns.values(), strict=True))
-            return cls([_record(dict(zip(COLUMNS, row, strict=True))) for row in rows], best_by)
+            names = [name for name in COLUMNS if name in state or name not in LINK_COLUMNS]
+            rows = list(zip(*(state[name].tolist() for name in names), strict=True))
+            return cls([_record(dict(zip(names, row, strict=True))) for row in rows], best_by)
         except (KeyError, AttributeError, TypeError, ValueError) as failure:
             raise CheckpointError(f"history: expected columns {', '.join(COLUMNS)}, got {failure}") from None
 

@@ -19,6 +19,7 @@ from graphweft._errors import ConfigError, ShapeError
 from graphweft.data.dataset import Dataset, Part
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch
+from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
@@ -34,7 +35,7 @@ _WHOLE_SHARE = 0.25  # of the machine's memory: above that, evaluation goes tile
 
 
 @dataclass
-class _Tables:
+class Tables:
     """What batches are made from."""
 
     graph: Graph
@@ -74,12 +75,14 @@ class MiniBatch:
         key: Callable[[int, int], int],
     ) -> None:
         self.model, self.ds, self.optimizer = model, ds, optimizer
-        self._tables = _Tables(ds.graph, x, ds.y, ds.train_idx)
+        self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
         self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
-        self.fanouts = _fitting(model, fanouts)
+        self.fanouts = fitting_fanouts(model, fanouts)
         seeds = torch.unique(self.rows["train"], sorted=True)
-        self.loader = Loader(self._tables, seeds, self.fanouts, batch_size, shuffle=True, seed=seed)
+        self.loader: Loader | LinkLoader = Loader(
+            self._tables, seeds, self.fanouts, batch_size, shuffle=True, seed=seed
+        )
         self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
         self._key = key
         self._sum, self._count = 0.0, 0
@@ -173,7 +176,7 @@ class MiniBatch:
         return rows
 
 
-def _fitting(model: nn.Module, fanouts: Sequence[int] | None) -> tuple[int, ...]:
+def fitting_fanouts(model: nn.Module, fanouts: Sequence[int] | None) -> tuple[int, ...]:
     """Fan-outs, one a layer where the number of layers is known.
 
     Raises: ConfigError.

@@ -14,6 +14,7 @@ from graphweft._errors import ConfigError
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 DECAY_ON = ("first", "all")
+TASKS = ("nodes", "link")
 MODES = ("full", "mini", "auto")
 STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
@@ -75,6 +76,17 @@ def check_mode(mode: str) -> str:
         raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}, not available yet in this version")
     check_choice("mode", mode, MODES)
     return "full" if mode == "auto" else mode
+
+
+def check_task(task: Any, mode: str) -> str:
+    """``task``, one that ``mode`` can train.
+
+    Raises: ConfigError.
+    """
+    check_choice("task", task, TASKS)
+    if task == "link" and check_mode(mode) != "mini":
+        raise ConfigError(f"mode: expected mini for the task link, got {mode!r}")
+    return str(task)
 
 
 def check_fanouts(fanouts: Any) -> tuple[int, ...] | None:

@@ -109,6 +109,8 @@ class EpochProgress:
             value = getattr(scored, f"{name}_acc")
             if value is not None:
                 parts.append(f"{name} {100 * value:.1f} %")
+        if scored.val_mrr is not None and scored.val_hits is not None:
+            parts.append(f"mrr {scored.val_mrr:.3f}  hits@10 {100 * scored.val_hits:.1f} %")
         parts.append(f"{duration(record.epoch_seconds)}/epoch")
         parts.append(f"{clock(left)} left")
         return "  ".join(parts)

@@ -22,6 +22,7 @@ from graphweft.train.options import (
     check_integer,
     check_mode,
     check_number,
+    check_task,
 )
 
 MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
@@ -46,6 +47,8 @@ class TrainSpec:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
         root: Folder where named datasets are kept; None is the configured one.
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
+        task: "nodes" predicts labels of nodes; "link" learns embeddings of width ``hidden`` that tell edges from pairs
+            without one, in mode "mini".
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
             "rgcn" or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
@@ -89,6 +92,7 @@ class TrainSpec:
     data: str = DEFAULT_DATA
     root: str | None = None
     scale: float | None = None
+    task: str = "nodes"
     model: str = "gcn"
     heads: int = 8
     out_heads: int = 1
@@ -138,6 +142,7 @@ class TrainSpec:
             ("stop_on", STOP_ON),
         ):
             check_choice(name, getattr(self, name), choices)
+        check_task(self.task, self.mode)
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if mode == "mini" and fanouts is not None and len(fanouts) != self.layers:
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
@@ -186,6 +191,8 @@ class TrainSpec:
         mode = check_mode(self.mode)
         if mode != "mini":
             del values["fanouts"], values["batch_size"]
+        if self.task == "nodes":
+            del values["task"]
         return {**values, "mode": mode}
 
 

@@ -27,6 +27,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
+from graphweft.train.link_task import LinkTask
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
@@ -38,6 +39,7 @@ from graphweft.train.options import (
     check_integer,
     check_mode,
     check_number,
+    check_task,
 )
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
@@ -68,6 +70,9 @@ class Trainer:
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
         batch_size: For "mini": training nodes of a step.
+        task: "nodes" predicts the labels of ``ds``. "link", in mode "mini", holds some edges out and learns embeddings,
+            the rows that the model returns, whose dot products tell edges from pairs without one; ``*_acc`` are then
+            areas under the ROC curve.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
 
@@ -103,6 +108,7 @@ class Trainer:
         keep_features: bool = True,
         fanouts: Sequence[int] | None = None,
         batch_size: int = 1024,
+        task: str = "nodes",
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
     ) -> None:
@@ -115,7 +121,8 @@ class Trainer:
         check_integer("patience", patience, 0)
         check_integer("eval_every", eval_every, 1)
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
-        ds.check_trainable()
+        self.task = check_task(task, mode)
+        ds.check_trainable() if task == "nodes" else ds.check_features()
         x = settle_features(features_of(with_flat_features(ds)))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode = model, check_mode(mode)
@@ -150,7 +157,9 @@ class Trainer:
 
     @property
     def metric(self) -> str:
-        """What the accuracies are: "accuracy", or "micro-F1" where nodes have several labels."""
+        """What the accuracies are: "accuracy", "micro-F1" where nodes have several labels, "ROC AUC" of links."""
+        if self.task == "link":
+            return "ROC AUC"
         return "accuracy" if self.ds.y.dim() == 1 else "micro-F1"
 
     @property
@@ -205,8 +214,10 @@ class Trainer:
         return value
 
     def predict(self) -> Tensor:
-        """Class of every node, (N,) int64; or (N, C) bool where nodes have several labels."""
+        """Class of every node, (N,) int64; or (N, C) bool for several labels a node; for links the embeddings."""
         logits = self._batch.logits()
+        if self.task == "link":
+            return logits
         return logits.argmax(dim=1) if self.ds.y.dim() == 1 else logits > 0
 
     def resume(self) -> bool:
@@ -300,7 +311,8 @@ class Trainer:
 
     def _sampled(self, fanouts: tuple[int, ...] | None, batch_size: int) -> MiniBatch:
         data = (self.ds, features_of(self.ds), self.optimizer)
-        return MiniBatch(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
+        kind = LinkTask if self.task == "link" else MiniBatch
+        return kind(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
 
     def _batch_key(self, epoch: int, batch: int) -> int:
         """Keys the draws of one step."""
@@ -341,6 +353,8 @@ class Trainer:
             return EpochRecord(epoch, loss, epoch_seconds=middle - start)
         found, val_loss = self._batch.evaluate()
         values = {f"{name}_acc": value for name, value in found.items()} | {"val_loss": val_loss}
+        if isinstance(self._batch, LinkTask):
+            values |= self._batch.details
         return EpochRecord(
             epoch, loss, **values, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
         )

@@ -1,0 +1,133 @@
+"""Link prediction: a model learns node embeddings whose dot products tell edges from other pairs.
+
+Comes in: a model, an optimiser, the data. Goes out: the mean loss of an epoch over training edges, or scores on those
+held out. Called by the trainer in the place of :class:`MiniBatch`, whose epochs, states and resumes it has. Embeddings
+are evaluated from all neighbours in the training graph, so messages never pass over a held-out edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphweft._errors import DataError
+from graphweft.data.dataset import Dataset, Part
+from graphweft.data.link_split import split_links
+from graphweft.loader.link import LinkLoader
+from graphweft.loader.link_batch import LinkBatch
+from graphweft.sample.negative import NegativeSampler
+from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
+from graphweft.train.metrics import Evaluation
+from graphweft.train.mini_batch import MiniBatch, Tables, fitting_fanouts
+from graphweft.train.settle import Features
+
+HITS_AT = 10
+_RANKED_AMONG = 100  # destinations that are drawn for every held-out edge
+_MOST_SCORED = 10_000  # held-out edges that an evaluation looks at; they are in random order
+_STAGES = {"val": 1 << 33, "test": 1 << 34}  # key the negatives of evaluations apart from those of training
+_ROWS = 512
+
+
+class LinkTask(MiniBatch):
+    """Trains on ``batch_size`` edges at a time, each with one negative; the batch's edges are hidden from its messages.
+
+    Splits, negatives and draws follow from ``seed``. Scores are areas under the ROC curve against as many uniform pairs
+    that are no edge; :attr:`details` has mean reciprocal rank and hits at 10 among 100 destinations the source has no
+    edge to, and the average precision.
+
+    Raises: ConfigError for fan-outs that do not fit the model, DataError for a graph without edges to hold out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: Dataset,
+        x: Features,
+        optimizer: torch.optim.Optimizer,
+        fanouts: Sequence[int] | None,
+        batch_size: int,
+        seed: int,
+        key: Callable[[int, int], int],
+    ) -> None:
+        self.split = split_links(ds.graph, seed=seed)
+        if self.split.val.shape[1] == 0 or self.split.test.shape[1] == 0:
+            raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
+        self.model, self.optimizer = model, optimizer
+        self.ds = replace(ds, graph=self.split.graph, edge_weight=None, edge_features=None)
+        self._tables = Tables(self.split.graph, x, ds.y, ds.train_idx)
+        self.fanouts = fitting_fanouts(model, fanouts)
+        self.loader = LinkLoader(
+            self._tables,
+            self.split.train,
+            None,
+            self.fanouts,
+            batch_size,
+            shuffle=True,
+            seed=seed,
+            known=self.split.known,
+            exclude="both" if self.split.undirected else "target",
+        )
+        self.after_batch = lambda done, total, loss: None
+        self.details: dict[str, float | None] = {}
+        self._key, self._seed = key, seed
+        self._sum, self._count = 0.0, 0
+        self._negative = NegativeSampler(self.split.known)
+
+    def evaluate(self) -> Evaluation:
+        """Area under the ROC curve and loss on held-out edges; training edges are not scored."""
+        h = self.logits()
+        self.details = {}
+        out: dict[Part, float | None] = {"train": None}
+        val_loss = None
+        for name, pairs in (("val", self.split.val), ("test", self.split.test)):
+            src, dst = pairs[:, :_MOST_SCORED]
+            key: dict[str, Any] = {"seed": self._seed, "stage": _STAGES[name]}
+            positive = dots(h, src, dst)
+            negative = dots(h, *self._negative.pairs(torch.arange(src.numel()), **key))
+            others = self._negative.tails(src, _RANKED_AMONG, **key)
+            among = dots(h, src.repeat_interleave(_RANKED_AMONG), others.reshape(-1)).reshape(others.shape)
+            out["val" if name == "val" else "test"] = roc_auc(positive, negative)
+            if name == "val":
+                val_loss = _loss(positive, negative)
+            self.details[f"{name}_ap"] = average_precision(positive, negative)
+            self.details[f"{name}_mrr"] = mrr(positive, among)
+            self.details[f"{name}_hits"] = hits_at(HITS_AT, positive, among)
+        return Evaluation(out, val_loss)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        return {**super().identity(), "task": "link"}
+
+    def _train_on(self, batch: Any) -> Tensor:
+        """One update; the loss before it, shape ()."""
+        assert isinstance(batch, LinkBatch) and batch.edge_label_index is not None and batch.edge_label is not None
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        h = self._forward(batch)
+        src, dst = batch.edge_label_index
+        logits = (torch.index_select(h, 0, src) * torch.index_select(h, 0, dst)).sum(1)
+        loss = functional.binary_cross_entropy_with_logits(logits, batch.edge_label)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+
+def _loss(positive: Tensor, negative: Tensor) -> float:
+    """Mean binary cross-entropy, as in training."""
+    labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)])
+    return float(functional.binary_cross_entropy_with_logits(torch.cat([positive, negative]), labels))
+
+
+def dots(h: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+    """float32 (P,): dot products of rows ``src[i]`` and ``dst[i]``, some rows at a time."""
+    out = torch.empty(src.numel())
+    step = _ROWS * 64
+    for at in range(0, src.numel(), step):
+        here = slice(at, at + step)
+        out[here] = (h[src[here]] * h[dst[here]]).sum(1)
+    return out
