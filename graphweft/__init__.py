@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from graphweft.sample.segment import SegmentSampler
     from graphweft.sample.stages import LargeBatch, Parts, Whole
     from graphweft.storage.feature import SparseFeatures
+    from graphweft.train.macro import Macro
     from graphweft.train.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -73,6 +74,7 @@ __all__ = [
     "LargeBatch",
     "LinkLoader",
     "Loader",
+    "Macro",
     "MessagePassing",
     "MultistageLoader",
     "NativeError",
@@ -128,6 +130,7 @@ _HOMES = {
     "update_all": "graphweft.nn.message_passing",
     **dict.fromkeys(("apply", "neighbor_apply", "pull", "push"), "graphweft.nn.napa"),
     "SparseFeatures": "graphweft.storage.feature",
+    "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",
 }
 _MODULES = {"nn": "graphweft.nn", "optim": "graphweft.optim"}

@@ -160,6 +160,12 @@ def train(
         str | None, _option("fanouts", "K,K,...", "mini: in-edges drawn a node, a number a layer.", "15,10,5")
     ] = None,
     batch_size: Annotated[str | None, _option("batch_size", "N", "mini: training nodes a step.")] = None,
+    macro: Annotated[
+        str | None,
+        _option("macro", "large:A/B|parts:A/B", "mini: macro-batches, A/B of seeds or parts.", ""),
+    ] = None,
+    quality: Annotated[str | None, _option("quality", "X", "macro: error of sampled gradients to keep to.", "")] = None,
+    accumulate: Annotated[str | None, _option("accumulate", "N", "mini: batches an update.")] = None,
     seed: Seed = None,
     threads: Threads = None,
     patience: Annotated[

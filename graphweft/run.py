@@ -42,6 +42,7 @@ from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
 from graphweft.train.history import EpochRecord, History
 from graphweft.train.link_task import HITS_AT
+from graphweft.train.macro import Macro
 from graphweft.train.options import check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
@@ -165,7 +166,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    names = {*spec.identity(), *spec.remembered(), "task", "fanouts", "batch_size"}
+    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate")
+    names = {*spec.identity(), *spec.remembered(), *later}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
 
@@ -240,6 +242,8 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         fanouts=check_fanouts(spec.fanouts),
         batch_size=spec.batch_size,
         task=spec.task,
+        macro=None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
+        accumulate=spec.accumulate,
         config=spec.identity(),
         remember=spec.remembered(),
     )

@@ -22,8 +22,8 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.loader.batch import Batch, Data, Features
 from graphweft.loader.loader import Loader
-from graphweft.sample.multistage import Nest, NestedSample, Path, Plan
-from graphweft.sample.sampler import Sample
+from graphweft.sample.multistage import Nest, NestedSample, Path, Plan, Planned
+from graphweft.sample.sampler import Sample, check_fanouts
 from graphweft.sample.stages import Key, LargeBatch, Level, Parts, Stage, Whole
 from graphweft.sample.working_set import structure_bytes
 from graphweft.storage.feature import SparseFeatures
@@ -72,6 +72,7 @@ class Staged:
         tier: Counts from 0, the whole graph's.
         cost: What it read from the tier below.
         kept: (nodes,) bool, nodes that a batch touches; None: unknown.
+        inner: (nodes,) bool, nodes that a batch reaches before its last hop; None: unknown.
         samples: Its batches by position, where they were drawn ahead of time.
     """
 
@@ -81,6 +82,7 @@ class Staged:
     tier: int = 0
     cost: Cost | None = None
     kept: Tensor | None = None
+    inner: Tensor | None = None
     samples: dict[int, NestedSample] = field(default_factory=dict)
 
 
@@ -100,6 +102,21 @@ class StagedBatch(Batch):
         self.halo: Tensor | None = None
         self.macro: Staged | None = None
         self.costs: list[tuple[Path, Cost]] = []
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Some seeds of a batch, drawn in three ways.
+
+    Attributes:
+        drawn: As training draws them.
+        inside: With all in-edges that the macro-batch has.
+        exact: With all in-edges of the whole graph.
+    """
+
+    drawn: StagedBatch
+    inside: StagedBatch
+    exact: StagedBatch
 
 
 class MultistageLoader(Loader):
@@ -147,17 +164,17 @@ class MultistageLoader(Loader):
         super().__init__(ds, seeds, fanouts, batch_size, shuffle, seed, **options)
         self.ahead = bool(ahead)
         self._turned = threading.Lock()
-        self._arrange([macro] if not isinstance(macro, Sequence) else list(macro))
+        tiers = [macro] if not isinstance(macro, Sequence) else list(macro)
+        self.traffic = [Traffic() for _ in range(1 + sum(not isinstance(stage, Whole) for stage in tiers))]
+        self._arrange(tiers, self.sampler.fanouts)
 
-    def _arrange(self, macro: list[Stage]) -> None:
+    def _arrange(self, macro: list[Stage], fanouts: tuple[int, ...]) -> None:
         """Takes the stages up; nothing of earlier ones stays."""
-        self._macro = macro
+        self._macro, self._fanouts = macro, fanouts
         stages = [*macro, LargeBatch(self.batch_size)]
-        self._nest = Nest(self.graph, self.seeds, _bound(stages, self.seeds.numel(), self.batch_size, self.fanouts))
+        self._nest = Nest(self.graph, self.seeds, _bound(stages, self.seeds.numel(), self.batch_size, fanouts))
         self._plans: dict[int, Plan] = {}
         self._staged: OrderedDict[tuple[int, Path], _Cell] = OrderedDict()
-        tiers = 1 + sum(not isinstance(stage, Whole) for stage in macro)
-        self.traffic = [Traffic() for _ in range(tiers)]
         self._counted: dict[int, tuple[int, Path]] = {}
 
     @property
@@ -170,12 +187,18 @@ class MultistageLoader(Loader):
         """The stages before the last, as they were given."""
         return tuple(self._macro)
 
-    @macro.setter
-    def macro(self, stages: Sequence[Stage]) -> None:
-        """Other ones from the next epoch on. Raises: ConfigError inside an epoch."""
+    @property
+    def fanouts(self) -> tuple[int, ...]:
+        """In-edges that a node draws in the first stage that samples neighbours."""
+        return self._fanouts
+
+    def retune(self, macro: Sequence[Stage], fanouts: tuple[int, ...]) -> None:
+        """As many other stages and fan-outs from the next epoch on. Raises: ConfigError inside an epoch."""
         if self._position:
             raise ConfigError(f"MultistageLoader: expected new stages between epochs, got them at {self._position}")
-        self._arrange(list(stages))
+        if len(macro) != len(self._macro) or len(fanouts) != len(self._fanouts):
+            raise ConfigError(f"MultistageLoader: expected {len(self._macro)} stages and as many fan-outs as before")
+        self._arrange(list(macro), check_fanouts("MultistageLoader", fanouts))
 
     @property
     def has_halo(self) -> bool:
@@ -203,16 +226,44 @@ class MultistageLoader(Loader):
             planned = plan.batches[position]
             macro = self._stage(epoch, plan, planned.path)
             nested = macro.samples.get(position) or self._nest.sample(plan, planned, macro.level)
-            rows = nested.nodes if macro.rows is None else macro.rows[nested.nodes]
-            x = None if macro.x is None else gather_rows(macro.x, rows)
-            batch = StagedBatch(nested.sample, self._ds, x, planned.places)
-            batch.path, batch.halo, batch.macro = planned.path, nested.halo, macro
+            batch = self._filled(macro, nested, planned)
             structure = structure_bytes(nested.sample.num_nodes, nested.sample.num_edges)
             batch.costs = [*self._costs_around(epoch, plan, planned.path)]
-            batch.costs.append(((*planned.path, planned.group), Cost(macro.tier, _bytes(x), structure)))
+            batch.costs.append(((*planned.path, planned.group), Cost(macro.tier, _bytes(batch.x), structure)))
             return batch
 
         return prepare
+
+    def probe(self, epoch: int, position: int, seeds: int) -> Probe:
+        """The first ``seeds`` seeds of a planned batch, drawn as training does and with all that there is.
+
+        Nothing is counted.
+        """
+        plan = self.plan(epoch)
+        planned = plan.batches[position]
+        planned = replace(planned, places=planned.places[:seeds], within=planned.within[:seeds])
+        macro = self._stage(epoch, plan, planned.path)
+        data = None if isinstance(self._ds, Graph) else self._ds.x
+        rows = data if data is None or macro.level.n_id is None else gather_rows(data, macro.level.n_id)
+        whole, root = Staged(macro.level, rows), Staged(self._nest.root, data)
+        every = LargeBatch(1, (-1,) * len(self._fanouts))
+
+        def wide(around: Staged, numbers: Tensor) -> StagedBatch:
+            level = around.level
+            local = every.sample(level, numbers, plan.keys[()])
+            halo = None if level.halo is None else level.halo[local.n_id]
+            return self._filled(around, NestedSample(level.in_whole(local), local.n_id, halo), planned)
+
+        drawn = self._filled(whole, self._nest.sample(plan, planned, macro.level), planned)
+        return Probe(drawn, wide(whole, macro.level.seeds[planned.within]), wide(root, self.seeds[planned.places]))
+
+    def _filled(self, macro: Staged, nested: NestedSample, planned: Planned) -> StagedBatch:
+        """A batch with its rows of features."""
+        rows = nested.nodes if macro.rows is None else macro.rows[nested.nodes]
+        x = None if macro.x is None else gather_rows(macro.x, rows)
+        batch = StagedBatch(nested.sample, self._ds, x, planned.places)
+        batch.path, batch.halo, batch.macro = planned.path, nested.halo, macro
+        return batch
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
         for batch in super()._batches(turn, epoch, first):
@@ -276,12 +327,14 @@ class MultistageLoader(Loader):
         """Draws the macro-batch's batches from its structure alone; nodes they touch, and how many edges."""
         graph = staged.level.graph
         touched = torch.zeros(graph.num_edges, dtype=torch.uint8)
-        kept = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        kept, inner = torch.zeros(2, graph.num_nodes, dtype=torch.bool)
         for position, planned in enumerate(plan.batches):
             if planned.path == path:
                 nested = self._nest.sample(plan, planned, staged.level, touched)
                 staged.samples[position] = nested
                 kept[nested.nodes] = True
+                inner[nested.nodes[: nested.sample.blocks[0].num_dst]] = True
+        staged.inner = inner
         return kept, int(touched.sum(dtype=torch.int64))
 
 

@@ -218,6 +218,7 @@ class Parts:
     Attributes:
         part: (N,) part of every node of the whole graph, int32 or int64.
         count: Parts of a group.
+        k: Number of parts.
 
     Raises: ConfigError, DtypeError.
 
@@ -232,7 +233,7 @@ class Parts:
 
     part: Tensor
     count: int
-    _sizes: Tensor = field(init=False, repr=False)
+    k: int = field(init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.part, Tensor) or self.part.dtype not in (torch.int32, torch.int64):
@@ -241,12 +242,7 @@ class Parts:
             raise ConfigError("Parts: expected one part >= 0 a node")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise ConfigError(f"Parts: expected count >= 1, got {self.count!r}")
-        object.__setattr__(self, "_sizes", torch.bincount(self.part.long()))
-
-    @property
-    def k(self) -> int:
-        """Number of parts."""
-        return max(self._sizes.numel(), 1)
+        object.__setattr__(self, "k", int(self.part.max()) + 1 if self.part.numel() else 1)
 
     def chosen(self, group: int, key: Key) -> Tensor:
         """int64 parts of a group."""

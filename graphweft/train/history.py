@@ -39,6 +39,11 @@ class EpochRecord:
         val_ap: Of link prediction: average precision. Likewise for the test split.
         val_mrr: Mean reciprocal rank.
         val_hits: Share of ranks up to 10.
+        gradient_error: Of sampled gradients, relative, where the quality guard measures it. Likewise the next three.
+        sampling_error: Its part from sampling.
+        staleness_error: Its part from earlier hidden rows.
+        neighbor_loss: Share of in-edges of computed nodes that were left out.
+        history_age: Mean steps since the hidden rows that were read had been written.
     """
 
     epoch: int
@@ -55,16 +60,23 @@ class EpochRecord:
     test_ap: float | None = None
     test_mrr: float | None = None
     test_hits: float | None = None
+    gradient_error: float | None = None
+    sampling_error: float | None = None
+    staleness_error: float | None = None
+    neighbor_loss: float | None = None
+    history_age: float | None = None
 
     def to_json(self) -> str:
         """One line, always valid JSON: what is not finite becomes null."""
         values = {field.name: _finite(getattr(self, field.name)) for field in fields(self)}
-        values = {name: value for name, value in values.items() if value is not None or name not in LINK_COLUMNS}
+        values = {name: value for name, value in values.items() if value is not None or name not in MEASURED}
         return json.dumps(values, allow_nan=False)
 
 
+GUARDED = ("gradient_error", "sampling_error", "staleness_error", "neighbor_loss", "history_age")
 COLUMNS = tuple(field.name for field in fields(EpochRecord))
 LINK_COLUMNS = ("val_ap", "val_mrr", "val_hits", "test_ap", "test_mrr", "test_hits")  # there where they were measured
+MEASURED = (*LINK_COLUMNS, *GUARDED)
 _ALWAYS = ("loss", "epoch_seconds", "eval_seconds")
 
 
@@ -164,13 +176,13 @@ class History:
 
     def _held(self) -> tuple[str, ...]:
         """Columns, those of link prediction only where they have values."""
-        return tuple(n for n in COLUMNS if n not in LINK_COLUMNS or any(v is not None for v in self.column(n)))
+        return tuple(n for n in COLUMNS if n not in MEASURED or any(v is not None for v in self.column(n)))
 
     @classmethod
     def from_state(cls, state: dict[str, Tensor], best_by: str = "accuracy") -> History:
         """The inverse of :meth:`to_state`. Raises: CheckpointError for columns that do not fit together."""
         try:
-            names = [name for name in COLUMNS if name in state or name not in LINK_COLUMNS]
+            names = [name for name in COLUMNS if name in state or name not in MEASURED]
             rows = list(zip(*(state[name].tolist() for name in names), strict=True))
             return cls([_record(dict(zip(names, row, strict=True))) for row in rows], best_by)
         except (KeyError, AttributeError, TypeError, ValueError) as failure:

@@ -7,6 +7,7 @@ block of some destinations with all of their in-edges: nothing is sampled, and e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +25,18 @@ from graphweft.storage.gather import gather_rows
 Features = Tensor | SparseFeatures
 
 
-def infer(model: Stack, graph: Graph, x: Features, tile: int = 16_384, out: str | Path | None = None) -> Tensor:
+def infer(
+    model: Stack,
+    graph: Graph,
+    x: Features,
+    tile: int = 16_384,
+    out: str | Path | None = None,
+    each: Callable[[int, Tensor], None] | None = None,
+) -> Tensor:
     """Output rows of all nodes in evaluation mode; as ``model.eval()(graph, x)`` but for the order of sums.
 
     Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
-    (``layer-<i>.npy``, a memory map), and the result is the last of them.
+    (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows.
 
     Raises: ConfigError for a tile without rows; ShapeError when x does not fit.
 
@@ -46,6 +54,8 @@ def infer(model: Stack, graph: Graph, x: Features, tile: int = 16_384, out: str 
         with torch.no_grad():
             for index in range(len(model.layers)):
                 x = _layer(model, index, sampler, x, tile, None if out is None else Path(out))
+                if each is not None:
+                    each(index, x)
     finally:
         model.train(training)
     assert isinstance(x, Tensor)

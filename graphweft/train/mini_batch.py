@@ -21,10 +21,12 @@ from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
+from graphweft.loader.multistage import MultistageLoader, StagedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.dense import cross_entropy
 from graphweft.train.inference import infer
+from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
 from graphweft.train.settle import Features
 
@@ -59,9 +61,15 @@ class MiniBatch:
         batch_size: Training nodes of a batch.
         seed: Keys order and draws.
         key: (epoch, place of the batch) -> seed of torch's draws in that step.
+        macro: How macro-batches are made; None: every batch is drawn from the whole graph.
+        accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
 
     Raises: ConfigError for fan-outs that do not fit the model.
     """
+
+    macro: MacroRun | None = None
+    _accumulate = 1
+    _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
 
     def __init__(
         self,
@@ -73,6 +81,8 @@ class MiniBatch:
         batch_size: int,
         seed: int,
         key: Callable[[int, int], int],
+        macro: Macro | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
@@ -80,12 +90,15 @@ class MiniBatch:
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
         self.fanouts = fitting_fanouts(model, fanouts)
         seeds = torch.unique(self.rows["train"], sorted=True)
-        self.loader: Loader | LinkLoader = Loader(
-            self._tables, seeds, self.fanouts, batch_size, shuffle=True, seed=seed
-        )
+        common = (self._tables, seeds, self.fanouts, batch_size, True, seed)
+        self.loader: Loader | LinkLoader = Loader(*common)
+        if macro is not None:
+            nested = MultistageLoader(*common, macro=macro.made(ds), ahead=macro.ahead)
+            self.loader, self.macro = nested, MacroRun(macro, nested, model, ds, self._on_blocks)
         self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
         self._key = key
         self._sum, self._count = 0.0, 0
+        self._accumulate = accumulate
 
     @property
     def x(self) -> Features:
@@ -106,15 +119,19 @@ class MiniBatch:
 
     def step(self) -> Tensor:
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
+        if self.macro is not None and self.batches_done == 0:
+            self.macro.begin_epoch(self.x)
         total = len(self.loader)
         for batch in self.loader:
             done = self.batches_done
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(self._key(self.loader.epoch, done))
-                loss = float(self._train_on(batch))
+                loss = float(self._train_on(batch, last=done == total))
             self._sum += loss * batch.batch_size
             self._count += batch.batch_size
             self.after_batch(done, total, self._sum / self._count)
+        if self.macro is not None:
+            self.macro.end_epoch(self._key(self.loader.epoch, 0))
         mean = self._sum / max(self._count, 1)
         self._sum, self._count = 0.0, 0
         return torch.tensor(mean, dtype=torch.float64)
@@ -137,36 +154,73 @@ class MiniBatch:
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
-        return {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size}
+        accumulated = {"accumulate": self._accumulate} if self._accumulate > 1 else {}
+        macro = {} if self.macro is None else self.macro.macro.identity()
+        return {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size, **accumulated, **macro}
 
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch under way stands."""
-        return {"loader": self.loader.state_dict(), "loss_sum": self._sum, "loss_count": self._count}
+        state = {"loader": self.loader.state_dict(), "loss_sum": self._sum, "loss_count": self._count}
+        if self.macro is not None:
+            state["macro"] = self.macro.state_dict()
+        if self._pending:
+            gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+            state["pending"] = {"batches": self._pending, "seeds": self._seeds_pending, "gradients": gradients}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of :meth:`state_dict`. Raises: CheckpointError for a state of another loader."""
+        if self.macro is not None:
+            self.macro.load_state_dict(state["macro"])
         self.loader.load_state_dict(state["loader"])
+        pending = state.get("pending", {"batches": 0, "seeds": 0, "gradients": {}})
+        self._pending, self._seeds_pending = int(pending["batches"]), int(pending["seeds"])
+        for name, parameter in self.model.named_parameters():
+            gradient = pending["gradients"].get(name)
+            parameter.grad = None if gradient is None else gradient.clone()
         self._sum, self._count = float(state["loss_sum"]), int(state["loss_count"])
 
-    def _train_on(self, batch: Batch) -> Tensor:
-        """One update; the loss before it, shape ()."""
+    def _train_on(self, batch: Batch, last: bool) -> Tensor:
+        """One step, with an update where one is due; the loss before it, shape ()."""
         self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
+        if not self._pending:
+            self.optimizer.zero_grad(set_to_none=True)
         logits = self._forward(batch)
         expected = (batch.batch_size, self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
         labels = self.ds.y[batch.n_id[: batch.batch_size]]
+        weight = batch.batch_size if self._accumulate > 1 else 1
         if labels.dim() == 2:
             loss = binary_cross_entropy(logits, labels)
-            loss.backward()  # type: ignore[no-untyped-call]
+            (loss * weight).backward()  # type: ignore[no-untyped-call]
         else:
             loss, _, gradient = cross_entropy(logits.detach(), labels)
-            logits.backward(gradient)  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+            scaled = gradient if gradient is None or weight == 1 else gradient * weight
+            logits.backward(scaled)  # type: ignore[no-untyped-call]
+        self._update(batch.batch_size, last)
         return loss.detach()
 
+    def _update(self, seeds: int, last: bool) -> None:
+        """Steps the optimiser once enough batches have added their gradients."""
+        self._pending, self._seeds_pending = self._pending + 1, self._seeds_pending + seeds
+        if self._pending < self._accumulate and not last:
+            return
+        if self._accumulate > 1:
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad /= self._seeds_pending
+        self._pending = self._seeds_pending = 0
+        self.optimizer.step()
+        if self.macro is not None:
+            self.macro.end_step()
+
     def _forward(self, batch: Batch) -> Tensor:
+        if self.macro is not None and isinstance(batch, StagedBatch):
+            return self.macro.forward(batch)
+        return self._on_blocks(batch)
+
+    def _on_blocks(self, batch: Batch) -> Tensor:
         if isinstance(self.model, CompiledModule):
             logits: Tensor = self.model(batch.blocks, batch.x)
             return logits

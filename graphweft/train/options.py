@@ -109,3 +109,21 @@ def check_fanouts(fanouts: Any) -> tuple[int, ...] | None:
     if not fits:
         raise ConfigError(f"fanouts: expected numbers >= 1, or -1 for all, one a layer, got {fanouts!r}")
     return numbers
+
+
+def check_macro(text: str) -> tuple[str, int, int]:
+    """A kind of macro-batches and its share: "large" with a share of the seeds, or "parts" with so many of all parts.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> check_macro("large:1/8"), check_macro("parts:16/128")
+        (('large', 1, 8), ('parts', 16, 128))
+    """
+    kind, _, share = text.partition(":")
+    one, _, of = share.partition("/")
+    if kind in ("large", "parts") and one.isascii() and one.isdigit() and of.isascii() and of.isdigit():
+        numbers = int(one[:10]), int(of[:10])
+        if 1 <= numbers[0] <= numbers[1] < 2**30:
+            return kind, *numbers
+    raise ConfigError(f"macro: expected large:A/B or parts:A/B with 1 <= A <= B, got {text!r}")

@@ -20,6 +20,7 @@ from graphweft.train.options import (
     check_choice,
     check_fanouts,
     check_integer,
+    check_macro,
     check_mode,
     check_number,
     check_task,
@@ -72,6 +73,9 @@ class TrainSpec:
         mode: "full", "mini" or "auto".
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, as "15,10,5"; None: the trainer's.
         batch_size: For "mini": training nodes of a step.
+        macro: For "mini": macro-batches, as "large:1/8" or "parts:16/128"; None: batches come from the whole graph.
+        quality: With macro: relative error of sampled gradients to keep to; None: not measured.
+        accumulate: For "mini": batches whose gradients make one update.
         seed: Of the parameters, dropout, a random split and a synthetic graph.
         threads: 0 uses every physical core at hand.
         out: Folder of the run; None is ``runs/<data>``.
@@ -115,6 +119,9 @@ class TrainSpec:
     mode: str = "full"
     fanouts: str | None = None
     batch_size: int = 1024
+    macro: str | None = None
+    quality: float | None = None
+    accumulate: int = 1
     seed: int = 0
     threads: int = 0
     out: str | None = None
@@ -158,8 +165,15 @@ class TrainSpec:
             ("patience", 0, 10**9),
             ("eval_every", 1, 10**9),
             ("batch_size", 1, 2**31 - 1),
+            ("accumulate", 1, 10**9),
         ):
             check_integer(name, getattr(self, name), least, most)
+        if self.macro is not None:
+            check_macro(self.macro)
+        if self.quality is not None:
+            check_number("quality", self.quality, above=0.0)
+            if self.macro is None:
+                raise ConfigError("quality: expected macro to be given with it, got none")
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         if self.model in TYPED and mode != "full":
@@ -189,8 +203,9 @@ class TrainSpec:
         """The options that decide the numbers: what must agree when a run is resumed."""
         values = {name: value for name, value in asdict(self).items() if name not in _FREE}
         mode = check_mode(self.mode)
-        if mode != "mini":
-            del values["fanouts"], values["batch_size"]
+        later = [name for name in ("macro", "quality", "accumulate") if mode != "mini" or values[name] in (None, 1)]
+        for name in later if mode == "mini" else ["fanouts", "batch_size", *later]:
+            del values[name]
         if self.task == "nodes":
             del values["task"]
         return {**values, "mode": mode}

@@ -25,9 +25,10 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
-from graphweft.train.history import EpochRecord, History
+from graphweft.train.history import GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.link_task import LinkTask
+from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
@@ -73,6 +74,9 @@ class Trainer:
         task: "nodes" predicts the labels of ``ds``. "link", in mode "mini", holds some edges out and learns embeddings,
             the rows that the model returns, whose dot products tell edges from pairs without one; ``*_acc`` are then
             areas under the ROC curve.
+        macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
+            :class:`Macro` says more. None: batches are drawn from the whole graph.
+        accumulate: For "mini": batches whose gradients make one update.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
 
@@ -109,6 +113,8 @@ class Trainer:
         fanouts: Sequence[int] | None = None,
         batch_size: int = 1024,
         task: str = "nodes",
+        macro: Any = None,
+        accumulate: int = 1,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
     ) -> None:
@@ -123,6 +129,7 @@ class Trainer:
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
         self.task = check_task(task, mode)
         ds.check_trainable() if task == "nodes" else ds.check_features()
+        check_integer("accumulate", accumulate, 1)
         x = settle_features(features_of(with_flat_features(ds)))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode = model, check_mode(mode)
@@ -132,11 +139,8 @@ class Trainer:
         self.moved_to: Path | None = None
         self._lr, self._seed, self._progress = lr, seed, progress
         self._patience, self._eval_every = patience, eval_every
-        self._batch: FullBatch | MiniBatch = (
-            FullBatch(model, self.ds, features_of(self.ds), self.optimizer, keep_features)
-            if self.mode == "full"
-            else self._sampled(check_fanouts(fanouts), batch_size)
-        )
+        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate)
+        self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
         self._best_model: dict[str, Tensor] = {}
         self._prepared = False
         self._remember = dict(remember or {})
@@ -309,10 +313,26 @@ class Trainer:
         """Batches of the epoch under way; 0 where an epoch is one step."""
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
-    def _sampled(self, fanouts: tuple[int, ...] | None, batch_size: int) -> MiniBatch:
+    def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
+        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features)
+
+    def _sampled(
+        self, fanouts: tuple[int, ...] | None, batch_size: int, macro: Macro | None, accumulate: int
+    ) -> MiniBatch:
         data = (self.ds, features_of(self.ds), self.optimizer)
-        kind = LinkTask if self.task == "link" else MiniBatch
-        return kind(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
+        if self.task == "link":
+            if macro is not None or accumulate > 1:
+                raise ConfigError("task: expected nodes with macro or accumulate, got 'link'")
+            return LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
+        return MiniBatch(self.model, *data, fanouts, batch_size, self._seed, self._batch_key, macro, accumulate)
+
+    def _quality(self) -> dict[str, Any]:
+        """What the quality guard measured in the epoch that is done."""
+        found = self._batch.macro.quality if isinstance(self._batch, MiniBatch) and self._batch.macro else None
+        if found is None:
+            return {}
+        values = (found.error, found.sampling, found.staleness, found.neighbor_loss, found.age)
+        return dict(zip(GUARDED, values, strict=True))
 
     def _batch_key(self, epoch: int, batch: int) -> int:
         """Keys the draws of one step."""
@@ -350,11 +370,12 @@ class Trainer:
         if not math.isfinite(loss):
             raise self._not_finite(epoch, loss)
         if epoch % self._eval_every and not last and not self._would_stop(epoch):
-            return EpochRecord(epoch, loss, epoch_seconds=middle - start)
+            return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._quality())
         found, val_loss = self._batch.evaluate()
         values = {f"{name}_acc": value for name, value in found.items()} | {"val_loss": val_loss}
         if isinstance(self._batch, LinkTask):
             values |= self._batch.details
+        values |= self._quality()
         return EpochRecord(
             epoch, loss, **values, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
         )

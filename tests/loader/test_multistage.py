@@ -215,4 +215,4 @@ def test_bad_options_are_one_clear_error(ds, parts) -> None:
     loader = load(ds, gw.Whole())
     next(iter(loader))
     with pytest.raises(gw.ConfigError, match="between epochs"):
-        loader.macro = [gw.LargeBatch(0.5)]
+        loader.retune([gw.LargeBatch(0.5)], (6, 4))

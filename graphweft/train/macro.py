@@ -1,0 +1,186 @@
+"""Training through macro-batches: their settings, hidden rows of halos, and the quality guard, epoch by epoch.
+
+Comes in: what the user asked for and a loader of nested stages. Goes out: rows of a batch's seeds, measurements, and
+other settings for the next epoch. Called by the mini-batch trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphweft._errors import CheckpointError, ConfigError
+from graphweft.data.dataset import Dataset, training_labels
+from graphweft.loader.multistage import MultistageLoader, StagedBatch
+from graphweft.partitioning.partition import partition
+from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.historical import Historical
+from graphweft.train.metrics import binary_cross_entropy
+from graphweft.train.options import check_integer, check_macro, check_number
+from graphweft.train.quality import Quality, Setting, adapt, assess, mean
+
+Features = Tensor | SparseFeatures
+
+_PROBES, _PROBE_SEEDS = 2, 32
+
+
+@dataclass(frozen=True)
+class Macro:
+    """How macro-batches are made and watched.
+
+    Attributes:
+        stages: "large:SHARE" (large-batch sampling, e.g. "large:1/8"), "parts:B/P" (B of P parts that GAP makes of the
+            graph by the classes of the training nodes), or stages.
+        ahead: Draw a macro-batch's batches before its features are read, and read only what they touch.
+        refresh: For parts: epochs between computing all hidden rows anew; 0: only before the first epoch.
+        quality: Relative error of sampled gradients to stay under; measured on a few seeds an epoch, and settings are
+            changed to keep to it. None: not measured. Infinite: measured, nothing changed.
+
+    Raises: ConfigError.
+    """
+
+    stages: str | Stage | Sequence[Stage]
+    ahead: bool = True
+    refresh: int = 0
+    quality: float | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stages, str):
+            check_macro(self.stages)
+        elif not isinstance(self.stages, LargeBatch | Parts | Whole | Sequence):
+            raise ConfigError(f"macro: expected a text or stages, got {type(self.stages).__name__}")
+        check_integer("refresh", self.refresh, 0)
+        if self.quality is not None and self.quality != float("inf"):
+            check_number("quality", self.quality, above=0.0)
+
+    def made(self, ds: Dataset) -> list[Stage]:
+        """The stages for a dataset."""
+        given = self.stages
+        if not isinstance(given, str):
+            return list(given) if isinstance(given, Sequence) else [given]
+        kind, one, of = check_macro(given)
+        if kind == "large":
+            return [LargeBatch(one / of)] if one < of else [Whole()]
+        return [Parts(partition(ds.graph, of, labels=training_labels(ds)).part, one)]
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers, for checkpoints; the loader knows the stages themselves."""
+        text = {"macro": self.stages} if isinstance(self.stages, str) else {}
+        return {**text, "ahead": self.ahead, "refresh": self.refresh, "quality": self.quality}
+
+
+def as_macro(value: Any) -> Macro | None:
+    """What the user gave as settings. Raises: ConfigError."""
+    return value if value is None or isinstance(value, Macro) else Macro(value)
+
+
+class MacroRun:
+    """Macro-batches of one training run.
+
+    Args:
+        macro: The settings.
+        loader: Over the stages.
+        model: The model.
+        ds: The dataset.
+        forward: Rows of a batch's seeds where there is no halo.
+    """
+
+    def __init__(
+        self,
+        macro: Macro,
+        loader: MultistageLoader,
+        model: nn.Module,
+        ds: Dataset,
+        forward: Callable[[StagedBatch], Tensor],
+    ) -> None:
+        self.macro, self.loader, self._model, self._ds, self._forward = macro, loader, model, ds, forward
+        self.historical = Historical(model, ds.graph) if loader.has_halo else None
+        parts = [stage for stage in loader.macro if isinstance(stage, Parts)]
+        self._first = Setting(loader.fanouts, parts[0].count if parts else 0, parts[0].k if parts else 0, macro.refresh)
+        self.setting = self._first
+        self.quality: Quality | None = None
+
+    def begin_epoch(self, x: Features) -> None:
+        """Computes hidden rows where that is due."""
+        if self.historical is None:
+            return
+        due = self.setting.refresh and self.loader.epoch % self.setting.refresh == 0
+        if due or not self.historical.is_ready:
+            self.historical.refresh(x)
+
+    def forward(self, batch: StagedBatch) -> Tensor:
+        """Rows of the batch's seeds."""
+        return self._forward(batch) if self.historical is None else self.historical(batch)
+
+    def end_step(self) -> None:
+        """One update was made."""
+        if self.historical is not None:
+            self.historical.table.tick()
+
+    def end_epoch(self, seed: int) -> None:
+        """Measures the epoch that was done, and changes the settings of the next where that is asked for."""
+        if self.macro.quality is None:
+            return
+        ages = [] if self.historical is None else self.historical.take_ages()
+        age = sum(ages) / len(ages) if ages else 0.0
+        epoch = self.loader.epoch - 1
+        count = len(self.loader.plan(epoch).batches)
+        places = sorted({(seed + i * (count // 2 + 1)) % count for i in range(_PROBES)}) if count else []
+        training = self._model.training
+        self._model.eval()
+        try:
+            probes = [self.loader.probe(epoch, place, _PROBE_SEEDS) for place in places]
+            found = [assess(self._model, probe, self._loss, age) for probe in probes]
+        finally:
+            self._model.train(training)
+        if self.historical is not None:
+            self.historical.forget()
+            self.historical.take_ages()
+        if found:
+            self.quality = mean(found)
+            self._take(adapt(self.setting, self._first, self.quality, self.macro.quality))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Hidden rows and settings."""
+        setting = {"fanouts": list(self.setting.fanouts), "parts": self.setting.parts, "refresh": self.setting.refresh}
+        ages = [] if self.historical is None else list(self.historical.ages)
+        return {
+            "setting": setting,
+            "ages": ages,
+            "history": {} if self.historical is None else self.historical.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`; before the loader's own state. Raises: CheckpointError."""
+        saved = state["setting"]
+        setting = replace(
+            self._first, fanouts=tuple(saved["fanouts"]), parts=int(saved["parts"]), refresh=int(saved["refresh"])
+        )
+        if bool(setting.parts) != bool(self._first.parts):
+            raise CheckpointError(f"macro: expected the stages of this run, got {saved}")
+        self._take(setting)
+        if self.historical is not None:
+            self.historical.load_state_dict(state["history"])
+            self.historical.ages = list(state["ages"])
+
+    def _take(self, setting: Setting) -> None:
+        """Goes over to other settings."""
+        if setting == self.setting:
+            return
+        self.setting = setting
+        stages = [replace(s, count=setting.parts) if isinstance(s, Parts) else s for s in self.loader.macro]
+        self.loader.retune(stages, setting.fanouts)
+
+    def _loss(self, batch: StagedBatch) -> Tensor:
+        """Mean loss of a probe's seeds; the table is only read."""
+        rows = self._forward(batch) if self.historical is None else self.historical(batch, write=False)
+        labels = torch.index_select(self._ds.y, 0, batch.n_id[: batch.batch_size])
+        if labels.dim() == 1:
+            return functional.cross_entropy(rows, labels)
+        return binary_cross_entropy(rows, labels)
