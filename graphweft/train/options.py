@@ -111,7 +111,7 @@ def check_fanouts(fanouts: Any) -> tuple[int, ...] | None:
     return numbers
 
 
-def check_macro(text: str) -> tuple[str, int, int]:
+def check_macro(text: Any) -> tuple[str, int, int]:
     """A kind of macro-batches and its share: "large" with a share of the seeds, or "parts" with so many of all parts.
 
     Raises: ConfigError.
@@ -120,7 +120,7 @@ def check_macro(text: str) -> tuple[str, int, int]:
         >>> check_macro("large:1/8"), check_macro("parts:16/128")
         (('large', 1, 8), ('parts', 16, 128))
     """
-    kind, _, share = text.partition(":")
+    kind, _, share = text.partition(":") if isinstance(text, str) else ("", "", "")
     one, _, of = share.partition("/")
     if kind in ("large", "parts") and one.isascii() and one.isdigit() and of.isascii() and of.isdigit():
         numbers = int(one[:10]), int(of[:10])
