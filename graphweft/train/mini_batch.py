@@ -126,7 +126,7 @@ class MiniBatch:
             done = self.batches_done
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(self._key(self.loader.epoch, done))
-                loss = float(self._train_on(batch, last=done == total))
+                loss = float(self._train_on(batch))
             self._sum += loss * batch.batch_size
             self._count += batch.batch_size
             self.after_batch(done, total, self._sum / self._count)
@@ -180,7 +180,7 @@ class MiniBatch:
             parameter.grad = None if gradient is None else gradient.clone()
         self._sum, self._count = float(state["loss_sum"]), int(state["loss_count"])
 
-    def _train_on(self, batch: Batch, last: bool) -> Tensor:
+    def _train_on(self, batch: Batch) -> Tensor:
         """One step, with an update where one is due; the loss before it, shape ()."""
         self.model.train()
         if not self._pending:
@@ -198,11 +198,12 @@ class MiniBatch:
             loss, _, gradient = cross_entropy(logits.detach(), labels)
             scaled = gradient if gradient is None or weight == 1 else gradient * weight
             logits.backward(scaled)  # type: ignore[no-untyped-call]
-        self._update(batch.batch_size, last)
+        self._update(batch.batch_size)
         return loss.detach()
 
-    def _update(self, seeds: int, last: bool) -> None:
-        """Steps the optimiser once enough batches have added their gradients."""
+    def _update(self, seeds: int) -> None:
+        """Steps the optimiser once enough batches have added their gradients, or the epoch has no more."""
+        last = self.batches_done == len(self.loader)
         self._pending, self._seeds_pending = self._pending + 1, self._seeds_pending + seeds
         if self._pending < self._accumulate and not last:
             return

@@ -51,6 +51,11 @@ int gw_negative_tails(const gw_adjacency* a, const int64_t* ranges, int32_t loop
 int gw_negative_mask(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t num_src, const int64_t* src,
                      int64_t num_dst, const int64_t* dst, uint8_t* mask);
 int gw_has_edges(const gw_adjacency* a, int64_t count, const int64_t* src, const int64_t* dst, uint8_t* found);
+int gw_sample_compose(int64_t rows, const int64_t* nodes, const int64_t* indptr, const uint32_t* places,
+                      const int64_t* outer_indptr, const uint32_t* outer_places, uint32_t* out, uint8_t* touched);
+int gw_partition_stream(const gw_adjacency* a, int64_t k, int64_t num_labels, const int32_t* labels, double scale,
+                        int32_t exhaustive, int32_t* part, int64_t* steps);
+int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, int64_t* cut, int64_t* halo);
 int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out);
 int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
                    void* out);
