@@ -61,7 +61,7 @@ class Macro:
 
     def made(self, ds: Dataset) -> list[Stage]:
         """The stages for a dataset."""
-        given = self.stages
+        given: Any = self.stages
         if not isinstance(given, str):
             return list(given) if isinstance(given, Sequence) else [given]
         kind, one, of = check_macro(given)
