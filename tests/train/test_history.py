@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from graphweft._errors import CheckpointError
-from graphweft.train.history import COLUMNS, LINK_COLUMNS, EpochRecord, History
+from graphweft.train.history import COLUMNS, MEASURED, EpochRecord, History
 
 
 def _history(*values: float | None) -> History:
@@ -45,7 +45,7 @@ def test_a_column_has_one_value_an_epoch() -> None:
 def test_state_goes_round_bit_for_bit() -> None:
     history = _history(0.1 + 0.2, None, 1 / 3)
     state = history.to_state()
-    assert set(state) == set(COLUMNS) - set(LINK_COLUMNS) and all(t.dtype == torch.float64 for t in state.values())
+    assert set(state) == set(COLUMNS) - set(MEASURED) and all(t.dtype == torch.float64 for t in state.values())
     again = History.from_state(state)
     assert list(again) == list(history)
     assert again.best == history.best
