@@ -3,14 +3,17 @@
 
 #include <cmath>
 
+#include "graphweft/csr.h"
+
 extern "C" {
 
-// y[n, f] = epilogue(x[n, f]); y may be x.
+// y[n, f] = epilogue(x[n, f]); y may be x. With `rows` [n], row i of x is row rows[i] of a table of table_rows rows.
 GW_API int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue,
-                             float* y, int64_t ldy) {
+                             float* y, int64_t ldy, const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require(n >= 0 && f >= 0 && epilogue, "gw_rows_apply_f32: a size is negative or the epilogue is missing");
-    gw::apply_rows(n, f, x, ldx, *epilogue, y, ldy);
+    if (rows) gw::require_ids("gather_rows: expected ids", rows, n, table_rows);
+    gw::apply_rows(n, f, x, ldx, *epilogue, y, ldy, rows);
   });
 }
 
@@ -23,14 +26,15 @@ GW_API int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, flo
 }
 
 // Dropout of x[n, f] with probability p, resolved to 1 / 65536; the same call on the gradient is its backward. A pure
-// function of (seed, stream, element index): y may be x.
+// function of (seed, stream, element index): y may be x. `rows` as above.
 GW_API int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
-                          float* y, int64_t ldy) {
+                          float* y, int64_t ldy, const int64_t* rows, int64_t table_rows) {
   return gw::guarded([&] {
     gw::require(n >= 0 && f >= 0, "gw_dropout_f32: a size is negative");
     gw::require(p >= 0.0 && p <= 1.0, "gw_dropout_f32: expected a probability in [0, 1]");
+    if (rows) gw::require_ids("gather_dropout: expected ids", rows, n, table_rows);
     const auto threshold = uint32_t(std::lround(p * 65536.0));
-    gw::drop_elements(n, f, x, ldx, threshold, p < 1.0 ? float(1.0 / (1.0 - p)) : 0.0f, seed, stream, y, ldy);
+    gw::drop_elements(n, f, x, ldx, threshold, p < 1.0 ? float(1.0 / (1.0 - p)) : 0.0f, seed, stream, y, ldy, rows);
   });
 }
 }

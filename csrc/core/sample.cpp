@@ -86,13 +86,14 @@ GW_API int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, i
 }
 
 // Draws the last hop and writes the batch that gw_sample_begin has sized. n_id has room for the bound on the nodes; a
-// block whose array of offsets is null is left out, but for the last.
+// block whose array of offsets is null is left out, but for the last. With `open`, room for the last block's columns in
+// the graph's index type, that block names nodes of the whole graph, and its sources get no numbers.
 GW_API int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr, int32_t* inner_indices,
                             uint32_t* inner_offsets, int64_t* const* block_indptr, int32_t* const* block_indices,
-                            uint32_t* const* block_offsets, int64_t* num_nodes) {
+                            uint32_t* const* block_offsets, void* open, int64_t* num_nodes) {
   return gw::guarded([&] {
     *num_nodes = static_cast<gw::sampler*>(sampler)->finish(
-        {n_id, inner_indptr, inner_indices, inner_offsets, block_indptr, block_indices, block_offsets});
+        {n_id, inner_indptr, inner_indices, inner_offsets, block_indptr, block_indices, block_offsets, open});
   });
 }
 

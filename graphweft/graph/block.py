@@ -124,8 +124,77 @@ class Block(Graph):
         offsets = drawn.offsets[member.bool()]
         return Block.of(DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets), self.num_src)
 
+    def with_one_loop(self) -> Graph:
+        """Exactly one edge from every destination to itself, the last of its edges; edges are numbered anew."""
+        csc = self.without_self_loops().csc
+        own = torch.arange(csc.num_rows, dtype=csc.indices.dtype)
+        return Graph.from_adjacency(_with_last(csc, own), bipartite=True)
+
     def __repr__(self) -> str:
         return f"Block(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
+
+
+class OpenBlock(Graph):
+    """A sampled hop whose sources are all nodes of the whole graph, by their own ids; destinations as in a batch.
+
+    Example:
+        >>> from graphweft.sample.neighbor import NeighborSampler
+        >>> block = NeighborSampler(Graph([1, 2, 3], [0, 0, 0]), [2]).sample_open([0]).blocks[0]
+        >>> block.num_dst, block.num_src, block.dst_ids.tolist()
+        (1, 4, [0])
+    """
+
+    __slots__ = ("_n_id", "_source")
+
+    _n_id: torch.Tensor
+    _source: Graph
+
+    @classmethod
+    def over(cls, source: Graph, n_id: torch.Tensor, indptr: torch.Tensor, columns: torch.Tensor) -> OpenBlock:
+        """The block of destinations ``n_id`` whose columns are nodes of ``source``."""
+        block = cls.from_adjacency(Adjacency(indptr, columns, None, source.num_nodes), bipartite=True)
+        assert isinstance(block, OpenBlock)
+        block._n_id, block._source = n_id, source
+        return block
+
+    @property
+    def dst_ids(self) -> torch.Tensor:
+        """int64 (num_dst,): ids of the destinations in the whole graph."""
+        return self._n_id[: self.num_dst]
+
+    def without_self_loops(self) -> OpenBlock:
+        """Less the edges from a node to itself; itself if the whole graph has none."""
+        if not self._source.has_self_loops:
+            return self
+        csc = self.csc
+        degrees = csc.indptr.diff()
+        rows = torch.repeat_interleave(torch.arange(csc.num_rows), degrees)
+        kept = csc.indices != self.dst_ids[rows]
+        counts = torch.bincount(rows[kept], minlength=csc.num_rows)
+        indptr = torch.zeros_like(csc.indptr)
+        torch.cumsum(counts, 0, out=indptr[1:])
+        return OpenBlock.over(self._source, self._n_id, indptr, csc.indices[kept])
+
+    def with_one_loop(self) -> OpenBlock:
+        """As :meth:`Block.with_one_loop`."""
+        csc = self.without_self_loops().csc
+        looped = _with_last(csc, self.dst_ids.to(csc.indices.dtype))
+        return OpenBlock.over(self._source, self._n_id, looped.indptr, looped.indices)
+
+    def __repr__(self) -> str:
+        return f"OpenBlock(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
+
+
+def _with_last(csc: Adjacency, columns: torch.Tensor) -> Adjacency:
+    """One more entry at the end of every row, without edge ids."""
+    indptr = csc.indptr + torch.arange(csc.num_rows + 1)
+    indices = empty((csc.num_edges + csc.num_rows,), csc.indices.dtype)
+    places = indptr[1:] - 1
+    others = torch.ones(indices.numel(), dtype=torch.bool)
+    others[places] = False
+    indices[others] = csc.indices
+    indices[places] = columns
+    return Adjacency(indptr, indices, None, csc.num_cols)
 
 
 _known_degrees: weakref.WeakKeyDictionary[Graph, torch.Tensor] = weakref.WeakKeyDictionary()

@@ -17,6 +17,7 @@ from torch import Tensor
 from graphweft._errors import IRError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.ir.drawing import draw_block
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
@@ -296,7 +297,9 @@ _Meaning = Callable[..., Any]
 _MEANING: dict[Op, _Meaning] = {
     Op.REVERSE: lambda v, g: g.reverse(),
     Op.WITHOUT_LOOPS: lambda v, g: g.without_self_loops(),
-    Op.ONE_LOOP: lambda v, g: g.without_self_loops().add_self_loops(),
+    Op.ONE_LOOP: lambda v, g: g.with_one_loop() if isinstance(g, Block) else g.without_self_loops().add_self_loops(),
+    Op.SAMPLE: draw_block,
+    Op.SRC_IDS: lambda v, block, g: block.src_ids,
     Op.TAKE_DST: _take_dst,
     Op.SRC_DEGREE: lambda v, g: (g.src_degrees() if isinstance(g, Block) else g.without_self_loops().in_degrees()).to(
         v.tensor.dtype

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from graphweft.ir import attention, movement, trailing, typed
+from graphweft.ir import attention, movement, sampling, trailing, typed
 from graphweft.ir.expect import expect_dense, expect_graph, expect_index, expect_tensor, require
 from graphweft.ir.residency import Movement, Residency, StructType, TensorType, Type
 
@@ -34,6 +34,8 @@ class Op(enum.Enum):
     SRC_DEGREE = (
         enum.auto()
     )  # edges into each source in the whole graph that a block was drawn from, self-loops left out
+    SAMPLE = enum.auto()  # the block of one hop of a neighbourhood drawn around seeds
+    SRC_IDS = enum.auto()  # ids in the whole graph of a block's sources
     # movement between nodes and edges
     BROADCAST_SRC = enum.auto()  # edge e gets the row of its source
     BROADCAST_DST = enum.auto()  # edge e gets the row of its destination
@@ -136,13 +138,11 @@ def _reverse(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 
 def _without_loops(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     graph = expect_graph("without_loops", types[0])
-    require("without_loops", graph.square, "a graph whose sources are its destinations", graph)
     return replace(graph, edge=f"{graph.edge}-loops")
 
 
 def _one_loop(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     graph = expect_graph("one_loop", types[0])
-    require("one_loop", graph.square, "a graph whose sources are its destinations", graph)
     return replace(graph, edge=f"{graph.edge}+loops")
 
 
@@ -217,7 +217,8 @@ def _sddmm(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 def _take_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     x, index = expect_tensor("take_rows", types[0]), expect_index("take_rows", types[1])
     require("take_rows", x.rows == index.into, f"ids of {x.rows}", index)
-    return replace(x, residency=Residency.DST, rows=index.rows)
+    residency = Residency.SRC if attrs.get("to") == "src" else Residency.DST
+    return replace(x, residency=residency, rows=index.rows)
 
 
 def _scatter_rows(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
@@ -316,6 +317,8 @@ SPECS: dict[Op, OpSpec] = {
     Op.TAKE_DST: OpSpec((2,), _M.STRUCTURE, _take_dst),
     Op.IN_DEGREE: OpSpec((1,), _M.STRUCTURE, _degree),
     Op.SRC_DEGREE: OpSpec((1,), _M.STRUCTURE, movement.src_degree),
+    Op.SAMPLE: OpSpec((3,), _M.STRUCTURE, sampling.sample),
+    Op.SRC_IDS: OpSpec((2,), _M.STRUCTURE, sampling.src_ids),
     Op.BROADCAST_SRC: OpSpec((2,), _M.BROADCAST, _broadcast_src),
     Op.BROADCAST_DST: OpSpec((2,), _M.BROADCAST, _broadcast_dst),
     Op.REDUCE: OpSpec((2,), _M.REDUCE, _reduce),

@@ -166,6 +166,11 @@ class Loader:
             "num_edges": self.graph.num_edges,
         }
 
+    def make(self, places: Tensor, epoch: int) -> Any:
+        """What is yielded for the seeds at ``places``; called from any thread."""
+        sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
+        return make_batch(sample, self._ds, places)
+
     def _length(self, epoch: int) -> int:
         """Batches of an epoch."""
         full, rest = divmod(self.seeds.numel(), self.batch_size)
@@ -176,9 +181,8 @@ class Loader:
         order = self.order(epoch)
 
         def prepare(position: int) -> Batch:
-            places = order[position * self.batch_size : (position + 1) * self.batch_size]
-            sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
-            return make_batch(sample, self._ds, places)
+            made: Batch = self.make(order[position * self.batch_size : (position + 1) * self.batch_size], epoch)
+            return made
 
         return prepare
 

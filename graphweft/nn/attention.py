@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from graphweft._errors import ConfigError
-from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
@@ -60,11 +59,11 @@ class AttentionConv(CompiledModule):
 
     def block(self, block: Block) -> Graph:
         """With exactly one self-loop at every destination, where the layer adds them."""
-        if not self.add_self_loops:
-            return block
-        nodes = torch.arange(block.num_dst + 1)
-        loops = Adjacency(nodes, nodes[:-1].to(block.csc.indices.dtype), None, block.num_src)
-        return block.without_self_loops() + Graph.from_adjacency(loops, bipartite=True)
+        return block.with_one_loop() if self.add_self_loops else block
+
+    def sampled(self, frame: Frame, block: Value) -> Value:
+        """As :meth:`block`."""
+        return frame.add(Op.ONE_LOOP, block) if self.add_self_loops else block
 
     def looped(self, frame: Frame) -> Value:
         """The graph with the self-loops that the layer adds."""

@@ -50,6 +50,10 @@ class GCNConv(CompiledModule):
         """Without self-loops: the node itself has a term of its own."""
         return block.without_self_loops()
 
+    def sampled(self, frame: Frame, block: Value) -> Value:
+        """As :meth:`block`."""
+        return frame.add(Op.WITHOUT_LOOPS, block)
+
     def define(self, frame: Frame, x: Value) -> Value:
         """Transform, then aggregate; the compiler may turn the two around."""
         if frame.on_block:

@@ -11,7 +11,7 @@ import copy
 import itertools
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -80,6 +80,10 @@ class CompiledModule(nn.Module):
         """The block as this layer wants it."""
         return block
 
+    def sampled(self, frame: Frame, block: Value) -> Value:
+        """As :meth:`block`, for a block that is drawn within the program."""
+        return block
+
     def linearize(self, graph: Graph, x: Features, rows: Tensor | None = None) -> tuple[Tensor, Pullback]:
         """As ``forward``, outside torch's graph, with the function from the result's gradient to the parameters'.
 
@@ -92,7 +96,8 @@ class CompiledModule(nn.Module):
         """The output, after what else came out is stored in buffers."""
         extra = {name: tensor for name, tensor in result.items() if name != "out"}
         if extra:
-            self._store(extra, result["out"].shape[0] if rows is None else graph.num_dst)
+            count = result["out"].shape[0] if rows is None else graph.num_dst
+            self.store(extra, lambda _: count)
         return result["out"]
 
     def arguments(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Arguments:
@@ -116,7 +121,7 @@ class CompiledModule(nn.Module):
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
             x = _dense(x)
         tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
-        seed = int(torch.randint(2**62, ())) if self.training and self._draws() else 0
+        seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
         return Arguments(graph, x, tensors, rows, seed, self.training, fields)
 
@@ -143,7 +148,7 @@ class CompiledModule(nn.Module):
         """The compiled function: its plans tell what was done."""
         return self._function
 
-    def _draws(self) -> bool:
+    def draws(self) -> bool:
         """Whether a forward pass in training draws random numbers."""
         return any(getattr(m, "dropout", 0.0) or getattr(m, "value_dropout", 0.0) for m in self.modules())
 
@@ -156,8 +161,8 @@ class CompiledModule(nn.Module):
         names = {id(t): n for n, t in (*self.named_parameters(), *self.named_buffers())}
         return Frame(builder, inputs, names, training)
 
-    def _store(self, extra: dict[str, Tensor], count: int) -> None:
-        """Moves running statistics of batch norms towards the batch's."""
+    def store(self, extra: Mapping[str, Tensor], rows: Callable[[str], int]) -> None:
+        """Moves running statistics of batch norms towards the batch's, taken over ``rows`` of the norm's name."""
         for name, module in self.named_modules():
             if not isinstance(module, nn.BatchNorm1d) or f"{name}.mean" not in extra:
                 continue
@@ -165,6 +170,7 @@ class CompiledModule(nn.Module):
             assert module.num_batches_tracked is not None
             momentum = 0.1 if module.momentum is None else module.momentum
             with torch.no_grad():
+                count = rows(name)
                 unbiased = extra[f"{name}.var"].detach() * (count / max(count - 1, 1))
                 module.running_mean.lerp_(extra[f"{name}.mean"].detach(), momentum)
                 module.running_var.lerp_(unbiased, momentum)

@@ -22,6 +22,8 @@ from graphweft.ir.program import Builder, Value
 from graphweft.nn.frame import ACTIVATIONS, Frame
 from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
 from graphweft.runtime.compile import CompiledFunction, Features
+from graphweft.runtime.staged import StagedFunction, sampled_hops
+from graphweft.sample.neighbor import NeighborSampler
 
 
 class Stack(CompiledModule):
@@ -99,6 +101,33 @@ class Stack(CompiledModule):
         assert isinstance(x, Tensor)
         return x
 
+    def staged(self, sampler: NeighborSampler, x: Features) -> StagedFunction:
+        """Sampling and all layers as one program; one fan-out a layer."""
+        return StagedFunction(functools.partial(self._describe_batch, sampler.fanouts), sampler, x)
+
+    def is_staged(self) -> bool:
+        """Whether :meth:`staged` computes what a call on blocks does, whatever a subclass has overridden."""
+        mine, layers = type(self), [type(layer) for layer in self.layers]
+        return (
+            mine.over_blocks is Stack.over_blocks
+            and mine.run_layer is Stack.run_layer
+            and mine.define is Stack.define
+            and all(k.block is CompiledModule.block or k.sampled is not CompiledModule.sampled for k in layers)  # type: ignore[attr-defined]
+        )
+
+    def _describe_batch(
+        self, fanouts: tuple[int, ...], builder: Builder, inputs: dict[str, Value], training: bool
+    ) -> dict[str, Value]:
+        """Hops, the rows of what the last one reached, then layer after layer towards the seeds."""
+        frame, hops = self._frame(builder, inputs, training), sampled_hops(builder, inputs, fanouts)
+        ids = builder.add(Op.SRC_IDS, hops[-1], inputs["graph"])
+        x = builder.add(Op.TAKE_ROWS, inputs["x"], ids, to="src")
+        for index, (layer, block) in enumerate(zip(self.layers, reversed(hops), strict=True)):
+            assert isinstance(layer, CompiledModule)
+            frame.graph = layer.sampled(frame, block)
+            x = self._define_piece(frame, index, x)
+        return {"out": x, **frame.outputs}
+
     def _define_piece(self, frame: Frame, index: int, given: Value) -> Value:
         """One layer and what stands between it and the next."""
         layer = self.layers[index]
@@ -128,7 +157,7 @@ class Stack(CompiledModule):
             norm = self.norms[index]
             tensors = (*norm.named_parameters(), *((n, b) for n, b in norm.named_buffers() if b.is_floating_point()))
             names |= {prefix + name: tensor for name, tensor in tensors}
-        seed = int(torch.randint(2**62, ())) if self.training and self._draws() else 0
+        seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
         result = function(replace(given, parameters=names, seed=seed, training=self.training))
         return self._settled(result, given.graph, None)
 

@@ -38,6 +38,7 @@ class Group:
         scaled: The operand of the aggregation before that factor.
         chain: Values computed in one pass, the result last, or, in a walk, anywhere; empty for one value.
         walk: The graph whose rows are walked, edge by edge, to compute the result and the taps.
+        gather: The rows that the first operand takes from a table, where the kernel reads them there by index.
     """
 
     anchor: Value | None
@@ -49,6 +50,7 @@ class Group:
     scaled: Value | None = None
     chain: tuple[Value, ...] = ()
     walk: Value | None = None
+    gather: Value | None = None
 
     def operands(self) -> list[Value]:
         """Every value the call reads."""
@@ -63,6 +65,8 @@ class Group:
                 found.append(self.src_scale)
         elif self.source is not None:
             found.append(self.source)
+        if self.gather is not None:
+            found[:1] = self.gather.inputs
         return found + [value for value in self.stages.values() if value is not None]
 
 

@@ -29,6 +29,7 @@ from graphweft.passes.hoist import constant_values, kept_tensors
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.placement import Order, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
+from graphweft.passes.stage_fuse import fold_gathers, fuse_first_layer, fuse_structure
 from graphweft.passes.typed import raise_typed
 
 FORWARD, BACKWARD = 0, 1
@@ -37,6 +38,7 @@ MARGIN = 0.05  # gain that measured times must promise before they overrule the 
 _NARROW, _FEW_EDGES = 32, 8  # columns of rows that are read where they lie; edges per row
 PASSES = (
     "cleanup",
+    "structure",
     "split",
     "reorder",
     "canonical",
@@ -44,6 +46,7 @@ PASSES = (
     "messages",
     "demand",
     "placement",
+    "stages",
     "differentiate",
     "edges",
     "hoist",
@@ -68,7 +71,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile for: level and switched-off passes, gradients, constants, sizes, costs."""
+    """What to compile for: level, switched-off passes, gradients, constants, sizes, costs, orders decided before."""
 
     level: int
     wanted: tuple[str, ...]
@@ -76,6 +79,8 @@ class Request:
     sizes: Callable[[Program], Sizes]
     model: CostModel
     disabled: frozenset[str] = frozenset()
+    orders: Mapping[str, Order] | None = None
+    hoists_from: int = 3  # the level from which constants are computed apart
 
     def on(self, name: str, level: int) -> bool:
         """Whether the pass ``name``, which belongs to ``level``, runs."""
@@ -124,6 +129,8 @@ def run_passes(program: Program, request: Request) -> Compiled:
 
     if request.on("cleanup", 1):
         program = step("cleanup", cleanup, program)
+    if request.on("structure", 1):
+        program = step("structure", fuse_structure, program)
     program = _rearranged(program, request, step)
     if request.on("messages", 1):
         program = step("messages", lambda p: fuse_messages(raise_attention(p)), program)
@@ -137,7 +144,8 @@ def run_passes(program: Program, request: Request) -> Compiled:
     if best:
         step("demand", lambda _: candidates[best], program)
     placed = step("placement", lambda p: cleanup(place(p, orders)), candidates[best])
-    derived = step("differentiate", lambda _: chosen.derived or chosen.program, placed)
+    fused = step("stages", lambda p: _staged(p, request), placed)
+    derived = step("differentiate", lambda _: chosen.derived or chosen.program, fused)
     step("edges", lambda _: chosen.program, derived)
     chosen.orders = orders
     chosen.trace = trace
@@ -169,6 +177,9 @@ def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str,
     What the fitted model, which rests on measured times, would change has to gain more than MARGIN: near ties stay as
     the built-in coefficients decide them, alike on every run.
     """
+    if request.orders is not None:
+        given = {**sites(candidates[0]), **request.orders}
+        return 0, given, finish(cleanup(place(candidates[0], given)), request)
     index, orders, best = 0, sites(candidates[0]), None
     for model in dict.fromkeys((CostModel(), request.model)):
         margin = 1e-6 if best is None else MARGIN
@@ -202,15 +213,22 @@ def _search(
     return orders, best
 
 
+def _staged(forward: Program, request: Request) -> Program:
+    """With the stages of a mini-batch fused; other programs stay as they are."""
+    return cleanup(fuse_first_layer(forward)) if request.on("stages", 3) and forward.count(Op.SAMPLE) else forward
+
+
 def finish(forward: Program, request: Request) -> Compiled:
     """Gradients, hoisting and groups of a placed forward program, with its predicted cost."""
+    forward = _staged(forward, request)
     joint = differentiate(forward, request.wanted) if request.wanted else forward
+    joint = fuse_structure(joint) if request.on("structure", 1) else joint
     joint = derived = cleanup(joint) if request.level >= 1 else joint
     sizes = request.sizes(joint)
     walks = request.on("edges", 3) and edge_bytes(joint, lambda v: tensor_bytes(v, sizes)) >= WORTH_A_KERNEL
     if walks:
         joint = cleanup(open_softmax(joint))
-    hoisted = constant_values(joint, request.constants if request.on("hoist", 3) else ())
+    hoisted = constant_values(joint, request.constants if request.on("hoist", request.hoists_from) else ())
     if walks:
         hoisted = {v for v in hoisted if not is_wide(v, joint)}
     if sum(tensor_bytes(value, sizes) for value in kept_tensors(joint, hoisted)) > sizes.memory:
@@ -222,6 +240,7 @@ def finish(forward: Program, request: Request) -> Compiled:
 
     groups = cover_edges(joint, hoisted, phase, rest) if walks else rest(hoisted)
     if request.on("fuse", 3):
+        groups = fold_gathers(joint, groups) if request.on("stages", 3) else groups
         groups = fuse_elementwise(joint, groups, phase, lambda v: tensor_bytes(v, sizes) >= WORTH_A_KERNEL)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())

@@ -17,11 +17,15 @@ from graphweft._memory import empty
 from graphweft.runtime.epilogue import Epilogue
 
 _PTR, _I64, _I32, _F64, _U64 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double, ctypes.c_uint64
-_gemm_nn = _native.declare("gw_gemm_nn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _I32, _PTR, _PTR, _I64)
-_gemm_tn = _native.declare("gw_gemm_tn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _PTR, _I64, _PTR)
-_rows_apply = _native.declare("gw_rows_apply_f32", _I64, _I64, _PTR, _I64, _PTR, _PTR, _I64)
+_gemm_nn = _native.declare(
+    "gw_gemm_nn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _I32, _PTR, _PTR, _I64, _PTR, _I64
+)
+_gemm_tn = _native.declare(
+    "gw_gemm_tn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _PTR, _I64, _PTR, _PTR, _I64
+)
+_rows_apply = _native.declare("gw_rows_apply_f32", _I64, _I64, _PTR, _I64, _PTR, _PTR, _I64, _PTR, _I64)
 _col_sum = _native.declare("gw_col_sum_f32", _I64, _I64, _PTR, _I64, _PTR)
-_dropout = _native.declare("gw_dropout_f32", _I64, _I64, _PTR, _I64, _F64, _U64, _U64, _PTR, _I64)
+_dropout = _native.declare("gw_dropout_f32", _I64, _I64, _PTR, _I64, _F64, _U64, _U64, _PTR, _I64, _PTR, _I64)
 _argmax_rows = _native.declare("gw_argmax_rows_f32", _I64, _I64, _PTR, _I64, _PTR)
 _cross_entropy = _native.declare(
     "gw_cross_entropy_f32", _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _F64, _PTR, _I64, _PTR, _PTR
@@ -70,11 +74,16 @@ def matmul(
     transposed: bool = False,
     epilogue: Epilogue | None = None,
     out: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """``epilogue(x @ w)``, or ``epilogue(x @ w.T)`` when ``transposed``.
 
-    Shape: x (n, k), w (k, m) or transposed (m, k) -> (n, m). ``out`` may be the epilogue's addend, not x.
-    Raises: ShapeError where sizes do not fit.
+    With ``rows`` the product is that of ``x[rows]``, whose rows are read where they lie. Source: Joestar, section 5.3
+    (gather-GEMM fusion).
+
+    Shape: x (n, k), w (k, m) or transposed (m, k) -> (n, m); with rows (r,) int64 -> (r, m). ``out`` may be the
+    epilogue's addend, not x.
+    Raises: ShapeError where sizes do not fit; IndexRangeError for a row outside x.
 
     Example:
         >>> matmul(torch.ones(2, 3), torch.ones(3, 2), epilogue=Epilogue(bias=torch.tensor([0.0, 1.0])))
@@ -87,9 +96,11 @@ def matmul(
         side = "columns" if transposed else "rows"
         raise ShapeError(f"matmul: expected a weight with {k} {side}, got {tuple(w.shape)}")
     m = w.shape[not transposed]
+    n = _check_rows("matmul", rows, n)
     if not _is_native(x, w):
         if x.dtype != w.dtype:
             raise DtypeError(f"matmul: expected operands of one dtype, got {x.dtype} and {w.dtype}")
+        x = x if rows is None else x[rows]
         return _finish(x @ (w.t() if transposed else w), epilogue, out)
     if w.stride(0) == 1 and w.stride(1) >= w.shape[0] > 1:  # a transposed view: read it as what it is stored as
         w, transposed = w.t(), not transposed
@@ -99,10 +110,18 @@ def matmul(
     if epilogue is not None:
         epilogue.check("matmul", n, m)
         stages = ctypes.byref(epilogue.native())
-    _gemm_nn(
-        n, k, m, x.data_ptr(), x.stride(0), w.data_ptr(), w.stride(0), transposed, stages, y.data_ptr(), y.stride(0)
-    )
+    left, right = (x.data_ptr(), x.stride(0)), (w.data_ptr(), w.stride(0), transposed)
+    _gemm_nn(n, k, m, *left, *right, stages, y.data_ptr(), y.stride(0), _native.pointer(rows), x.shape[0])
     return y
+
+
+def _check_rows(who: str, rows: torch.Tensor | None, count: int) -> int:
+    """How many rows of a table of ``count`` are read."""
+    if rows is None:
+        return count
+    if rows.dim() != 1 or rows.dtype != torch.int64 or not rows.is_contiguous():
+        raise ShapeError(f"{who}: expected rows as contiguous int64 ids, got {rows.dtype}, shape {tuple(rows.shape)}")
+    return rows.numel()
 
 
 def matmul_tn(
@@ -112,8 +131,9 @@ def matmul_tn(
     row_scale: torch.Tensor | None = None,
     col_sum: torch.Tensor | None = None,
     out: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """``x.T @ (row_scale[:, None] * g)``, the gradient of a weight.
+    """``x.T @ (row_scale[:, None] * g)``, the gradient of a weight; with ``rows`` that of ``x[rows]``, as in matmul.
 
     ``col_sum`` (m,), if given, receives the column sums of ``g`` itself (not scaled), the gradient of a bias.
 
@@ -125,7 +145,8 @@ def matmul_tn(
         tensor([[4., 4.]])
     """
     x, g = _rows("matmul_tn", x), _rows("matmul_tn", g)
-    (n, k), m = x.shape, g.shape[1]
+    k, m = x.shape[1], g.shape[1]
+    n = _check_rows("matmul_tn", rows, x.shape[0])
     if g.shape[0] != n:
         raise ShapeError(f"matmul_tn: expected {n} rows of g, one per row of x, got {g.shape[0]}")
     Epilogue(row_scale=row_scale, col_sum=col_sum).check("matmul_tn", n, m)
@@ -134,6 +155,7 @@ def matmul_tn(
             raise DtypeError(f"matmul_tn: expected operands of one dtype, got {x.dtype} and {g.dtype}")
         if col_sum is not None:
             col_sum.copy_(g.sum(0))
+        x = x if rows is None else x[rows]
         scaled = g if row_scale is None else g * row_scale.to(g.dtype)[:, None]
         return _finish(x.t() @ scaled, None, out)
     dw = _output("matmul_tn", out, k, m, torch.float32)
@@ -149,12 +171,16 @@ def matmul_tn(
         dw.data_ptr(),
         dw.stride(0),
         _native.pointer(col_sum),
+        _native.pointer(rows),
+        x.shape[0],
     )
     return dw
 
 
-def rows_apply(x: torch.Tensor, epilogue: Epilogue, *, out: torch.Tensor | None = None) -> torch.Tensor:
-    """``epilogue(x)`` without a product; ``out`` may be ``x``.
+def rows_apply(
+    x: torch.Tensor, epilogue: Epilogue, *, out: torch.Tensor | None = None, rows: torch.Tensor | None = None
+) -> torch.Tensor:
+    """``epilogue(x)`` without a product; ``out`` may be ``x``; with ``rows`` that of ``x[rows]``, as in matmul.
 
     Shape: x (n, f) -> (n, f).
     Raises: ShapeError where a stage does not fit.
@@ -164,13 +190,14 @@ def rows_apply(x: torch.Tensor, epilogue: Epilogue, *, out: torch.Tensor | None 
         tensor([[0., 2.]])
     """
     source = _rows("rows_apply", x)
+    n, f = _check_rows("rows_apply", rows, source.shape[0]), source.shape[1]
     if not _is_native(source, source):
-        return _finish(source, epilogue, out)
-    n, f = source.shape
+        return _finish(source if rows is None else source[rows], epilogue, out)
     epilogue.check("rows_apply", n, f)
     y = _output("rows_apply", out, n, f, torch.float32)
     stages = ctypes.byref(epilogue.native())
-    _rows_apply(n, f, source.data_ptr(), source.stride(0), stages, y.data_ptr(), y.stride(0))
+    table = (_native.pointer(rows), source.shape[0])
+    _rows_apply(n, f, source.data_ptr(), source.stride(0), stages, y.data_ptr(), y.stride(0), *table)
     return y
 
 
@@ -192,11 +219,20 @@ def col_sum(x: torch.Tensor) -> torch.Tensor:
     return total
 
 
-def dropout(x: torch.Tensor, p: float, seed: int, stream: int, *, out: torch.Tensor | None = None) -> torch.Tensor:
+def dropout(
+    x: torch.Tensor,
+    p: float,
+    seed: int,
+    stream: int,
+    *,
+    out: torch.Tensor | None = None,
+    rows: torch.Tensor | None = None,
+) -> torch.Tensor:
     """``x / (1 - p)`` where an element is kept, 0 where it is dropped, which happens with probability ``p``.
 
     A pure function of (seed, stream, position in x), so applying it to the gradient is its backward and nothing is
-    saved. Decisions draw 16 bits: p is resolved to 1 / 65536. ``out`` may be ``x``.
+    saved. Decisions draw 16 bits: p is resolved to 1 / 65536. ``out`` may be ``x``. With ``rows`` it is the dropout of
+    ``x[rows]``, as in matmul.
 
     Shape: x (n, f) -> (n, f).
     Raises: ShapeError where p is no probability.
@@ -208,15 +244,17 @@ def dropout(x: torch.Tensor, p: float, seed: int, stream: int, *, out: torch.Ten
     source = _rows("dropout", x)
     if not 0.0 <= p <= 1.0:
         raise ShapeError(f"dropout: expected a probability in [0, 1], got {p}")
+    n, f = _check_rows("dropout", rows, source.shape[0]), source.shape[1]
     if not _is_native(source, source):
+        source = source if rows is None else source[rows]
         kept = dropout(torch.ones(source.shape, dtype=torch.float32), p, seed, stream)
         return _finish(
             torch.where(kept.to(x.device) > 0, source * (1.0 / (1.0 - p) if p < 1.0 else 0.0), 0.0), None, out
         )
-    n, f = source.shape
     y = _output("dropout", out, n, f, torch.float32)
     mask = (1 << 64) - 1
-    _dropout(n, f, source.data_ptr(), source.stride(0), p, seed & mask, stream & mask, y.data_ptr(), y.stride(0))
+    given, table = (source.data_ptr(), source.stride(0)), (_native.pointer(rows), source.shape[0])
+    _dropout(n, f, *given, p, seed & mask, stream & mask, y.data_ptr(), y.stride(0), *table)
     return y
 
 

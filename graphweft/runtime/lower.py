@@ -29,6 +29,7 @@ from graphweft.runtime.edge_kernels import Walk, Walks
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.row_kernels import row_kernel
+from graphweft.storage.gather import gather_rows
 
 Slots = list[Any]
 Call = Callable[[Slots], None]
@@ -57,6 +58,8 @@ def lower(
         return _spmm(group, slot, over)
     if value.op is Op.MATMUL:
         return _matmul(group, slot)
+    if value.op in (Op.DROPOUT, Op.MUL_SCALAR) and group.gather is not None:
+        return _gathered(group, slot)
     if value.op is Op.SPMM_MAX:
         return _spmm_max(group, slot, also)
     if value.op in (Op.ATTENTION, Op.ATTENTION_GRAD) and value.tensor.dtype == torch.float32:
@@ -148,10 +151,11 @@ def _epilogue(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], Epil
 
 def _rows(group: Group, slot: Mapping[Value, int]) -> Call:
     assert group.source is not None  # a group without anchor has a source
-    source, out, epilogue = slot[group.source], slot[group.result], _epilogue(group, slot)
+    out, epilogue = slot[group.result], _epilogue(group, slot)
+    source, ids = _left(group, group.source, slot)
 
     def call(env: Slots) -> None:
-        env[out] = dense.rows_apply(env[source], epilogue(env) or Epilogue())
+        env[out] = dense.rows_apply(env[source], epilogue(env) or Epilogue(), rows=None if ids is None else env[ids])
 
     return call
 
@@ -181,7 +185,7 @@ def _spmm(group: Group, slot: Mapping[Value, int], over: bool) -> Call:
 def _matmul(group: Group, slot: Mapping[Value, int]) -> Call:
     value = group.anchor
     assert value is not None
-    a, b, out = slot[value.inputs[0]], slot[value.inputs[1]], slot[group.result]
+    (a, ids), b, out = _left(group, value.inputs[0], slot), slot[value.inputs[1]], slot[group.result]
     epilogue, transposed = _epilogue(group, slot), bool(value.get("tb"))
     if value.inputs[0].tensor.sparse:
         by_column = bool(value.get("ta"))
@@ -200,14 +204,43 @@ def _matmul(group: Group, slot: Mapping[Value, int]) -> Call:
             sums = None
             if tap is not None:
                 sums = env[tap] = torch.empty(env[b].shape[1], dtype=env[b].dtype)
-            env[out] = dense.matmul_tn(env[a], env[b], col_sum=sums)
+            env[out] = dense.matmul_tn(env[a], env[b], col_sum=sums, rows=None if ids is None else env[ids])
 
         return contract
 
     def multiply(env: Slots) -> None:
-        env[out] = dense.matmul(env[a], env[b], transposed=transposed, epilogue=epilogue(env))
+        rows = None if ids is None else env[ids]
+        env[out] = dense.matmul(env[a], env[b], transposed=transposed, epilogue=epilogue(env), rows=rows)
 
     return multiply
+
+
+def _left(group: Group, value: Value, slot: Mapping[Value, int]) -> tuple[int, int | None]:
+    """Slots of the first operand: its rows, or a table and the ids of those rows."""
+    if group.gather is None:
+        return slot[value], None
+    table, ids = group.gather.inputs
+    return slot[table], slot[ids]
+
+
+def _gathered(group: Group, slot: Mapping[Value, int]) -> Call:
+    """One function of rows read by index, in one pass."""
+    value = group.anchor
+    assert value is not None
+    (x, ids), other, out = _left(group, value.inputs[0], slot), slot[value.inputs[1]], slot[group.result]
+    assert ids is not None  # chosen so
+    if value.op is Op.DROPOUT:
+
+        def drop(env: Slots) -> None:
+            env[out] = dense.dropout(env[x], value["p"], int(env[other]), value["stream"], rows=env[ids])
+
+        return drop
+
+    def scale(env: Slots) -> None:
+        factor = env[other].expand(env[ids].numel()).contiguous()
+        env[out] = dense.rows_apply(env[x], Epilogue(row_scale=factor), rows=env[ids])
+
+    return scale
 
 
 def _spmm_max(group: Group, slot: Mapping[Value, int], also: Value | None) -> Call:
@@ -236,9 +269,7 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
 
 
 def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
-    if not isinstance(x, Tensor):
-        return x.take_rows(rows)
-    return torch.index_select(x, 0, rows, out=empty((rows.shape[0], *x.shape[1:]), x.dtype))
+    return gather_rows(x, rows if rows.dtype == torch.int64 else rows.long())
 
 
 def _pad_rows(value: Value, graph: Any, x: Tensor) -> Tensor:

@@ -16,12 +16,12 @@ from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
-from graphweft.graph.block import Block
+from graphweft.graph.block import Block, OpenBlock
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.room import Room
-from graphweft.sample.sampler import Sample, check_fanouts
+from graphweft.sample.sampler import OpenSample, Sample, check_fanouts
 
 _I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
 _ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
@@ -30,7 +30,7 @@ _new = declare("gw_sampler_new", _ADJ, _P, _I32, ctypes.POINTER(_P))
 _free = declare("gw_sampler_free", _P)
 _exclude = declare("gw_sampler_exclude", _P, _I64, _P, _P)
 _begin = declare("gw_sample_begin", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P)
-_finish = declare("gw_sample_finish", _P, _P, _P, _P, _P, _P, _P, _P, _OUT)
+_finish = declare("gw_sample_finish", _P, _P, _P, _P, _P, _P, _P, _P, _P, _OUT)
 
 _DENSE_MOST = 1 << 24  # nodes: up to here numbers lie in an array over all of them, beyond in a table of a batch's size
 
@@ -97,13 +97,42 @@ class NeighborSampler:
 
         Raises: IndexRangeError for an id that is no node, ConfigError for one that comes twice.
         """
+        drawn = self._draw(seeds, (seed, epoch, stage), is_open=False, exclude=exclude)
+        assert isinstance(drawn, Sample)
+        return drawn
+
+    def sample_open(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> OpenSample:
+        """The same draws with the last hop left open: its sources keep their ids in the whole graph.
+
+        Numbering what the last hop reaches is most of a batch's preparation, and needless where a layer aggregates
+        straight from a table over all nodes. Source: Joestar, section 5.3 (sample-gather-aggregation fusion).
+
+        Raises: as :meth:`sample`.
+
+        Example:
+            >>> g = Graph([1, 2, 3, 3], [0, 0, 0, 1])
+            >>> sample = NeighborSampler(g, [-1, 1]).sample_open([0])
+            >>> sample.n_id.tolist(), sample.blocks[0].csc.indices.tolist()
+            ([0, 1, 2, 3], [1, 3])
+        """
+        drawn = self._draw(seeds, (seed, epoch, stage), is_open=True)
+        assert isinstance(drawn, OpenSample)
+        return drawn
+
+    def _draw(
+        self,
+        seeds: Ids,
+        key: tuple[int, int, int],
+        is_open: bool,
+        exclude: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> Sample | OpenSample:
         ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
         try:
             native = self._idle.pop()
         except IndexError:
             native = _Native(self.graph, self._weight)
         try:
-            return native.draw(self, ids, (seed, epoch, stage), exclude)
+            return native.draw(self, ids, key, is_open, exclude)
         except IndexRangeError as failure:
             raise IndexRangeError(f"sample: {failure}") from None
         except ShapeError as failure:
@@ -136,8 +165,9 @@ class _Native:
         plan: NeighborSampler,
         seeds: torch.Tensor,
         key: tuple[int, int, int],
+        is_open: bool,
         exclude: tuple[torch.Tensor, torch.Tensor] | None,
-    ) -> Sample:
+    ) -> Sample | OpenSample:
         """Draws all hops but the last, makes room, draws the last."""
         hops = len(plan.fanouts)
         if exclude is not None:
@@ -148,23 +178,38 @@ class _Native:
         _begin(self._handle, *asked, rows, edges, totals)
         inner_rows = rows[hops - 2] if hops > 1 else 0
         inner = Room(inner_rows, totals[0])
+        closed = hops - is_open
         blocks = [
-            None if h + 1 < hops and _is_widest(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(hops)
+            None if h + 1 < hops and _is_widest(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(closed)
         ]
-        n_id, count = empty((totals[1],), torch.int64), ctypes.c_int64()
-        tables = [(_P * hops)(*(None if room is None else room.pointers[i] for room in blocks)) for i in range(3)]
-        _finish(self._handle, n_id.data_ptr(), *inner.pointers, *tables, ctypes.byref(count))
+        columns = empty((edges[hops - 1],), plan.graph.csc.indices.dtype) if is_open else None
+        offsets = empty((rows[hops - 1] + 1,), torch.int64) if is_open else None
+        n_id, count = empty((rows[hops - 1] if is_open else totals[1],), torch.int64), ctypes.c_int64()
+        pointers: list[tuple[int | None, ...]] = [
+            (None, None, None) if room is None else room.pointers for room in blocks
+        ]
+        if columns is not None and offsets is not None:
+            pointers.append((offsets.data_ptr(), None, None))
+        tables = [(_P * hops)(*(pointer[i] for pointer in pointers)) for i in range(3)]
+        opened = None if columns is None else columns.data_ptr()
+        _finish(self._handle, n_id.data_ptr(), *inner.pointers, *tables, opened, ctypes.byref(count))
+        if columns is not None and offsets is not None:
+            made = [OpenBlock.over(plan.graph, n_id, offsets, columns)]
+            inner_blocks = _blocks(plan.graph, n_id, inner, blocks, list(rows))
+            return OpenSample(n_id, rows[0], (*made, *reversed(inner_blocks)))
         n_id = n_id[: count.value]
-        ends = [*rows, count.value]
-        return _assemble(plan.graph, n_id, inner, blocks, ends)
+        return _assemble(plan.graph, n_id, inner, blocks, [*rows, count.value])
+
+
+def _blocks(graph: Graph, n_id: torch.Tensor, inner: Room, rooms: list[Room | None], ends: list[int]) -> list[Block]:
+    """Blocks over the drawn edges; a hop with the widest fan-out is the beginning of the inner rows as it is."""
+    parts = [inner.head(ends[hop]) if room is None else room for hop, room in enumerate(rooms)]
+    return [Block.of(part.edges(graph, n_id), ends[hop + 1]) for hop, part in enumerate(parts)]
 
 
 def _assemble(graph: Graph, n_id: torch.Tensor, inner: Room, blocks: list[Room | None], ends: list[int]) -> Sample:
-    """Blocks over the drawn edges; a hop with the widest fan-out is the beginning of the inner rows as it is."""
-    made = []
-    for hop, room in enumerate(blocks):
-        part = inner.head(ends[hop]) if room is None else room
-        made.append(Block.of(part.edges(graph, n_id), ends[hop + 1]))
+    """The sample over the drawn edges."""
+    made = _blocks(graph, n_id, inner, blocks, ends)
     outer = blocks[-1]
     assert outer is not None  # the last hop always has its own room
     drawn = (inner.edges(graph, n_id), outer.edges(graph, n_id, inner.indptr.numel() - 1))

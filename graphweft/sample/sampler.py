@@ -14,7 +14,7 @@ import torch
 
 from graphweft._errors import ConfigError
 from graphweft._memory import empty
-from graphweft.graph.block import Block, DrawnEdges
+from graphweft.graph.block import Block, DrawnEdges, OpenBlock
 
 
 class Sample:
@@ -74,6 +74,19 @@ class Sample:
         for part in self._drawn:
             write(part, slice(done, done + part.num_edges))
             done += part.num_edges
+
+
+class OpenSample:
+    """A batch whose last hop was drawn and not numbered.
+
+    Attributes:
+        n_id: int64 ids of the nodes that have numbers: the seeds first, then those of all hops but the last.
+        batch_size: Number of seeds.
+        blocks: As of :class:`Sample`; the first is open.
+    """
+
+    def __init__(self, n_id: torch.Tensor, batch_size: int, blocks: tuple[Block | OpenBlock, ...]) -> None:
+        self.n_id, self.batch_size, self.blocks = n_id, batch_size, blocks
 
 
 class Sampler(Protocol):

@@ -106,7 +106,7 @@ class FullBatch:
 
     def _record(self) -> Tape | None:
         """The step up to the gradients as a tape, where the kernels do it all."""
-        if self.labels["train"].dim() != 1 or self._engine or not _is_plain(self.model):
+        if self.labels["train"].dim() != 1 or self._engine or not is_plain(self.model):
             return None
         function, arguments = self.model.function, self.model.arguments(self.ds.graph, self.x, self._wanted)
         rows = self.rows["train"] if self._wanted is None else None
@@ -135,7 +135,7 @@ class FullBatch:
     def _replays(self) -> bool:
         """Whether everything is where it was when the tape was recorded."""
         tape = self._tape
-        return tape is not None and tape.is_ready() and _is_plain(self.model) and self._recorded == self._state()
+        return tape is not None and tape.is_ready() and is_plain(self.model) and self._recorded == self._state()
 
     def _state(self) -> tuple[object, ...]:
         """What a recorded step depends on beside the numbers in its inputs."""
@@ -156,7 +156,7 @@ class FullBatch:
         """Gradients of the training loss; the loss, shape ()."""
         self.model.train()
         graph, x, wanted = self.ds.graph, self.x, self._wanted
-        if not self._engine and _is_plain(self.model) and not _config.current().tune:
+        if not self._engine and is_plain(self.model) and not _config.current().tune:
             with torch.enable_grad():
                 logits, pullback = self.model.linearize(graph, x, wanted)
             loss, gradient = self._loss(logits)
@@ -202,7 +202,7 @@ class FullBatch:
         return correct / rows.numel(), float(loss)
 
 
-def _is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
+def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
     """Whether nobody watches or changes the forward or backward pass, so that torch's engine is not needed."""
     return (
         isinstance(model, CompiledModule)

@@ -15,6 +15,7 @@ import psutil
 import torch
 from torch import Tensor, nn
 
+from graphweft import _config
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.data.dataset import Dataset, Part
 from graphweft.graph.graph import Graph
@@ -25,6 +26,8 @@ from graphweft.loader.multistage import MultistageLoader, StagedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.dense import cross_entropy
+from graphweft.runtime.staged import PreparedBatch, StagedPlan
+from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
@@ -33,6 +36,7 @@ from graphweft.train.settle import Features
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
 USUAL_FANOUTS = (15, 10, 5)
 
+_REFERENCE = 1 << 62  # stage of the draws from which sizes are known before a run
 _WHOLE_SHARE = 0.25  # of the machine's memory: above that, evaluation goes tile by tile
 
 
@@ -46,11 +50,25 @@ class Tables:
     train_idx: Tensor
 
 
+class _Batches(Loader):
+    """Batches of nodes, or, with a plan, what the first stage of a compiled batch makes."""
+
+    plan: StagedPlan | None = None
+
+    def make(self, places: Tensor, epoch: int) -> Batch | PreparedBatch:
+        """As asked for by the plan."""
+        if self.plan is None:
+            batch: Batch = super().make(places, epoch)
+            return batch
+        return self.plan.prepare(self.seeds[places], (self.seed, epoch))
+
+
 class MiniBatch:
     """Trains a model on sampled neighbourhoods of ``batch_size`` training nodes at a time.
 
-    A compiled model runs on the batch's blocks. Any other is called as ``model(graph, x)`` with the batch as a graph of
-    its own, and the seeds' rows of what it returns count.
+    A stack of layers is compiled together with its sampler; another compiled model runs on the batch's blocks. Any
+    other is called as ``model(graph, x)`` with the batch as a graph of its own, and the seeds' rows of what it returns
+    count.
 
     Args:
         model: The model.
@@ -91,7 +109,7 @@ class MiniBatch:
         self.fanouts = fitting_fanouts(model, fanouts)
         seeds = torch.unique(self.rows["train"], sorted=True)
         common = (self._tables, seeds, self.fanouts, batch_size, True, seed)
-        self.loader: Loader | LinkLoader = Loader(*common)
+        self.loader: Loader | LinkLoader = _Batches(*common)
         if macro is not None:
             nested = MultistageLoader(*common, macro=macro.made(ds), ahead=macro.ahead)
             self.loader, self.macro = nested, MacroRun(macro, nested, model, ds, self._on_blocks)
@@ -99,6 +117,7 @@ class MiniBatch:
         self._key = key
         self._sum, self._count = 0.0, 0
         self._accumulate = accumulate
+        self._compiled_for: tuple[object, ...] = ()
 
     @property
     def x(self) -> Features:
@@ -110,7 +129,24 @@ class MiniBatch:
         self._tables.x = x
 
     def prepare(self) -> None:
-        """Nothing is done once: every batch is another graph."""
+        """Compiles the stages of a batch, where they are compiled together, for what model and configuration are now.
+
+        Orders follow from the sizes of a batch of the first seeds under a key of its own, which no run draws otherwise:
+        the same wherever a run is taken up.
+        """
+        if not self._is_staged():
+            self.loader.plan = None
+            return
+        tensors = self._tensors()
+        kinds = tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors.items())
+        wanted = (_config.current(), id(self.x), kinds)
+        if self.loader.plan is not None and self._compiled_for == wanted:
+            return
+        assert isinstance(self.model, Stack)  # what is staged
+        reference = self.loader.sampler.sample(self.loader.seeds[: self.loader.batch_size], stage=_REFERENCE)
+        function = self.model.staged(self.loader.sampler, self.x)
+        self.loader.plan = function.compile(tensors, True, reference)
+        self._compiled_for = wanted
 
     @property
     def batches_done(self) -> int:
@@ -119,6 +155,7 @@ class MiniBatch:
 
     def step(self) -> Tensor:
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
+        self.prepare()
         if self.macro is not None and self.batches_done == 0:
             self.macro.begin_epoch(self.x)
         total = len(self.loader)
@@ -180,26 +217,73 @@ class MiniBatch:
             parameter.grad = None if gradient is None else gradient.clone()
         self._sum, self._count = float(state["loss_sum"]), int(state["loss_count"])
 
-    def _train_on(self, batch: Batch) -> Tensor:
+    def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
         """One step, with an update where one is due; the loss before it, shape ()."""
         self.model.train()
         if not self._pending:
             self.optimizer.zero_grad(set_to_none=True)
-        logits = self._forward(batch)
-        expected = (batch.batch_size, self.ds.num_classes)
+        if isinstance(batch, PreparedBatch):
+            loss = self._backward_staged(batch)
+        else:
+            logits = self._forward(batch)
+            loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size])
+            weight = batch.batch_size if self._accumulate > 1 else 1
+            logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
+        self._update(batch.batch_size)
+        return loss
+
+    def _backward_staged(self, batch: PreparedBatch) -> Tensor:
+        """Gradients of a batch whose first stage has run; its loss, shape ()."""
+        model, tensors = self.model, self._tensors()
+        assert isinstance(model, Stack)  # what is staged
+        seed = int(torch.randint(2**62, ())) if model.draws() else 0
+        outputs, pullback = batch.plan.linearize(batch, tensors, seed)
+        model.store(
+            {name: tensor for name, tensor in outputs.items() if name != "out"},
+            lambda norm: batch.rows[-1 - int(norm.removeprefix("norms."))],
+        )
+        loss, gradient = self._loss(outputs["out"], batch.seeds)
+        weight = batch.batch_size if self._accumulate > 1 else 1
+        for name, found in pullback(gradient if weight == 1 else gradient * weight).items():
+            if found is not None:
+                known = tensors[name].grad
+                tensors[name].grad = found if known is None else known.add_(found)
+        return loss
+
+    def _loss(self, logits: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean loss of the seeds, shape (), and its gradient by their logits."""
+        expected = (seeds.numel(), self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
-        labels = self.ds.y[batch.n_id[: batch.batch_size]]
-        weight = batch.batch_size if self._accumulate > 1 else 1
-        if labels.dim() == 2:
-            loss = binary_cross_entropy(logits, labels)
-            (loss * weight).backward()  # type: ignore[no-untyped-call]
-        else:
-            loss, _, gradient = cross_entropy(logits.detach(), labels)
-            scaled = gradient if gradient is None or weight == 1 else gradient * weight
-            logits.backward(scaled)  # type: ignore[no-untyped-call]
-        self._update(batch.batch_size)
-        return loss.detach()
+        labels = self.ds.y[seeds]
+        if labels.dim() == 1:
+            loss, _, gradient = cross_entropy(logits, labels)
+            assert gradient is not None  # it was asked for
+            return loss, gradient
+        leaf = logits.detach().requires_grad_()
+        loss = binary_cross_entropy(leaf, labels)
+        return loss.detach(), torch.autograd.grad(loss, leaf)[0]
+
+    def _tensors(self) -> dict[str, Tensor]:
+        """Parameters and buffers of numbers by name."""
+        model = self.model
+        buffers = {name: buffer for name, buffer in model.named_buffers() if buffer.is_floating_point()}
+        return {**dict(model.named_parameters()), **buffers}
+
+    def _is_staged(self) -> bool:
+        """Whether sampler and model are compiled as one program."""
+        model, x = self.model, self.x
+        numbers = x if isinstance(x, Tensor) else x.values
+        return (
+            is_plain(model)
+            and isinstance(model, Stack)
+            and model.is_staged()
+            and _config.current().opt_level >= 1
+            and numbers.dtype in (torch.float32, torch.float64)
+            and not numbers.requires_grad
+            and (isinstance(x, Tensor) or model.takes_sparse)
+            and all(t.device.type == "cpu" for t in (numbers, *self._tensors().values()))
+        )
 
     def _update(self, seeds: int) -> None:
         """Steps the optimiser once enough batches have added their gradients, or the epoch has no more."""

@@ -28,7 +28,7 @@ int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t 
                     int64_t* totals);
 int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr, int32_t* inner_indices,
                      uint32_t* inner_offsets, int64_t* const* block_indptr, int32_t* const* block_indices,
-                     uint32_t* const* block_offsets, int64_t* num_nodes);
+                     uint32_t* const* block_offsets, void* open, int64_t* num_nodes);
 int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t first, int64_t count, const int64_t* indptr,
                     const int32_t* indices, const uint32_t* offsets, int64_t* src, int64_t* dst, int64_t* ids);
 int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst);
@@ -81,14 +81,16 @@ int gw_generate_compress(int64_t n, const int64_t* own_ptr, const int32_t* own, 
                          int64_t* cursor, int64_t* indptr, int32_t* indices);
 
 int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
-                   int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy);
+                   int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy, const int64_t* rows,
+                   int64_t table_rows);
 int gw_gemm_tn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* g, int64_t ldg,
-                   const float* row_scale, float* dw, int64_t lddw, float* col_sum);
+                   const float* row_scale, float* dw, int64_t lddw, float* col_sum, const int64_t* rows,
+                   int64_t table_rows);
 int gw_rows_apply_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32* epilogue, float* y,
-                      int64_t ldy);
+                      int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_col_sum_f32(int64_t n, int64_t f, const float* x, int64_t ldx, float* out);
 int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, uint64_t seed, uint64_t stream,
-                   float* y, int64_t ldy);
+                   float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 
 int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                 const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages, int32_t prefetch,

@@ -39,7 +39,7 @@ TEST(products_of_all_small_sizes) {
         const std::vector<double> want = product(n, k, m, x, ldx, w);
         for (const bool turned : {false, true}) {
           CHECK(gw_gemm_nn_f32(n, k, m, data::pointer(x), ldx, turned ? data::pointer(wt) : data::pointer(w),
-                               turned ? k : m, turned, nullptr, data::pointer(y), ldy) == 0);
+                               turned ? k : m, turned, nullptr, data::pointer(y), ldy, nullptr, 0) == 0);
           for (int64_t i = 0; i < n; ++i) {
             for (int64_t j = 0; j < m; ++j) CHECK(check::close(y[size_t(i * ldy + j)], want[size_t(i * m + j)], 1e-5));
             if (i + 1 < n) CHECK(y[size_t(i * ldy + m)] == -7.0f);  // padding stays
@@ -56,7 +56,7 @@ TEST(weight_gradients_of_all_small_sizes) {
         std::vector<float> x = data::floats(span(n, k, ldx), 1), g = data::floats(span(n, m, ldg), 2);
         std::vector<float> scale = data::floats(n, 3), dw(size_t(k * m), -7.0f), sums(size_t(m), -7.0f);
         CHECK(gw_gemm_tn_f32(n, k, m, data::pointer(x), ldx, data::pointer(g), ldg, data::pointer(scale),
-                             data::pointer(dw), m, data::pointer(sums)) == 0);
+                             data::pointer(dw), m, data::pointer(sums), nullptr, 0) == 0);
         std::vector<double> want(size_t(k * m), 0.0), want_sums(size_t(m), 0.0);
         for (int64_t i = 0; i < n; ++i)
           for (int64_t j = 0; j < m; ++j) {
@@ -70,6 +70,31 @@ TEST(weight_gradients_of_all_small_sizes) {
       }
 }
 
+TEST(rows_by_index_give_the_bits_of_gathered_rows) {
+  const int64_t table = 90, n = 211;
+  for (const int64_t k : sizes)
+    for (const int64_t m : sizes) {
+      const int64_t ldx = k + 2;
+      std::vector<float> x = data::floats(span(table, k, ldx), 1), w = data::floats(k * m, 2),
+                         g = data::floats(n * m, 3);
+      const std::vector<int64_t> ids = data::ids<int64_t>(n, table, 4);
+      std::vector<float> rows(size_t(n * k)), one(size_t(n * m)), other(one), dw(size_t(k * m)), dv(dw);
+      for (int64_t i = 0; i < n; ++i)
+        for (int64_t j = 0; j < k; ++j) rows[size_t(i * k + j)] = x[size_t(ids[size_t(i)] * ldx + j)];
+      CHECK(gw_gemm_nn_f32(n, k, m, rows.data(), k, w.data(), m, 0, nullptr, one.data(), m, nullptr, 0) == 0);
+      CHECK(gw_gemm_nn_f32(n, k, m, x.data(), ldx, w.data(), m, 0, nullptr, other.data(), m, ids.data(), table) == 0);
+      CHECK(one == other);
+      CHECK(gw_gemm_tn_f32(n, k, m, rows.data(), k, g.data(), m, nullptr, dw.data(), m, nullptr, nullptr, 0) == 0);
+      CHECK(gw_gemm_tn_f32(n, k, m, x.data(), ldx, g.data(), m, nullptr, dv.data(), m, nullptr, ids.data(), table) ==
+            0);
+      CHECK(dw == dv);
+    }
+  std::vector<float> x(8, 1.0f), y(4, 0.0f);
+  const std::vector<int64_t> beyond = {0, 4};
+  CHECK(gw_gemm_nn_f32(2, 2, 2, x.data(), 2, x.data(), 2, 0, nullptr, y.data(), 2, beyond.data(), 4) ==
+        gw::out_of_range);
+}
+
 TEST(epilogue_stages_run_in_order) {
   for (const int64_t f : sizes) {
     const int64_t n = 37;
@@ -79,7 +104,7 @@ TEST(epilogue_stages_run_in_order) {
     const gw_epilogue_f32 stages = {
         scale.data(),        data::pointer(bias), data::pointer(addend), f, 1, data::pointer(mask), f,
         data::pointer(sums), post.data()};
-    CHECK(gw_rows_apply_f32(n, f, data::pointer(x), f, &stages, data::pointer(y), f) == 0);
+    CHECK(gw_rows_apply_f32(n, f, data::pointer(x), f, &stages, data::pointer(y), f, nullptr, 0) == 0);
     std::vector<double> want_sums(size_t(f), 0.0);
     for (int64_t i = 0; i < n; ++i)
       for (int64_t j = 0; j < f; ++j) {
@@ -97,7 +122,7 @@ TEST(relu_keeps_not_a_number) {
   std::vector<float> x = {NAN, -1.0f, 2.0f};
   gw_epilogue_f32 stages{};
   stages.relu = 1;
-  CHECK(gw_rows_apply_f32(1, 3, x.data(), 3, &stages, x.data(), 3) == 0);
+  CHECK(gw_rows_apply_f32(1, 3, x.data(), 3, &stages, x.data(), 3, nullptr, 0) == 0);
   CHECK(std::isnan(x[0]) && x[1] == 0.0f && x[2] == 2.0f);
 }
 
@@ -117,8 +142,8 @@ TEST(column_sums_of_long_matrices) {
 TEST(dropout_scales_what_it_keeps) {
   const int64_t n = 301, f = 37;
   std::vector<float> x(size_t(n * f), 1.0f), y(x), again(x);
-  CHECK(gw_dropout_f32(n, f, x.data(), f, 0.5, 7, 3, y.data(), f) == 0);
-  CHECK(gw_dropout_f32(n, f, x.data(), f, 0.5, 7, 3, again.data(), f) == 0);
+  CHECK(gw_dropout_f32(n, f, x.data(), f, 0.5, 7, 3, y.data(), f, nullptr, 0) == 0);
+  CHECK(gw_dropout_f32(n, f, x.data(), f, 0.5, 7, 3, again.data(), f, nullptr, 0) == 0);
   CHECK(y == again);
   int64_t kept = 0;
   for (const float v : y) {
@@ -126,17 +151,18 @@ TEST(dropout_scales_what_it_keeps) {
     kept += v != 0.0f;
   }
   CHECK(std::abs(double(kept) / double(n * f) - 0.5) < 0.03);
-  CHECK(gw_dropout_f32(n, f, x.data(), f, 1.0, 7, 3, y.data(), f) == 0);
+  CHECK(gw_dropout_f32(n, f, x.data(), f, 1.0, 7, 3, y.data(), f, nullptr, 0) == 0);
   for (const float v : y) CHECK(v == 0.0f);
-  CHECK(gw_dropout_f32(n, f, x.data(), f, 0.0, 7, 3, y.data(), f) == 0);
+  CHECK(gw_dropout_f32(n, f, x.data(), f, 0.0, 7, 3, y.data(), f, nullptr, 0) == 0);
   CHECK(y == x);
-  CHECK(gw_dropout_f32(n, f, x.data(), f, NAN, 7, 3, y.data(), f) == gw::bad_argument);
+  CHECK(gw_dropout_f32(n, f, x.data(), f, NAN, 7, 3, y.data(), f, nullptr, 0) == gw::bad_argument);
 }
 
 TEST(negative_sizes_and_overlapping_rows_are_refused) {
   std::vector<float> v(16);
-  CHECK(gw_gemm_nn_f32(-1, 2, 2, v.data(), 2, v.data(), 2, 0, nullptr, v.data(), 2) == gw::bad_argument);
-  CHECK(gw_gemm_nn_f32(3, 2, 2, v.data(), 1, v.data(), 2, 0, nullptr, v.data(), 2) == gw::bad_argument);
-  CHECK(gw_gemm_tn_f32(3, 2, 2, v.data(), 2, v.data(), 1, nullptr, v.data(), 2, nullptr) == gw::bad_argument);
+  CHECK(gw_gemm_nn_f32(-1, 2, 2, v.data(), 2, v.data(), 2, 0, nullptr, v.data(), 2, nullptr, 0) == gw::bad_argument);
+  CHECK(gw_gemm_nn_f32(3, 2, 2, v.data(), 1, v.data(), 2, 0, nullptr, v.data(), 2, nullptr, 0) == gw::bad_argument);
+  CHECK(gw_gemm_tn_f32(3, 2, 2, v.data(), 2, v.data(), 1, nullptr, v.data(), 2, nullptr, nullptr, 0) ==
+        gw::bad_argument);
   CHECK(gw_col_sum_f32(1, -2, v.data(), 2, v.data()) == gw::bad_argument);
 }

@@ -20,7 +20,8 @@ TEST(deep_products_through_the_epilogue) {
         std::vector<float> y(size_t(n * m)), sums(size_t(m), -7.0f);
         const gw_epilogue_f32 stages{data::pointer(scale), bias.data(), data::pointer(mask), m,      1,
                                      data::pointer(mask),  m,           sums.data(),         nullptr};
-        CHECK(gw_gemm_nn_f32(n, k, m, data::pointer(x), k, w.data(), m, 0, &stages, data::pointer(y), m) == 0);
+        CHECK(gw_gemm_nn_f32(n, k, m, data::pointer(x), k, w.data(), m, 0, &stages, data::pointer(y), m, nullptr, 0) ==
+              0);
         std::vector<double> total(size_t(m), 0.0);
         for (int64_t i = 0; i < n; ++i)
           for (int64_t j = 0; j < m; ++j) {
@@ -38,7 +39,7 @@ TEST(deep_products_through_the_epilogue) {
 TEST(dropout_draws_are_numbered_by_element) {
   const auto x = data::floats(65 * 47, 1);
   std::vector<float> y(x.size());
-  CHECK(gw_dropout_f32(65, 47, x.data(), 47, 0.25, 3, 4, y.data(), 47) == 0);
+  CHECK(gw_dropout_f32(65, 47, x.data(), 47, 0.25, 3, 4, y.data(), 47, nullptr, 0) == 0);
   for (uint64_t i = 0; i < y.size(); ++i) {
     const uint64_t place = i % 64;
     const auto block = gw::random_block(3, 4, i / 64 * 8 + place % 32 / 4);

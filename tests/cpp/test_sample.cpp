@@ -54,7 +54,8 @@ batch draw(void* sampler, std::vector<int64_t> seeds, const std::vector<int64_t>
   out.n_id.assign(size_t(totals[1]), -1);
   int64_t nodes = 0;
   CHECK(gw_sample_finish(sampler, data::pointer(out.n_id), inner.indptr.data(), data::pointer(inner.indices),
-                         data::pointer(inner.offsets), indptr.data(), indices.data(), offsets.data(), &nodes) == 0);
+                         data::pointer(inner.offsets), indptr.data(), indices.data(), offsets.data(), nullptr,
+                         &nodes) == 0);
   CHECK(nodes <= totals[1]);
   out.n_id.resize(size_t(nodes));
   return out;
@@ -109,6 +110,40 @@ TEST(batches_are_samples_whatever_the_fanouts) {
             check_batch(g, seeds, fanouts, replace, draw(sampler, seeds, fanouts, replace));
             CHECK(gw_sampler_free(sampler) == 0);
           }
+}
+
+TEST(an_open_hop_names_what_a_numbered_one_numbers) {
+  data::graph g(3000, 3000, 60000, 12, true);
+  const gw_adjacency view = g.view();
+  const std::vector<int64_t> seeds = some_seeds(3000, 700);
+  for (const std::vector<int64_t>& fanouts : std::vector<std::vector<int64_t>>{{4}, {6, 3}, {2, 5}, {5, 3, -1}, {4, 4}})
+    for (const int32_t threads : {1, 3}) {
+      CHECK(gw_thread_width(threads) == 0);
+      void* sampler = nullptr;
+      CHECK(gw_sampler_new(&view, nullptr, 1, &sampler) == 0);
+      const batch whole = draw(sampler, seeds, fanouts, false);
+      const size_t hops = fanouts.size();
+      std::vector<int64_t> rows(hops, 0), edges(hops, 0), totals(2, 0);
+      CHECK(gw_sample_begin(sampler, 700, seeds.data(), int64_t(hops), fanouts.data(), false, 1, 2, 3, rows.data(),
+                            edges.data(), totals.data()) == 0);
+      block inner(hops > 1 ? rows[hops - 2] : 0, totals[0]);
+      std::vector<int64_t> outer(size_t(rows[hops - 1] + 1), -1), n_id(size_t(rows[hops - 1]), -1);
+      std::vector<int32_t> columns(size_t(edges[hops - 1]), -1);
+      std::vector<int64_t*> indptr(hops, nullptr);
+      std::vector<int32_t*> indices(hops, nullptr);
+      std::vector<uint32_t*> offsets(hops, nullptr);
+      indptr[hops - 1] = outer.data();
+      int64_t nodes = 0;
+      CHECK(gw_sample_finish(sampler, data::pointer(n_id), inner.indptr.data(), data::pointer(inner.indices),
+                             data::pointer(inner.offsets), indptr.data(), indices.data(), offsets.data(),
+                             columns.data(), &nodes) == 0);
+      CHECK(nodes == rows[hops - 1] && std::equal(n_id.begin(), n_id.end(), whole.n_id.begin()));
+      const block& numbered = whole.blocks[hops - 1];
+      CHECK(outer == numbered.indptr);
+      for (size_t p = 0; p < columns.size(); ++p) CHECK(columns[p] == whole.n_id[size_t(numbered.indices[p])]);
+      CHECK(gw_sampler_free(sampler) == 0);
+    }
+  CHECK(gw_thread_width(2) == 0);
 }
 
 TEST(weights_decide_who_can_be_drawn) {

@@ -105,7 +105,7 @@ TEST(dots_and_dropout_of_edges) {
   std::vector<float> values = data::floats(400, 3), kept(400), dense(30 * 50), dropped(30 * 50);
   CHECK(gw_sparse_dropout_f32(&view, values.data(), 50, 0, 0.4, 9, 1, kept.data()) == 0);
   dense.assign(dense.size(), 1.0f);
-  CHECK(gw_dropout_f32(30, 50, dense.data(), 50, 0.4, 9, 1, dropped.data(), 50) == 0);
+  CHECK(gw_dropout_f32(30, 50, dense.data(), 50, 0.4, 9, 1, dropped.data(), 50, nullptr, 0) == 0);
   for (int64_t i = 0; i < 30; ++i)
     for (int64_t p = g.indptr[size_t(i)]; p < g.indptr[size_t(i + 1)]; ++p) {
       const float factor = dropped[size_t(i * 50 + g.indices[size_t(p)])];

@@ -58,6 +58,11 @@ class Writer:
     def seed(self) -> Value:
         return self._input(Op.INPUT, "seed", IndexType(None, None))
 
+    def hop(self, **attrs: Any) -> Value:
+        """The hop of a draw of two around ``rows``."""
+        key = self._input(Op.INPUT, "key", IndexType(None, None))
+        return self.b.add(Op.SAMPLE, self.graph(), self.rows(), key, fanouts=(3, 2), **attrs)
+
     def done(self, **outputs: Value) -> Program:
         return Program(tuple(self.inputs), tuple(outputs.items()))
 
@@ -83,6 +88,8 @@ def one_op_programs() -> dict[Op, Program]:
     put(Op.TAKE_DST, lambda w, a: a(Op.SPMM, a(Op.TAKE_DST, w.graph(), w.rows()), w.nodes(), self_coef=0.0))
     put(Op.IN_DEGREE, lambda w, a: a(Op.ROW_SCALE, w.nodes(), a(Op.IN_DEGREE, w.graph(), dtype=F64)))
     put(Op.SRC_DEGREE, lambda w, a: a(Op.ROW_SCALE, w.nodes(), a(Op.SRC_DEGREE, w.graph(), dtype=F64)))
+    put(Op.SAMPLE, lambda w, a: a(Op.SPMM, w.hop(hop=1, open=True), w.nodes()))
+    put(Op.SRC_IDS, lambda w, a: a(Op.TAKE_ROWS, w.nodes(), a(Op.SRC_IDS, w.hop(hop=1), w.graph()), to="src"))
     put(Op.OWN_ROWS, lambda w, a: a(Op.OWN_ROWS, w.graph(), w.nodes()))
     put(Op.PAD_ROWS, lambda w, a: a(Op.PAD_ROWS, w.graph(), w.nodes()))
     put(Op.BROADCAST_SRC, lambda w, a: a(Op.BROADCAST_SRC, w.graph(), w.nodes()))
@@ -236,7 +243,7 @@ def random_inputs(program: Program, edges: Edges, seed: int = 0) -> dict[str, An
         if isinstance(type_, StructType):
             found[name] = graph
         elif isinstance(type_, IndexType):
-            found[name] = rows if type_.rows else 1234
+            found[name] = rows if type_.rows else (5, 1) if name == "key" else 1234
         else:
             shape = ((sizes[type_.rows],) if type_.rows else ()) + type_.dims
             if not type_.dtype.is_floating_point:

@@ -16,6 +16,7 @@ from scipy import stats
 from zoo import SQUARE, Case, random_edges
 
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
+from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 from graphweft.sample import neighbor
 from graphweft.sample.neighbor import NeighborSampler
@@ -236,3 +237,25 @@ def test_other_bad_arguments_are_refused() -> None:
         NeighborSampler(graph, [1], weight=torch.tensor([1.0, -1.0]))
     with pytest.raises(ConfigError, match="got nan at position 0"):
         NeighborSampler(graph, [1], weight=torch.tensor([float("nan"), 1.0]))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("fanouts", [[3], [4, 2], [2, 4], [-1, 3], [5, 3, 2]])
+def test_an_open_hop_has_the_edges_of_the_numbered_one(fanouts: list[int], wide: bool) -> None:
+    ends = random_edges(300, 4000, seed=6)
+    graph = Graph(ends.src, ends.dst, 300)
+    if wide:
+        csc = graph.csc
+        graph = Graph.from_adjacency(Adjacency(csc.indptr, csc.indices.long(), csc.edge_ids, 300))
+    sampler, seeds = NeighborSampler(graph, fanouts), torch.randperm(300)[:40]
+    numbered, opened = sampler.sample(seeds, seed=1), sampler.sample_open(seeds, seed=1)
+    first, block = numbered.blocks[0], opened.blocks[0]
+    assert torch.equal(block.csc.indptr, first.csc.indptr)
+    assert torch.equal(block.csc.indices.long(), numbered.n_id[first.csc.indices.long()])
+    assert torch.equal(opened.n_id, numbered.n_id[: first.num_dst])
+    for inner, other in zip(opened.blocks[1:], numbered.blocks[1:], strict=True):
+        assert torch.equal(inner.csc.indices, other.csc.indices) and torch.equal(inner.csc.indptr, other.csc.indptr)
+    for change in ("without_self_loops", "with_one_loop"):
+        mine, theirs = getattr(block, change)(), getattr(first, change)()
+        assert torch.equal(mine.csc.indptr, theirs.csc.indptr)
+        assert torch.equal(mine.csc.indices.long(), numbered.n_id[theirs.csc.indices.long()])

@@ -19,6 +19,7 @@ struct gemm_shape {
   float* y;
   int64_t ldy;
   const gw_epilogue_f32* epilogue;  // null: none
+  const int64_t* rows = nullptr;    // row i of the product reads row rows[i] of x; null: row i
 };
 
 // One panel of packed W against a block of rows, over one block of the inner dimension.
@@ -26,6 +27,8 @@ struct gemm_block {
   const gemm_shape* shape;
   const float* weights;  // packed: [depth][panel.padded()], of this inner block
   panel columns;
+  const float* x;  // row `row` of X
+  int64_t ldx;
   int64_t row, rows;  // rows [row, row + rows) of X and Y
   int64_t depth_first, depth;
   float* partial;    // [rows, padded] sums of the inner blocks before this one; null when there is just one
@@ -152,7 +155,7 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
     output_tile<Rows, Vectors, Lanes> tile;
     float* out = shape.y + row * shape.ldy + columns.first;
     if (block.last) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
-    gemm_tile<Rows, Vectors, Lanes>(shape.x + row * shape.ldx + block.depth_first, shape.ldx, block.depth,
+    gemm_tile<Rows, Vectors, Lanes>(block.x + (row - block.row) * block.ldx + block.depth_first, block.ldx, block.depth,
                                     block.weights, tile.t);
     if (block.partial) {
       float* sums = block.partial + (row - block.row) * Vectors * Lanes;
@@ -230,15 +233,18 @@ inline void gemm_nn(const gemm_shape& shape, const float* w, int64_t ldw, bool t
   column_sums sums(col_sum != nullptr, chunks, shape.m);
   parallel_chunks(chunks, [&](int64_t chunk) {
     const float_buffer partial = blocks > 1 ? make_buffer(rows * width) : float_buffer();
+    const float_buffer picked = shape.rows ? make_buffer(rows * k) : float_buffer();
     const int64_t end = std::min(n, (chunk + 1) * grain);
     for (int64_t row = chunk * grain; row < end; row += rows) {
+      const int64_t count = std::min(rows, end - row), ldx = shape.rows ? k : shape.ldx;
+      if (shape.rows) pick_rows(shape.x, shape.ldx, k, shape.rows, row, count, end, picked.get());
+      const float* const x = shape.rows ? picked.get() : shape.x + row * shape.ldx;
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t at = b * depth;
         for (const panel& columns : panels)
-          gemm_run({&shape, packed.get() + k * columns.offset + at * columns.padded(), columns, row,
-                    std::min(rows, end - row), at, std::min(depth, k - at),
-                    partial ? partial.get() + rows * columns.offset : nullptr, b == 0, b == blocks - 1,
-                    sums.row(chunk)});
+          gemm_run({&shape, packed.get() + k * columns.offset + at * columns.padded(), columns, x, ldx, row, count, at,
+                    std::min(depth, k - at), partial ? partial.get() + rows * columns.offset : nullptr, b == 0,
+                    b == blocks - 1, sums.row(chunk)});
       }
     }
   });

@@ -23,7 +23,8 @@ struct gemm_tn_args {
   const float* row_scale;  // [n] scales the rows of g in the product, null: none
   float* dw;
   int64_t lddw;
-  float* col_sum;  // [m] column sums of g itself (not scaled), null: not wanted
+  float* col_sum;                 // [m] column sums of g itself (not scaled), null: not wanted
+  const int64_t* rows = nullptr;  // row i of x is row rows[i] of a table; null: row i
 };
 
 // The product P[p, q] = A^T B with A read element by element and B by vectors. (A, B) = (X, G), or (G, X) and dW = P^T
@@ -33,6 +34,7 @@ struct gemm_tn_plan {
   int64_t p, q;
   const float *a, *b;
   int64_t lda, ldb;
+  const int64_t *a_rows, *b_rows;  // as args.rows, for the one that is x
   std::vector<panel> panels;
   int64_t width;                // of a padded row of P
   bool pack;                    // B is copied, padded and scaled, block by block
@@ -57,9 +59,11 @@ inline gemm_tn_plan plan_gemm_tn(const gemm_tn_args& args) {
   plan.b = plan.swapped ? args.x : args.g;
   plan.lda = plan.swapped ? args.ldg : args.ldx;
   plan.ldb = plan.swapped ? args.ldx : args.ldg;
+  plan.a_rows = plan.swapped ? nullptr : args.rows;
+  plan.b_rows = plan.swapped ? args.rows : nullptr;
   plan.panels = cut_panels(plan.q);
   plan.width = padded_width(plan.panels);
-  plan.pack = args.row_scale || plan.width != plan.q;
+  plan.pack = args.row_scale || plan.b_rows || plan.width != plan.q;
   const int64_t widest = std::min<int64_t>(plan.p, 512);
   plan.block_rows = std::clamp<int64_t>(cache_floats / std::max<int64_t>(1, widest) / 8 * 8, 48, 256);
   const int64_t by_rows = (args.n + plan.block_rows - 1) / plan.block_rows;
@@ -164,7 +168,7 @@ inline void gemm_tn_pack(const gemm_tn_plan& plan, const float* row_scale, int64
     const int padded = columns.padded();
     float* out = packed + plan.block_rows * columns.offset;
     for (int64_t i = row; i < row + rows; ++i, out += padded) {
-      const float* in = plan.b + i * plan.ldb + columns.first;
+      const float* in = plan.b + (plan.b_rows ? plan.b_rows[i] : i) * plan.ldb + columns.first;
       const float scale = row_scale ? row_scale[i] : 1.0f;
       for (int v = 0; v < columns.vectors; ++v) {
         const int left = columns.width - v * columns.lanes;
@@ -194,18 +198,22 @@ inline void gemm_tn_emit(const gemm_tn_plan& plan, const gemm_tn_args& args, int
 inline void gemm_tn_unit(const gemm_tn_plan& plan, const gemm_tn_args& args, int64_t slab, int64_t range, float* out,
                          float* col_sum) {
   const float_buffer packed = plan.pack ? make_buffer(plan.block_rows * plan.width) : float_buffer();
+  const float_buffer picked = plan.a_rows ? make_buffer(plan.block_rows * plan.range_width) : float_buffer();
   const int64_t from = range * plan.range_width;
   const int64_t p = std::min(plan.range_width, plan.p - from);
   const int64_t begin = slab * plan.slab_rows, end = std::min(args.n, begin + plan.slab_rows);
   for (int64_t row = begin; row < end; row += plan.block_rows) {
     const int64_t rows = std::min(plan.block_rows, end - row);
     if (plan.pack) gemm_tn_pack(plan, args.row_scale, row, rows, packed.get());
+    if (plan.a_rows) pick_rows(plan.a + from, plan.lda, p, plan.a_rows, row, rows, end, picked.get());
+    const float* const a = plan.a_rows ? picked.get() : plan.a + row * plan.lda + from;
+    const int64_t lda = plan.a_rows ? p : plan.lda;
     if (col_sum) add_rows(args.g + row * args.ldg, args.ldg, rows, args.m, col_sum);
     for (const panel& columns : plan.panels) {
       const float* b =
           plan.pack ? packed.get() + plan.block_rows * columns.offset : plan.b + row * plan.ldb + columns.first;
-      gemm_tn_run(columns, {plan.a + row * plan.lda + from, plan.lda, b, plan.pack ? columns.padded() : plan.ldb, rows,
-                            p, out + columns.offset, plan.width, row == begin, columns.offset == 0});
+      gemm_tn_run(columns, {a, lda, b, plan.pack ? columns.padded() : plan.ldb, rows, p, out + columns.offset,
+                            plan.width, row == begin, columns.offset == 0});
     }
   }
 }

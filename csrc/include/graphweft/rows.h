@@ -57,16 +57,16 @@ inline void apply_row_tile(const gw_epilogue_f32& stages, int64_t row, int64_t c
   tile_io<f32, V, Full>::store(y, tail, t);
 }
 
-// y = epilogue(x), row by row; y may be x.
+// y = epilogue(x), row by row; y may be x. With `rows`, row i of x is row rows[i] of a table.
 inline void apply_rows(int64_t n, int64_t f, const float* x, int64_t ldx, const gw_epilogue_f32& stages, float* y,
-                       int64_t ldy) {
+                       int64_t ldy, const int64_t* rows = nullptr) {
   constexpr int64_t wide = 2 * vf::lanes;
   const int64_t grain = row_grain(n), chunks = row_chunks(n);
   column_sums sums(stages.col_sum != nullptr, chunks, f);
   parallel_chunks(chunks, [&](int64_t chunk) {
     float* partial = sums.row(chunk);
     for (int64_t i = chunk * grain; i < std::min(n, (chunk + 1) * grain); ++i) {
-      const float* in = x + i * ldx;
+      const float* in = x + (rows ? rows[i] : i) * ldx;
       float* out = y + i * ldy;
       int64_t j = 0;
       for (; j + wide <= f; j += wide) apply_row_tile<2, true>(stages, i, j, vf::lanes, in + j, out + j, partial);
@@ -99,19 +99,19 @@ inline u64x8 random_draws(uint64_t seed, uint64_t stream, u64x8 element) {
 }
 
 // y = x / (1 - p) where the element is kept, 0 where it is dropped (whatever x is there). Element (i, j) is kept when
-// its draw number i f + j, 16 bits, is at least `threshold`.
+// its draw number i f + j, 16 bits, is at least `threshold`. With `rows`, row i of x is row rows[i] of a table.
 inline void drop_elements(int64_t n, int64_t f, const float* x, int64_t ldx, uint32_t threshold, float scale,
-                          uint64_t seed, uint64_t stream, float* y, int64_t ldy) {
+                          uint64_t seed, uint64_t stream, float* y, int64_t ldy, const int64_t* rows = nullptr) {
   constexpr int64_t grain = 8192;  // elements, a multiple of a group
   const int64_t total = checked_mul(n, f);
-  const bool flat = ldx == f && ldy == f;
+  const bool flat = ldx == f && ldy == f && !rows;
   parallel_ranges(total, grain, [&](int64_t begin, int64_t end) {
     uint16_t draws[grain];
     for (int64_t at = begin; at < end; at += 64) random_group(seed, stream, uint64_t(at / 64), draws + (at - begin));
     for (int64_t at = begin; at < end;) {
       const int64_t row = flat ? 0 : at / f, col = flat ? at : at % f;
       const int64_t count = flat ? end - at : std::min(end - at, f - col);
-      const float* in = x + row * ldx + col;
+      const float* in = x + (rows ? rows[row] : row) * ldx + col;
       float* out = y + row * ldy + col;
       const uint16_t* draw = draws + (at - begin);
       for (int64_t e = 0; e < count; ++e) {

@@ -47,7 +47,8 @@ class grown {
 
 // Where the arrays of a batch go. Rows and columns are numbers of the batch; `offsets` are places within the row of the
 // whole graph. Block h has the destinations [0, rows[h]); `inner` are the drawn edges of all nodes but the last hop's.
-// Null arrays are not wanted.
+// Null arrays are not wanted. With `open`, the last block's columns are the ids of the whole graph's nodes, of its
+// index type: that hop is drawn and not numbered, and its block has no other arrays but the offsets of its rows.
 struct batch_arrays {
   int64_t* n_id;
   int64_t* inner_indptr;
@@ -56,6 +57,7 @@ struct batch_arrays {
   int64_t* const* block_indptr;
   int32_t* const* block_indices;
   uint32_t* const* block_offsets;
+  void* open = nullptr;
 };
 
 struct batch_sizes {
@@ -117,10 +119,13 @@ class neighbor_sampler final : public sampler {
     const int64_t before = write_offsets(last, inner_rows, indptr);
     const int64_t shift = before - starts_[inner_rows];
     for (int64_t row = inner_rows; row <= ends_[size_t(hops_)]; ++row) indptr[row] = starts_[row] + shift;
-    run_hop(last, out.block_indices[last] + before, out.block_offsets[last] + before);
+    if (out.open != nullptr)
+      draw_open(last, indptr, static_cast<I*>(out.open), before);
+    else
+      run_hop(last, out.block_indices[last] + before, out.block_offsets[last] + before);
     for (int64_t hop = 0; hop < last; ++hop)
       if (out.block_indptr[hop] != nullptr) write_offsets(hop, ends_[size_t(hop) + 1], out.block_indptr[hop]);
-    for (int64_t hop = 0; hop < hops_; ++hop)
+    for (int64_t hop = 0; hop < hops_ - (out.open != nullptr); ++hop)
       if (out.block_indptr[hop] != nullptr)
         copy_rows(std::min(inner_rows, ends_[size_t(hop) + 1]), out.block_indptr[hop], out.block_indices[hop],
                   out.block_offsets[hop]);
@@ -230,6 +235,7 @@ class neighbor_sampler final : public sampler {
     numbers_.reserve(num_nodes_ + growing, nodes_.data(), num_nodes_);
     nodes_.reserve(std::min(graph_.num_cols, num_nodes_ + growing) + 1, num_nodes_);  // one is written ahead
     named_.reserve(edges, 0);
+    names_ = named_.data();
     if (falling_ && num_threads() > 1 && edges > 4 * entry_grain)
       return number_in_parallel(hop, first, rows, base, columns, offsets);
     if (!falling_) number_older(hop, first);
@@ -237,9 +243,29 @@ class neighbor_sampler final : public sampler {
               [&](int64_t begin, int64_t end) { number_rows(hop, begin, end, base, columns); });
   }
 
+  // The block of the last hop by ids: those of older rows as they were drawn, then those drawn now, `before` of them
+  // ahead. A hop that no later one continues from needs no numbers.
+  void draw_open(int64_t hop, const int64_t* indptr, I* ids, int64_t before) {
+    const int64_t first = ends_[size_t(hop)], rows = ends_[size_t(hop) + 1], base = starts_[first];
+    outer_.reserve(starts_[rows] - base, 0);
+    names_ = ids + before;
+    parallel_ranges(first, draw_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        if (row + ahead < end) __builtin_prefetch(graph_.indices + begins_[row + ahead]);
+        const I* const from = graph_.indices + begins_[row];
+        const uint32_t* const places = offsets_.data() + starts_[row];
+        for (int64_t k = 0; k < indptr[row + 1] - indptr[row]; ++k) ids[indptr[row] + k] = from[places[k]];
+      }
+    });
+    parallel_ranges(rows - first, draw_grain, [&](int64_t begin, int64_t end) {
+      draw_rows<false>(hop, first + begin, first + end, base, outer_.data(), memory_[size_t(thread_id())],
+                       [](int64_t, int64_t) {});
+    });
+  }
+
   // Draws rows [first, last) of `hop` a few at a time and hands them to `use`: while some are drawn, the ids of those
   // before come out of memory, and the numbers of those before them.
-  template <class Use>
+  template <bool Numbered = true, class Use>
   void draw_rows(int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets, pick_memory& memory,
                  Use&& use) {
     const int64_t step = std::clamp<int64_t>(entries_under_way / widths_[size_t(hop)], 1, 4) * 8;
@@ -247,17 +273,18 @@ class neighbor_sampler final : public sampler {
       const int64_t drawn = std::min(last, row), read = std::min(last, row - step), used = row - 2 * step;
       for (int64_t at = drawn; at < std::min(last, row + step); at += 8)
         draw_eight(hop, at, std::min(last, at + 8), base, offsets, memory);
-      if (read >= first) read_ids(read, drawn, base, offsets);
+      if (read >= first) read_ids<Numbered>(read, drawn, base, offsets);
       if (used >= first) use(used, read);
     }
   }
 
+  template <bool Numbered>
   void read_ids(int64_t first, int64_t last, int64_t base, const uint32_t* offsets) {
     for (int64_t row = first; row < last; ++row) {
       const I* const from = graph_.indices + begins_[row];
       for (int64_t p = starts_[row] - base; p < starts_[row + 1] - base; ++p) {
-        named_[p] = from[offsets[p]];
-        numbers_.prefetch(int64_t(named_[p]));
+        names_[p] = from[offsets[p]];
+        if constexpr (Numbered) numbers_.prefetch(int64_t(names_[p]));
       }
     }
   }
@@ -456,6 +483,8 @@ class neighbor_sampler final : public sampler {
   grown<int32_t> columns_;   // drawn edges of all rows but the last hop's: number of the source
   grown<uint32_t> offsets_;  // and place in the row
   grown<I> named_;           // ids that the edges of the hop under way lead to
+  I* names_ = nullptr;       // where they are written: there, or in the caller's array
+  grown<uint32_t> outer_;    // places in the row of what a hop without numbers draws
 
   struct entry {
     I id;

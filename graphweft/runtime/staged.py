@@ -1,0 +1,278 @@
+"""Sampling, gathering, structure and model as one compiled program, run in two stages.
+
+Comes in: a function that writes the program of a mini-batch, a sampler and the table of features. Goes out: a
+:class:`StagedPlan`. Its first stage makes everything that depends on seeds and key alone: blocks, ids, degrees,
+normalisation, reversed blocks, and, where asked for, gathered or aggregated rows. It runs on a loader's threads. Its
+second stage is the model: forward, and backward by a pullback. Called by the mini-batch trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft import _config
+from graphweft._errors import ShapeError
+from graphweft.cost import CostModel
+from graphweft.graph.graph import Graph
+from graphweft.ir.drawing import block_of
+from graphweft.ir.interpret import evaluate
+from graphweft.ir.ops import LEAVES, Op
+from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+from graphweft.passes.fuse import group_values
+from graphweft.passes.hoist import constant_values
+from graphweft.passes.pipeline import FORWARD, Request, Sizes, run_passes
+from graphweft.passes.placement import Order
+from graphweft.passes.stage_fuse import fold_gathers
+from graphweft.runtime.lower import Call, Slots, lower
+from graphweft.runtime.plan import Plan
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.sampler import OpenSample, Sample
+from graphweft.storage.feature import SparseFeatures
+
+Features = Tensor | SparseFeatures
+# writes a batch's program: (builder, inputs by name, training) -> outputs by name
+Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
+Pullback = Callable[[Tensor], dict[str, Tensor | None]]
+
+STRUCTURE_AHEAD, ROWS_AHEAD = ("key", "seeds"), ("key", "seeds", "x")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is open in a batch's program and may be decided by measuring.
+
+    Attributes:
+        ahead: Inputs whose consequences are computed in the first stage: structure alone, or what is read of the
+            features as well.
+        orders: Order of aggregation and transform by weight; None: as the cost model says.
+    """
+
+    ahead: tuple[str, ...] = STRUCTURE_AHEAD
+    orders: tuple[tuple[str, Order], ...] | None = None
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """What the first stage leaves to the second.
+
+    Attributes:
+        plan: What prepared it, and runs its second stage.
+        seeds: int64 (batch_size,) ids of the seeds.
+        rows: Destinations of every hop, the seeds' first.
+    """
+
+    plan: StagedPlan
+    seeds: Tensor
+    rows: tuple[int, ...]
+    values: tuple[Any, ...]
+
+    @property
+    def batch_size(self) -> int:
+        """Number of seeds."""
+        return self.seeds.numel()
+
+
+class StagedFunction:
+    """The program of a mini-batch and its plans.
+
+    Args:
+        describe: Writes the program over the inputs ``graph``, ``x``, ``seeds``, ``key``, ``seed`` and parameters.
+        sampler: Draws the neighbourhoods.
+        x: Rows of all nodes, dense or sparse.
+    """
+
+    def __init__(self, describe: Describe, sampler: NeighborSampler, x: Features) -> None:
+        if x.shape[0] != sampler.graph.num_nodes:
+            raise ShapeError(f"batches: expected features of {sampler.graph.num_nodes} nodes, got {x.shape[0]} rows")
+        self._describe, self.sampler, self.x = describe, sampler, x
+
+    def program(self, parameters: Mapping[str, Tensor], training: bool) -> Program:
+        """The forward program as described: sampler, gather and layers."""
+        builder, x = Builder(), self.x
+        dtype = x.dtype
+        types: dict[str, Any] = {
+            "graph": StructType("N", "N", "E"),
+            "x": TensorType(Residency.SRC, "N", tuple(x.shape[1:]), dtype, isinstance(x, SparseFeatures)),
+            "seeds": IndexType("B", "N"),
+            "key": IndexType(None, None),
+            "seed": IndexType(None, None),
+        }
+        for name, tensor in parameters.items():
+            types[name] = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
+        inputs = {
+            name: builder.add(Op.GRAPH if isinstance(type_, StructType) else Op.INPUT, name=name, type=type_)
+            for name, type_ in types.items()
+        }
+        outputs = self._describe(builder, inputs, training)
+        ordered = tuple(sorted(outputs.items(), key=lambda item: item[0] != "out"))
+        read = set(Program((), ordered).values)
+        return Program(tuple(v for v in inputs.values() if v in read), ordered)
+
+    def compile(
+        self, parameters: Mapping[str, Tensor], training: bool, reference: Sample, choice: Choice | None = None
+    ) -> StagedPlan:
+        """The plan, decided by the sizes of the ``reference`` batch."""
+        active, program = _config.current(), self.program(parameters, training)
+        numbers = [t for t in (*parameters.values(), _numbers(self.x)) if t.dtype.is_floating_point]
+        single = all(t.dtype == torch.float32 for t in numbers)
+        names = {value["name"] for value in program.inputs}
+        choice = choice or Choice()
+        if isinstance(self.x, SparseFeatures):
+            choice = Choice(ROWS_AHEAD, choice.orders)
+        request = Request(
+            level=max(active.opt_level if single else min(active.opt_level, 2), 1),
+            wanted=tuple(name for name, t in parameters.items() if t.requires_grad and name in names),
+            constants=choice.ahead,
+            sizes=lambda joint: batch_sizes(joint, self.sampler.graph, self.x, reference),
+            model=CostModel(),
+            disabled=frozenset(name for name in active.disabled_passes.split(",") if name) - {"hoist"},
+            orders=None if choice.orders is None else dict(choice.orders),
+            hoists_from=1,
+        )
+        return StagedPlan(self, Plan(run_passes(program, request)), choice)
+
+
+class StagedPlan:
+    """A compiled batch.
+
+    Attributes:
+        plan: The calls of the second stage; what the first stage makes is in ``plan.hoisted``.
+    """
+
+    def __init__(self, owner: StagedFunction, plan: Plan, choice: Choice) -> None:
+        self.plan, self.choice = plan, choice
+        self._x = owner.x
+        self._preparation = _Preparation(owner, plan)
+
+    def prepare(self, seeds: Tensor, key: tuple[int, int]) -> PreparedBatch:
+        """The first stage for the seeds, int64 ids, of a batch keyed by (seed, epoch); from any thread."""
+        rows, values = self._preparation.run(seeds, key)
+        return PreparedBatch(self, seeds, rows, values)
+
+    def linearize(
+        self, batch: PreparedBatch, parameters: Mapping[str, Tensor], seed: int
+    ) -> tuple[dict[str, Tensor], Pullback]:
+        """Outputs by name, and the function from the gradient of "out" to those of the parameters; it works once."""
+        plan = self.plan
+        named: dict[str, Any] = {"x": self._x, "seeds": batch.seeds, "seed": seed, **parameters}
+        with torch.no_grad():
+            env = plan.bind({name: named[name] for name in plan.fixed}, batch.values)
+            tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
+            results = plan.run_forward(env, tensors)
+            kept = plan.kept(env)
+            plan.restore(kept, tensors, tuple(env[slot] for slot in plan.saved_outputs))
+        outputs = {name: tensor for (name, _), tensor in zip(plan.outputs, results, strict=True)}
+        others = {name: outputs[name].shape for name, _ in plan.seeds if name != "out"}
+
+        def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
+            given = {"out": gradient} | {name: gradient.new_zeros(shape) for name, shape in others.items()}
+            with torch.no_grad():
+                return dict(zip(plan.tensors, plan.run_backward(kept, given), strict=True))
+
+        return outputs, pullback
+
+    def gathered(self) -> list[Value]:
+        """Matrices of rows that either stage copies out of the table of features."""
+        second = [group.anchor for group in self.plan.compiled.groups if group.anchor is not None]
+        return [v for v in (*self._preparation.computed, *second) if v.op is Op.TAKE_ROWS and v.tensor.dims]
+
+
+class _Preparation:
+    """The calls of the first stage."""
+
+    def __init__(self, owner: StagedFunction, plan: Plan) -> None:
+        self._sampler = owner.sampler
+        wanted = [item.value for item in plan.hoisted]
+        part = Program(plan.compiled.program.inputs, tuple((str(i), value) for i, value in enumerate(wanted)))
+        self._slot = {value: index for index, value in enumerate(part.values)}
+        self._wanted = [(self._slot[value], _forms(value, plan.compiled.program)) for value in wanted]
+        self._draws = [v for v in part.values if v.op is Op.SAMPLE]
+        constant = constant_values(part, ())
+        named = {"graph": owner.sampler.graph, "x": owner.x}
+        self._base: Slots = [None] * len(part.values)
+        for value in part.values:
+            if value.op in LEAVES:
+                self._base[self._slot[value]] = named.get(value["name"])
+            elif value in constant:
+                operands = [self._base[self._slot[operand]] for operand in value.inputs]
+                self._base[self._slot[value]] = evaluate(value, operands)
+        single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
+        fuse = single and _config.current().opt_level >= 3
+        groups = group_values(part, {*constant, *self._draws}, dict.fromkeys(part.values, FORWARD), fuse)
+        groups = fold_gathers(part, groups) if fuse else groups
+        self.computed = [group.anchor for group in groups if group.anchor is not None]
+        self._calls: list[Call] = [lower(group, self._slot) for group in groups]
+        self._leaves = {v["name"]: self._slot[v] for v in part.inputs if v["name"] in STRUCTURE_AHEAD}
+
+    def run(self, seeds: Tensor, key: tuple[int, int]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+        """Destinations of every hop, and what the second stage reads."""
+        env = list(self._base)
+        for name, given in (("seeds", seeds), ("key", key)):
+            if name in self._leaves:
+                env[self._leaves[name]] = given
+        drawn: dict[bool, Sample | OpenSample] = {}
+        rows: tuple[int, ...] = ()
+        with torch.no_grad():
+            opened = any(value.get("open") for value in self._draws)
+            for value in self._draws:
+                # an open draw serves all hops but the last, which it does not number
+                is_open = opened and (bool(value.get("open")) or value["hop"] < len(value["fanouts"]) - 1)
+                sample = drawn.get(is_open) or self._draw(seeds, key, is_open)
+                drawn[is_open] = sample
+                rows = tuple(block.num_dst for block in reversed(sample.blocks))
+                env[self._slot[value]] = block_of(value, sample)
+            for call in self._calls:
+                call(env)
+            for slot, form in self._wanted:
+                form(env[slot])
+        return rows, tuple(env[slot] for slot, _ in self._wanted)
+
+    def _draw(self, seeds: Tensor, key: tuple[int, int], is_open: bool) -> Sample | OpenSample:
+        draw = self._sampler.sample_open if is_open else self._sampler.sample
+        return draw(seeds, seed=key[0], epoch=key[1])
+
+
+def _forms(value: Value, program: Program) -> Callable[[Any], object]:
+    """Makes the compressed forms of a block that calls of the second stage will read."""
+    if not isinstance(value.type, StructType):
+        return lambda made: None
+    readers = program.users()[value]
+    if any(reader.op is Op.SPMM_MAX_GRAD for reader in readers):
+        return lambda made: (made.csc, made.reverse().csc)
+    if all(reader.op is Op.SPMM and len(reader.inputs) == 2 for reader in readers):
+        return lambda made: made.csc_structure
+    return lambda made: made.csc
+
+
+def batch_sizes(program: Program, graph: Graph, x: Features, reference: Sample) -> Sizes:
+    """The numbers behind a batch program's symbols, from one numbered batch."""
+    rows = {"N": graph.num_nodes, "E": graph.num_edges, "B": reference.batch_size}
+    for value in program.values:
+        if value.op is Op.SAMPLE:
+            block, struct = reference.blocks[-1 - value["hop"]], value.struct
+            src, dst = (struct.dst, struct.src) if value.get("turned") else (struct.src, struct.dst)
+            rows[dst] = block.num_dst
+            rows[src] = graph.num_nodes if value.get("open") else block.num_src
+            rows[struct.edge] = block.num_edges
+    nonzeros = {"x": x.nnz} if isinstance(x, SparseFeatures) else {}
+    return Sizes(rows, nonzeros)
+
+
+def sampled_hops(builder: Builder, inputs: Mapping[str, Value], fanouts: Sequence[int]) -> list[Value]:
+    """The blocks of one draw, the seeds' own first."""
+    operands = (inputs["graph"], inputs["seeds"], inputs["key"])
+    return [builder.add(Op.SAMPLE, *operands, fanouts=tuple(fanouts), hop=hop) for hop in range(len(fanouts))]
+
+
+def _numbers(x: Features) -> Tensor:
+    return x.values if isinstance(x, SparseFeatures) else x
+
+
+def _rows_contiguous(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
