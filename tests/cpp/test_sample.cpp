@@ -127,8 +127,9 @@ TEST(an_open_hop_names_what_a_numbered_one_numbers) {
       CHECK(gw_sample_begin(sampler, 700, seeds.data(), int64_t(hops), fanouts.data(), false, 1, 2, 3, rows.data(),
                             edges.data(), totals.data()) == 0);
       block inner(hops > 1 ? rows[hops - 2] : 0, totals[0]);
-      std::vector<int64_t> outer(size_t(rows[hops - 1] + 1), -1), n_id(size_t(rows[hops - 1]), -1);
-      std::vector<int32_t> columns(size_t(edges[hops - 1]), -1);
+      const auto count = size_t(rows[hops - 1]), entries = size_t(edges[hops - 1]);
+      std::vector<int64_t> outer(count + 1, -1), n_id(count, -1);
+      std::vector<int32_t> columns(entries, -1);
       std::vector<int64_t*> indptr(hops, nullptr);
       std::vector<int32_t*> indices(hops, nullptr);
       std::vector<uint32_t*> offsets(hops, nullptr);

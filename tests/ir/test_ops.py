@@ -98,7 +98,6 @@ REFUSED = [
     (Op.SPMM, (BLOCK, NODES), {"self_coef": 1.0}, "expected a square graph for the self term"),
     (Op.SPMM, (GRAPH, NODES, PER_NODE), {}, "expected one weight per E"),
     (Op.SPMM, (NODES, NODES), {}, "spmm: expected a graph, got"),
-    (Op.WITHOUT_LOOPS, (BLOCK,), {}, "expected a graph whose sources are its destinations"),
     (Op.TAKE_DST, (BLOCK, ROWS), {}, "take_dst: expected ids of R"),
     (Op.MATMUL, (NODES, VECTOR), {}, "expected a shared weight matrix"),
     (Op.MATMUL, (NODES, WEIGHT), {"tb": True}, "inner sizes to agree"),
