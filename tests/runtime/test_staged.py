@@ -15,6 +15,7 @@ from graphweft._memory import POOL
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import interpret
 from graphweft.ir.ops import STRUCTURE
+from graphweft.nn.cgat import CGAT
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
@@ -36,6 +37,7 @@ MODELS: list[tuple[Any, dict[str, Any]]] = [
     (GIN, {}),
     (GAT, {"heads": 2}),
     (GAT, {"heads": 2, "v2": True}),
+    (CGAT, {"heads": 2}),
 ]
 FORMS = [
     ("", STRUCTURE_AHEAD),
