@@ -107,12 +107,14 @@ class Stack(CompiledModule):
 
     def is_staged(self) -> bool:
         """Whether :meth:`staged` computes what a call on blocks does, whatever a subclass has overridden."""
-        mine, layers = type(self), [type(layer) for layer in self.layers]
+        mine = type(self)
+        layers = [type(layer) for layer in self.layers if isinstance(layer, CompiledModule)]
         return (
             mine.over_blocks is Stack.over_blocks
             and mine.run_layer is Stack.run_layer
             and mine.define is Stack.define
-            and all(k.block is CompiledModule.block or k.sampled is not CompiledModule.sampled for k in layers)  # type: ignore[attr-defined]
+            and not any(layer.tables for layer in layers)
+            and all(k.block is CompiledModule.block or k.sampled is not CompiledModule.sampled for k in layers)
         )
 
     def _describe_batch(
