@@ -134,18 +134,21 @@ class MiniBatch:
         Orders follow from the sizes of a batch of the first seeds under a key of its own, which no run draws otherwise:
         the same wherever a run is taken up.
         """
+        loader = self.loader
+        if not isinstance(loader, _Batches):
+            return
         if not self._is_staged():
-            self.loader.plan = None
+            loader.plan = None
             return
         tensors = self._tensors()
         kinds = tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors.items())
         wanted = (_config.current(), id(self.x), kinds)
-        if self.loader.plan is not None and self._compiled_for == wanted:
+        if loader.plan is not None and self._compiled_for == wanted:
             return
         assert isinstance(self.model, Stack)  # what is staged
-        reference = self.loader.sampler.sample(self.loader.seeds[: self.loader.batch_size], stage=_REFERENCE)
-        function = self.model.staged(self.loader.sampler, self.x)
-        self.loader.plan = function.compile(tensors, True, reference)
+        reference = loader.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
+        function = self.model.staged(loader.sampler, self.x)
+        loader.plan = function.compile(tensors, True, reference)
         self._compiled_for = wanted
 
     @property
