@@ -87,7 +87,8 @@ class packed_weights {
       const gemm_shape shape{n, w_.in, w_.out, x + h * w_.in, in_width(), y + h * w_.out, out_width(), stages};
       const float* packed = matrices + h * matrix();
       for (const panel& columns : panels_)
-        gemm_run({&shape, packed + w_.in * columns.offset, columns, 0, n, 0, w_.in, nullptr, true, true, nullptr});
+        gemm_run({&shape, packed + w_.in * columns.offset, columns, shape.x, shape.ldx, 0, n, 0, w_.in, nullptr, true,
+                  true, nullptr});
     }
   }
 
