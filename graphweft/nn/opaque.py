@@ -20,8 +20,8 @@ _tracer = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
 
 def traced() -> bool:
-    """Whether ``torch.compile`` watches the calling code."""
-    return _tracer() is not None
+    """Whether ``torch.compile`` watches the calling code: traces it, where the first test is a constant, or runs it."""
+    return torch.compiler.is_compiling() or _tracer() is not None
 
 
 def opaque(function: Callable[P, R]) -> Callable[P, R]:

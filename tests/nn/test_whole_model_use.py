@@ -19,6 +19,9 @@ from graphweft._errors import GraphWeftError
 from graphweft.nn import user_call
 from graphweft.runtime import build
 
+# torch's own tracer asks for the gradient of tensors that are no leaves
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+
 every_model = pytest.mark.parametrize("name", MODELS)
 
 
