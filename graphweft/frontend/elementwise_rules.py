@@ -13,7 +13,7 @@ import torch
 
 from graphweft.frontend.algebra import Algebra, Operand
 from graphweft.frontend.layout import Raised, UnraisableError
-from graphweft.frontend.rules import RULES, AtenRule, Out, rule
+from graphweft.frontend.rules import RULES, AtenRule, Out, register_rule, rule
 from graphweft.ir.ops import Op
 
 aten = torch.ops.aten
@@ -255,3 +255,19 @@ def _dropout(a: Algebra, out: Any, x: Raised, p: float, train: bool | None) -> t
 def _drawn(a: Algebra, x: Raised, p: float) -> Raised:
     assert a.stage.seed is not None
     return Raised(a.b.add(Op.DROPOUT, x.value, a.stage.seed, p=float(p), stream=a.stage.streams), x.axes)
+
+
+# Torch's own decompositions of these take exp of what the other branch of a selection is for: where that overflows, its
+# gradient is infinite times zero.
+def _softplus(x: torch.Tensor, beta: float = 1.0, threshold: float = 20.0) -> torch.Tensor:
+    scaled = x * beta
+    return torch.where(scaled > threshold, x, torch.log1p(torch.exp(torch.clamp(scaled, max=threshold))) / beta)
+
+
+def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
+    return torch.where(x > 0, x, alpha * torch.expm1(torch.clamp(x, max=0.0) / alpha))
+
+
+register_rule(aten.softplus.default, _softplus)
+register_rule(aten.mish.default, lambda x: x * torch.tanh(_softplus(x)))
+register_rule(aten.celu.default, _celu)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from frontend.functions import CASES, FALLS_BACK, TYPED, World
 from torch import Tensor
+from torch.nn import functional as F
 from zoo import ZOO
 
 import graphweft as gw
@@ -139,3 +141,17 @@ def test_single_precision_takes_the_fused_kernels_and_agrees(name: str) -> None:
 
 def test_there_are_sixty_functions() -> None:
     assert len(CASES) >= 60
+
+
+@pytest.mark.parametrize("function", [F.softplus, F.celu, F.elu, F.mish, F.silu, F.logsigmoid, torch.expm1], ids=str)
+def test_gradients_stay_finite_where_the_other_branch_overflows(function: Callable[[Tensor], Tensor]) -> None:
+    graph = gw.Graph([0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0])
+    x = torch.tensor([[-200.0], [-30.0], [0.5], [1.0], [30.0], [80.0]]) * torch.tensor([1.0, 1.1])
+    mine, theirs = (x.clone().requires_grad_() for _ in range(2))
+    out = gw.update_all(
+        graph, lambda e: {"m": function(e.src["h"])}, lambda n: {"h": n.mailbox["m"].sum(1)}, ndata={"h": mine}
+    )["h"]
+    expected = function(theirs).roll(1, 0)
+    out.sum().backward(), expected.sum().backward()
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(mine.grad, theirs.grad)
