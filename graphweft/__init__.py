@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphweft import optim as optim
     from graphweft._config import Config, config
     from graphweft._errors import (
+        CertificateWarning,
         CheckpointError,
         ConfigError,
         DataError,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
+    from graphweft.nn.apply_functions import apply_edges, apply_nodes
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
@@ -57,6 +59,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Block",
+    "CertificateWarning",
     "CheckpointError",
     "Config",
     "ConfigError",
@@ -90,6 +93,8 @@ __all__ = [
     "UserCodeError",
     "Whole",
     "apply",
+    "apply_edges",
+    "apply_nodes",
     "config",
     "explain",
     "load",
@@ -128,6 +133,7 @@ _HOMES = {
     "MessagePassing": "graphweft.nn.message_passing",
     "register_rule": "graphweft.frontend.rules",
     "update_all": "graphweft.nn.message_passing",
+    **dict.fromkeys(("apply_edges", "apply_nodes"), "graphweft.nn.apply_functions"),
     **dict.fromkeys(("apply", "neighbor_apply", "pull", "push"), "graphweft.nn.napa"),
     "SparseFeatures": "graphweft.storage.feature",
     "Macro": "graphweft.train.macro",

@@ -34,6 +34,8 @@ class Config:
             model, data and machine and remembers the outcome, so its runs repeat bit for bit.
         verify: Compare every newly compiled user function with its plain execution, forward and backward, on its first
             call; a difference is an error.
+        certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
+            one that changes a result, with a warning. Verdicts are remembered in ``cache_dir``.
     """
 
     opt_level: int = 3
@@ -44,6 +46,7 @@ class Config:
     calibrate: bool = True
     tune: bool = False
     verify: bool = False
+    certify: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= 3:

@@ -70,3 +70,7 @@ class UserCodeError(GraphWeftError, RuntimeError):
 
 class FallbackWarning(UserWarning):
     """Something runs on the reference executor because it could not be compiled."""
+
+
+class CertificateWarning(UserWarning):
+    """A rewrite changed a result on a small graph; it is left out of the program at hand, which stays correct."""

@@ -1,51 +1,100 @@
 """What the compiler does with a model on a graph, and what it expects that to cost.
 
-Comes in: a compiled module, a graph and features. Goes out: a text: the program before and after each pass, the chosen
-orders and paths, the kernel calls with predicted time and bytes, and the predicted memory. Called by ``gw.explain`` and
-``graphweft explain``.
+Comes in: a module or a function, a graph and features. Goes out: a text: the program before and after each pass, the
+chosen orders and paths, the kernel calls with predicted time and bytes, the certificates' verdicts, and the predicted
+memory. Called by ``gw.explain`` and ``graphweft explain``.
 """
 
 from __future__ import annotations
 
+import copy
+import warnings
+from collections.abc import Callable
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphweft import _config
+from graphweft._errors import FallbackWarning
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import number
 from graphweft.nn.module import CompiledModule
-from graphweft.runtime.compile import Features, measure_sizes
+from graphweft.nn.user_call import observing
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features, measure_sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan, Step
 from graphweft.storage.feature import SparseFeatures
 
+Explained = CompiledModule | nn.Module | Callable[..., Any]
 
-def explain(module: CompiledModule, graph: Graph, x: Features, rows: Tensor | None = None) -> str:
+
+def explain(module: Explained, graph: Graph, x: Features, rows: Tensor | None = None) -> str:
     """The whole story of a training step of ``module`` on ``graph``, as text.
 
-    Features are taken as constant between steps, as they are in full-batch training.
+    Features are taken as constant between steps, as they are in full-batch training. A module or function that is no
+    model of this package is called once, with a copy of its state, as ``module(graph, x)``; every message-passing call
+    that it makes is told, or why it runs on the reference executor and at which line of the user's.
 
     Shape: x (nodes, in_features); rows (n,) the nodes whose output is asked for, all when None.
 
     Example:
         >>> from graphweft.nn import GCN
-        >>> text = explain(GCN(4, 8, 3), Graph([0, 1, 2], [1, 2, 0]), torch.ones(3, 4))
-        >>> "aggregate first" in text
+        >>> from graphweft.nn.message_passing import update_all
+        >>> graph, x = Graph([0, 1, 2], [1, 2, 0]), torch.ones(3, 4)
+        >>> "aggregate first" in explain(GCN(4, 8, 3), graph, x)
+        True
+        >>> def layer(graph, h):
+        ...     message, reduce = lambda e: {"m": e.src["h"]}, lambda n: {"h": n.mailbox["m"].sum(1)}
+        ...     return update_all(graph, message, reduce, ndata={"h": h})["h"]
+        >>> "spmm" in explain(layer, graph, x)
         True
     """
+    if not isinstance(module, CompiledModule):
+        return _explain_calls(module, graph, x)
     arguments = module.arguments(graph, x, rows)
     constants = ("x",) if rows is None else ("x", "rows")
+    return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, constants)])
+
+
+def _explain_calls(module: Explained, graph: Graph, x: Features) -> str:
+    """Of every message-passing call that ``module`` makes."""
+    module = copy.deepcopy(module) if isinstance(module, nn.Module) else module
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), observing() as seen:
+        warnings.simplefilter("ignore", FallbackWarning)
+        module(graph, x)
+    name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", "function")
+    parts = [f"{name}: {len(seen)} message-passing calls; opt_level={_config.current().opt_level}"]
+    if not seen:
+        parts.append("Nothing is compiled: no call of user functions, or opt_level=0, or a graph without edges.")
+    for at, item in enumerate(seen):
+        call = item.call
+        parts.append(f"== call {at}: {call.graph.num_dst:,} nodes, {call.graph.num_edges:,} edges ==")
+        if item.compiled is None:
+            assert item.failure is not None  # a call is compiled or has a reason
+            line = f"\nat {item.failure.line}" if item.failure.line else ""
+            parts.append(f"runs on the reference executor: {item.failure.what}{line}")
+            continue
+        arguments = item.compiled.arguments(call, item.captured)
+        plain = tuple(n for n, (tensor, _) in arguments.fields.items() if not tensor.requires_grad)
+        constants = tuple(n for n in plain if not n.startswith("cap:"))
+        parts += _story(item.compiled.form(call.graph), arguments, constants)
+    return "\n\n".join(parts)
+
+
+def _story(function: CompiledFunction, arguments: Arguments, constants: tuple[str, ...]) -> list[str]:
+    """The passes, orders, hoisted values, calls and predictions of one compiled function."""
     with torch.enable_grad():
-        plan = module.function.compile(arguments, constants)
+        plan = function.compile(arguments, constants)
     sizes = measure_sizes(plan.compiled.program, arguments, _config.current().memory)
-    parts = [_heading(module, graph, x)]
-    for name, text in plan.compiled.trace:
-        parts.append(f"-- {name} --\n{text}")
+    parts = [f"-- {name} --\n{text}" for name, text in plan.compiled.trace]
     parts.append(_orders(plan))
     parts.append(_hoisted(plan))
     parts.append("-- forward calls --\n" + _calls(plan, plan.forward))
     if plan.backward:
         parts.append("-- backward calls --\n" + _calls(plan, plan.backward))
+    verdicts = [str(certificate) for certificate in plan.compiled.certificates]
+    parts.append("-- certificates --\n" + ("\n".join(verdicts) if verdicts else "switched off"))
     memory = footprint(plan, sizes)
     parts.append(
         "-- prediction --\n"
@@ -54,7 +103,7 @@ def explain(module: CompiledModule, graph: Graph, x: Features, rows: Tensor | No
         f"kept for backward     {_mib(memory.activations)} of activations\n"
         f"peak of a step        {_mib(memory.peak)} beside features, graph and parameters"
     )
-    return "\n\n".join(parts)
+    return parts
 
 
 def _heading(module: CompiledModule, graph: Graph, x: Features) -> str:

@@ -28,7 +28,7 @@ from graphweft.nn import GCNConv
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.pipeline import Request, finish
-from graphweft.passes.placement import Order, place
+from graphweft.passes.placement import Order
 from graphweft.runtime.compile import Arguments, measure_sizes
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import profiling
@@ -44,7 +44,7 @@ def plan_for(layer: GCNConv, arguments: Arguments, order: Order) -> Plan:
     request = Request(
         level=3, wanted=wanted, constants=(), sizes=lambda joint: measure_sizes(joint, arguments, 0), model=CostModel()
     )
-    return Plan(finish(cleanup(place(program, {"weight": order})), request))
+    return Plan(finish(program, {"weight": order}, request))
 
 
 def step(plan: Plan, arguments: Arguments, gradient: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -21,13 +21,19 @@ Function = Callable[..., Any]
 Fields = dict[str, Tensor]
 
 
+def absent(*_: Any) -> Any:
+    """The function of a stage that a call does not have."""
+    raise UserCodeError("a stage that the call does not have was run")
+
+
 @dataclass(frozen=True)
 class Call:
     """What one call computes from.
 
     Attributes:
         graph: The graph.
-        message, reduce, update: The user's functions; update may be missing.
+        message, reduce, update: The user's functions; update may be None, and :func:`absent` stands where a call has
+            no message or no reduce. The result is that of the last one.
         src, dst: Node fields of sources and destinations; the same dict on a square graph.
         edata: Edge fields, row i is edge i.
         ntype, etype: Type tables, rows in the order of the graph's types.
@@ -52,6 +58,7 @@ def make_call(
     reduce: Function,
     update: Function | None = None,
     *,
+    who: str = "update_all",
     ndata: Mapping[str, Any] | None = None,
     edata: Mapping[str, Any] | None = None,
     ntype_data: Mapping[str, Any] | None = None,
@@ -63,10 +70,10 @@ def make_call(
     Raises: GraphError, ShapeError, DtypeError, FieldError, UserCodeError naming the field, both sizes and the line.
     """
     if not isinstance(graph, Graph):
-        raise GraphError(f"update_all: expected a graphweft Graph first, got {type(graph).__name__} ({current_line()})")
+        raise GraphError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__} ({current_line()})")
     for name, function in (("message", message), ("reduce", reduce), ("update", update)):
         if not callable(function) and not (name == "update" and function is None):
-            raise UserCodeError(f"update_all: expected {name} to be a function, got {function!r} ({current_line()})")
+            raise UserCodeError(f"{who}: expected {name} to be a function, got {function!r} ({current_line()})")
     src, dst = _node_fields(graph, _named("ndata", ndata))
     edges = {
         name: _rows(f"edata[{name!r}]", value, graph.num_edges, "edge", _edge_counts(graph))

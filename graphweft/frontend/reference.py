@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import GraphWeftError, ShapeError, UserCodeError
-from graphweft.frontend.call import Call, Fields, Function
+from graphweft.frontend.call import Call, Fields, Function, absent
 from graphweft.frontend.captured import capture
 from graphweft.frontend.shield import Dropped, Shield
 from graphweft.frontend.source import raising_line, return_line
@@ -73,9 +73,10 @@ def run_reference(call: Call) -> Fields:
     Raises: FieldError, ShapeError, DtypeError, UserCodeError naming field, sizes and the user's line.
     """
     run = _Run(call)
-    mailbox = run.message()
-    reduced = run.reduce(mailbox)
-    return reduced if call.update is None else run.update(reduced)
+    fields = {} if call.message is absent else run.message()
+    if call.reduce is not absent:
+        fields = run.reduce(fields)
+    return fields if call.update is None else run.update(fields)
 
 
 def run_message(call: Call) -> Fields:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from graphweft.frontend.algebra import MESSAGE, REDUCE, UPDATE, Algebra, Stage
-from graphweft.frontend.call import Call
+from graphweft.frontend.call import Call, absent
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.layout import Axis, D, N, Raised, Size, UnraisableError
 from graphweft.frontend.raising import raise_function
@@ -63,15 +63,15 @@ class RaisedCall:
     """Three recorded functions.
 
     Attributes:
-        message, reduce, update: The recordings; update may be missing.
+        message, reduce, update: The recordings, None for a stage that the call does not have.
         rowed: Positions of captured tensors that have one row per edge (message) or node (update), by stage.
         constants: Tensors that the functions make from numbers alone.
         risky: Whether empty mailboxes could make infinities.
         draws: Whether random numbers are drawn.
     """
 
-    message: Traced
-    reduce: Traced
+    message: Traced | None
+    reduce: Traced | None
     update: Traced | None
     rowed: dict[str, frozenset[int]]
     constants: list[Tensor] = field(default_factory=list)
@@ -81,7 +81,9 @@ class RaisedCall:
     @property
     def returned(self) -> list[str]:
         """Names of the fields that the last function returns, in its order."""
-        return list((self.update or self.reduce).outputs)
+        last = self.update or self.reduce or self.message
+        assert last is not None  # a call has a stage
+        return list(last.outputs)
 
     def given(self, call: Call, captured: Captured) -> Given:
         """Every tensor the program may read, by name, with what its rows are."""
@@ -117,7 +119,7 @@ def raise_call(call: Call, captured: Captured) -> RaisedCall:
     Raises: UnraisableError naming what cannot be compiled and the user's line; FieldError for a missing field.
     """
     if captured.refused is not None:
-        raise UnraisableError(captured.refused, first_line(call.message))
+        raise UnraisableError(captured.refused, first_line(_functions(call)[0]))
     candidates = {
         MESSAGE: frozenset(i for i, t in enumerate(captured.tensors) if _rows(t) == call.graph.num_edges),
         UPDATE: frozenset(i for i, t in enumerate(captured.tensors) if _rows(t) == call.graph.num_dst),
@@ -131,18 +133,26 @@ def raise_call(call: Call, captured: Captured) -> RaisedCall:
         return _raise(call, captured, {**candidates, REDUCE: none})
 
 
+def _functions(call: Call) -> list[Callable[..., Any]]:
+    """The stages that the call has."""
+    return [f for f in (call.message, call.reduce, call.update) if f is not absent and f is not None]
+
+
 def _rows(tensor: Tensor) -> int:
     return tensor.shape[0] if tensor.dim() else -1
 
 
 def _raise(call: Call, captured: Captured, rowed: dict[str, frozenset[int]]) -> RaisedCall:
     node_fields = {name: (tensor.shape[1:], tensor.dtype) for name, tensor in call.dst.items()}
-    message = _trace_message(call, captured, rowed[MESSAGE])
-    sent = _kinds(message)
-    reduce = _trace_nodes(call, REDUCE, call.reduce, node_fields, sent, captured, frozenset())
-    update = None
+    message = reduce = update = None
+    if call.message is not absent:
+        message = _trace_message(call, captured, rowed[MESSAGE])
+    if call.reduce is not absent:
+        sent = _kinds(message) if message is not None else {}
+        reduce = _trace_nodes(call, REDUCE, call.reduce, node_fields, sent, captured, frozenset())
     if call.update is not None:
-        update = _trace_nodes(call, UPDATE, call.update, node_fields | _kinds(reduce), {}, captured, rowed[UPDATE])
+        reduced = _kinds(reduce) if reduce is not None else {}
+        update = _trace_nodes(call, UPDATE, call.update, node_fields | reduced, {}, captured, rowed[UPDATE])
     raised = RaisedCall(message, reduce, update, rowed)
     _rehearse(raised, call, captured)
     return raised
@@ -267,13 +277,16 @@ class _Writer:
     def outputs(self) -> tuple[dict[str, Value], dict[int, Value]]:
         """Fields of the last function, and new contents of buffers."""
         traced = self.raised
+        fields: dict[str, Value] = {}
         updates: dict[int, Value] = {}
-        messages, found = self._message()
-        updates |= found
-        fields, found = self._reduce(messages)
-        updates |= found
+        if traced.message is not None:
+            fields, found = self._message(traced.message)
+            updates |= found
+        if traced.reduce is not None:
+            fields, found = self._reduce(traced.reduce, fields)
+            updates |= found
         if traced.update is not None:
-            fields, found = self._update(fields)
+            fields, found = self._update(traced.update, fields)
             updates |= found
         return fields, updates
 
@@ -298,7 +311,9 @@ class _Writer:
 
     def _constant(self, tensor: Tensor) -> Raised:
         """A constant tensor: a number where it is one, else an input."""
-        axes = Algebra(self.b, Stage(MESSAGE, self.graph, self.raised.message.symbols))
+        traced = self.raised.message or self.raised.reduce or self.raised.update
+        assert traced is not None  # a call has a stage
+        axes = Algebra(self.b, Stage(MESSAGE, self.graph, traced.symbols))
         if tensor.dim() == 0:
             return axes.number(tensor.item(), tensor.dtype)
         at, self._constants = self._constants, self._constants + 1
@@ -309,8 +324,7 @@ class _Writer:
             return axes.axes.of(self.b.add(Op.INPUT, name=name, type=type_))
         return axes.axes.of(self.inputs[name])
 
-    def _message(self) -> tuple[dict[str, Value], dict[int, Value]]:
-        traced = self.raised.message
+    def _message(self, traced: Traced) -> tuple[dict[str, Value], dict[int, Value]]:
         algebra = self._algebra(MESSAGE, traced)
         fields: dict[str, Callable[[], Raised]] = {}
         src, dst = ("node", "node") if self.square else ("src", "dst")
@@ -358,8 +372,7 @@ class _Writer:
                 fields[f"type:{field_}"] = functools.partial(of_type, value)
         return fields
 
-    def _reduce(self, messages: Mapping[str, Value]) -> tuple[dict[str, Value], dict[int, Value]]:
-        traced = self.raised.reduce
+    def _reduce(self, traced: Traced, messages: Mapping[str, Value]) -> tuple[dict[str, Value], dict[int, Value]]:
         algebra = self._algebra(REDUCE, traced)
         fields = self._node_fields(algebra)
         for name, value in messages.items():
@@ -370,9 +383,7 @@ class _Writer:
             self.risky = any(map(self._is_risky, topological([*values.values()])))
         return {name: self._zeroed(algebra, value) for name, value in values.items()}, updates
 
-    def _update(self, reduced: Mapping[str, Value]) -> tuple[dict[str, Value], dict[int, Value]]:
-        traced = self.raised.update
-        assert traced is not None
+    def _update(self, traced: Traced, reduced: Mapping[str, Value]) -> tuple[dict[str, Value], dict[int, Value]]:
         algebra = self._algebra(UPDATE, traced)
         fields = self._node_fields(algebra)
         for name, value in reduced.items():

@@ -43,6 +43,11 @@ def _divide(x: Tensor, y: Tensor) -> Tensor:
     return x / y if x.is_floating_point() else torch.div(x, y, rounding_mode="trunc")
 
 
+def _sqrt0(x: Tensor) -> Tensor:
+    zero = x == 0
+    return torch.where(zero, x, torch.where(zero, x.new_ones(()), x).sqrt())
+
+
 FUNCTIONS: dict[str, Function] = {
     "neg": _unary(torch.neg),
     "exp": _unary(torch.exp),
@@ -50,7 +55,7 @@ FUNCTIONS: dict[str, Function] = {
     "log": _unary(torch.log),
     "log1p": _unary(torch.log1p),
     "sqrt": _unary(torch.sqrt),
-    "sqrt0": _unary(torch.sqrt),
+    "sqrt0": _unary(_sqrt0),
     "rsqrt": _unary(torch.rsqrt),
     "reciprocal": _unary(torch.reciprocal),
     "square": _unary(torch.square),

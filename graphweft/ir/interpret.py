@@ -7,6 +7,7 @@ float64. It is the executor at ``opt_level=0`` and wherever nothing compiled exi
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ from graphweft.ir.typed_meaning import MEANING as _TYPED
 from graphweft.storage.feature import SparseFeatures
 
 Env = Mapping[str, Any]
+_SMALL = 1 << 14  # edges of graphs whose row order is remembered
+_ROW_ORDERS: weakref.WeakKeyDictionary[Graph, tuple[Tensor, Tensor, Tensor]] = weakref.WeakKeyDictionary()
 
 
 def interpret(program: Program, inputs: Env) -> dict[str, Any]:
@@ -51,6 +54,14 @@ def evaluate(value: Value, operands: list[Any]) -> Any:
 
 def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """Source, destination and edge id of every edge, destination by destination (int64)."""
+    if graph.num_edges > _SMALL:
+        return _row_order(graph)
+    if graph not in _ROW_ORDERS:
+        _ROW_ORDERS[graph] = _row_order(graph)
+    return _ROW_ORDERS[graph]
+
+
+def _row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     csc = graph.csc
     counts = csc.indptr[1:] - csc.indptr[:-1]
     dst = torch.repeat_interleave(torch.arange(csc.num_rows), counts)

@@ -7,6 +7,7 @@ Comes in: operations appended through a :class:`Builder` (front ends, gradient r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +94,11 @@ class Program:
         return sum(value.op in ops for value in self.values)
 
     def __str__(self) -> str:
+        return self.text
+
+    @functools.cached_property
+    def text(self) -> str:
+        """The printed form; equal texts mean equal programs."""
         names = number(self.values)
         lines = [
             f"{names[v]} = {v.op.name.lower()}({', '.join([names[i] for i in v.inputs] + _shown(v.attrs))}) : {v.type}"

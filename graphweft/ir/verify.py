@@ -10,8 +10,10 @@ from graphweft.ir.ops import LEAVES, SPECS
 from graphweft.ir.program import Program, Value
 
 
-def verify(program: Program) -> None:
+def verify(program: Program, known: set[Value] | None = None) -> None:
     """Operands come before users, every leaf is an input, inputs have distinct names, every type follows from its rule.
+
+    Values in ``known``, which never change, were verified before; new ones are added.
 
     Raises: IRError that names the first value that breaks a rule.
     """
@@ -23,6 +25,7 @@ def verify(program: Program) -> None:
         raise IRError(f"verify: expected outputs with distinct names, got {outputs}")
     seen: set[Value] = set()
     declared = set(program.inputs)
+    verified = set[Value]() if known is None else known
     for value in program.values:
         if value.op in LEAVES and value not in declared:
             raise IRError(f"verify: expected every leaf among the inputs, got {value['name']!r}")
@@ -30,7 +33,9 @@ def verify(program: Program) -> None:
             raise IRError(f"verify: {value.op.name.lower()} has {len(value.inputs)} operands")
         if any(operand not in seen for operand in value.inputs):
             raise IRError(f"verify: an operand of {value.op.name.lower()} comes after it")
-        inferred = SPECS[value.op].infer([operand.type for operand in value.inputs], dict(value.attrs))
-        if inferred != value.type:
-            raise IRError(f"verify: {value.op.name.lower()} has type {value.type}, its rule gives {inferred}")
+        if value not in verified:
+            inferred = SPECS[value.op].infer([operand.type for operand in value.inputs], dict(value.attrs))
+            if inferred != value.type:
+                raise IRError(f"verify: {value.op.name.lower()} has type {value.type}, its rule gives {inferred}")
+            verified.add(value)
         seen.add(value)

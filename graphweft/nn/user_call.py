@@ -6,10 +6,14 @@ kinds of what they capture, and serve every graph. Called by ``message_passing.p
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import threading
 import warnings
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -84,7 +88,18 @@ class CompiledCall:
         return {name: outputs[name] for name in self.raised.returned}
 
 
-_CALLS: OrderedDict[Any, CompiledCall | None] = OrderedDict()
+@dataclass(frozen=True)
+class Observed:
+    """One call that ran: its compiled form, or why there is none."""
+
+    call: Call
+    captured: Captured
+    compiled: CompiledCall | None
+    failure: UnraisableError | None
+
+
+_CALLS: OrderedDict[Any, CompiledCall | UnraisableError] = OrderedDict()
+_OBSERVED: contextvars.ContextVar[list[Observed] | None] = contextvars.ContextVar("observed", default=None)
 _LOCK = threading.Lock()
 _RECEIVERS: weakref.WeakKeyDictionary[Graph, Tensor | None] = weakref.WeakKeyDictionary()
 
@@ -97,12 +112,26 @@ def _receivers(graph: Graph) -> Tensor | None:
     return _RECEIVERS[graph]
 
 
+@contextlib.contextmanager
+def observing() -> Iterator[list[Observed]]:
+    """Collects the calls that run inside."""
+    seen: list[Observed] = []
+    token = _OBSERVED.set(seen)
+    try:
+        yield seen
+    finally:
+        _OBSERVED.reset(token)
+
+
 def execute(call: Call) -> Fields:
     """Runs ``call``; warns once where it cannot be compiled."""
     if _config.current().opt_level == 0 or not call.graph.num_edges or torch._C._are_functorch_transforms_active():
         return run_reference(call)
     captured = capture((call.message, call.reduce, call.update, call.params))
-    compiled, failure = compiled_call(call, captured)
+    compiled, failure, fresh = compiled_call(call, captured)
+    seen = _OBSERVED.get()
+    if seen is not None:
+        seen.append(Observed(call, captured, compiled, failure))
     if compiled is not None:
         outputs = compiled(call, captured)
         if _config.current().verify and not compiled.verified and compiled.repeats:
@@ -110,30 +139,35 @@ def execute(call: Call) -> Fields:
             compiled.verified = True
         return outputs
     result = run_reference(call)  # wrong user code is reported here, before any warning
-    if failure is not None:
+    if failure is not None and fresh:
         line = f" ({failure.line})" if failure.line else ""
         warnings.warn(f"{failure.what}: {_FALLBACK}{line}", FallbackWarning, stacklevel=user_depth())
     return result
 
 
-def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, UnraisableError | None]:
-    """The compiled form of ``call``; or None, with the reason the first time."""
+def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, UnraisableError | None, bool]:
+    """The compiled form of ``call``, or None and the reason; and whether this is the first time."""
     key = _key(call, captured)
     with _LOCK:
         if key in _CALLS:
             _CALLS.move_to_end(key)
-            return _CALLS[key], None
-    failure = None
+            known = _CALLS[key]
+            return (known, None, False) if isinstance(known, CompiledCall) else (None, known, False)
     made: CompiledCall | None = None
+    failure: UnraisableError | None = None
     try:
         made = CompiledCall(raise_call(call, captured), call.graph.is_square)
     except UnraisableError as found:
-        failure = found
+        failure = found.with_traceback(None)  # its frames would keep the user's tensors
+        failure.__cause__ = failure.__context__ = None
     with _LOCK:
-        _CALLS[key] = made
+        if made is not None:
+            _CALLS[key] = made
+        elif failure is not None:
+            _CALLS[key] = failure
         while len(_CALLS) > _KEPT:
             _CALLS.popitem(last=False)
-    return made, failure
+    return made, failure, True
 
 
 def _key(call: Call, captured: Captured) -> Any:
@@ -144,4 +178,4 @@ def _key(call: Call, captured: Captured) -> Any:
     return captured.key, kinds, call.graph.is_square, autocast, len(DECOMPOSITIONS)
 
 
-__all__ = ["CompiledCall", "compiled_call", "execute"]
+__all__ = ["CompiledCall", "Observed", "compiled_call", "execute", "observing"]

@@ -126,7 +126,7 @@ def _summed(v: Value, site: _Site, scale: float) -> _Score | None:
     if (_is_ewise(v, "mul") or _is_ewise(v, "div")) and v.inputs[1].op is Op.CONST:
         factor = v.inputs[1]["value"]
         return _summed(v.inputs[0], site, scale * factor if v["fn"] == "mul" else scale / factor)
-    pair = _contracted(v)
+    pair = contracted_ends(v)
     if pair is None:
         return None
     for x, y in (pair, pair[::-1]):
@@ -139,8 +139,8 @@ def _summed(v: Value, site: _Site, scale: float) -> _Score | None:
     return None
 
 
-def _contracted(v: Value) -> tuple[Value, Value] | None:
-    """x, y of a sum over the last dimension of x * y, (heads, channels) each."""
+def contracted_ends(v: Value) -> tuple[Value, Value] | None:
+    """x, y of a sum over the last dimension of x * y, (heads, channels) or (channels,) each."""
     if v.op is Op.EINSUM and len(v.inputs) == 2:
         left, right = v["spec"].split("->")[0].split(",")
         result = v["spec"].split("->")[1]

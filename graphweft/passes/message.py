@@ -1,7 +1,8 @@
 """Broadcast-compute-reduce fusion: a reduction over edges of what nodes sent becomes one sparse product.
 
 Comes in: programs with BROADCAST_SRC and REDUCE. Goes out: SPMM and SPMM_MAX, so no value of size edges x features is
-left. The self-loop that every node gets in a GCN becomes the self term of the product instead of extra edges.
+left; a dot product of both ends becomes SDDMM. The self-loop that every node gets in a GCN becomes the self term of the
+product instead of extra edges.
 Sources: Graphiler, MLSys 2022, section 5; GraphTensor's Pull.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
+from graphweft.passes.attention import contracted_ends
 
 
 def fuse_messages(program: Program) -> Program:
@@ -18,6 +20,8 @@ def fuse_messages(program: Program) -> Program:
 
 
 def _fuse(b: Builder, v: Value) -> Value | None:
+    if v.op in (Op.SUM_DIMS, Op.EINSUM):
+        return _sampled(b, v)
     if v.op is not Op.REDUCE:
         return None
     graph, message = v.inputs
@@ -59,6 +63,16 @@ def _without_destination(b: Builder, v: Value) -> Value | None:
         receives = b.add(Op.EWISE, b.add(Op.IN_DEGREE, graph, dtype=dtype), zero, fn="gt")
         own = b.add(Op.EWISE, receives, y.inputs[1], zero, fn="where")
         return b.add(Op.EWISE, _fuse(b, inner) or inner, own, fn="mul")
+    return None
+
+
+def _sampled(b: Builder, v: Value) -> Value | None:
+    """Dot products of both ends of every edge, without copies of either end."""
+    pair = contracted_ends(v) if not v.tensor.dims and v.tensor.dtype.is_floating_point else None
+    for x, y in (pair, pair[::-1]) if pair is not None else ():
+        if x.op is Op.BROADCAST_SRC and y.op is Op.BROADCAST_DST and x.inputs[0] is y.inputs[0]:
+            same = x.tensor.dims == y.tensor.dims and len(x.tensor.dims) == 1
+            return b.add(Op.SDDMM, x.inputs[0], y.inputs[1], x.inputs[1]) if same else None
     return None
 
 

@@ -7,19 +7,25 @@ for ``gw.explain``. Called by ``runtime/compile.py`` only. Every pass has a name
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import prod
+from typing import NamedTuple
 
-from graphweft._errors import IRError, PassError
+from graphweft._errors import CertificateWarning, IRError, PassError
 from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
 from graphweft.ir.grad import differentiate
+from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.ir.verify import verify
 from graphweft.passes.attention import raise_attention
 from graphweft.passes.canonical import canonicalise
+from graphweft.passes.certificate import Certificate, Certifier, Outcome, Refuted, Rewrite
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
 from graphweft.passes.edges import cover_edges, edge_bytes, is_wide, open_softmax
@@ -52,6 +58,7 @@ PASSES = (
     "hoist",
     "fuse",
 )
+OPTIONAL = frozenset(PASSES) - {"differentiate"}
 
 
 @dataclass(frozen=True)
@@ -81,10 +88,19 @@ class Request:
     disabled: frozenset[str] = frozenset()
     orders: Mapping[str, Order] | None = None
     hoists_from: int = 3  # the level from which constants are computed apart
+    certify: bool = False
 
     def on(self, name: str, level: int) -> bool:
         """Whether the pass ``name``, which belongs to ``level``, runs."""
         return self.level >= level and name not in self.disabled
+
+
+class Steps(NamedTuple):
+    """The forward program with its stages fused, that with gradients, and the same cleaned up."""
+
+    staged: Program
+    raw: Program
+    derived: Program
 
 
 @dataclass
@@ -92,8 +108,17 @@ class Compiled:
     """A program ready to lower.
 
     Attributes:
-        derived: The program as the gradient rules wrote it.
+        program: Forward values and gradients.
+        hoisted: Values computed once.
+        groups: What one kernel computes each, in order.
+        phase: Forward or backward, by value.
+        orders: Order at each product next to an aggregation.
+        seconds: Predicted time of a step.
+        trace: The program after each pass that changed it.
+        works, model: What the prediction rests on.
+        steps: The programs that the last passes started from.
         walks: Whether values of edges are computed inside generated kernels.
+        certificates: Verdicts on the rewrites.
     """
 
     program: Program
@@ -105,70 +130,159 @@ class Compiled:
     trace: list[tuple[str, str]]
     works: dict[Value, Work]
     model: CostModel
-    derived: Program | None = None
+    steps: Steps
     walks: bool = False
+    certificates: list[Certificate] = field(default_factory=list)
+
+
+Change = Callable[[Program], Program]
 
 
 def run_passes(program: Program, request: Request) -> Compiled:
-    """All passes in order.
+    """All passes in order; with ``request.certify`` they are tried, and one that fails is left out with a warning.
 
-    Raises: PassError naming the pass whose result does not verify, and those before it.
+    Raises: PassError naming the pass whose result does not verify, and those before it; Refuted when the gradients
+        themselves are wrong, for which there is no other way.
     """
-    trace: list[tuple[str, str]] = [("traced", str(program))]
-    verify(program)
-
-    def step(name: str, change: Callable[[Program], Program], before: Program) -> Program:
-        after = change(before)
+    if not request.certify:
+        return _Run(program, request).compiled()[0]
+    rows = request.sizes(program).rows
+    certifier = Certifier(program, (rows.get(NODE_TYPES, 1), rows.get(EDGE_TYPES, 1)))
+    refuted: list[Certificate] = []
+    while True:
         try:
-            verify(after)
-        except IRError as failure:
-            raise PassError(f"{name} (after {', '.join(n for n, _ in trace)}): {failure}") from failure
-        if str(after) != str(before):
-            trace.append((name, str(after)))
+            compiled, outcome = _Run(program, request).compiled()
+            compiled.certificates = [*refuted, *certifier.certify(outcome)]
+            return compiled
+        except Refuted as found:
+            left_out = {found.name} if found.name else set(OPTIONAL)
+            if not left_out <= OPTIONAL or left_out <= request.disabled:
+                raise
+            refuted.append(Certificate(found.name, "refuted", found.reason))
+            _warn_left_out(found)
+            request = replace(request, disabled=request.disabled | left_out)
+
+
+@functools.cache
+def _told(name: str, reason: str) -> bool:
+    return True
+
+
+def _warn_left_out(found: Refuted) -> None:
+    """One message per pass and reason."""
+    before = _told.cache_info().misses
+    _told(found.name, found.reason)
+    if _told.cache_info().misses > before:
+        what = f"the rewrite {found.name!r} is" if found.name else "all rewrites are"
+        message = f"{what} left out of this program: {found.reason}; results stay correct"
+        warnings.warn(message, CertificateWarning, stacklevel=2)
+
+
+class _Run:
+    """One way through the passes; ``trace`` tells what each changed."""
+
+    def __init__(self, program: Program, request: Request) -> None:
+        self.trace: list[tuple[str, str]] = [("traced", program.text)]
+        self._program, self._request = program, request
+        self._rewrites: list[Rewrite] = []
+        self._verified: set[Value] = set()
+
+    def compiled(self) -> tuple[Compiled, Outcome]:
+        """The program after all passes, and what a certifier wants to know of them."""
+        request = self._request
+        verify(self._program, self._verified)
+        program = self._step("cleanup", lambda p: p, self._program)
+        if request.on("structure", 1):
+            program = self._step("structure", fuse_structure, program, tidy=False)
+        program = self._rearranged(program)
+        if request.on("messages", 1):
+            program = self._step("messages", lambda p: fuse_messages(raise_attention(p)), program, tidy=False)
+            program = self._step("cleanup", lambda p: p, program)
+        candidates, shared = [program], len(self._rewrites)
+        if request.on("demand", 2):
+            demanded = self._tidied(self._changed("demand", push_demand, program))
+            if demanded.text != program.text:
+                candidates.append(demanded)
+        best, orders, chosen = _choose(candidates, request)
+        if best:
+            self._note("demand", candidates[best], program)
+        else:
+            del self._rewrites[shared:]
+        outcome = self._finished(chosen, candidates[best], orders)
+        chosen.orders, chosen.trace = orders, self.trace
+        return chosen, outcome
+
+    def _rearranged(self, program: Program) -> Program:
+        """Programs of the front ends: row-wise code before broadcasts, generic operations as those with kernels."""
+        request = self._request
+        if not program.count(Op.EWISE, Op.EINSUM):
+            return program
+        if request.on("split", 2):
+            program = self._step("split", split_joined, program)
+        if request.on("reorder", 2):
+            rows = request.sizes(program).rows
+            program = self._step("reorder", lambda p: reorder_broadcasts(p, rows), program)
+        if request.on("canonical", 1):
+            program = self._step("canonical", canonicalise, program, tidy=False)
+        if request.on("typed", 1):
+            program = self._step("typed", raise_typed, program)
+        return program
+
+    def _finished(self, chosen: Compiled, candidate: Program, orders: Mapping[str, Order]) -> Outcome:
+        """Verifies and notes what the search for orders left behind."""
+        request, (staged, raw, derived) = self._request, chosen.steps
+        placed = _placed(candidate, orders, request)
+        with self._blaming("placement"):
+            verify(placed, self._verified)
+        tidied = _tidied(placed, request)
+        self._note("placement", tidied, candidate)
+        with self._blaming("stages"):
+            verify(staged, self._verified)
+        self._note("stages", staged, tidied)
+        with self._blaming("differentiate"):
+            verify(derived, self._verified)
+        self._note("differentiate", derived, staged)
+        with self._blaming("edges"):
+            verify(chosen.program, self._verified)
+        self._note("edges", chosen.program, derived)
+        self._rewrites += [
+            Rewrite("placement", candidate, placed),
+            Rewrite("cleanup", placed, tidied),
+            Rewrite("stages", tidied, staged),
+        ]
+        constants = request.constants if request.on("hoist", request.hoists_from) else ()
+        return Outcome(tuple(self._rewrites), raw, derived, chosen.program, chosen.groups, chosen.hoisted, constants)
+
+    def _step(self, name: str, change: Change, before: Program, tidy: bool = True) -> Program:
+        after = self._changed(name, change, before)
+        after = self._tidied(after) if tidy else after
+        self._note(name, after, before)
         return after
 
-    if request.on("cleanup", 1):
-        program = step("cleanup", cleanup, program)
-    if request.on("structure", 1):
-        program = step("structure", fuse_structure, program)
-    program = _rearranged(program, request, step)
-    if request.on("messages", 1):
-        program = step("messages", lambda p: fuse_messages(raise_attention(p)), program)
-        program = step("cleanup", cleanup, program)
-    candidates = [program]
-    if request.on("demand", 2):
-        demanded = cleanup(push_demand(program))
-        if str(demanded) != str(program):
-            candidates.append(demanded)
-    best, orders, chosen = _choose(candidates, request)
-    if best:
-        step("demand", lambda _: candidates[best], program)
-    placed = step("placement", lambda p: cleanup(place(p, orders)), candidates[best])
-    fused = step("stages", lambda p: _staged(p, request), placed)
-    derived = step("differentiate", lambda _: chosen.derived or chosen.program, fused)
-    step("edges", lambda _: chosen.program, derived)
-    chosen.orders = orders
-    chosen.trace = trace
-    return chosen
+    def _changed(self, name: str, change: Change, before: Program) -> Program:
+        """What ``change`` makes, verified."""
+        with self._blaming(name):
+            after = change(before)
+            verify(after, self._verified)
+        self._rewrites.append(Rewrite(name, before, after))
+        return after
 
+    def _tidied(self, program: Program) -> Program:
+        return self._changed("cleanup", cleanup, program) if self._request.on("cleanup", 1) else program
 
-Step = Callable[[str, Callable[[Program], Program], Program], Program]
+    @contextlib.contextmanager
+    def _blaming(self, name: str) -> Iterator[None]:
+        """What breaks the rules of the IR in here is the fault of the pass ``name``."""
+        try:
+            yield
+        except IRError as failure:
+            if self._request.certify and name in OPTIONAL:
+                raise Refuted(name, str(failure)) from failure
+            raise PassError(f"{name} (after {', '.join(n for n, _ in self.trace)}): {failure}") from failure
 
-
-def _rearranged(program: Program, request: Request, step: Step) -> Program:
-    """Programs of the front ends: row-wise code before broadcasts, generic operations as those that have kernels."""
-    if not program.count(Op.EWISE, Op.EINSUM):
-        return program
-    if request.on("split", 2):
-        program = step("split", lambda p: cleanup(split_joined(p)), program)
-    if request.on("reorder", 2):
-        rows = request.sizes(program).rows
-        program = step("reorder", lambda p: cleanup(reorder_broadcasts(p, rows)), program)
-    if request.on("canonical", 1):
-        program = step("canonical", canonicalise, program)
-    if request.on("typed", 1):
-        program = step("typed", lambda p: cleanup(raise_typed(p)), program)
-    return program
+    def _note(self, name: str, after: Program, before: Program) -> None:
+        if after.text != before.text:
+            self.trace.append((name, after.text))
 
 
 def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str, Order], Compiled]:
@@ -179,7 +293,7 @@ def _choose(candidates: list[Program], request: Request) -> tuple[int, dict[str,
     """
     if request.orders is not None:
         given = {**sites(candidates[0]), **request.orders}
-        return 0, given, finish(cleanup(place(candidates[0], given)), request)
+        return 0, given, finish(candidates[0], given, request)
     index, orders, best = 0, sites(candidates[0]), None
     for model in dict.fromkeys((CostModel(), request.model)):
         margin = 1e-6 if best is None else MARGIN
@@ -200,34 +314,44 @@ def _search(
     program: Program, orders: dict[str, Order], request: Request, margin: float
 ) -> tuple[dict[str, Order], Compiled]:
     """From ``orders``, one site after the other is turned around while that gains more than ``margin``."""
-    best = finish(cleanup(place(program, orders)), request)
+    best = finish(program, orders, request)
     improved = bool(orders) and request.on("placement", 2)
     while improved:
         improved = False
         for name in list(orders):
             other = Order.TRANSFORM if orders[name] is Order.AGGREGATE else Order.AGGREGATE
             changed = {**orders, name: other}
-            candidate = finish(cleanup(place(program, changed)), request)
+            candidate = finish(program, changed, request)
             if candidate.seconds < best.seconds * (1 - margin):
                 orders, best, improved = changed, candidate, True
     return orders, best
 
 
+def _tidied(program: Program, request: Request) -> Program:
+    return cleanup(program) if request.on("cleanup", 1) else program
+
+
+def _placed(program: Program, orders: Mapping[str, Order], request: Request) -> Program:
+    return place(program, orders) if request.on("placement", 2) else program
+
+
 def _staged(forward: Program, request: Request) -> Program:
     """With the stages of a mini-batch fused; other programs stay as they are."""
-    return cleanup(fuse_first_layer(forward)) if request.on("stages", 3) and forward.count(Op.SAMPLE) else forward
+    if not (request.on("stages", 3) and forward.count(Op.SAMPLE)):
+        return forward
+    return _tidied(fuse_first_layer(forward), request)
 
 
-def finish(forward: Program, request: Request) -> Compiled:
-    """Gradients, hoisting and groups of a placed forward program, with its predicted cost."""
-    forward = _staged(forward, request)
-    joint = differentiate(forward, request.wanted) if request.wanted else forward
-    joint = fuse_structure(joint) if request.on("structure", 1) else joint
-    joint = derived = cleanup(joint) if request.level >= 1 else joint
+def finish(program: Program, orders: Mapping[str, Order], request: Request) -> Compiled:
+    """Placement, gradients, hoisting and groups of a forward program, with its predicted cost."""
+    forward = _staged(_tidied(_placed(program, orders, request), request), request)
+    raw = differentiate(forward, request.wanted) if request.wanted else forward
+    joint = fuse_structure(raw) if request.on("structure", 1) else raw
+    joint = derived = joint if joint is forward else _tidied(joint, request)
     sizes = request.sizes(joint)
     walks = request.on("edges", 3) and edge_bytes(joint, lambda v: tensor_bytes(v, sizes)) >= WORTH_A_KERNEL
     if walks:
-        joint = cleanup(open_softmax(joint))
+        joint = _tidied(open_softmax(joint), request)
     hoisted = constant_values(joint, request.constants if request.on("hoist", request.hoists_from) else ())
     if walks:
         hoisted = {v for v in hoisted if not is_wide(v, joint)}
@@ -244,7 +368,8 @@ def finish(forward: Program, request: Request) -> Compiled:
         groups = fuse_elementwise(joint, groups, phase, lambda v: tensor_bytes(v, sizes) >= WORTH_A_KERNEL)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
-    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, derived, walks)
+    steps = Steps(forward, raw, derived)
+    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks)
 
 
 def _folds_scale(aggregation: Value, sizes: Sizes) -> bool:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 
+import torch
+
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
@@ -37,6 +39,8 @@ _ROWWISE = frozenset(
         Op.BIAS,
     }
 )
+# functions that are infinite, or have an infinite slope, somewhere -> the operand in which they are
+_POLE = {"div": 1} | dict.fromkeys(("log", "log1p", "sqrt", "rsqrt", "reciprocal", "pow"), 0)
 
 
 def reorder_broadcasts(program: Program, rows: Mapping[str, int]) -> Program:
@@ -52,10 +56,35 @@ def reorder_broadcasts(program: Program, rows: Mapping[str, int]) -> Program:
         before = first.inputs[1].tensor.rows
         if before is None or rows.get(before, 0) > rows.get(v.type.rows, 0):
             return None
-        moved = b.add(v.op, *(x.inputs[1] if x in rowed else x for x in v.inputs), **dict(v.attrs))
-        return b.add(first.op, first.inputs[0], moved)
+        inner = [x.inputs[1] if x in rowed else x for x in v.inputs]
+        guarded = _guarded(b, v, first, inner)
+        return None if guarded is None else b.add(first.op, first.inputs[0], b.add(v.op, *guarded, **dict(v.attrs)))
 
     return rewrite(program, rule)
+
+
+def _guarded(b: Builder, v: Value, broadcast: Value, operands: list[Value]) -> list[Value] | None:
+    """Operands of ``v`` before the broadcast, 1 in rows that no edge reads where ``v`` is infinite somewhere.
+
+    Those rows were never computed behind it; a gradient of 0 through an infinite slope there would be no number. None
+    where it is not known which rows are read.
+    """
+    at = _POLE.get(v["fn"]) if v.op is Op.EWISE else None
+    if at is None or operands[at].tensor.rows is None:
+        return operands
+    if broadcast.op in (Op.BROADCAST_NTYPE, Op.BROADCAST_ETYPE):
+        return None
+    graph = broadcast.inputs[0]
+    into = graph if broadcast.op is Op.BROADCAST_DST else b.add(Op.REVERSE, graph)
+    zero, one = (b.add(Op.CONST, value=number, dtype=dtype) for number, dtype in _numbers(operands[at]))
+    read = b.add(Op.EWISE, b.add(Op.IN_DEGREE, into, dtype=torch.float32), zero, fn="gt")
+    return [b.add(Op.EWISE, read, x, one, fn="where") if i == at else x for i, x in enumerate(operands)]
+
+
+def _numbers(operand: Value) -> tuple[tuple[float, torch.dtype], tuple[float, torch.dtype]]:
+    """0 to compare degrees with, and 1 of the dtype of ``operand``."""
+    dtype = operand.tensor.dtype
+    return (0.0, torch.float32), (1.0 if dtype.is_floating_point else 1, dtype)
 
 
 def _alike(x: Value, first: Value) -> bool:

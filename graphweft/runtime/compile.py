@@ -10,6 +10,7 @@ front ends.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._errors import GraphWeftError, ShapeError
+from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
@@ -30,6 +31,7 @@ from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, Sizes, run_passes
 from graphweft.runtime import calibrate
 from graphweft.runtime.footprint import Footprint, footprint
@@ -93,6 +95,7 @@ class CompiledFunction:
     def __init__(self, describe: Describe) -> None:
         self._describe = describe
         self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._refuted: set[tuple[Any, ...]] = set()
         self._hoisted = HoistedValues()
         self._last: dict[str, _Reference] = {}
         self._graph: weakref.ref[Graph] | None = None
@@ -124,7 +127,15 @@ class CompiledFunction:
         key = self._key(arguments, constants, active)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans[key] = self.compile(arguments, constants)
+            if key in self._refuted:
+                return None
+            try:
+                plan = self._plans[key] = self.compile(arguments, constants)
+            except Refuted as found:  # wrong gradients: torch's own through the interpreter are right
+                self._refuted.add(key)
+                message = f"the gradients of this program are left to the interpreter: {found.reason}"
+                warnings.warn(message, CertificateWarning, stacklevel=2)
+                return None
             if constants:  # what only the plans of first calls hoisted is not needed any more
                 self._hoisted.retain({item.key for k, p in self._plans.items() if k[1] for item in p.hoisted})
         return plan
@@ -157,6 +168,7 @@ class CompiledFunction:
             sizes=lambda joint: measure_sizes(joint, arguments, active.memory),
             model=self._fitted or (calibrate.cost_model() if active.tune else CostModel()),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
+            certify=active.certify,
         )
         return Plan(run_passes(program, request))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from ir.programs import F64, Writer, random_inputs
 from zoo import ZOO
 
+import graphweft as gw
 from graphweft.ir.grad import differentiate
 from graphweft.ir.interpret import interpret
 from graphweft.ir.ops import Op
@@ -162,3 +164,28 @@ def test_generic_node_code_becomes_operations_with_kernels() -> None:
     after = cleanup(canonicalise(node_code()))
     assert not after.count(Op.EWISE, Op.EINSUM, Op.PERMUTE)
     assert after.count(Op.MATMUL, Op.BIAS, Op.RELU, Op.COL_SCALE, Op.ROW_SCALE, Op.MUL, Op.SCALE, Op.ADD) == 8
+
+
+@pytest.mark.parametrize("end", ["src", "dst"])
+def test_nodes_that_no_edge_reads_bring_no_infinite_slope(end: str) -> None:
+    """Degrees of 0 to the power -1/2 at isolated nodes, as GCN's normalisation is often written."""
+    g = gw.Graph([0, 1, 2, 0, 1, 1], [1, 2, 0, 2, 0, 0], num_nodes=5)
+    torch.manual_seed(1)
+    h, weight = (torch.randn(size, 3, dtype=torch.float64, requires_grad=True) for size in (5, 3))
+    degree = g.out_degrees().double().view(-1, 1).requires_grad_()
+
+    def message(edges: Any) -> dict[str, torch.Tensor]:
+        d = getattr(edges, end)["d"]
+        return {"m": (edges.src["h"] @ weight) * d.pow(-0.5) / d.sqrt() + d.log() + d.reciprocal()}
+
+    def gradients() -> tuple[torch.Tensor, ...]:
+        fields = {"h": h, "d": degree}
+        out = gw.update_all(g, message, lambda nodes: {"h": nodes.mailbox["m"].sum(1)}, ndata=fields)["h"]
+        return torch.autograd.grad((out * torch.arange(15.0).view(5, 3)).sum(), [h, weight, degree])
+
+    got = gradients()
+    with gw.config(opt_level=0):
+        expected = gradients()
+    for mine, theirs in zip(got, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert mine.isfinite().all()

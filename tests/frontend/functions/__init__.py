@@ -1,6 +1,6 @@
 """User functions of the kind people post in forums."""
 
-from frontend.functions import attention, convolutions, fallbacks, networks, reducers, relations, shapes
+from frontend.functions import attention, convolutions, fallbacks, forum, networks, reducers, relations, shapes
 from frontend.functions.world import CASES, FALLS_BACK, TYPED, World
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "attention",
     "convolutions",
     "fallbacks",
+    "forum",
     "networks",
     "reducers",
     "relations",

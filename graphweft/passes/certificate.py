@@ -1,0 +1,488 @@
+"""Certificates: every rewrite is tried, forward and backward, before a program it changed is ever run.
+
+Comes in: a program before and after a pass. Goes out: nothing, or :class:`Refuted` naming the pass. Both are run by the
+interpreter in float64 on the graphs of ``trials.py``, with random inputs and output gradients; a pass that fails is
+switched off for that program by ``pipeline.py``. A verdict is remembered in the process, and one in favour also in the
+user's cache, under the text of both programs and of the compiler itself, so a program is tried once per machine. Called
+by ``pipeline.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphweft import _config
+from graphweft.ir.interpret import evaluate
+from graphweft.ir.ops import LEAVES, Op
+from graphweft.ir.program import Program, Value, topological
+from graphweft.passes.fuse import Group
+from graphweft.passes.hoist import constant_values
+from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements
+
+TOLERANCE = 1e-7  # of the largest element; rounding in double precision stays far below, a wrong rewrite far above
+SECONDS = 0.8  # for all trials of one program; those begun are finished
+_MOST_ELEMENTS = 1 << 23
+_NODES = {symbol: 16 for symbol in "VSD"} | {"E": 32}
+
+# what code that meets numbers or shapes it was not made for raises
+_FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
+
+Results = dict[str, Tensor]
+Memo = dict[Value, Any]
+
+
+class Refuted(Exception):
+    """A rewrite changed a result."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: {reason}")
+        self.name, self.reason = name, reason
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The verdict on one rewrite of one program: ``holds``, ``refuted`` or ``undecided``, and why."""
+
+    name: str
+    verdict: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.verdict}" + (f" ({self.detail})" if self.detail else "")
+
+
+class Rewrite(NamedTuple):
+    """A forward program before and after a pass."""
+
+    name: str
+    before: Program
+    after: Program
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What all passes together made of a program.
+
+    Attributes:
+        rewrites: Those of the forward program, in order; the first starts from the program as it was described.
+        raw: The last forward program with gradients; itself where none are wanted.
+        derived: The same cleaned up.
+        joint: That with values of edges opened for generated kernels.
+        groups, hoisted: What one kernel computes each, and what is computed once.
+        constants: Names of inputs that keep their value between calls.
+    """
+
+    rewrites: tuple[Rewrite, ...]
+    raw: Program
+    derived: Program
+    joint: Program
+    groups: Collection[Group]
+    hoisted: Collection[Value]
+    constants: Collection[str]
+
+    @property
+    def names(self) -> list[str]:
+        """Passes that changed something."""
+        changed = [name for name, before, after in self.rewrites if before.text != after.text]
+        return [
+            *dict.fromkeys(changed),
+            *(["differentiate"] if self.raw is not self.rewrites[-1].after else []),
+            *(["edges"] if self.derived.text != self.joint.text else []),
+            "fuse",
+        ]
+
+
+class Certifier:
+    """Tries the rewrites of one program.
+
+    The first and the last program are compared, values of kernels included; only where they differ is every rewrite
+    tried alone, so that the one to blame is found.
+
+    Args:
+        program: The program before any pass.
+        types: Numbers of node types and relations of the graph at hand.
+    """
+
+    def __init__(self, program: Program, types: tuple[int, int] = (1, 1)) -> None:
+        self._program, self._types = program, types
+        self._doubled = Doubled()
+        self._benches: list[_Bench] | None = None
+
+    def certify(self, outcome: Outcome) -> list[Certificate]:
+        """A verdict per pass.
+
+        Raises: Refuted naming the pass that changed a result; with an empty name where none alone did.
+        """
+        if not set(outcome.hoisted) <= constant_values(outcome.joint, outcome.constants):
+            raise Refuted("hoist", "a value that is not constant is computed once")
+        groups = _shown(outcome)
+        key = _key(self._program.text, outcome.joint.text, groups, str(self._types))
+        known = MEMORY.get(key)
+        if known is None:
+            known = self._tried("", lambda bench: bench.whole(self._program, outcome, self._doubled))
+            if known.verdict == "refuted":
+                self._blame(outcome)
+                raise Refuted("", known.detail)
+            MEMORY.put(key, known)
+        return [Certificate(name, known.verdict, known.detail) for name in outcome.names]
+
+    def _blame(self, outcome: Outcome) -> None:
+        """Raises: Refuted naming the first rewrite that changes a result by itself."""
+        trials: list[tuple[str, Callable[[_Bench], str | None]]] = [
+            (name, functools.partial(_Bench.compare, before=self._doubled(before), after=self._doubled(after)))
+            for name, before, after in outcome.rewrites
+            if before.text != after.text
+        ]
+        forward, raw, joint = outcome.rewrites[-1].after, outcome.raw, outcome.joint
+        if raw is not forward:
+            gradients = functools.partial(_Bench.compare_gradients, forward=self._doubled(forward))
+            trials.append(("differentiate", functools.partial(gradients, joint=self._doubled(raw))))
+            trials.append(("cleanup", self._same(raw, outcome.derived)))
+        if outcome.derived.text != joint.text:
+            trials.append(("edges", self._same(outcome.derived, joint)))
+        trials.append(("fuse", lambda bench: bench.compare_groups(outcome, self._doubled)))
+        for name, trial in trials:
+            found = self._tried(name, trial)
+            if found.verdict == "refuted":
+                raise Refuted(name, found.detail)
+
+    def _same(self, before: Program, after: Program) -> Callable[[_Bench], str | None]:
+        """The trial of a rewrite after the gradients."""
+        given = {"before": self._doubled(before), "after": self._doubled(after), "backward": False}
+        return functools.partial(_Bench.compare, **given)
+
+    def _tried(self, name: str, trial: Callable[[_Bench], str | None]) -> Certificate:
+        start = time.perf_counter()
+        decided = 0
+        with _plain_torch():
+            if self._benches is None:
+                self._benches = list(_benches(self._program, self._doubled, self._types))
+            for bench in self._benches:
+                if decided and time.perf_counter() - start > SECONDS:
+                    break
+                difference = trial(bench)
+                # once more with other numbers: rounding may tip a comparison once, a wrong rewrite fails again
+                if difference is not None and trial(bench.anew(self._doubled(self._program))) is not None:
+                    return Certificate(name, "refuted", f"{difference} on the graph {bench.shape.graph!r}")
+                decided += 1
+        if not decided:
+            return Certificate(name, "undecided", "no trial could be run")
+        return Certificate(name, "holds")
+
+
+class _Bench:
+    """One trial's inputs, and the values computed on them so far."""
+
+    def __init__(self, program: Program, shape: Shape, types: tuple[int, int], seed: int) -> None:
+        self.shape, self._types, self._seed = shape, types, seed
+        self._trial = Trial(program, shape, types, seed)
+        self._memo: Memo = {}
+        self._results: dict[Program, Results] = {}
+
+    def anew(self, program: Program) -> _Bench:
+        """Other numbers on the same graph."""
+        return _Bench(program, self.shape, self._types, self._seed + 1)
+
+    def usable(self, program: Program) -> bool:
+        """Whether ``program`` runs here and all that it gives is finite."""
+        try:
+            results = self._run(program, backward=True)
+        except _FAILURES:
+            return False
+        return all(bool(x.isfinite().all()) for x in results.values() if x.is_floating_point())
+
+    def whole(self, program: Program, outcome: Outcome, doubled: Doubled) -> str | None:
+        """What differs between ``program`` and what all passes made of it, if anything does."""
+        found = self.compare_gradients(doubled(program), doubled(outcome.joint))
+        return self.compare_groups(outcome, doubled) if found is None else found
+
+    def compare(self, before: Program, after: Program, backward: bool = True) -> str | None:
+        """The same between two forward programs, or two with gradients when not ``backward``."""
+        expected = self._expected(before, backward)
+        return None if expected is None else _attempt(lambda: _difference(expected, self._run(after, backward)))
+
+    def compare_gradients(self, forward: Program, joint: Program) -> str | None:
+        """The same between torch's gradients of ``forward`` and those of ``joint``."""
+        names = {name for name, _ in joint.outputs}
+        found = self._expected(forward, backward=True)
+        if found is None:
+            return None
+        expected = {name: x for name, x in found.items() if not name.startswith("grad:") or name in names}
+        return _attempt(lambda: _difference(expected, self._run(joint, backward=False)))
+
+    def compare_groups(self, outcome: Outcome, doubled: Doubled) -> str | None:
+        """The same for every value that a group stores."""
+        memo = dict(self._memo)
+        with torch.no_grad():
+            found = _attempt(lambda: self._fill(doubled(outcome.joint), memo))
+            if found is not None:
+                return found
+            expected = {v: memo[doubled.value(v)] for v in outcome.joint.values}
+            env = {v: x for v, x in expected.items() if v.op in LEAVES or v in outcome.hoisted}
+            return _attempt(lambda: _compare_groups(outcome, doubled, env, expected))
+
+    def _expected(self, program: Program, backward: bool) -> Results | None:
+        """What a program gives that runs; None where these numbers make it fail."""
+        try:
+            return self._run(program, backward)
+        except _FAILURES:
+            return None
+
+    def _run(self, program: Program, backward: bool) -> Results:
+        """Outputs, and if ``backward`` gradients; without, the program is one with gradients among its outputs."""
+        if program not in self._results:
+            memo = self._memo if backward else dict(self._memo)
+            with torch.set_grad_enabled(backward):
+                self._fill(program, memo)
+            results = {name: memo[value] for name, value in program.outputs if isinstance(memo[value], Tensor)}
+            self._results[program] = {**results, **(self._gradients(results) if backward else {})}
+        return self._results[program]
+
+    def _fill(self, program: Program, memo: Memo) -> None:
+        first = [value for name, value in program.outputs if not name.startswith("grad:")]  # they say the seeds' shapes
+        for value in (*topological(first), *program.values):
+            if value in memo:
+                continue
+            if value.op not in LEAVES:
+                memo[value] = evaluate(value, [memo[operand] for operand in value.inputs])
+            elif value["name"].startswith("d:"):
+                name = value["name"].removeprefix("d:")
+                memo[value] = self._trial.cotangent(name, memo[program.output(name)].shape)
+            else:
+                memo[value] = self._trial.inputs[value["name"]]
+
+    def _gradients(self, results: Results) -> Results:
+        leaves = self._trial.leaves()
+        given = {n: x for n, x in results.items() if x.requires_grad}
+        if not given or not leaves:
+            return {}
+        seeds = [self._trial.cotangent(name, x.shape) for name, x in given.items()]
+        found = torch.autograd.grad(
+            list(given.values()), list(leaves.values()), seeds, retain_graph=True, allow_unused=True
+        )
+        pairs = zip(leaves.items(), found, strict=True)
+        return {f"grad:{n}": torch.zeros_like(leaf) if g is None else g for (n, leaf), g in pairs}
+
+
+def _benches(program: Program, doubled: Doubled, types: tuple[int, int]) -> Iterator[_Bench]:
+    """A bench per graph, with the first kind of numbers on which all that ``program`` gives is finite."""
+    if elements(program, _NODES) > _MOST_ELEMENTS:
+        return
+    plain = doubled(program)
+    soft = program.count(Op.EDGE_SOFTMAX, Op.ATTENTION) > 0
+    for seed, graph in enumerate(SQUARE):
+        kinds = ("normal", "positive", "large") if graph == "ring" and soft else ("normal", "positive")
+        found = 0
+        for kind in kinds:
+            if found and kind == "positive":
+                continue
+            try:
+                bench = _Bench(plain, Shape(graph, kind), types, 2 * seed)
+            except (ValueError, KeyError):  # inputs of a kind that trials do not know
+                return
+            if bench.usable(plain):
+                found += 1
+                yield bench
+
+
+def _attempt(compare: Callable[[], str | None]) -> str | None:
+    """A rewritten program that does not even run differs."""
+    try:
+        return compare()
+    except _FAILURES as failure:
+        return f"it does not run ({str(failure).partition(chr(10))[0][:100]})"
+
+
+def _difference(expected: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> str | None:
+    for name, wanted in expected.items():
+        mine = got.get(name)
+        if mine is None and name.startswith("grad:") and not wanted.any():
+            continue
+        found = "it is missing" if mine is None else _apart(wanted, mine)
+        if found is not None:
+            what = f"the gradient of {name.removeprefix('grad:')}" if name.startswith("grad:") else name
+            return f"{what}: {found}"
+    return None
+
+
+def _apart(expected: Tensor, got: Tensor) -> str | None:
+    """How two results differ, where the expected one is finite as outputs and gradients are."""
+    if expected.shape != got.shape or expected.dtype != got.dtype:
+        return f"expected {tuple(expected.shape)} {expected.dtype}, got {tuple(got.shape)} {got.dtype}"
+    expected, got = expected.detach(), got.detach()
+    if not expected.is_floating_point():
+        return None if torch.equal(expected, got) else "integers differ"
+    finite = expected.isfinite()
+    wanted, mine = expected[finite], got[finite]
+    if not wanted.numel():
+        return None
+    apart = float((wanted - mine).abs().nan_to_num(torch.inf).max())
+    if apart <= TOLERANCE * max(1.0, float(wanted.abs().max())):
+        return None
+    return f"it differs by {apart:.3g}"
+
+
+def _compare_groups(outcome: Outcome, doubled: Doubled, env: Memo, expected: Mapping[Value, Any]) -> str | None:
+    for group in outcome.groups:
+        unmade = [v for v in group.operands() if v not in env]
+        if unmade:
+            return f"{group.result!r} reads {unmade[0]!r} before it is made"
+        for value, result in _of_group(group, doubled, env).items():
+            env[value] = result
+            if isinstance(result, Tensor):
+                found = _apart(expected[value], result)
+                if found is not None:
+                    return f"{value!r}: {found}"
+    missing = [name for name, value in outcome.joint.outputs if value not in env]
+    return f"{missing[0]} is never computed" if missing else None
+
+
+def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
+    """What one kernel gives: its anchor, then the stages in the kernels' order."""
+    local = dict(env)
+    for value in group.chain:
+        local[value] = evaluate(doubled.value(value), [local[o] for o in value.inputs])
+    if group.chain:
+        return {value: local[value] for value in (group.result, *group.taps)}
+    made: Memo = {}
+    if group.anchor is None:
+        x = local[group.source]  # type: ignore[index]  # a group without anchor has a source
+    else:
+        if group.gather is not None:
+            local[group.gather] = evaluate(doubled.value(group.gather), [local[o] for o in group.gather.inputs])
+        operands = [local[o] for o in replace(group, gather=None).operands()[: len(group.anchor.inputs)]]
+        if group.src_scale is not None:
+            operands[1] = _per_row(operands[1], local[group.src_scale])
+        x = evaluate(doubled.value(group.anchor), operands)
+    for stage, operand in group.stages.items():
+        if stage == "col_sum":
+            made[group.taps[0]] = x.sum(0)
+        else:
+            x = _STAGE[stage](x, None if operand is None else local[operand])
+    made[group.result] = x
+    for tap in group.taps:
+        if tap not in made:
+            made[tap] = evaluate(doubled.value(tap), [{**local, **made}[o] for o in tap.inputs])
+    return made
+
+
+def _per_row(x: Tensor, s: Tensor) -> Tensor:
+    return x * s.view(-1, *([1] * (x.dim() - 1)))
+
+
+_STAGE: dict[str, Callable[[Tensor, Any], Tensor]] = {
+    "row_scale": _per_row,
+    "bias": lambda x, b: x + b,
+    "addend": lambda x, a: x + a,
+    "relu": lambda x, _: torch.relu(x),
+    "mask": lambda x, y: torch.where(y > 0, x, x.new_zeros(())),
+    "post_scale": _per_row,
+}
+
+
+@contextlib.contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _shown(outcome: Outcome) -> str:
+    """A text of all groups."""
+    at = {value: str(i) for i, value in enumerate(outcome.joint.values)}
+    parts = [",".join(sorted(at[v] for v in outcome.hoisted))]
+    for group in outcome.groups:
+        stages = [f"{name}={'' if v is None else at[v]}" for name, v in group.stages.items()]
+        operands = [at[v] for v in (*group.operands(), group.result, *group.taps, *group.chain)]
+        parts.append(" ".join([*operands, *stages, str(group.anchor is None), str(group.src_scale is None)]))
+    return "\n".join(parts)
+
+
+def _key(*parts: str) -> str:
+    return hashlib.sha256("\0".join((_compiler(), *parts)).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _compiler() -> str:
+    """A digest of everything that decides what a rewrite does: this package's passes and IR, and torch's version."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    rooms = Path(__file__).parents[1]
+    for room in ("ir", "passes"):
+        for path in sorted((rooms / room).glob("*.py")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+class _Memory:
+    """Verdicts by key: all of this process, and from the cache folder those in favour."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Certificate] = {}
+        self._files: dict[Path, set[str]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, key: str) -> Certificate | None:
+        """The verdict under ``key``."""
+        known = self._known.get(key)
+        if known is None and key in self._stored(_file()):
+            known = Certificate("", "holds")
+        return known
+
+    def put(self, key: str, certificate: Certificate) -> None:
+        """Remembers a verdict."""
+        with self._lock:
+            self._known[key] = certificate
+        if certificate.verdict == "holds":
+            path = _file()
+            self._stored(path).add(key)
+            with contextlib.suppress(OSError):  # a cache that cannot be written costs time, nothing else
+                path.parent.mkdir(parents=True, exist_ok=True)
+                handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+                try:
+                    os.write(handle, f"{key}\n".encode())  # one short write: processes do not tear each other's lines
+                finally:
+                    os.close(handle)
+
+    def clear(self) -> None:
+        """Forgets what this process knows."""
+        with self._lock:
+            self._known.clear()
+            self._files.clear()
+
+    def _stored(self, path: Path) -> set[str]:
+        with self._lock:
+            if path not in self._files:
+                try:
+                    lines = path.read_text(encoding="ascii", errors="replace").splitlines()
+                except OSError:
+                    lines = []
+                self._files[path] = {line for line in lines if len(line) == 32}
+            return self._files[path]
+
+
+def _file() -> Path:
+    return _config.current().cache_path / "certificates" / f"{_compiler()}.txt"
+
+
+MEMORY = _Memory()
+
+__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted"]

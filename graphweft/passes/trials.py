@@ -1,0 +1,195 @@
+"""Tiny adversarial graphs, and random inputs of any program on them, in double precision.
+
+Comes in: the inputs of a program. Goes out: :class:`Trial` objects, each with inputs by name. The graphs hold what
+breaks careless rewrites: stars both ways, self-loops, parallel edges, isolated nodes, more nodes than edges, one node,
+no edge, an empty relation. Called by ``certificate.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft.graph.graph import Graph
+from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import IndexType, StructType, TensorType
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.feature import SparseFeatures
+
+F64 = torch.float64
+_MOST_KINDS = 3  # integers are below this, and below the rows of any table they look up
+_LARGE = 300.0  # products of two such numbers overflow an exponential without shift
+
+Pairs = list[tuple[int, int]]
+_STAR_IN, _STAR_OUT = [(i, 0) for i in range(1, 6)], [(6, i) for i in range(7, 11)]
+_LOOPS_AND_PARALLELS = [(11, 11), (11, 12), (12, 11), (11, 12), (12, 12), (12, 13), (11, 12)]
+SQUARE: dict[str, tuple[int, Pairs]] = {
+    "knots": (16, [*_STAR_IN, *_STAR_OUT, *_LOOPS_AND_PARALLELS, (0, 6), (10, 0)]),
+    "ring": (5, [*((i, (i + 1) % 5) for i in range(5)), *((i, (i + 3) % 5) for i in range(5)), (2, 2), (0, 1), (4, 0)]),
+    "more nodes than edges": (9, [(7, 2), (2, 2), (2, 5), (7, 5)]),
+    "one node": (1, [(0, 0), (0, 0)]),
+    "no edges": (3, []),
+}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Which graph a trial is on and how its numbers are drawn."""
+
+    graph: str
+    draw: str  # normal, positive or large
+
+
+class Trial:
+    """Inputs by name for the inputs of ``program``; floating ones are leaves that take gradients.
+
+    Raises: ValueError for an input of an unknown kind.
+    """
+
+    def __init__(self, program: Program, shape: Shape, types: tuple[int, int], seed: int) -> None:
+        self.shape = shape
+        self.inputs: dict[str, Any] = {}
+        self._generator = torch.Generator().manual_seed(seed)
+        self._sizes: dict[str, int] = {}
+        self._isolated: dict[str, Tensor] = {}
+        self._kinds = min([_MOST_KINDS, *_table_sizes(program)])
+        for value in program.inputs:
+            if isinstance(value.type, StructType):
+                self.inputs[value["name"]] = self._graph(value.type, types)
+        for value in program.inputs:
+            if isinstance(value.type, IndexType):
+                self.inputs[value["name"]] = self._index(value, value.type)
+        for value in program.inputs:
+            if isinstance(value.type, TensorType):
+                self.inputs[value["name"]] = self._tensor(value.type)
+
+    def leaves(self) -> dict[str, Tensor]:
+        """Inputs that take gradients."""
+        return {name: x for name, x in self.inputs.items() if isinstance(x, Tensor) and x.requires_grad}
+
+    def cotangent(self, name: str, shape: torch.Size) -> Tensor:
+        """The gradient of the output ``name``, the same whenever it is asked for."""
+        generator = torch.Generator().manual_seed(len(name) * 7919 + sum(name.encode()))
+        return torch.randn(shape, generator=generator, dtype=F64)
+
+    def _graph(self, type_: StructType, types: tuple[int, int]) -> Graph:
+        nodes, pairs = SQUARE[self.shape.graph]
+        src, dst = [s for s, _ in pairs], [d for _, d in pairs]
+        if type_.square and types == (1, 1):
+            graph = Graph(src, dst, num_nodes=nodes)
+        elif type_.square:
+            graph = _typed(nodes, *types, self._generator)
+        else:
+            whole = Graph(src, dst, num_nodes=nodes)
+            graph = NeighborSampler(whole, [-1]).sample(range(0, nodes, 2)).blocks[0]
+        self._put(type_.src, graph.num_src, graph.reverse().in_degrees() == 0)
+        self._put(type_.dst, graph.num_dst, graph.in_degrees() == 0)
+        self._put(type_.edge, graph.num_edges)
+        if type_.square:
+            self._put(NODE_TYPES, len(graph.layout.node_types))
+            self._put(EDGE_TYPES, len(graph.layout.relations))
+        return graph
+
+    def _put(self, symbol: str, size: int, isolated: Tensor | None = None) -> None:
+        if self._sizes.setdefault(symbol, size) != size:
+            raise ValueError(f"two sizes of {symbol}")
+        if isolated is not None:
+            self._isolated[symbol] = isolated & self._isolated.get(symbol, isolated)
+
+    def _index(self, value: Value, type_: IndexType) -> Any:
+        if type_.rows is None or type_.into is None:
+            return int(torch.randint(2**31, (), generator=self._generator))
+        nodes = self._sizes[type_.into]
+        if value["name"] == "receivers":
+            graph = next(x for x in self.inputs.values() if isinstance(x, Graph))
+            ids = graph.in_degrees().nonzero().flatten()
+        else:
+            ids = torch.randperm(nodes, generator=self._generator)[: (nodes + 1) // 2]
+        self._put(type_.rows, len(ids))
+        return ids
+
+    def _tensor(self, type_: TensorType) -> Any:
+        shape = ((self._sizes[type_.rows],) if type_.rows else ()) + type_.dims
+        if not type_.dtype.is_floating_point:
+            kinds = 2 if type_.dtype == torch.bool else self._kinds
+            return torch.randint(kinds, shape, generator=self._generator).to(type_.dtype)
+        x = torch.randn(shape, generator=self._generator, dtype=F64)
+        if self.shape.draw == "positive":
+            x = x.abs() * 0.5 + 0.25
+        if self.shape.draw == "large":
+            x = x * _LARGE
+        if self.shape.draw == "normal" and type_.rows in self._isolated:
+            x[self._isolated[type_.rows]] = 0.0  # what no edge reads may be anything
+        if type_.sparse:
+            kept = torch.rand(shape, generator=self._generator) < 0.5
+            return SparseFeatures.from_dense(x * kept)
+        return x.requires_grad_()
+
+
+def _table_sizes(program: Program) -> list[int]:
+    """Rows of every table that integers look up."""
+    tables = (v.inputs[0].tensor for v in program.values if v.op is Op.LOOKUP)
+    return [table.dims[0] for table in tables if table.dims]
+
+
+def _typed(nodes: int, node_types: int, relations: int, generator: torch.Generator) -> Graph:
+    """Nodes in stretches of uneven length; relation i has i modulo 4 edges, so the first has none."""
+    names = [f"t{i}" for i in range(node_types)]
+    sizes = {name: 1 + (i + nodes) % 3 for i, name in enumerate(names)}
+    edges = {}
+    for i in range(relations):
+        src, dst = names[i % node_types], names[(3 * i + 1) % node_types]
+        count = i % 4 if nodes > 1 else 0
+        ends = (torch.randint(sizes[end], (count,), generator=generator) for end in (src, dst))
+        edges[src, f"r{i}", dst] = tuple(ends)
+    return Graph.hetero(edges, sizes)
+
+
+class Doubled:
+    """Values of any program with every floating dtype made float64; equal values stay equal objects."""
+
+    def __init__(self) -> None:
+        self._builder, self._made, self._programs = Builder(), dict[Value, Value](), dict[Program, Program]()
+
+    def __call__(self, program: Program) -> Program:
+        """``program`` in double precision."""
+        if program not in self._programs:
+            for value in program.values:
+                self.value(value)
+            inputs = tuple(self._made[v] for v in program.inputs)
+            outputs = tuple((name, self._made[v]) for name, v in program.outputs)
+            self._programs[program] = Program(inputs, outputs)
+        return self._programs[program]
+
+    def value(self, value: Value) -> Value:
+        """One value whose operands were asked for before."""
+        if value not in self._made:
+            attrs = {key: _doubled(item) for key, item in value.attrs}
+            self._made[value] = self._builder.add(value.op, *(self._made[v] for v in value.inputs), **attrs)
+        return self._made[value]
+
+
+def _doubled(item: Any) -> Any:
+    if isinstance(item, torch.dtype):
+        return F64 if item.is_floating_point else item
+    if isinstance(item, TensorType):
+        return TensorType(item.residency, item.rows, item.dims, _doubled(item.dtype), item.sparse)
+    return item
+
+
+def elements(program: Program, sizes: Mapping[str, int]) -> int:
+    """Elements of the largest value when the symbols have ``sizes``."""
+    most = 0
+    for value in program.values:
+        if isinstance(value.type, TensorType):
+            count = sizes.get(value.type.rows, 1) if value.type.rows else 1
+            for size in value.type.dims:
+                count *= size
+            most = max(most, count)
+    return most

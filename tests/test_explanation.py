@@ -1,0 +1,100 @@
+"""What ``gw.explain`` tells of user functions: golden texts of compiled calls and of fallbacks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from zoo import random_edges
+
+import graphweft as gw
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+class Attention(gw.MessagePassing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.score = nn.Linear(6, 4, bias=False), nn.Linear(8, 1, bias=False)
+
+    def message(self, edges: Any) -> dict[str, Tensor]:
+        both = torch.cat([edges.src["z"], edges.dst["z"]], dim=1)
+        return {"m": edges.src["z"], "e": torch.nn.functional.leaky_relu(self.score(both), 0.2)}
+
+    def reduce(self, nodes: Any) -> dict[str, Tensor]:
+        return {"h": (torch.softmax(nodes.mailbox["e"], dim=1) * nodes.mailbox["m"]).sum(1)}
+
+    def forward(self, graph: gw.Graph, h: Tensor) -> Tensor:
+        return self.propagate(graph, ndata={"z": self.linear(h)})["h"]
+
+
+class Sorted(gw.MessagePassing):
+    def message(self, edges: Any) -> dict[str, Tensor]:
+        return {"m": edges.src["h"]}
+
+    def reduce(self, nodes: Any) -> dict[str, Tensor]:
+        ordered = nodes.mailbox["m"].sort(dim=1).values
+        return {"h": ordered[:, 0]}
+
+    def forward(self, graph: gw.Graph, h: Tensor) -> Tensor:
+        return self.propagate(graph, ndata={"h": h})["h"]
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.seen = Attention(), Sorted(), nn.BatchNorm1d(6)
+
+    def forward(self, graph: gw.Graph, h: Tensor) -> Tensor:
+        return self.second(graph, self.first(graph, self.seen(h)))
+
+
+@pytest.fixture
+def graph() -> gw.Graph:
+    made = random_edges(300, 2000, seed=11)
+    return gw.Graph(made.src, made.dst, num_nodes=300)
+
+
+def test_the_story_of_user_functions_is_as_recorded(graph: gw.Graph) -> None:
+    """Delete the golden file to record it anew."""
+    with gw.config(memory=1 << 30):
+        text = gw.explain(Both(), graph, torch.ones(300, 6)).replace(str(Path(__file__).parent), "TESTS") + "\n"
+    text = re.sub(
+        r" +[\d.]+ (us|ms)", r" - \1", text
+    )  # times follow the cost coefficients, which are fitted anew at times
+    path = GOLDEN / "explained.txt"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+    for expected in (
+        "-- traced --",
+        "-- messages --",
+        "attention",
+        "-- certificates --",
+        "differentiate: holds",
+        " us",
+    ):
+        assert expected in text
+    assert "== call 1" in text and "reference executor: sort" in text and "at TESTS/test_explanation.py:" in text
+
+
+def test_explaining_changes_nothing(graph: gw.Graph) -> None:
+    module = Both()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    state = torch.get_rng_state()
+    gw.explain(module, graph, torch.ones(300, 6))
+    assert torch.equal(state, torch.get_rng_state())
+    for name, tensor in module.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
+def test_what_is_not_compiled_is_said(graph: gw.Graph) -> None:
+    with gw.config(opt_level=0):
+        assert "Nothing is compiled" in gw.explain(Attention(), graph, torch.ones(300, 6))
+    with gw.config(certify=False):
+        assert "-- certificates --\nswitched off" in gw.explain(Attention(), graph, torch.ones(300, 6))
