@@ -35,7 +35,8 @@ class Config:
         verify: Compare every newly compiled user function with its plain execution, forward and backward, on its first
             call; a difference is an error.
         certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
-            one that changes a result, with a warning. Verdicts are remembered in ``cache_dir``.
+            one that changes a result, with a warning. Verdicts are remembered in ``cache_dir``. On
+            attention with logits of hundreds a rewrite that merely rounds otherwise may be left out too.
     """
 
     opt_level: int = 3

@@ -16,6 +16,12 @@ import graphweft as gw
 GOLDEN = Path(__file__).parent / "golden"
 
 
+@pytest.fixture(autouse=True)
+def _certified() -> Any:
+    with gw.config(certify=True):
+        yield
+
+
 class Attention(gw.MessagePassing):
     def __init__(self) -> None:
         super().__init__()
