@@ -47,10 +47,16 @@ if TYPE_CHECKING:
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
+    from graphweft.sample.cluster import ClusterSampler
+    from graphweft.sample.layer_wise import LayerSampler
     from graphweft.sample.negative import NegativeSampler
     from graphweft.sample.neighbor import NeighborSampler
+    from graphweft.sample.primitives import collective_sample, compact, individual_sample
+    from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalkSampler
     from graphweft.sample.segment import SegmentSampler
+    from graphweft.sample.shadow import ShadowSampler
     from graphweft.sample.stages import LargeBatch, Parts, Whole
+    from graphweft.sample.walk import WalkSampler, random_walk
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.macro import Macro
     from graphweft.train.trainer import Trainer
@@ -61,6 +67,7 @@ __all__ = [
     "Block",
     "CertificateWarning",
     "CheckpointError",
+    "ClusterSampler",
     "Config",
     "ConfigError",
     "DataError",
@@ -75,6 +82,7 @@ __all__ = [
     "IRError",
     "IndexRangeError",
     "LargeBatch",
+    "LayerSampler",
     "LinkLoader",
     "Loader",
     "Macro",
@@ -86,17 +94,25 @@ __all__ = [
     "Partition",
     "Parts",
     "PassError",
+    "SaintEdgeSampler",
+    "SaintNodeSampler",
+    "SaintWalkSampler",
     "SegmentSampler",
+    "ShadowSampler",
     "ShapeError",
     "SparseFeatures",
     "Trainer",
     "UserCodeError",
+    "WalkSampler",
     "Whole",
     "apply",
     "apply_edges",
     "apply_nodes",
+    "collective_sample",
+    "compact",
     "config",
     "explain",
+    "individual_sample",
     "load",
     "neighbor_apply",
     "nn",
@@ -104,6 +120,7 @@ __all__ = [
     "partition",
     "pull",
     "push",
+    "random_walk",
     "register_rule",
     "synthetic",
     "update_all",
@@ -130,6 +147,12 @@ _HOMES = {
     "Partition": "graphweft.partitioning.partition",
     "partition": "graphweft.partitioning.partition",
     "SegmentSampler": "graphweft.sample.segment",
+    "ClusterSampler": "graphweft.sample.cluster",
+    "LayerSampler": "graphweft.sample.layer_wise",
+    **dict.fromkeys(("collective_sample", "compact", "individual_sample"), "graphweft.sample.primitives"),
+    **dict.fromkeys(("SaintEdgeSampler", "SaintNodeSampler", "SaintWalkSampler"), "graphweft.sample.saint"),
+    "ShadowSampler": "graphweft.sample.shadow",
+    **dict.fromkeys(("WalkSampler", "random_walk"), "graphweft.sample.walk"),
     "MessagePassing": "graphweft.nn.message_passing",
     "register_rule": "graphweft.frontend.rules",
     "update_all": "graphweft.nn.message_passing",

@@ -24,7 +24,7 @@ import typer
 
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.train.durations import clock, duration
-from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, STOP_ON, TASKS
+from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
@@ -166,6 +166,7 @@ def train(
     ] = None,
     quality: Annotated[str | None, _option("quality", "X", "macro: error of sampled gradients to keep to.", "")] = None,
     accumulate: Annotated[str | None, _option("accumulate", "N", "mini: batches an update.")] = None,
+    sampler: Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are drawn.")] = None,
     seed: Seed = None,
     threads: Threads = None,
     patience: Annotated[

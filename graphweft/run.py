@@ -166,7 +166,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate")
+    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler")
     names = {*spec.identity(), *spec.remembered(), *later}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
@@ -244,6 +244,7 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         task=spec.task,
         macro=None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         accumulate=spec.accumulate,
+        sampler=spec.sampler,
         config=spec.identity(),
         remember=spec.remembered(),
     )

@@ -66,6 +66,10 @@ class DrawnEdges:
 class Block(Graph):
     """A bipartite graph of one sampled hop: destination i is source i, for every destination.
 
+    Attributes:
+        edge_norm: float32 (num_edges,) factors that make sums over a destination's edges unbiased estimates of the sums
+            over all of its in-edges; None where the sampler has none.
+
     Nodes are numbered as in the batch: sources are the batch's nodes ``n_id[:num_src]``. Edges are numbered destination
     by destination; ``e_id`` has their ids in the graph they were drawn from.
 
@@ -76,16 +80,17 @@ class Block(Graph):
         (1, 3, [2])
     """
 
-    __slots__ = ("_drawn",)
+    __slots__ = ("_drawn", "edge_norm")
 
     _drawn: DrawnEdges
+    edge_norm: torch.Tensor | None
 
     @classmethod
-    def of(cls, drawn: DrawnEdges, num_src: int) -> Block:
+    def of(cls, drawn: DrawnEdges, num_src: int, edge_norm: torch.Tensor | None = None) -> Block:
         """The block over drawn edges; all rows count."""
         block = cls.from_adjacency(Adjacency(drawn.indptr, drawn.indices, None, num_src), bipartite=True)
         assert isinstance(block, Block)
-        block._drawn = drawn
+        block._drawn, block.edge_norm = drawn, edge_norm
         return block
 
     @property
@@ -122,7 +127,8 @@ class Block(Graph):
         kept = edit.filter_edges(self.csc, member)
         drawn = self._drawn
         offsets = drawn.offsets[member.bool()]
-        return Block.of(DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets), self.num_src)
+        norm = None if self.edge_norm is None else self.edge_norm[member.bool()]
+        return Block.of(DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets), self.num_src, norm)
 
     def with_one_loop(self) -> Graph:
         """Exactly one edge from every destination to itself, the last of its edges; edges are numbered anew."""

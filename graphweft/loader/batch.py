@@ -63,8 +63,28 @@ class Batch:
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """One bipartite graph a layer, the input layer's first."""
+        """One bipartite graph a layer, the input layer's first; none where all layers share :attr:`subgraph`."""
         return self._sample.blocks
+
+    @property
+    def subgraph(self) -> Graph:
+        """The batch as one graph, edges in the order of ``edge_index``."""
+        return self._sample.subgraph
+
+    @property
+    def node_norm(self) -> Tensor | None:
+        """float32 (num_nodes,) weights of losses, whose sum over the seeds is unbiased; None: all alike."""
+        return self._sample.node_norm
+
+    @property
+    def edge_norm(self) -> Tensor | None:
+        """float32 (num_edges,) factors that make sums over in-edges unbiased; None without. Blocks have their own."""
+        return self._sample.edge_norm
+
+    @property
+    def owner(self) -> Tensor | None:
+        """int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None where all share one."""
+        return self._sample.owner
 
     @property
     def y(self) -> Tensor | None:

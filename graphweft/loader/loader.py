@@ -26,11 +26,13 @@ from graphweft.loader.batch import Batch, Data, make_batch
 from graphweft.loader.pipeline import Pipeline
 from graphweft.loader.tempo import Tempo, Way
 from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.sampler import GroupSampler, Sampler
 
 _permutation = declare("gw_permutation", ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
 
 _SEGMENT = 10  # batches under one way while ways are tried
 _UNCOUNTED = 2  # of these, the first fill the queue
+_USUAL_FANOUTS = (15, 10, 5)
 
 
 class Loader:
@@ -42,12 +44,15 @@ class Loader:
     Args:
         ds: A dataset, or a graph alone.
         seeds: Distinct nodes: ids or a mask; None: the training nodes of ``ds``.
-        fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all.
-        batch_size: Seeds of a batch; the last one may have fewer.
-        shuffle: A new order of the seeds every epoch.
+        fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5.
+        batch_size: Seeds of a batch; the last one may have fewer. With a sampler that goes over items of its own
+            (parts, draws) so many of those.
+        shuffle: A new order of the seeds, or items, every epoch.
         seed: Keys order and draws.
         replace: Draw edges with replacement.
         weight: (E,) weights >= 0 of the edges, by edge id; None: uniform.
+        sampler: Draws the batches; None: a :class:`NeighborSampler` of ``fanouts``, ``replace`` and ``weight``, which
+            are for that one only.
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
@@ -66,20 +71,29 @@ class Loader:
         self,
         ds: Data | Graph,
         seeds: Ids | None = None,
-        fanouts: Any = (15, 10, 5),
+        fanouts: Any = None,
         batch_size: int = 1024,
         shuffle: bool = False,
         seed: int = 0,
         *,
         replace: bool = False,
         weight: Tensor | None = None,
+        sampler: Sampler | GroupSampler | None = None,
         drop_last: bool = False,
         prefetch: int | None = None,
         workers: int | None = None,
     ) -> None:
         graph = ds if isinstance(ds, Graph) else ds.graph
-        self.sampler = NeighborSampler(graph, fanouts, replace, weight)
+        if sampler is None:
+            sampler = NeighborSampler(graph, _USUAL_FANOUTS if fanouts is None else fanouts, replace, weight)
+        elif fanouts is not None or replace or weight is not None:
+            raise ConfigError("Loader: expected a sampler, or fanouts, replace and weight, got both")
+        elif sampler.graph is not graph:
+            raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
+        self.sampler: Sampler | GroupSampler = sampler
         self.seeds = _as_seeds(ds, graph, seeds)
+        self._place = _places(self.seeds, graph.num_nodes) if isinstance(sampler, GroupSampler) else None
+        self._wanted = None if self._place is None else self._place >= 0
         _check_count("batch_size", batch_size, 1)
         _check_count("seed", seed, 0, 2**63 - 1)
         self.batch_size, self.shuffle, self.seed = batch_size, bool(shuffle), seed
@@ -98,8 +112,13 @@ class Loader:
 
     @property
     def fanouts(self) -> tuple[int, ...]:
-        """In-edges that a node draws, from the seeds outwards."""
-        return self.sampler.fanouts
+        """In-edges that a node draws, from the seeds outwards; none for a sampler without."""
+        return tuple(getattr(self.sampler, "fanouts", ()))
+
+    @property
+    def num_items(self) -> int:
+        """What an epoch goes over: seeds, or the sampler's own items."""
+        return self.sampler.num_items if isinstance(self.sampler, GroupSampler) else self.seeds.numel()
 
     @property
     def epoch(self) -> int:
@@ -123,8 +142,8 @@ class Loader:
         return self._batches(turn, self._epoch, self._position)
 
     def order(self, epoch: int) -> Tensor:
-        """int64 places of the seeds in the order of ``epoch``."""
-        count = self.seeds.numel()
+        """int64 places of the seeds, or the sampler's items, in the order of ``epoch``."""
+        count = self.num_items
         if not self.shuffle:
             return torch.arange(count)
         places = torch.empty(count, dtype=torch.int64)
@@ -157,9 +176,8 @@ class Loader:
             "shuffle": self.shuffle,
             "batch_size": self.batch_size,
             "drop_last": self._drop_last,
-            "fanouts": list(self.fanouts),
-            "replace": self.sampler.replace,
-            "weighted": self.sampler.is_weighted,
+            "sampler": type(self.sampler).__name__,
+            **self.sampler.identity(),
             "num_seeds": self.seeds.numel(),
             "seeds_checksum": self._checksum,
             "num_nodes": self.graph.num_nodes,
@@ -167,13 +185,17 @@ class Loader:
         }
 
     def make(self, places: Tensor, epoch: int) -> Any:
-        """What is yielded for the seeds at ``places``; called from any thread."""
+        """What is yielded for the seeds, or the sampler's items, at ``places``; called from any thread."""
+        if isinstance(self.sampler, GroupSampler):
+            assert self._place is not None and self._wanted is not None  # a group sampler has both
+            drawn = self.sampler.draw(places, self._wanted, seed=self.seed, epoch=epoch)
+            return make_batch(drawn, self._ds, self._place[drawn.n_id[: drawn.batch_size]])
         sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
         return make_batch(sample, self._ds, places)
 
     def _length(self, epoch: int) -> int:
         """Batches of an epoch."""
-        full, rest = divmod(self.seeds.numel(), self.batch_size)
+        full, rest = divmod(self.num_items, self.batch_size)
         return full + (rest > 0 and not self._drop_last)
 
     def _preparer(self, epoch: int) -> Callable[[int], Batch]:
@@ -252,6 +274,13 @@ def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None) -> Tensor:
         pair = f"positions {int(places[at])} and {int(places[at + 1])}"
         raise ConfigError(f"Loader: expected distinct seeds, got {int(ordered[at])} at {pair}")
     return ids
+
+
+def _places(seeds: Tensor, num_nodes: int) -> Tensor:
+    """int64 (num_nodes,): where each node is among the seeds, or -1."""
+    places = torch.full((num_nodes,), -1)
+    places[seeds] = torch.arange(seeds.numel())
+    return places
 
 
 def _check_count(name: str, value: Any, least: int, most: int | None = None) -> None:

@@ -23,6 +23,7 @@ from graphweft.graph.ids import Ids
 from graphweft.loader.batch import Batch, Data, Features
 from graphweft.loader.loader import Loader
 from graphweft.sample.multistage import Nest, NestedSample, Path, Plan, Planned
+from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample, check_fanouts
 from graphweft.sample.stages import Key, LargeBatch, Level, Parts, Stage, Whole
 from graphweft.sample.working_set import structure_bytes
@@ -166,6 +167,7 @@ class MultistageLoader(Loader):
         self._turned = threading.Lock()
         tiers = [macro] if not isinstance(macro, Sequence) else list(macro)
         self.traffic = [Traffic() for _ in range(1 + sum(not isinstance(stage, Whole) for stage in tiers))]
+        assert isinstance(self.sampler, NeighborSampler)  # without a sampler of its own, Loader makes one
         self._arrange(tiers, self.sampler.fanouts)
 
     def _arrange(self, macro: list[Stage], fanouts: tuple[int, ...]) -> None:

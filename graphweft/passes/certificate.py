@@ -161,8 +161,8 @@ class Certifier:
 
     def _same(self, before: Program, after: Program) -> Callable[[_Bench], str | None]:
         """The trial of a rewrite after the gradients."""
-        given = {"before": self._doubled(before), "after": self._doubled(after), "backward": False}
-        return functools.partial(_Bench.compare, **given)
+        first, second = self._doubled(before), self._doubled(after)
+        return functools.partial(_Bench.compare, before=first, after=second, backward=False)
 
     def _tried(self, name: str, trial: Callable[[_Bench], str | None]) -> Certificate:
         start = time.perf_counter()

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from graphweft import _native
-from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
@@ -21,7 +20,9 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.room import Room
+from graphweft.sample.sampler import DENSE_MOST as _DENSE_MOST
 from graphweft.sample.sampler import OpenSample, Sample, check_fanouts
+from graphweft.sample.weights import by_position
 
 _I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
 _ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
@@ -31,8 +32,6 @@ _free = declare("gw_sampler_free", _P)
 _exclude = declare("gw_sampler_exclude", _P, _I64, _P, _P)
 _begin = declare("gw_sample_begin", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P)
 _finish = declare("gw_sample_finish", _P, _P, _P, _P, _P, _P, _P, _P, _P, _OUT)
-
-_DENSE_MOST = 1 << 24  # nodes: up to here numbers lie in an array over all of them, beyond in a table of a batch's size
 
 
 class NeighborSampler:
@@ -67,7 +66,7 @@ class NeighborSampler:
         self.graph, self.fanouts, self.replace = graph, check_fanouts(who, fanouts), bool(replace)
         if self.replace and -1 in self.fanouts:
             raise ConfigError(f"{who}: expected fanouts >= 1 when drawing with replacement, got {self.fanouts}")
-        self._weight = None if weight is None else _by_position(who, graph, weight)
+        self._weight = None if weight is None else by_position(who, graph.csc, weight)
         self._widths = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
         self._idle: list[_Native] = []
         _ = graph.csc  # made here, once, before threads ask for it
@@ -219,19 +218,3 @@ def _assemble(graph: Graph, n_id: torch.Tensor, inner: Room, blocks: list[Room |
 def _is_widest(fanouts: tuple[int, ...], hop: int) -> bool:
     """Whether the block of ``hop`` holds every edge that its rows drew."""
     return fanouts[hop] == -1 or (-1 not in fanouts and fanouts[hop] == max(fanouts))
-
-
-def _by_position(who: str, graph: Graph, weight: torch.Tensor) -> torch.Tensor:
-    """Weights in the order of the compressed structure, float32.
-
-    Raises: ShapeError for another number of them, ConfigError for one that is negative or not finite.
-    """
-    weight = torch.as_tensor(weight).detach().reshape(-1) if torch.as_tensor(weight).dim() == 1 else weight
-    check_rows(f"{who} weight", weight, graph.num_edges, "edge")
-    weight = weight.to(torch.float32)
-    bad = ~(torch.isfinite(weight) & (weight >= 0))
-    if bool(bad.any()):
-        position = int(bad.nonzero()[0])
-        raise ConfigError(f"{who}: expected weights >= 0, got {float(weight[position])} at position {position}")
-    ids = graph.csc.edge_ids
-    return weight.contiguous() if ids is None else weight[ids.long()]

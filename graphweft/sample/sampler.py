@@ -6,8 +6,9 @@ features. Implemented by the modules beside this one; called by the loader.
 
 from __future__ import annotations
 
+import abc
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +16,11 @@ import torch
 from graphweft._errors import ConfigError
 from graphweft._memory import empty
 from graphweft.graph.block import Block, DrawnEdges, OpenBlock
+from graphweft.graph.graph import Graph
+from graphweft.graph.ids import Ids
+from graphweft.graph.select import as_selection
+
+DENSE_MOST = 1 << 24  # nodes: up to here numbers lie in an array over all of them, beyond in a table of a batch's size
 
 
 class Sample:
@@ -24,10 +30,15 @@ class Sample:
         n_id: int64 (num_nodes,) ids of its nodes: the seeds first, in their order, every node once.
         batch_size: Number of seeds.
         blocks: One bipartite layer a hop, the one farthest from the seeds first: layer i of a model runs on block i.
-        owner: int64 (num_nodes,) number of the seed that a node was drawn for, where every seed has a tree of its own;
-            a node is then listed in every tree that has it. None where all share one.
+            None where the sampler makes one graph for all layers, :attr:`subgraph`.
+        node_norm: float32 (num_nodes,) weights of the losses of nodes: their weighted sum over the first ``batch_size``
+            nodes is an unbiased estimate of the mean over all seeds; None: every loss counts alike.
+        edge_norm: float32 (num_edges,) factors that make sums over a node's in-edges unbiased; None without.
+        owner: int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None where all share one.
     """
 
+    node_norm: torch.Tensor | None = None
+    edge_norm: torch.Tensor | None = None
     owner: torch.Tensor | None = None
 
     def __init__(
@@ -36,6 +47,7 @@ class Sample:
         self.n_id, self.batch_size, self.blocks, self._drawn = n_id, batch_size, blocks, drawn
         self._edge_index: torch.Tensor | None = None
         self._e_id: torch.Tensor | None = None
+        self._subgraph: Graph | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -64,6 +76,14 @@ class Sample:
         return self._e_id
 
     @property
+    def subgraph(self) -> Graph:
+        """The batch as one graph, edges in the order of ``edge_index``."""
+        if self._subgraph is None:
+            src, dst = self.edge_index
+            self._subgraph = Graph(src, dst, num_nodes=self.num_nodes)
+        return self._subgraph
+
+    @property
     def num_sampled_nodes(self) -> list[int]:
         """New nodes of the seeds and of every hop."""
         ends = [self.batch_size, *(block.num_src for block in reversed(self.blocks))]
@@ -90,11 +110,61 @@ class OpenSample:
 
 
 class Sampler(Protocol):
-    """Draws batches; the same seeds under the same keys give the same sample, on any thread."""
+    """Draws batches around seeds; the same seeds under the same keys give the same sample, on any thread.
+
+    Attributes:
+        graph: The graph that is sampled.
+    """
+
+    graph: Graph
 
     def sample(self, seeds: torch.Tensor, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
         """The batch of ``seeds``, distinct int64 ids."""
         ...
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the draws, beside graph and keys: numbers and texts, for states of loaders."""
+        ...
+
+
+class GroupSampler(abc.ABC):
+    """Draws subgraphs without regard to seeds: an epoch goes over the sampler's own items, some of them a batch.
+
+    Attributes:
+        graph: The graph that is sampled.
+        num_items: Items of an epoch.
+    """
+
+    graph: Graph
+    num_items: int
+
+    @abc.abstractmethod
+    def draw(self, items: torch.Tensor, wanted: torch.Tensor, *, seed: int = 0, epoch: int = 0) -> Sample:
+        """The batch of ``items``, distinct int64 in [0, num_items).
+
+        ``wanted``: bool (num_nodes,), the nodes that are trained on. Those of the batch come first in its ``n_id``, and
+        ``batch_size`` is their number.
+        """
+
+    @abc.abstractmethod
+    def identity(self) -> dict[str, Any]:
+        """As :meth:`Sampler.identity`."""
+
+
+def as_seeds(
+    distinct: Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]], seeds: Ids, bound: int
+) -> torch.Tensor:
+    """``seeds`` (ids, a mask or a slice) as int64 ids, each once. ``distinct`` finds repeats.
+
+    Raises: IndexRangeError for an id that is no node, ConfigError for one that comes twice.
+    """
+    ids = as_selection("sample", "seed", seeds, bound).contiguous()
+    unique, places = distinct(ids)
+    if unique.numel() < ids.numel():
+        again = int((places != torch.arange(ids.numel())).nonzero()[0])
+        pair = f"positions {int(places[again])} and {again}"
+        raise ConfigError(f"sample: expected distinct seeds, got {int(ids[again])} at {pair}")
+    return ids
 
 
 def check_fanouts(who: str, fanouts: Any) -> tuple[int, ...]:

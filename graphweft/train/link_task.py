@@ -23,7 +23,8 @@ from graphweft.loader.link_batch import LinkBatch
 from graphweft.sample.negative import NegativeSampler
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import MiniBatch, Tables, fitting_fanouts
+from graphweft.train.mini_batch import MiniBatch, Tables
+from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
 
 HITS_AT = 10

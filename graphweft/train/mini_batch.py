@@ -7,6 +7,7 @@ Called by the trainer. All random draws of a step follow from (seed, epoch, plac
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from graphweft import _config
 from graphweft._errors import ConfigError, ShapeError
@@ -27,14 +29,18 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.dense import cross_entropy
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.shadow import ShadowSampler
+from graphweft.storage.gather import gather_rows
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
+from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
-USUAL_FANOUTS = (15, 10, 5)
+_EVALUATED = 1  # the stage of draws that evaluation makes
 
 _REFERENCE = 1 << 62  # stage of the draws from which sizes are known before a run
 _WHOLE_SHARE = 0.25  # of the machine's memory: above that, evaluation goes tile by tile
@@ -66,9 +72,10 @@ class _Batches(Loader):
 class MiniBatch:
     """Trains a model on sampled neighbourhoods of ``batch_size`` training nodes at a time.
 
-    A stack of layers is compiled together with its sampler; another compiled model runs on the batch's blocks. Any
-    other is called as ``model(graph, x)`` with the batch as a graph of its own, and the seeds' rows of what it returns
-    count.
+    A stack of layers over neighbour samples is compiled together with its sampler; another compiled model runs on the
+    batch's blocks, where it has some. Else the model is called as ``model(graph, x)`` with the batch as a graph of its
+    own, and the seeds' rows of what it returns count. Losses are weighted by the batch's ``node_norm``. Evaluation uses
+    the whole graph, but for ShaDow, whose models see nothing but the subgraphs of nodes.
 
     Args:
         model: The model.
@@ -76,16 +83,18 @@ class MiniBatch:
         x: Its features in the layout that was chosen.
         optimizer: Steps once a batch.
         fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
-        batch_size: Training nodes of a batch.
+        batch_size: Training nodes of a batch; draws of a GraphSAINT sampler, parts of a cluster sampler.
         seed: Keys order and draws.
         key: (epoch, place of the batch) -> seed of torch's draws in that step.
         macro: How macro-batches are made; None: every batch is drawn from the whole graph.
         accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
+        sampler: A name of :data:`SAMPLERS`, or a sampler over the dataset's graph.
 
     Raises: ConfigError for fan-outs that do not fit the model.
     """
 
     macro: MacroRun | None = None
+    sampler: AnySampler | None = None
     _accumulate = 1
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
 
@@ -101,18 +110,23 @@ class MiniBatch:
         key: Callable[[int, int], int],
         macro: Macro | None = None,
         accumulate: int = 1,
+        sampler: str | AnySampler = "neighbor",
     ) -> None:
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
         self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
-        self.fanouts = fitting_fanouts(model, fanouts)
+        self.sampler = sampler_of(model, ds.graph, sampler, fanouts)
+        self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
         seeds = torch.unique(self.rows["train"], sorted=True)
-        common = (self._tables, seeds, self.fanouts, batch_size, True, seed)
-        self.loader: Loader | LinkLoader = _Batches(*common)
+        common = (batch_size, True, seed)
+        self.loader: Loader | LinkLoader = _Batches(self._tables, seeds, None, *common, sampler=self.sampler)
         if macro is not None:
-            nested = MultistageLoader(*common, macro=macro.made(ds), ahead=macro.ahead)
-            self.loader, self.macro = nested, MacroRun(macro, nested, model, ds, self._on_blocks)
+            if not self.fanouts:
+                raise ConfigError("macro: expected sampler neighbor, got another one")
+            given = (self._tables, seeds, self.fanouts, *common)
+            nested = MultistageLoader(*given, macro=macro.made(ds), ahead=macro.ahead)
+            self.loader, self.macro = nested, MacroRun(macro, nested, model, ds, self._on_batch)
         self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
         self._key = key
         self._sum, self._count = 0.0, 0
@@ -145,9 +159,9 @@ class MiniBatch:
         wanted = (_config.current(), id(self.x), kinds)
         if loader.plan is not None and self._compiled_for == wanted:
             return
-        assert isinstance(self.model, Stack)  # what is staged
-        reference = loader.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
-        function = self.model.staged(loader.sampler, self.x)
+        assert isinstance(self.model, Stack) and isinstance(self.sampler, NeighborSampler)  # what is staged
+        reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
+        function = self.model.staged(self.sampler, self.x)
         loader.plan = function.compile(tensors, True, reference)
         self._compiled_for = wanted
 
@@ -167,9 +181,10 @@ class MiniBatch:
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(self._key(self.loader.epoch, done))
                 loss = float(self._train_on(batch))
-            self._sum += loss * batch.batch_size
-            self._count += batch.batch_size
-            self.after_batch(done, total, self._sum / self._count)
+            share = _share(batch)
+            self._sum += loss * share
+            self._count += share
+            self.after_batch(done, total, self._sum / max(self._count, 1))
         if self.macro is not None:
             self.macro.end_epoch(self._key(self.loader.epoch, 0))
         mean = self._sum / max(self._count, 1)
@@ -179,6 +194,8 @@ class MiniBatch:
     def logits(self) -> Tensor:
         """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C)."""
         model = self.model
+        if isinstance(self.sampler, ShadowSampler):
+            return self._by_subgraphs(self.sampler)
         if isinstance(model, Stack) and _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory():
             return infer(model, self.ds.graph, self.x)
         model.eval()
@@ -196,7 +213,10 @@ class MiniBatch:
         """What decides the batches, for checkpoints."""
         accumulated = {"accumulate": self._accumulate} if self._accumulate > 1 else {}
         macro = {} if self.macro is None else self.macro.macro.identity()
-        return {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size, **accumulated, **macro}
+        drawn: Any = list(self.fanouts)
+        if not self.fanouts and self.sampler is not None:
+            drawn = f"{type(self.sampler).__name__} {json.dumps(self.sampler.identity())}"
+        return {"drawn": drawn, "batch_size": self.loader.batch_size, **accumulated, **macro}
 
     def state_dict(self) -> dict[str, Any]:
         """Where the epoch under way stands."""
@@ -221,7 +241,11 @@ class MiniBatch:
         self._sum, self._count = float(state["loss_sum"]), int(state["loss_count"])
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
-        """One step, with an update where one is due; the loss before it, shape ()."""
+        """One step, with an update where one is due; the loss before it, shape (); 0 without training nodes."""
+        if batch.batch_size == 0:
+            if self._pending:
+                self._update(0)
+            return torch.zeros(())
         self.model.train()
         if not self._pending:
             self.optimizer.zero_grad(set_to_none=True)
@@ -229,10 +253,11 @@ class MiniBatch:
             loss = self._backward_staged(batch)
         else:
             logits = self._forward(batch)
-            loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size])
-            weight = batch.batch_size if self._accumulate > 1 else 1
+            norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
+            loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size], norm)
+            weight = _share(batch) if self._accumulate > 1 else 1
             logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
-        self._update(batch.batch_size)
+        self._update(_share(batch))
         return loss
 
     def _backward_staged(self, batch: PreparedBatch) -> Tensor:
@@ -253,18 +278,18 @@ class MiniBatch:
                 tensors[name].grad = found if known is None else known.add_(found)
         return loss
 
-    def _loss(self, logits: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """The mean loss of the seeds, shape (), and its gradient by their logits."""
+    def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The mean loss of the seeds, or their sum weighted by ``norm``, shape (), and its gradient by their logits."""
         expected = (seeds.numel(), self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
         labels = self.ds.y[seeds]
-        if labels.dim() == 1:
+        if labels.dim() == 1 and norm is None:
             loss, _, gradient = cross_entropy(logits, labels)
             assert gradient is not None  # it was asked for
             return loss, gradient
         leaf = logits.detach().requires_grad_()
-        loss = binary_cross_entropy(leaf, labels)
+        loss = binary_cross_entropy(leaf, labels) if norm is None else norm @ _losses(leaf, labels)
         return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -279,6 +304,7 @@ class MiniBatch:
         numbers = x if isinstance(x, Tensor) else x.values
         return (
             is_plain(model)
+            and isinstance(self.sampler, NeighborSampler)
             and isinstance(model, Stack)
             and model.is_staged()
             and _config.current().opt_level >= 1
@@ -306,30 +332,38 @@ class MiniBatch:
     def _forward(self, batch: Batch) -> Tensor:
         if self.macro is not None and isinstance(batch, StagedBatch):
             return self.macro.forward(batch)
-        return self._on_blocks(batch)
+        return self._on_batch(batch)
 
-    def _on_blocks(self, batch: Batch) -> Tensor:
-        if isinstance(self.model, CompiledModule):
+    def _on_batch(self, batch: Batch) -> Tensor:
+        if isinstance(self.model, CompiledModule) and batch.blocks:
             logits: Tensor = self.model(batch.blocks, batch.x)
             return logits
-        src, dst = batch.edge_index
-        graph = Graph(src, dst, num_nodes=batch.num_nodes)
-        rows: Tensor = self.model(graph, batch.x)[: batch.batch_size]
+        rows: Tensor = self.model(batch.subgraph, batch.x)[: batch.batch_size]
         return rows
 
+    def _by_subgraphs(self, sampler: ShadowSampler) -> Tensor:
+        """Logits of every node from a subgraph of its own, the same in every evaluation."""
+        self.model.eval()
+        parts = []
+        with torch.no_grad():
+            for nodes in torch.split(torch.arange(self.ds.num_nodes), self.loader.batch_size):
+                sample = sampler.sample(nodes, seed=self.loader.seed, stage=_EVALUATED)
+                parts.append(self.model(sample.subgraph, gather_rows(self.x, sample.n_id))[: nodes.numel()])
+        return torch.cat(parts)
 
-def fitting_fanouts(model: nn.Module, fanouts: Sequence[int] | None) -> tuple[int, ...]:
-    """Fan-outs, one a layer where the number of layers is known.
 
-    Raises: ConfigError.
-    """
-    layers = len(model.layers) if isinstance(model, Stack) else 1 if isinstance(model, CompiledModule) else None
-    if fanouts is None:
-        wanted = layers or len(USUAL_FANOUTS)
-        return tuple(USUAL_FANOUTS[min(i, len(USUAL_FANOUTS) - 1)] for i in range(wanted))
-    if layers is not None and len(fanouts) != layers:
-        raise ConfigError(f"fanouts: expected {layers} numbers, one per layer, got {','.join(map(str, fanouts))}")
-    return tuple(fanouts)
+def _share(batch: Batch | PreparedBatch) -> int:
+    """How much a batch weighs among others: its seeds, or 1 where each batch estimates the mean over all of them."""
+    return batch.batch_size if isinstance(batch, PreparedBatch) or batch.node_norm is None else 1
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Loss of every row, (n,); over several labels a node the mean of those that are known."""
+    if labels.dim() == 1:
+        return functional.cross_entropy(logits, labels, reduction="none")
+    known = ~labels.isnan()
+    single = functional.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
+    return (single * known).sum(1) / known.sum(1).clamp(min=1)
 
 
 def _whole_bytes(model: Stack, nodes: int) -> int:

@@ -18,6 +18,7 @@ TASKS = ("nodes", "link")
 MODES = ("full", "mini", "auto")
 STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
+SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk")
 
 
 def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:

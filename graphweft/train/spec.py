@@ -16,6 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.train.options import (
     DECAY_ON,
     OPTIMIZERS,
+    SAMPLERS,
     STOP_ON,
     check_choice,
     check_fanouts,
@@ -72,10 +73,11 @@ class TrainSpec:
         residual: Add a layer's input to its output where the widths agree.
         mode: "full", "mini" or "auto".
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, as "15,10,5"; None: the trainer's.
-        batch_size: For "mini": training nodes of a step.
+        batch_size: For "mini": training nodes of a step, or draws of a GraphSAINT sampler.
         macro: For "mini": macro-batches, as "large:1/8" or "parts:16/128"; None: batches come from the whole graph.
         quality: With macro: relative error of sampled gradients to keep to; None: not measured.
         accumulate: For "mini": batches whose gradients make one update.
+        sampler: For "mini": how batches are drawn, a name of ``options.SAMPLERS``.
         seed: Of the parameters, dropout, a random split and a synthetic graph.
         threads: 0 uses every physical core at hand.
         out: Folder of the run; None is ``runs/<data>``.
@@ -122,6 +124,7 @@ class TrainSpec:
     macro: str | None = None
     quality: float | None = None
     accumulate: int = 1
+    sampler: str = "neighbor"
     seed: int = 0
     threads: int = 0
     out: str | None = None
@@ -147,11 +150,15 @@ class TrainSpec:
             ("reduce", REDUCES),
             ("activation", ACTIVATIONS),
             ("stop_on", STOP_ON),
+            ("sampler", SAMPLERS),
         ):
             check_choice(name, getattr(self, name), choices)
         check_task(self.task, self.mode)
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
-        if mode == "mini" and fanouts is not None and len(fanouts) != self.layers:
+        if self.sampler.startswith("saint") and fanouts is not None:
+            raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
+        per_layer = mode == "mini" and self.sampler in ("neighbor", "layer")
+        if per_layer and fanouts is not None and len(fanouts) != self.layers:
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
         for name, least, most in (
             ("heads", 1, 10**6),
@@ -203,7 +210,8 @@ class TrainSpec:
         """The options that decide the numbers: what must agree when a run is resumed."""
         values = {name: value for name, value in asdict(self).items() if name not in _FREE}
         mode = check_mode(self.mode)
-        later = [name for name in ("macro", "quality", "accumulate") if mode != "mini" or values[name] in (None, 1)]
+        usual = {"macro": None, "quality": None, "accumulate": 1, "sampler": "neighbor"}
+        later = [name for name, value in usual.items() if mode != "mini" or values[name] == value]
         for name in later if mode == "mini" else ["fanouts", "batch_size", *later]:
             del values[name]
         if self.task == "nodes":

@@ -44,6 +44,7 @@ from graphweft.train.options import (
 )
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
+from graphweft.train.samplers import AnySampler
 from graphweft.train.settle import settle_features, with_path
 
 
@@ -70,13 +71,15 @@ class Trainer:
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
-        batch_size: For "mini": training nodes of a step.
+        batch_size: For "mini": training nodes of a step; draws or parts for a sampler that goes over those.
         task: "nodes" predicts the labels of ``ds``. "link", in mode "mini", holds some edges out and learns embeddings,
             the rows that the model returns, whose dot products tell edges from pairs without one; ``*_acc`` are then
             areas under the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph.
         accumulate: For "mini": batches whose gradients make one update.
+        sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
+            the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
 
@@ -115,6 +118,7 @@ class Trainer:
         task: str = "nodes",
         macro: Any = None,
         accumulate: int = 1,
+        sampler: str | AnySampler = "neighbor",
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
     ) -> None:
@@ -137,12 +141,11 @@ class Trainer:
         self.history = History(best_by=stop_on)
         self.out = None if out is None else Path(out)
         self.moved_to: Path | None = None
-        self._lr, self._seed, self._progress = lr, seed, progress
+        self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
         self._patience, self._eval_every = patience, eval_every
-        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate)
+        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler)
         self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
         self._best_model: dict[str, Tensor] = {}
-        self._prepared = False
         self._remember = dict(remember or {})
         self._config = {
             "dataset": ds.name,
@@ -317,14 +320,20 @@ class Trainer:
         return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features)
 
     def _sampled(
-        self, fanouts: tuple[int, ...] | None, batch_size: int, macro: Macro | None, accumulate: int
+        self,
+        fanouts: tuple[int, ...] | None,
+        batch_size: int,
+        macro: Macro | None,
+        accumulate: int,
+        sampler: str | AnySampler,
     ) -> MiniBatch:
         data = (self.ds, features_of(self.ds), self.optimizer)
         if self.task == "link":
-            if macro is not None or accumulate > 1:
-                raise ConfigError("task: expected nodes with macro or accumulate, got 'link'")
+            if macro is not None or accumulate > 1 or sampler != "neighbor":
+                raise ConfigError("task: expected nodes with macro, accumulate or sampler, got 'link'")
             return LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
-        return MiniBatch(self.model, *data, fanouts, batch_size, self._seed, self._batch_key, macro, accumulate)
+        keys = (self._seed, self._batch_key)
+        return MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler)
 
     def _quality(self) -> dict[str, Any]:
         """What the quality guard measured in the epoch that is done."""

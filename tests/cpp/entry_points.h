@@ -56,6 +56,28 @@ int gw_sample_compose(int64_t rows, const int64_t* nodes, const int64_t* indptr,
 int gw_partition_stream(const gw_adjacency* a, int64_t k, int64_t num_labels, const int32_t* labels, double scale,
                         int32_t exhaustive, int32_t* part, int64_t* steps);
 int gw_partition_measure(const gw_adjacency* a, int64_t k, const int32_t* part, int64_t* cut, int64_t* halo);
+int gw_row_sample_sizes(const gw_adjacency* a, const float* weights, int64_t k, int32_t replace, int64_t* indptr);
+int gw_row_sample(const gw_adjacency* a, const float* weights, int64_t k, int32_t replace, const int64_t* nodes,
+                  uint64_t seed, uint64_t epoch, uint64_t stage, uint32_t hop, const int64_t* indptr,
+                  int64_t* positions, float* factors);
+int gw_draw_nodes(int64_t n, const int64_t* ids, const double* weights, int64_t k, int32_t replace, uint64_t seed,
+                  uint64_t epoch, uint64_t stage, uint32_t hop, int64_t* places, double* factors, int64_t* count);
+int gw_running_sums(const gw_adjacency* a, const float* weights, double* out);
+int gw_random_walk(const gw_adjacency* a, int64_t count, const int64_t* starts, const int64_t* items, int64_t length,
+                   const double* running, double p, double q, double restart, uint64_t seed, uint64_t epoch,
+                   uint64_t stage, int64_t* out);
+int gw_subset_new(const gw_adjacency* a, int32_t dense, void** out);
+int gw_subset_free(void* subset);
+int gw_subset_distinct(void* subset, int64_t count, const int64_t* ids, int64_t* out, int64_t* places, int64_t* made);
+int gw_subset_slice(void* subset, int64_t num_rows, const int64_t* rows, int64_t num_columns, const int64_t* columns,
+                    const int64_t* numbers, int64_t* edges);
+int gw_subset_write_slice(const void* subset, int64_t* indptr, int32_t* indices, uint32_t* offsets);
+int gw_ego_new(const gw_adjacency* a, const float* weights, int32_t ascending, int32_t dense, void** out);
+int gw_ego_free(void* ego);
+int gw_ego_draw(void* ego, int64_t count, const int64_t* roots, int64_t hops, const int64_t* fanouts, int32_t replace,
+                uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* sizes);
+int gw_ego_write(const void* ego, int64_t* nodes, int64_t* owners, int64_t* indptr, int32_t* indices,
+                 uint32_t* offsets);
 int gw_permutation(int64_t n, uint64_t seed, uint64_t epoch, int64_t* out);
 int gw_gather_rows(const void* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
                    void* out);

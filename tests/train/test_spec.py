@@ -25,8 +25,8 @@ BAD: list[tuple[str, Any]] = [
     ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "macro"), ("mode", "x"),
     ("seed", -1), ("seed", 2**63), ("threads", -1), ("threads", 10**6), ("patience", -1), ("eval_every", 0),
     ("stop_on", "f1"), ("out_heads", 0), ("activation", "tanh"), ("attention_dropout", 1.0), ("value_dropout", 0.5),
-    ("fanouts", "5,0"), ("fanouts", "a"), ("batch_size", 0),
     ("macro", "large"), ("macro", "parts:9/8"), ("macro", 3), ("quality", 0.0), ("accumulate", 0),
+    ("fanouts", "5,0"), ("fanouts", "a"), ("batch_size", 0), ("sampler", "best"), ("sampler", 7),
 ]  # fmt: skip
 
 

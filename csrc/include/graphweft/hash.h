@@ -53,6 +53,12 @@ class dense_numbers {
     return number;
   }
 
+  // The number of `id`, or `unnumbered`.
+  [[nodiscard]] uint32_t find(int64_t id) const {
+    const uint32_t known = words_[id] - base_;
+    return known < limit_ ? known : unnumbered;
+  }
+
   void set(int64_t id, uint32_t number) { words_[id] = base_ + number; }
 
  private:
@@ -92,6 +98,13 @@ class hashed_numbers {
     entry* found = slot(id);
     if (found->number == unnumbered) found->number = next;
     return found->number;
+  }
+
+  [[nodiscard]] uint32_t find(int64_t id) const {
+    for (int64_t at = place(id);; at = (at + 1) & mask_) {
+      const entry& found = (*slots_)[at];
+      if (found.id == id || found.id == no_id) return found.number;
+    }
   }
 
   void set(int64_t id, uint32_t number) { slot(id)->number = number; }

@@ -1,0 +1,48 @@
+"""Weights that decide draws, as the samplers want them.
+
+Comes in: a user's weights or probabilities. Goes out: checked tensors in the order of a compressed structure. Called by
+the samplers beside this module.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from graphweft._checks import check_rows
+from graphweft._errors import ConfigError, ShapeError
+from graphweft.graph.adjacency import Adjacency
+
+
+def by_position(who: str, structure: Adjacency, weight: Any) -> torch.Tensor:
+    """Weights given by edge id, in the order of ``structure``, float32.
+
+    Raises: ShapeError for another number of them, ConfigError for one that is negative or not finite.
+    """
+    values = as_weights(who, weight, structure.num_edges, "edge").to(torch.float32)
+    ids = structure.edge_ids
+    return values.contiguous() if ids is None else values[ids.long()]
+
+
+def as_weights(who: str, weight: Any, count: int, what: str) -> torch.Tensor:
+    """One finite weight >= 0 per ``what``, shape (count,).
+
+    Raises: ShapeError for another number of them, ConfigError for one that is negative or not finite.
+
+    Example:
+        >>> as_weights("sampler", [1.0, -2.0], 2, "node")
+        Traceback (most recent call last):
+        graphweft._errors.ConfigError: sampler: expected weights >= 0, got -2.0 at position 1
+    """
+    values: torch.Tensor = torch.as_tensor(weight).detach().cpu()
+    if values.dim() > 1 and values.numel() == count:
+        values = values.reshape(-1)
+    check_rows(f"{who} weight", values, count, what)
+    bad = ~(torch.isfinite(values) & (values >= 0))
+    if values.dim() == 1 and bool(bad.any()):
+        position = int(bad.nonzero()[0])
+        raise ConfigError(f"{who}: expected weights >= 0, got {float(values[position])} at position {position}")
+    if values.dim() > 1:
+        raise ShapeError(f"{who} weight: expected {count} numbers, one per {what}, got shape {tuple(values.shape)}")
+    return values

@@ -1,0 +1,86 @@
+"""Samplers by name, with what the trainer knows filled in.
+
+Comes in: a name, or a sampler that the caller made. Goes out: a sampler over the dataset's graph. Called by the
+mini-batch trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from graphweft._errors import ConfigError
+from graphweft.graph.graph import Graph
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.stack import Stack
+from graphweft.sample.layer_wise import LayerSampler
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalkSampler
+from graphweft.sample.sampler import GroupSampler, Sampler
+from graphweft.sample.shadow import ShadowSampler
+from graphweft.train.options import SAMPLERS, check_choice
+
+AnySampler = Sampler | GroupSampler
+
+USUAL_FANOUTS = (15, 10, 5)
+USUAL_LAYER = 512
+USUAL_SCOPE = (10, 5)
+USUAL_WALK = 2
+
+
+def sampler_of(model: nn.Module, graph: Graph, given: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler:
+    """The sampler called ``given``, or ``given`` itself.
+
+    ``fanouts``: in-edges of a node for "neighbor" and "shadow", nodes of a layer for "layer"; None for the usual ones.
+    Walks of "saint-walk" have as many steps as the model has layers.
+
+    Raises: ConfigError for an unknown name, or fan-outs that do not fit sampler or model.
+
+    Example:
+        >>> sampler_of(nn.Linear(1, 1), Graph([0], [1]), "shadow", None).fanouts
+        (10, 5)
+    """
+    layers = _layers(model)
+    if not isinstance(given, str):
+        if fanouts is not None:
+            raise ConfigError("fanouts: expected none beside a sampler of your own, got some")
+        blocks = getattr(given, "sizes", None) or (given.fanouts if isinstance(given, NeighborSampler) else None)
+        if layers is not None and blocks is not None and len(blocks) != layers:
+            raise ConfigError(f"sampler: expected one of {layers} hops, one per layer, got {len(blocks)}")
+        return given
+    check_choice("sampler", given, SAMPLERS)
+    if given == "neighbor":
+        return NeighborSampler(graph, fitting_fanouts(model, fanouts))
+    if given == "layer":
+        return LayerSampler(graph, fitting_fanouts(model, fanouts, (USUAL_LAYER,)))
+    if given == "shadow":
+        return ShadowSampler(graph, USUAL_SCOPE if fanouts is None else tuple(fanouts))
+    if fanouts is not None:
+        raise ConfigError(f"fanouts: expected none for sampler {given}, got {','.join(map(str, fanouts))}")
+    if given == "saint-node":
+        return SaintNodeSampler(graph)
+    if given == "saint-edge":
+        return SaintEdgeSampler(graph)
+    return SaintWalkSampler(graph, layers or USUAL_WALK)
+
+
+def fitting_fanouts(
+    model: nn.Module, fanouts: Sequence[int] | None, usual: tuple[int, ...] = USUAL_FANOUTS
+) -> tuple[int, ...]:
+    """Numbers, one a layer where the number of layers is known; the last usual one repeats.
+
+    Raises: ConfigError.
+    """
+    layers = _layers(model)
+    if fanouts is None:
+        wanted = layers or len(USUAL_FANOUTS)
+        return tuple(usual[min(i, len(usual) - 1)] for i in range(wanted))
+    if layers is not None and len(fanouts) != layers:
+        raise ConfigError(f"fanouts: expected {layers} numbers, one per layer, got {','.join(map(str, fanouts))}")
+    return tuple(fanouts)
+
+
+def _layers(model: nn.Module) -> int | None:
+    """Layers of the model; None: unknown."""
+    return len(model.layers) if isinstance(model, Stack) else 1 if isinstance(model, CompiledModule) else None

@@ -1,0 +1,186 @@
+"""The loader over other samplers: epochs, resume, threads, what training sees, and nothing that piles up."""
+
+from __future__ import annotations
+
+import gc
+import io
+import threading
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from loader.test_loader import WAYS, dataset
+from scipy import stats
+from torch import Tensor
+
+from graphweft._errors import CheckpointError, ConfigError
+from graphweft.graph.graph import Graph
+from graphweft.loader.batch import Batch
+from graphweft.loader.loader import Loader
+from graphweft.sample.cluster import ClusterSampler
+from graphweft.sample.layer_wise import LayerSampler
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalkSampler
+from graphweft.sample.shadow import ShadowSampler
+from graphweft.sample.walk import WalkSampler
+
+KINDS: dict[str, Any] = {
+    "layer": lambda g: LayerSampler(g, [40, 30]),
+    "walk": lambda g: WalkSampler(g, 3, 2),
+    "shadow": lambda g: ShadowSampler(g, [4, 2]),
+    "saint-node": SaintNodeSampler,
+    "saint-edge": SaintEdgeSampler,
+    "saint-walk": lambda g: SaintWalkSampler(g, 2, coverage=2),
+    "cluster": lambda g: ClusterSampler(g, torch.arange(g.num_nodes) % 60),
+}
+
+
+def pieces(batch: Batch) -> list[Tensor]:
+    assert isinstance(batch.x, Tensor) and batch.y is not None
+    found = [batch.n_id, batch.edge_index, batch.e_id, batch.x, batch.y, batch.input_id]
+    found += [t for t in (batch.node_norm, batch.edge_norm, batch.owner) if t is not None]
+    return found + [t for b in batch.blocks for t in (b.csc.indptr, b.csc.indices)]
+
+
+def epochs(loader: Loader, count: int) -> list[list[Tensor]]:
+    return [pieces(batch) for _ in range(count) for batch in loader]
+
+
+def same(one: list[list[Tensor]], other: list[list[Tensor]]) -> bool:
+    return len(one) == len(other) and all(
+        all(torch.equal(s, t) for s, t in zip(a, b, strict=True)) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_hold_the_rows_of_their_nodes_however_prepared(kind: str, threads_restored: None) -> None:
+    ds = dataset()
+    src, dst = ds.graph.edges()
+    runs = []
+    for threads, way in ((2, WAYS[0]), (1, WAYS[2]), (4, WAYS[3])):
+        torch.set_num_threads(threads)
+        options: Any = {"batch_size": 12, "shuffle": True, "seed": 4, **way}
+        runs.append(epochs(Loader(ds, sampler=KINDS[kind](ds.graph), **options), 2))
+    assert same(runs[0], runs[1]) and same(runs[0], runs[2])
+    loader = Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=12)
+    assert isinstance(ds.x, Tensor)
+    for batch in loader:
+        assert torch.equal(batch.x, ds.x[batch.n_id]) and torch.equal(batch.y, ds.y[batch.n_id])
+        assert torch.equal(batch.n_id[: batch.batch_size], loader.seeds[batch.input_id])
+        assert torch.equal(src[batch.e_id], batch.n_id[batch.edge_index[0]])
+        assert torch.equal(dst[batch.e_id], batch.n_id[batch.edge_index[1]])
+        assert batch.subgraph.num_edges == batch.num_edges
+
+
+@pytest.mark.parametrize("kind", ["layer", "walk", "shadow", "cluster"])
+def test_every_seed_comes_once_an_epoch(kind: str) -> None:
+    ds = dataset()
+    loader = Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=7, shuffle=True)
+    for _ in range(3):
+        seen = torch.cat([batch.n_id[: batch.batch_size] for batch in loader])
+        assert torch.equal(seen.sort().values, ds.train_idx.sort().values)
+
+
+@pytest.mark.parametrize("kind", ["saint-node", "cluster"])
+def test_seeds_meet_in_batches_by_chance(kind: str) -> None:
+    """Over epochs every seed is in the first batch as often as any other, where draws are uniform."""
+    ds = dataset(nodes=40, edges=200)
+    sampler: Any = (
+        SaintNodeSampler(ds.graph, "uniform") if kind == "saint-node" else ClusterSampler(ds.graph, range(40))
+    )
+    loader = Loader(ds, seeds=torch.arange(40), sampler=sampler, batch_size=8, shuffle=True)
+    counts = torch.zeros(40, dtype=torch.int64)
+    for _ in range(1500):
+        batch = next(iter(loader))
+        counts[batch.n_id[: batch.batch_size]] += 1
+    chance = float(counts.sum()) / 40 / 1500
+    spread = ((counts - counts.double().mean()) ** 2).sum() / (1500 * chance * (1 - chance))
+    assert stats.chi2.sf(float(spread), 39) > 1e-4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("stop", [0, 1, 4])
+def test_a_state_goes_on_at_the_next_batch(kind: str, stop: int) -> None:
+    ds = dataset()
+
+    def loader(**way: Any) -> Loader:
+        return Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=9, shuffle=True, seed=2, **way)
+
+    whole, first = epochs(loader(), 2), loader(prefetch=3)
+    state = first.state_dict()
+    for done, _ in enumerate(first if stop else [], 1):
+        if done == stop:
+            state = first.state_dict()
+            break
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    again = loader(prefetch=0)
+    again.load_state_dict(torch.load(file, weights_only=True))
+    assert same(epochs(again, 2), whole[stop:])
+
+
+def test_a_state_of_another_sampler_is_refused() -> None:
+    ds = dataset()
+    state = Loader(ds, sampler=ShadowSampler(ds.graph, [3])).state_dict()
+    for other in (ShadowSampler(ds.graph, [4]), WalkSampler(ds.graph), ClusterSampler(ds.graph, [0] * 500)):
+        with pytest.raises(CheckpointError, match="expected a state with"):
+            Loader(ds, sampler=other).load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sizes_at_the_edges(kind: str) -> None:
+    """A batch larger than the set is the whole set; without seeds there is no batch, or one that trains nothing."""
+    ds = dataset()
+    (whole,) = Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=10**6)
+    none = list(Loader(ds, seeds=[], sampler=KINDS[kind](ds.graph), batch_size=10**6))
+    if kind in ("layer", "walk", "shadow"):
+        assert whole.batch_size == ds.train_idx.numel() and none == []
+    else:
+        assert [batch.batch_size for batch in none] == [0] and none[0].num_nodes == whole.num_nodes
+
+
+def test_isolated_nodes_are_batches_too() -> None:
+    graph = Graph([], [], 3)
+    makers: list[Any] = [
+        lambda: LayerSampler(graph, [2]),
+        lambda: WalkSampler(graph, 2),
+        lambda: ShadowSampler(graph, [2]),
+        lambda: SaintNodeSampler(graph),
+        lambda: SaintWalkSampler(graph, 1),
+        lambda: ClusterSampler(graph, [0, 0, 0]),
+    ]
+    for make in makers:
+        for batch in Loader(graph, seeds=[2, 0], sampler=make(), batch_size=5):
+            assert batch.num_edges == 0 and set(batch.n_id[: batch.batch_size].tolist()) <= {0, 2}
+
+
+def test_a_sampler_goes_with_its_own_graph_and_options() -> None:
+    ds = dataset()
+    with pytest.raises(ConfigError, match="expected a sampler, or fanouts, replace and weight, got both"):
+        Loader(ds, fanouts=[2], sampler=NeighborSampler(ds.graph, [2]))
+    with pytest.raises(ConfigError, match="one over another"):
+        Loader(ds, sampler=NeighborSampler(dataset().graph, [2]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_piles_up_over_thousands_of_batches(kind: str) -> None:
+    """Memory, files and threads after 10,000 batches are those after 2,000."""
+    ds = dataset()
+    loader = Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=4, shuffle=True, prefetch=2, workers=2)
+    process, found, done = psutil.Process(), [], 0
+    while done < 10_000:
+        for batch in loader:
+            pieces(batch)
+            done += 1
+            if done in (2_000, 10_000):
+                gc.collect()
+                found.append((process.memory_info().rss, process.num_fds(), threading.active_count()))
+            if done == 10_000:
+                break
+    del batch
+    (rss, files, threads), (rss_after, files_after, threads_after) = found
+    assert files_after <= files and threads_after <= threads
+    assert rss_after - rss < 8 << 20
