@@ -126,7 +126,7 @@ def test_things_that_are_no_files_are_refused(tmp_path: Path) -> None:
     for name, message in {
         "fifo": "expected a regular file, got a fifo",
         "loop": "expected a file or folder",
-        "folder": "expected a folder in Planetoid, OGB, GraphSAINT or TU layout",
+        "folder": "expected a folder in Planetoid, OGB, GraphSAINT, TU or RDF layout",
         "empty.npz": "got an empty one",
         "dangling": "expected a file or folder",
     }.items():
