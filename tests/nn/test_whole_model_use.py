@@ -157,7 +157,12 @@ def _functions(model: nn.Module) -> list[Any]:
     """The compiled functions that ``model`` runs."""
     if hasattr(model, "function"):
         return [model.function]
-    return [form for call in user_call._CALLS.values() if call is not None for form in call._forms.values()]
+    return [
+        form
+        for call in user_call._CALLS.values()
+        if isinstance(call, user_call.CompiledCall)
+        for form in call._forms.values()
+    ]
 
 
 @every_model
