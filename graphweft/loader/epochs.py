@@ -11,7 +11,7 @@ import abc
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -43,6 +43,8 @@ class EpochLoader(abc.ABC, Generic[B]):
     Raises: ConfigError for a number out of range.
     """
 
+    who: ClassVar[str]  # what messages call the loader
+
     def __init__(
         self,
         num_items: int,
@@ -64,12 +66,17 @@ class EpochLoader(abc.ABC, Generic[B]):
         self.stall_seconds = 0.0
 
     @abc.abstractmethod
-    def _prepare(self, places: Tensor, epoch: int) -> B:
-        """The batch of the items at ``places``; called from several threads."""
+    def make(self, places: Tensor, epoch: int) -> B:
+        """What is yielded for the items at ``places``; called from any thread."""
 
-    @abc.abstractmethod
     def _identity(self) -> dict[str, Any]:
-        """What else decides the batches: numbers, texts and lists of them."""
+        """What decides the batches: numbers, texts and lists of them. Subclasses add theirs."""
+        return {
+            "seed": self.seed,
+            "shuffle": self.shuffle,
+            "batch_size": self.batch_size,
+            "drop_last": self._drop_last,
+        }
 
     @property
     def epoch(self) -> int:
@@ -82,9 +89,8 @@ class EpochLoader(abc.ABC, Generic[B]):
         return self._tempo.way
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
-        full, rest = divmod(self.num_items, self.batch_size)
-        return full + (rest > 0 and not self._drop_last)
+        """Batches of the epoch under way, or about to begin."""
+        return self._length(self._epoch)
 
     def __iter__(self) -> Iterator[B]:
         if self._begun:
@@ -99,39 +105,37 @@ class EpochLoader(abc.ABC, Generic[B]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: the epoch and how many of its batches were yielded, and what they were made from."""
-        return {"epoch": self._epoch, "position": self._position, **self._whole_identity()}
+        return {"epoch": self._epoch, "position": self._position, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on after the last batch that was yielded before :meth:`state_dict`.
 
         Raises: CheckpointError when the state belongs to other items or options.
         """
-        who = type(self).__name__
-        for name, mine in self._whole_identity().items():
+        for name, mine in self._identity().items():
             if name not in state or state[name] != mine:
-                raise CheckpointError(f"{who}: expected a state with {name} {mine}, got {state.get(name)}")
+                raise CheckpointError(f"{self.who}: expected a state with {name} {mine}, got {state.get(name)}")
         epoch, position = state.get("epoch"), state.get("position")
-        if not isinstance(epoch, int) or not isinstance(position, int) or epoch < 0 or not 0 <= position <= len(self):
-            raise CheckpointError(f"{who}: expected epoch and position of a loader, got {epoch!r} and {position!r}")
-        self._epoch, self._position = epoch, position
+        numbers = epoch if isinstance(epoch, int) else -1, position if isinstance(position, int) else -1
+        if numbers[0] < 0 or not 0 <= numbers[1] <= self._length(numbers[0]):
+            given = f"{epoch!r} and {position!r}"
+            raise CheckpointError(f"{self.who}: expected epoch and position of a loader, got {given}")
+        self._epoch, self._position = numbers
         self._begun, self._turn = False, None
 
-    def _whole_identity(self) -> dict[str, Any]:
-        return {
-            "seed": self.seed,
-            "shuffle": self.shuffle,
-            "batch_size": self.batch_size,
-            "drop_last": self._drop_last,
-            **self._identity(),
-        }
+    def _length(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        full, rest = divmod(self.num_items, self.batch_size)
+        return full + (rest > 0 and not self._drop_last)
+
+    def _preparer(self, epoch: int) -> Callable[[int], B]:
+        """What makes the batch at a position of an epoch; called from any thread."""
+        order = self.order(epoch)
+        return lambda position: self.make(order[position * self.batch_size : (position + 1) * self.batch_size], epoch)
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[B]:
         """The batches of ``epoch`` from ``first`` on, each counted before it is handed over."""
-        order, last = self.order(epoch), len(self)
-
-        def prepare(position: int) -> B:
-            return self._prepare(order[position * self.batch_size : (position + 1) * self.batch_size], epoch)
-
+        prepare, last = self._preparer(epoch), self._length(epoch)
         while first < last:
             way = self._tempo.way
             end = last if self._tempo.settled else min(last, first + _SEGMENT)
@@ -169,7 +173,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         if fits and (most is None or value <= most):
             return
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
-        raise ConfigError(f"{type(self).__name__}: expected {name} as an integer {bounds}, got {value!r}")
+        raise ConfigError(f"{self.who}: expected {name} as an integer {bounds}, got {value!r}")
 
 
 def _prepared(prepare: Callable[[int], B], first: int, last: int, way: Way) -> Iterator[B]:

@@ -75,6 +75,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
         False
     """
 
+    who = "LinkLoader"
+
     def __init__(
         self,
         ds: Data | Graph,
@@ -148,6 +150,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         labels = None if self.edge_label is None else zlib.crc32(self.edge_label.numpy().tobytes())
         times = None if self.edge_label_time is None else zlib.crc32(self.edge_label_time.numpy().tobytes())
         return {
+            **super()._identity(),
             **self.sampler.identity(),
             "negatives": self.negatives,
             "amount": self.amount,
@@ -160,7 +163,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
             "num_edges": self.graph.num_edges,
         }
 
-    def _prepare(self, places: Tensor, epoch: int) -> LinkBatch:
+    def make(self, places: Tensor, epoch: int) -> LinkBatch:
+        """The batch of the targets at ``places``, with their negatives."""
         src, dst = self.src[places], self.dst[places]
         negative_src, negative_dst = self._draw(src, places, epoch)
         ends = torch.cat([src, negative_src, dst, negative_dst])

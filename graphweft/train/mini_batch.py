@@ -61,11 +61,10 @@ class _Batches(Loader):
 
     plan: StagedPlan | None = None
 
-    def make(self, places: Tensor, epoch: int) -> Batch | PreparedBatch:
+    def make(self, places: Tensor, epoch: int) -> Any:
         """As asked for by the plan."""
         if self.plan is None:
-            batch: Batch = super().make(places, epoch)
-            return batch
+            return super().make(places, epoch)
         return self.plan.prepare(self.seeds[places], (self.seed, epoch))
 
 

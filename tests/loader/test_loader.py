@@ -23,7 +23,7 @@ from zoo import random_edges
 from graphweft._errors import CheckpointError, ConfigError, IndexRangeError
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
-from graphweft.loader import loader as loader_module
+from graphweft.loader import epochs as epochs_module
 from graphweft.loader.batch import Batch
 from graphweft.loader.loader import Loader
 from graphweft.storage.feature import SparseFeatures
@@ -81,7 +81,7 @@ def test_batches_hold_the_rows_of_their_nodes(sparse: bool, way: dict[str, Any])
 
 
 def test_every_way_of_preparing_gives_the_same_batches(monkeypatch: pytest.MonkeyPatch, threads_restored: None) -> None:
-    monkeypatch.setattr(loader_module, "_SEGMENT", 3)
+    monkeypatch.setattr(epochs_module, "_SEGMENT", 3)
     ds = dataset()
     runs = []
     for threads in (1, 2, 4):
