@@ -260,12 +260,18 @@ def partition(
 ) -> Action:
     """Split a graph's nodes into parts with few edges between them and balanced labels."""
     k, times = _value("parts", parts), _value("passes", passes)
+    if k < 1:
+        raise ConfigError(f"parts: expected a number >= 1, got {k}")
     values = _given({"data": data, "root": root, "scale": scale, "seed": seed, "threads": threads})
     file = None if out is None else Path(out)
 
     def split() -> Sequence[str]:
         report = _from("graphweft.run", "partition_run")(TrainSpec(**values), k, method, times, file)
-        return (json.dumps(report, allow_nan=False),) if as_json else [f"{name}: {v}" for name, v in report.items()]
+        return (
+            (json.dumps(report, allow_nan=False),)
+            if as_json
+            else [f"{name}: {_short(v)}" for name, v in report.items()]
+        )
 
     return split
 
@@ -337,6 +343,11 @@ def _value(name: str, value: Any) -> Any:
     except ValueError:
         what = "an integer" if kind == "int" else "a number"
         raise ConfigError(f"{name}: expected {what}, got {value!r}") from None
+
+
+def _short(value: Any) -> str:
+    """For people to read: four digits of a number that is no count."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _version() -> str:

@@ -1,0 +1,23 @@
+"""The examples of the pages under docs/ hold."""
+
+from __future__ import annotations
+
+import doctest
+from pathlib import Path
+
+import pytest
+
+PAGES = {"links": 15, "message_passing": 15, "sampling": 10}  # and the fewest examples each has
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page_hold(root: Path, page: str) -> None:
+    file = root / "docs" / f"{page}.md"
+    result = doctest.testfile(str(file), module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert result.attempted >= PAGES[page] and result.failed == 0
+
+
+def test_no_page_with_examples_is_forgotten(root: Path) -> None:
+    assert {file.stem for file in (root / "docs").glob("*.md") if ">>> " in file.read_text(encoding="utf-8")} == set(
+        PAGES
+    )
