@@ -35,8 +35,8 @@ class Config:
         verify: Compare every newly compiled user function with its plain execution, forward and backward, on its first
             call; a difference is an error.
         certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
-            one that changes a result, with a warning. Verdicts are remembered in ``cache_dir``. On
-            attention with logits of hundreds a rewrite that merely rounds otherwise may be left out too.
+            one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
+            verdicts are remembered in ``cache_dir``.
     """
 
     opt_level: int = 3
@@ -47,7 +47,7 @@ class Config:
     calibrate: bool = True
     tune: bool = False
     verify: bool = False
-    certify: bool = False
+    certify: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= 3:

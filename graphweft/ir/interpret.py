@@ -64,7 +64,7 @@ def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
 def _row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     csc = graph.csc
     counts = csc.indptr[1:] - csc.indptr[:-1]
-    dst = torch.repeat_interleave(torch.arange(csc.num_rows), counts)
+    dst = torch.from_numpy(np.repeat(np.arange(csc.num_rows), counts.numpy()))
     ids = torch.arange(csc.num_edges) if csc.edge_ids is None else csc.edge_ids.long()
     return csc.indices.long(), dst, ids
 

@@ -65,10 +65,14 @@ def ewise(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 
 def broadcast_dims(op: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """Trailing dimensions broadcast from the right."""
-    try:
-        return tuple(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
-    except RuntimeError:
-        raise IRError(f"{op}: expected dimensions that broadcast, got {' and '.join(map(str, shapes))}") from None
+    depth = max(map(len, shapes), default=0)
+    dims = []
+    for sizes in zip(*((1,) * (depth - len(shape)) + shape for shape in shapes), strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            raise IRError(f"{op}: expected dimensions that broadcast, got {' and '.join(map(str, shapes))}")
+        dims.append(wide.pop() if wide else 1)
+    return tuple(dims)
 
 
 def split_spec(spec: str) -> tuple[list[str], str]:

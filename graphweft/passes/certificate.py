@@ -1,10 +1,10 @@
 """Certificates: every rewrite is tried, forward and backward, before a program it changed is ever run.
 
 Comes in: a program before and after a pass. Goes out: nothing, or :class:`Refuted` naming the pass. Both are run by the
-interpreter in float64 on the graphs of ``trials.py``, with random inputs and output gradients; a pass that fails is
-switched off for that program by ``pipeline.py``. A verdict is remembered in the process, and one in favour also in the
-user's cache, under the text of both programs and of the compiler itself, so a program is tried once per machine. Called
-by ``pipeline.py``.
+interpreter in float64 on the graphs of ``trials.py``, with random inputs and output gradients; what differs by more
+than rounding explains (``rounding.py``) is refuted, and the pass is switched off for that program by ``pipeline.py``.
+A verdict is remembered in the process, and one in favour also in the user's cache, under the text of both programs and
+of the compiler itself, so a program is tried once per machine. Called by ``pipeline.py``.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, topological
 from graphweft.passes.fuse import Group
 from graphweft.passes.hoist import constant_values
+from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken
 from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements
 
-TOLERANCE = 1e-7  # of the largest element; rounding in double precision stays far below, a wrong rewrite far above
+_MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
 SECONDS = 0.8  # for all trials of one program; those begun are finished
 _MOST_ELEMENTS = 1 << 23
 _NODES = {symbol: 16 for symbol in "VSD"} | {"E": 32}
@@ -184,13 +185,14 @@ class Certifier:
 
 
 class _Bench:
-    """One trial's inputs, and the values computed on them so far."""
+    """One trial's inputs, and the values computed on them so far; run 0 is the plain one, the others are shaken."""
 
     def __init__(self, program: Program, shape: Shape, types: tuple[int, int], seed: int) -> None:
         self.shape, self._types, self._seed = shape, types, seed
         self._trial = Trial(program, shape, types, seed)
-        self._memo: Memo = {}
-        self._results: dict[Program, Results] = {}
+        self._recorded: tuple[Memo, ...] = tuple({} for _ in range(1 + RUNS))  # in torch's graph
+        self._plain: tuple[Memo, ...] = tuple({} for _ in range(1 + RUNS))
+        self._results: dict[tuple[Program, int], Results] = {}
 
     def anew(self, program: Program) -> _Bench:
         """Other numbers on the same graph."""
@@ -211,67 +213,91 @@ class _Bench:
 
     def compare(self, before: Program, after: Program, backward: bool = True) -> str | None:
         """The same between two forward programs, or two with gradients when not ``backward``."""
-        expected = self._expected(before, backward)
-        return None if expected is None else _attempt(lambda: _difference(expected, self._run(after, backward)))
+        return self._compare(before, after, (backward, backward))
 
     def compare_gradients(self, forward: Program, joint: Program) -> str | None:
         """The same between torch's gradients of ``forward`` and those of ``joint``."""
-        names = {name for name, _ in joint.outputs}
-        found = self._expected(forward, backward=True)
-        if found is None:
-            return None
-        expected = {name: x for name, x in found.items() if not name.startswith("grad:") or name in names}
-        return _attempt(lambda: _difference(expected, self._run(joint, backward=False)))
+        return self._compare(forward, joint, (True, False))
 
     def compare_groups(self, outcome: Outcome, doubled: Doubled) -> str | None:
         """The same for every value that a group stores."""
-        memo = dict(self._memo)
+        joint = doubled(outcome.joint)
         with torch.no_grad():
-            found = _attempt(lambda: self._fill(doubled(outcome.joint), memo))
+            found = _attempt(lambda: self._filled(joint, False, 0))
             if found is not None:
                 return found
+            memo = self._plain[0]
             expected = {v: memo[doubled.value(v)] for v in outcome.joint.values}
             env = {v: x for v, x in expected.items() if v.op in LEAVES or v in outcome.hoisted}
-            return _attempt(lambda: _compare_groups(outcome, doubled, env, expected))
 
-    def _expected(self, program: Program, backward: bool) -> Results | None:
-        """What a program gives that runs; None where these numbers make it fail."""
+            def rounding(value: Value, got: Tensor) -> Tensor:
+                own = doubled.value(value)
+                return noise(memo[own], [self._filled(joint, False, run)[own] for run in range(1, 1 + RUNS)])
+
+            return _attempt(lambda: _compare_groups(outcome, doubled, env, expected, rounding))
+
+    def _compare(self, before: Program, after: Program, backward: tuple[bool, bool]) -> str | None:
+        """What the second program gives otherwise than the first; None too where these numbers make the first fail."""
         try:
-            return self._run(program, backward)
+            expected = self._run(before, backward[0])
         except _FAILURES:
             return None
+        if backward == (True, False):  # gradients that nobody asked for are not among the outputs
+            names = {name for name, _ in after.outputs}
+            expected = {name: x for name, x in expected.items() if not name.startswith("grad:") or name in names}
 
-    def _run(self, program: Program, backward: bool) -> Results:
+        def rounding(name: str, got: Tensor) -> Tensor:
+            runs = range(1, 1 + RUNS)
+            moved = noise(expected[name], [self._run(before, backward[0], run)[name] for run in runs])
+            own = noise(got, [self._run(after, backward[1], run)[name] for run in runs])
+            own = torch.where(got.isfinite(), own, 0.0)  # an infinity excuses nothing
+            if self.shape.draw != "large":
+                own = own.clamp(max=_MOST_NOISE * max(1.0, float(expected[name].abs().max())))
+            return torch.maximum(moved, own)
+
+        return _attempt(lambda: _difference(expected, self._run(after, backward[1]), rounding))
+
+    def _run(self, program: Program, backward: bool, run: int = 0) -> Results:
         """Outputs, and if ``backward`` gradients; without, the program is one with gradients among its outputs."""
-        if program not in self._results:
-            memo = self._memo if backward else dict(self._memo)
+        if (program, run) not in self._results:
             with torch.set_grad_enabled(backward):
-                self._fill(program, memo)
+                memo = self._filled(program, backward, run)
             results = {name: memo[value] for name, value in program.outputs if isinstance(memo[value], Tensor)}
-            self._results[program] = {**results, **(self._gradients(results) if backward else {})}
-        return self._results[program]
+            found = {**results, **(self._gradients(results, run) if backward else {})}
+            self._results[program, run] = {name: x.detach() for name, x in found.items()}
+        return self._results[program, run]
 
-    def _fill(self, program: Program, memo: Memo) -> None:
+    def _filled(self, program: Program, backward: bool, run: int) -> Memo:
+        """Every value of ``program``."""
+        memo = self._recorded[run] if backward else self._plain[run]
+        if not backward:
+            memo |= self._recorded[run]
         first = [value for name, value in program.outputs if not name.startswith("grad:")]  # they say the seeds' shapes
         for value in (*topological(first), *program.values):
             if value in memo:
                 continue
             if value.op not in LEAVES:
-                memo[value] = evaluate(value, [memo[operand] for operand in value.inputs])
+                made = evaluate(value, [memo[operand] for operand in value.inputs])
             elif value["name"].startswith("d:"):
                 name = value["name"].removeprefix("d:")
-                memo[value] = self._trial.cotangent(name, memo[program.output(name)].shape)
+                made = self._trial.cotangent(name, memo[program.output(name)].shape)
             else:
-                memo[value] = self._trial.inputs[value["name"]]
+                made = self._trial.inputs[value["name"]]
+            memo[value] = shaken(made, run) if run else made
+        return memo
 
-    def _gradients(self, results: Results) -> Results:
+    def _gradients(self, results: Results, run: int) -> Results:
         leaves = self._trial.leaves()
         given = {n: x for n, x in results.items() if x.requires_grad}
         if not given or not leaves:
             return {}
         seeds = [self._trial.cotangent(name, x.shape) for name, x in given.items()]
         found = torch.autograd.grad(
-            list(given.values()), list(leaves.values()), seeds, retain_graph=True, allow_unused=True
+            list(given.values()),
+            list(leaves.values()),
+            [shaken(seed, run) if run else seed for seed in seeds],
+            retain_graph=True,
+            allow_unused=True,
         )
         pairs = zip(leaves.items(), found, strict=True)
         return {f"grad:{n}": torch.zeros_like(leaf) if g is None else g for (n, leaf), g in pairs}
@@ -298,65 +324,93 @@ def _benches(program: Program, doubled: Doubled, types: tuple[int, int]) -> Iter
                 yield bench
 
 
-def _attempt(compare: Callable[[], str | None]) -> str | None:
+def _attempt(compare: Callable[[], Any]) -> str | None:
     """A rewritten program that does not even run differs."""
     try:
-        return compare()
+        found = compare()
+        return found if isinstance(found, str) else None
     except _FAILURES as failure:
         return f"it does not run ({str(failure).partition(chr(10))[0][:100]})"
 
 
-def _difference(expected: Mapping[str, Tensor], got: Mapping[str, Tensor]) -> str | None:
+def _difference(
+    expected: Mapping[str, Tensor], got: Mapping[str, Tensor], rounding: Callable[[str, Tensor], Tensor]
+) -> str | None:
     for name, wanted in expected.items():
         mine = got.get(name)
         if mine is None and name.startswith("grad:") and not wanted.any():
             continue
-        found = "it is missing" if mine is None else _apart(wanted, mine)
+        found = "it is missing" if mine is None else _apart(wanted, mine, functools.partial(rounding, name, mine))
         if found is not None:
             what = f"the gradient of {name.removeprefix('grad:')}" if name.startswith("grad:") else name
             return f"{what}: {found}"
     return None
 
 
-def _apart(expected: Tensor, got: Tensor) -> str | None:
-    """How two results differ, where the expected one is finite as outputs and gradients are."""
+def _apart(expected: Tensor, got: Tensor, rounding: Callable[[], Tensor]) -> str | None:
+    """How two results differ, where the expected one is finite, by more than ``rounding`` explains."""
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return f"expected {tuple(expected.shape)} {expected.dtype}, got {tuple(got.shape)} {got.dtype}"
-    expected, got = expected.detach(), got.detach()
+    if torch.equal(expected, got):
+        return None
     if not expected.is_floating_point():
-        return None if torch.equal(expected, got) else "integers differ"
+        return "integers differ"
+    expected, got = expected.detach(), got.detach()
     finite = expected.isfinite()
-    wanted, mine = expected[finite], got[finite]
-    if not wanted.numel():
+    if not bool(finite.any()) or is_exact(expected[finite], got[finite]):
         return None
-    apart = float((wanted - mine).abs().nan_to_num(torch.inf).max())
-    if apart <= TOLERANCE * max(1.0, float(wanted.abs().max())):
-        return None
-    return f"it differs by {apart:.3g}"
+    apart = torch.where(finite, (expected - got).abs().nan_to_num(torch.inf), 0.0)
+    excess = apart > allowed(rounding())
+    return f"it differs by {float(apart[excess].max()):.3g}" if bool(excess.any()) else None
 
 
-def _compare_groups(outcome: Outcome, doubled: Doubled, env: Memo, expected: Mapping[Value, Any]) -> str | None:
+def _compare_groups(
+    outcome: Outcome,
+    doubled: Doubled,
+    env: Memo,
+    expected: Mapping[Value, Any],
+    rounding: Callable[[Value, Tensor], Tensor],
+) -> str | None:
     for group in outcome.groups:
         unmade = [v for v in group.operands() if v not in env]
         if unmade:
             return f"{group.result!r} reads {unmade[0]!r} before it is made"
+        if group.chain or _is_one_value(group):  # the same operations on the same operands; their order is all there is
+            found = _out_of_order(group)
+            if found is not None:
+                return found
+            env |= {value: expected[value] for value in (group.result, *group.taps)}
+            continue
         for value, result in _of_group(group, doubled, env).items():
-            env[value] = result
+            env[value] = expected[value]  # every group is compared by itself
             if isinstance(result, Tensor):
-                found = _apart(expected[value], result)
+                found = _apart(expected[value], result, functools.partial(rounding, value, result))
                 if found is not None:
                     return f"{value!r}: {found}"
     missing = [name for name, value in outcome.joint.outputs if value not in env]
     return f"{missing[0]} is never computed" if missing else None
 
 
+def _is_one_value(group: Group) -> bool:
+    """Whether a group is an operation and nothing else."""
+    more = group.stages or group.taps or group.src_scale is not None or group.gather is not None
+    return group.anchor is group.result and not more
+
+
+def _out_of_order(group: Group) -> str | None:
+    """A value of a chain that reads one which comes after it."""
+    later = set(group.chain)
+    for value in group.chain:
+        if not later.isdisjoint(value.inputs):
+            return f"{value!r} is computed before its operands"
+        later.discard(value)
+    absent = [v for v in (group.result, *group.taps) if group.chain and v not in group.chain]
+    return f"{absent[0]!r} is not computed by its group" if absent else None
+
+
 def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
     """What one kernel gives: its anchor, then the stages in the kernels' order."""
     local = dict(env)
-    for value in group.chain:
-        local[value] = evaluate(doubled.value(value), [local[o] for o in value.inputs])
-    if group.chain:
-        return {value: local[value] for value in (group.result, *group.taps)}
     made: Memo = {}
     if group.anchor is None:
         x = local[group.source]  # type: ignore[index]  # a group without anchor has a source

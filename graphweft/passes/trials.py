@@ -7,6 +7,7 @@ no edge, an empty relation. Called by ``certificate.py``.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -79,15 +80,10 @@ class Trial:
         return torch.randn(shape, generator=generator, dtype=F64)
 
     def _graph(self, type_: StructType, types: tuple[int, int]) -> Graph:
-        nodes, pairs = SQUARE[self.shape.graph]
-        src, dst = [s for s, _ in pairs], [d for _, d in pairs]
-        if type_.square and types == (1, 1):
-            graph = Graph(src, dst, num_nodes=nodes)
-        elif type_.square:
-            graph = _typed(nodes, *types, self._generator)
+        if type_.square and types != (1, 1):
+            graph = _typed(SQUARE[self.shape.graph][0], *types, self._generator)
         else:
-            whole = Graph(src, dst, num_nodes=nodes)
-            graph = NeighborSampler(whole, [-1]).sample(range(0, nodes, 2)).blocks[0]
+            graph = _plain(self.shape.graph, type_.square)
         self._put(type_.src, graph.num_src, graph.reverse().in_degrees() == 0)
         self._put(type_.dst, graph.num_dst, graph.in_degrees() == 0)
         self._put(type_.edge, graph.num_edges)
@@ -136,6 +132,14 @@ def _table_sizes(program: Program) -> list[int]:
     """Rows of every table that integers look up."""
     tables = (v.inputs[0].tensor for v in program.values if v.op is Op.LOOKUP)
     return [table.dims[0] for table in tables if table.dims]
+
+
+@functools.cache
+def _plain(name: str, square: bool) -> Graph:
+    """A graph without types; not ``square``: the block of every second node."""
+    nodes, pairs = SQUARE[name]
+    whole = Graph([s for s, _ in pairs], [d for _, d in pairs], num_nodes=nodes)
+    return whole if square else NeighborSampler(whole, [-1]).sample(range(0, nodes, 2)).blocks[0]
 
 
 def _typed(nodes: int, node_types: int, relations: int, generator: torch.Generator) -> Graph:

@@ -19,6 +19,7 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.nn import user_call
 from graphweft.passes import certificate, pipeline
 from graphweft.passes.certificate import MEMORY
+from graphweft.runtime import compile as compile_
 
 Rule = Callable[[Builder, Value], Value | None]
 Run = Callable[[], list[Tensor]]
@@ -174,6 +175,33 @@ def _no_reverse(b: Builder, v: Value) -> Value | None:
     return v.inputs[0] if v.inputs[0].struct.square else None
 
 
+def _at_degree(change: Callable[[Builder, Value], Value]) -> Rule:
+    """What ``change`` makes of a sum, at the destinations with six in-edges only: one node of one trial graph."""
+
+    def rule(b: Builder, v: Value) -> Value:
+        degree = b.add(Op.IN_DEGREE, v.inputs[0], dtype=torch.float32)
+        here = b.add(Op.EWISE, degree, b.add(Op.CONST, value=6.0, dtype=torch.float32), fn="eq")
+        return b.add(Op.EWISE, b.add(Op.RESHAPE, here, dims=(1,)), change(b, v), v, fn="where")
+
+    return rule
+
+
+def _scaled(factor: float) -> Callable[[Builder, Value], Value]:
+    return lambda b, v: b.add(Op.SCALE, v, factor=factor)
+
+
+def _barely(rule: Rule) -> Rule:
+    """A hundred thousandth of what ``rule`` makes, and the rest as it was."""
+
+    def mixed(b: Builder, v: Value) -> Value | None:
+        wrong = rule(b, v)
+        return None if wrong is None else b.add(
+            Op.ADD, b.add(Op.SCALE, v, factor=1 - 1e-5), b.add(Op.SCALE, wrong, factor=1e-5)
+        )  # fmt: skip
+
+    return mixed
+
+
 class Wrong(NamedTuple):
     """A wrong rewrite: the pass it hides in, its place in the pipeline, what it does, and whom it hits."""
 
@@ -244,6 +272,28 @@ WRONG: dict[str, Wrong] = {
         "gcn",
     ),
 }  # fmt: skip
+SMALL: dict[str, Wrong] = {
+    "a factor of 1 + 1e-4": Wrong("messages", "fuse_messages", on(Op.SPMM)(_scaled(1 + 1e-4)), "gcn"),
+    "a factor of 1 + 1e-7": Wrong("messages", "fuse_messages", on(Op.SPMM)(_scaled(1 + 1e-7)), "gcn of rows"),
+    "a factor of 1 + 1e-4 in attention": Wrong(
+        "messages", "raise_attention", on(Op.ATTENTION)(_scaled(1 + 1e-4)), "attention"
+    ),
+    "a factor of 1 + 1e-4 at one node": Wrong(
+        "split", "split_joined", on(Op.REDUCE)(_at_degree(_scaled(1 + 1e-4))), "transformed"
+    ),
+    "a sign at one node": Wrong("split", "split_joined", on(Op.REDUCE)(_at_degree(_scaled(-1.0))), "affinity"),
+    "negative terms dropped at one node": Wrong(
+        "split", "split_joined",
+        on(Op.REDUCE)(_at_degree(lambda b, v: b.add(Op.REDUCE, v.inputs[0], b.add(
+            Op.RELU, v.inputs[1]), **dict(v.attrs)))), "transformed",
+    ),
+    "a little of a forgotten shift": Wrong(
+        "split", "split_joined", on(Op.EDGE_SOFTMAX)(_barely(_without("log", True))), "attention"
+    ),
+    "a little of a forgotten self-loop": Wrong(
+        "messages", "fuse_messages", on(Op.SPMM)(_barely(_without("self_coef", 0.0))), "gcn"
+    ),
+}  # fmt: skip
 VICTIMS["affinity without split"] = VICTIMS["affinity"]
 
 
@@ -287,6 +337,17 @@ def test_wrong_rewrite_is_caught_named_and_left_out(name: str, monkeypatch: pyte
     ):
         got = run()
     assert len(told) == 1
+    assert_alike(got, expected)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_wrong_is_caught_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = SMALL[name]
+    run = VICTIMS[wrong.victim]
+    expected = plain(run)
+    monkeypatch.setattr(pipeline, wrong.place, once(getattr(pipeline, wrong.place), wrong.rule))
+    with pytest.warns(gw.CertificateWarning, match=f"rewrite '{wrong.name}' is left out"):
+        got = run()
     assert_alike(got, expected)
 
 
@@ -402,6 +463,43 @@ def test_too_large_programs_are_undecided_and_run() -> None:
         module(graph(), torch.randn(60, 3000))
     verdicts = {c.verdict for c in module.function.plans()[-1].compiled.certificates}
     assert verdicts == {"undecided"}
+
+
+LARGE: dict[str, Run] = {
+    "dot products": user_function(
+        lambda e, a, b: {"e": ((e.src["h"] @ a) * (e.dst["h"] @ b)).sum(1, keepdim=True), "m": e.src["h"]},
+        attended, a=(6, 6), b=(6, 6),
+    ),
+    "cubes": user_function(
+        lambda e, a, b: {"e": (e.src["h"] @ a) ** 3 + (e.dst["h"] @ b), "m": e.src["h"] - e.dst["h"]},
+        attended, a=(6, 1), b=(6, 1),
+    ),
+    "joined": user_function(
+        lambda e, a, b: {"e": torch.tanh(torch.cat([e.src["h"], e.dst["h"]], 1) @ a) @ b * 50.0, "m": e.src["h"]},
+        attended, a=(12, 6), b=(6, 1),
+    ),
+    "variance": user_function(
+        lambda e: {"m": e.src["h"] * 100.0 + 1000.0}, lambda n: {"h": n.mailbox["m"].var(1, unbiased=False)}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*VICTIMS, *LARGE])
+def test_rounding_is_not_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits of thousands to billions in the trials; besides what runs here, values of edges are cut into walks."""
+    right = pipeline.run_passes
+
+    def twice(*given: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(pipeline, "WORTH_A_KERNEL", 0)
+            walked = right(*given)
+        assert {certificate.verdict for certificate in walked.certificates} == {"holds"}
+        return right(*given)
+
+    monkeypatch.setattr(compile_, "run_passes", twice)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        {**VICTIMS, **LARGE}[name]()
 
 
 def test_every_model_of_the_package_holds() -> None:
