@@ -267,11 +267,9 @@ def partition(
 
     def split() -> Sequence[str]:
         report = _from("graphweft.run", "partition_run")(TrainSpec(**values), k, method, times, file)
-        return (
-            (json.dumps(report, allow_nan=False),)
-            if as_json
-            else [f"{name}: {_short(v)}" for name, v in report.items()]
-        )
+        if as_json:
+            return (json.dumps(report, allow_nan=False),)
+        return [f"{name}: {_short(value)}" for name, value in report.items()]
 
     return split
 

@@ -18,6 +18,5 @@ def test_the_examples_of_a_page_hold(root: Path, page: str) -> None:
 
 
 def test_no_page_with_examples_is_forgotten(root: Path) -> None:
-    assert {file.stem for file in (root / "docs").glob("*.md") if ">>> " in file.read_text(encoding="utf-8")} == set(
-        PAGES
-    )
+    pages = (root / "docs").glob("*.md")
+    assert {page.stem for page in pages if ">>> " in page.read_text(encoding="utf-8")} == set(PAGES)
