@@ -24,14 +24,15 @@ class Config:
     """Everything a user can set without touching code. Each field is also ``GRAPHWEFT_<FIELD>`` in the environment.
 
     Attributes:
-        opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting. disabled_passes:
-        Names of passes to leave out, comma separated. cache_dir: Where calibration and compiled kernels are kept.
-        Never inside the package. data_dir: Where ``gw.load`` looks for and stores named datasets. memory: Bytes a
-        plan may use for hoisted values; 0 means half of what is free. calibrate: Measure this machine once (sparse
-        threshold, cost model) and remember it. tune: Fit the cost model to the calls of the first training step and
-        choose orders by it from then on. Times differ
-            from run to run, so results may then differ in their last bits between runs. The trainer does it once per
-            model, data and machine and remembers the outcome, so its runs repeat bit for bit.
+        opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting.
+        disabled_passes: Names of passes to leave out, comma separated.
+        cache_dir: Where calibration and compiled kernels are kept. Never inside the package.
+        data_dir: Where ``gw.load`` looks for and stores named datasets.
+        memory: Bytes a plan may use for hoisted values; 0 means half of what is free.
+        calibrate: Measure this machine once (sparse threshold, cost model) and remember it.
+        tune: Fit the cost model to the calls of the first training step and choose orders by it from then on. Times
+            differ from run to run, so results may then differ in their last bits between runs. The trainer does it
+            once per model, data and machine and remembers the outcome, so its runs repeat bit for bit.
         verify: Compare every newly compiled user function with its plain execution, forward and backward, on its first
             call; a difference is an error.
         certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
