@@ -1,5 +1,5 @@
 // From ids of the whole graph to numbers of a batch, in two forms with one interface: a word per node of the graph, or
-// a hash table as large as the batch. Ids of different partitions may be looked up and added at once.
+// a hash table as large as the batch.
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,6 @@ constexpr uint32_t unnumbered = UINT32_MAX;
 // One word per node. Words of earlier batches lie below `base_`, so that nothing is cleared between batches.
 class dense_numbers {
  public:
-  static constexpr int64_t partitions = 16;
-  [[nodiscard]] static int64_t partition(int64_t id) {
-    return (id / 16) % partitions;
-  }  // words of a cache line together
-
   explicit dense_numbers(int64_t num_nodes) : size_(num_nodes), words_(num_nodes) { clear(); }
 
   // A new batch: no id has a number.
@@ -42,14 +37,24 @@ class dense_numbers {
     limit_ = std::max(limit_, uint32_t(most));
   }
 
-  void prefetch(int64_t id) const { __builtin_prefetch(words_.data() + id, 1); }
+  // Into the second cache, long before the id is looked up; into the first, shortly before.
+  void prefetch(int64_t id) const { __builtin_prefetch(words_.data() + id, 0, 2); }
+  void prefetch_near(int64_t id) const { __builtin_prefetch(words_.data() + id, 0, 3); }
+
+  // `number` of `id`, which becomes `next` if it has none; tells whether it had none.
+  // Half of the ids are new and nothing foretells which, so there is no branch.
+  bool add(int64_t id, uint32_t next, uint32_t& number) {
+    const uint32_t known = words_[id] - base_;
+    const bool fresh = known >= limit_;
+    number = known ^ ((known ^ next) & -uint32_t(fresh));
+    words_[id] = base_ + number;
+    return fresh;
+  }
 
   // The number of `id`, which becomes `next` if it has none.
-  // Half of the ids are new and nothing foretells which, so there is no branch.
   uint32_t find_or_add(int64_t id, uint32_t next) {
-    const uint32_t known = words_[id] - base_;
-    const uint32_t number = known < limit_ ? known : next;
-    words_[id] = base_ + number;
+    uint32_t number;
+    add(id, next, number);
     return number;
   }
 
@@ -75,9 +80,6 @@ class dense_numbers {
 // Open addressing, at most half full.
 class hashed_numbers {
  public:
-  static constexpr int64_t partitions = 1;
-  [[nodiscard]] static int64_t partition(int64_t) { return 0; }
-
   explicit hashed_numbers(int64_t) { grow(int64_t{1} << 12); }
 
   void start() { clear(); }
@@ -92,12 +94,22 @@ class hashed_numbers {
     for (int64_t i = 0; i < count; ++i) slot(ids[i])->number = uint32_t(i);
   }
 
-  void prefetch(int64_t id) const { __builtin_prefetch(slots_->data() + place(id), 1); }
+  void prefetch(int64_t id) const { __builtin_prefetch(slots_->data() + place(id), 0, 2); }
+  void prefetch_near(int64_t id) const { __builtin_prefetch(slots_->data() + place(id), 0, 3); }
 
-  uint32_t find_or_add(int64_t id, uint32_t next) {
+  bool add(int64_t id, uint32_t next, uint32_t& number) {
     entry* found = slot(id);
-    if (found->number == unnumbered) found->number = next;
-    return found->number;
+    const bool fresh = found->number == unnumbered;
+    if (fresh) found->number = next;
+    number = found->number;
+    return fresh;
+  }
+
+  // The number of `id`, which becomes `next` if it has none.
+  uint32_t find_or_add(int64_t id, uint32_t next) {
+    uint32_t number;
+    add(id, next, number);
+    return number;
   }
 
   [[nodiscard]] uint32_t find(int64_t id) const {

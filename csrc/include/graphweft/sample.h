@@ -5,12 +5,12 @@
 // first fanouts[h] of them, a uniform sample as well. So every block has min(in-degree, fan-out) edges per destination,
 // and an edge is in the batch once.
 //
-// With one thread, drawing and numbering alternate in small steps, each fetching memory for the next. With more, chunks
-// of rows draw in parallel, then partitions of the ids find first occurrences in parallel; see number_in_parallel. Both
-// give the same numbers.
+// With one thread, drawing and numbering alternate in small steps, each fetching memory for the next. With more, all
+// draw and one of them numbers; see draw_in_parallel. Both give the same numbers.
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -139,8 +139,8 @@ class neighbor_sampler final : public sampler {
   }
 
  private:
-  static constexpr int64_t entries_under_way = 24, draw_grain = 512, entry_grain = int64_t{1} << 14, ahead = 32;
-  static constexpr int64_t partitions = Numbers::partitions;
+  static constexpr int64_t entries_under_way = 24, draw_grain = 512, entry_grain = int64_t{1} << 14, ahead = 32,
+                           near = 16;
   static constexpr uint32_t narrow_most = 1u << 16;  // rows longer than that are drawn from with 64 bits
 
   [[nodiscard]] static int64_t limit(int64_t fanout) { return fanout < 0 ? INT64_MAX : fanout; }
@@ -189,7 +189,7 @@ class neighbor_sampler final : public sampler {
     const int64_t width = widths_[size_t(hop)];
     parallel_ranges(rows - first, entry_grain, [&](int64_t begin, int64_t end) {
       for (int64_t row = first + begin; row < first + end; ++row) {
-        if (row + ahead < first + end) __builtin_prefetch(graph_.indptr + nodes_[row + ahead]);
+        if (row + ahead < first + end) __builtin_prefetch(graph_.indptr + nodes_[row + ahead], 0, 2);
         const int64_t at = graph_.indptr[nodes_[row]], whole = graph_.indptr[nodes_[row] + 1] - at;
         begins_[row] = at;
         degrees_[row] = uint32_t(whole - skips_.count(row));
@@ -236,9 +236,8 @@ class neighbor_sampler final : public sampler {
     nodes_.reserve(std::min(graph_.num_cols, num_nodes_ + growing) + 1, num_nodes_);  // one is written ahead
     named_.reserve(edges, 0);
     names_ = named_.data();
-    if (falling_ && num_threads() > 1 && edges > 4 * entry_grain)
-      return number_in_parallel(hop, first, rows, base, columns, offsets);
     if (!falling_) number_older(hop, first);
+    if (num_threads() > 1 && edges > 2 * entry_grain) return draw_in_parallel(hop, first, rows, base, columns, offsets);
     draw_rows(hop, first, rows, base, offsets, memory_.front(),
               [&](int64_t begin, int64_t end) { number_rows(hop, begin, end, base, columns); });
   }
@@ -331,7 +330,7 @@ class neighbor_sampler final : public sampler {
           pick_distinct<false>(n, k, draw, out);
       }
       skips_.shift(row, out, k);
-      for (uint32_t i = 0; i < k; ++i) __builtin_prefetch(graph_.indices + begins_[row] + out[i], 0, 0);
+      for (uint32_t i = 0; i < k; ++i) __builtin_prefetch(graph_.indices + begins_[row] + out[i], 0, 2);
     }
   }
 
@@ -349,9 +348,10 @@ class neighbor_sampler final : public sampler {
     I* const nodes = nodes_.data();
     for (int64_t p = from; p < end; ++p) {
       const I id = named_[p];
-      const uint32_t number = numbers_.find_or_add(int64_t(id), uint32_t(next));
+      numbers_.prefetch_near(int64_t(named_[std::min(p + near, end - 1)]));
+      uint32_t number;
       nodes[next] = id;
-      next += int64_t(number) == next;
+      next += numbers_.add(int64_t(id), uint32_t(next), number);
       columns[p] = int32_t(number);
     }
     num_nodes_ = next;
@@ -374,76 +374,32 @@ class neighbor_sampler final : public sampler {
     }
   }
 
-  // As run_hop, in four steps. Chunks of rows draw, and sort what they name by the partition of `numbers_` that it
-  // belongs to. Partitions find for every entry where its id occurs first. First occurrences are counted and get their
-  // numbers in order. The other entries take those over.
-  void number_in_parallel(int64_t hop, int64_t first, int64_t rows, int64_t base, int32_t* columns, uint32_t* offsets) {
-    const int64_t known = num_nodes_, edges = starts_[rows] - base,
-                  chunks = (rows - first + draw_grain - 1) / draw_grain;
-    sorted_.reserve(edges, 0);
-    found_.reserve(edges, 0);
-    cuts_.assign(size_t(chunks * (partitions + 1)), 0);
-    parallel_chunks(chunks, [&](int64_t chunk) {
-      const int64_t begin = first + chunk * draw_grain, end = std::min(rows, begin + draw_grain);
-      draw_rows(hop, begin, end, base, offsets, memory_[size_t(thread_id())], [](int64_t, int64_t) {});
-      sort_by_partition(starts_[begin] - base, starts_[end] - base, cuts_.data() + chunk * (partitions + 1));
-    });
-    // found: a number in use, or ~position of the first occurrence
-    parallel_chunks(partitions, [&](int64_t partition) {
-      for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-        const int64_t* const cut = cuts_.data() + chunk * (partitions + 1) + partition;
-        for (int64_t i = cut[0]; i < cut[1]; ++i) {
-          if (i + ahead < cut[1]) numbers_.prefetch(int64_t(sorted_[i + ahead].id));
-          const int64_t next = known + sorted_[i].position;
-          const int64_t number = numbers_.find_or_add(int64_t(sorted_[i].id), uint32_t(next));
-          found_[i] = number < known ? int32_t(number) : ~int32_t(number - known);
-        }
+  // As run_hop, on several threads: all draw chunks of rows, and one of them numbers the chunks in order as they become
+  // ready. Numbering is a quarter of the work, in whose caches the table of numbers then stays.
+  void draw_in_parallel(int64_t hop, int64_t first, int64_t rows, int64_t base, int32_t* columns, uint32_t* offsets) {
+    const int64_t chunks = (rows - first + draw_grain - 1) / draw_grain, shares = num_threads();
+    const int64_t per_share = (chunks + shares - 1) / shares;
+    const auto begin_of = [&](int64_t chunk) { return std::min(rows, first + chunk * draw_grain); };
+    std::vector<std::atomic<bool>> ready(static_cast<size_t>(chunks));
+    for (std::atomic<bool>& flag : ready) flag.store(false, std::memory_order_relaxed);
+    int64_t numbered = 0;
+    const auto number_ready = [&] {
+      for (; numbered < chunks && ready[size_t(numbered)].load(std::memory_order_acquire); ++numbered) {
+        const int64_t begin = begin_of(numbered), end = begin_of(numbered + 1);
+        for (int64_t p = starts_[begin] - base; p < starts_[end] - base; ++p) numbers_.prefetch(int64_t(named_[p]));
+        number_rows(hop, begin, end, base, columns);
       }
-    });
-    const auto entries = [&](int64_t chunk, auto&& body) {
-      const int64_t* const cut = cuts_.data() + chunk * (partitions + 1);
-      for (int64_t p = cut[0]; p < cut[partitions]; ++p) body(p);
     };
-    std::vector<int64_t> fresh(size_t(chunks) + 1, 0);
-    parallel_chunks(chunks, [&](int64_t chunk) {
-      int64_t count = 0;
-      entries(chunk, [&](int64_t i) {
-        columns[sorted_[i].position] = found_[i];
-        count += found_[i] == ~sorted_[i].position;
-      });
-      fresh[size_t(chunk) + 1] = count;
+    // a thread's share is every so-manieth chunk, so that those at the front are ready first
+    parallel_chunks(per_share * shares, [&](int64_t place) {
+      const int64_t chunk = place % per_share * shares + place / per_share;
+      if (chunk >= chunks) return;
+      draw_rows<false>(hop, begin_of(chunk), begin_of(chunk + 1), base, offsets, memory_[size_t(thread_id())],
+                       [](int64_t, int64_t) {});
+      ready[size_t(chunk)].store(true, std::memory_order_release);
+      if (thread_id() == 0) number_ready();
     });
-    for (size_t chunk = 1; chunk < fresh.size(); ++chunk) fresh[chunk] += fresh[chunk - 1];
-    parallel_chunks(chunks, [&](int64_t chunk) {
-      int64_t next = known + fresh[size_t(chunk)];
-      entries(chunk, [&](int64_t p) {
-        if (columns[p] != ~int32_t(p)) return;
-        nodes_[next] = named_[p];
-        if (hop + 1 < hops_) numbers_.set(int64_t(named_[p]), uint32_t(next));
-        columns[p] = int32_t(next++);
-      });
-    });
-    parallel_chunks(chunks, [&](int64_t chunk) {
-      entries(chunk, [&](int64_t p) {
-        if (columns[p] < 0) columns[p] = columns[~columns[p]];
-      });
-    });
-    num_nodes_ = known + fresh.back();
-  }
-
-  // Entries [first, last) in order of partition, and inside one of position; cuts[i] is where partition i starts.
-  void sort_by_partition(int64_t first, int64_t last, int64_t* cuts) {
-    int64_t next[partitions] = {};
-    for (int64_t p = first; p < last; ++p) ++next[Numbers::partition(int64_t(named_[p]))];
-    int64_t at = first;
-    for (int64_t i = 0; i < partitions; ++i) {
-      cuts[i] = at;
-      at += next[i];
-      next[i] = cuts[i];
-    }
-    cuts[partitions] = at;
-    for (int64_t p = first; p < last; ++p)
-      sorted_[next[Numbers::partition(int64_t(named_[p]))]++] = {named_[p], int32_t(p)};
+    number_ready();
   }
 
   // Offsets of the block of `hop` over its first `rows` rows, none of the last hop's; returns their number of edges.
@@ -485,14 +441,6 @@ class neighbor_sampler final : public sampler {
   grown<I> named_;           // ids that the edges of the hop under way lead to
   I* names_ = nullptr;       // where they are written: there, or in the caller's array
   grown<uint32_t> outer_;    // places in the row of what a hop without numbers draws
-
-  struct entry {
-    I id;
-    int32_t position;
-  };
-  grown<entry> sorted_;        // the same chunk by chunk in order of partition
-  grown<int32_t> found_;       // and what was found for each
-  std::vector<int64_t> cuts_;  // by chunk and partition: where it starts there
 };
 
 }  // namespace gw
