@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from graphweft.bench import BenchError, machine_stamp, refcheck, write_csv
+from graphweft.bench import REFCHECK_TOLERANCE, BenchError, machine_stamp, refcheck, write_csv
 
 __all__ = ["BenchError", "refcheck", "write_csv"]  # with what is defined here
 RESULTS = Path(__file__).parent / "results"
@@ -148,6 +148,56 @@ def fastest(workers: Sequence[Worker], guess: Mapping[str, float]) -> Worker:
         if worker is not best:
             worker.close()
     return best
+
+
+def paired(
+    commands: Mapping[str, Sequence[str]],
+    *,
+    threads: int,
+    rounds: int,
+    turn_seconds: float,
+    reference_epochs: int = 3,
+    tolerance: float = REFCHECK_TOLERANCE,
+) -> list[Result]:
+    """Every system in one run: first losses compared with those of the first system, then interleaved turns.
+
+    Args:
+        commands: The command that starts each system's worker, by its name.
+        threads: Threads of every worker, on the same processors.
+        rounds: Turns of each.
+        turn_seconds: Seconds of counted epochs in a turn.
+        reference_epochs: Epochs whose losses are compared.
+        tolerance: By which losses may differ, relative to them.
+
+    Raises: BenchError when a worker fails or computes another loss.
+    """
+    shared = environment(threads)
+    workers = [Worker(system, command, shared) for system, command in commands.items()]
+
+    def body() -> None:
+        losses, seconds = warmed_up(workers, reference_epochs)
+        refcheck(losses, workers[0].system, tolerance)
+        interleave(workers, rounds, turn_seconds, seconds)
+        for worker in workers:
+            worker.finish()
+
+    closing(workers, body)
+    return [worker.result for worker in workers]
+
+
+def figures(result: Result, ours: Result) -> dict[str, object]:
+    """The columns that every table of systems has, beside those of ``ours``."""
+    return {
+        "system": result.system,
+        "epoch_ms": round(result.median_ms, 3),
+        "spread": round(result.spread, 3),
+        "epochs": len(result.seconds),
+        "times_ours": round(result.median_ms / ours.median_ms, 2),
+        "peak_mib": round(result.peak_above_start / 2**20, 1),
+        "memory_times_ours": round(result.peak_above_start / max(ours.peak_above_start, 1), 2),
+        "prepare_s": round(result.prepare_seconds, 3),
+        "note": result.note,
+    }
 
 
 def stamp(threads: int) -> dict[str, str]:

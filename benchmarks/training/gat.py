@@ -17,63 +17,27 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import case as cases
-from harness import (
-    RESULTS,
-    BenchError,
-    Worker,
-    closing,
-    environment,
-    interleave,
-    refcheck,
-    show,
-    stamp,
-    warmed_up,
-    write_csv,
-)  # fmt: skip
+from harness import RESULTS, BenchError, figures, paired, show, stamp, write_csv
 
 from graphweft.data.synthetic import synthetic
 
 WORKER = Path(__file__).with_name("worker.py")
-REFERENCE_EPOCHS = 3
 COLUMNS = ("system", "epoch_ms", "spread", "times_ours", "peak_mib", "memory_times_ours", "prepare_s")
 
 
 def measure(case: cases.Case, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Reference check, then interleaved turns; rows for the table."""
-    systems = ["gat-graphweft", "gat-pyg", *(["gat-dgl"] if arguments.dgl_python else [])]
-    own = environment(arguments.threads)
-    workers = [
-        Worker(s, [arguments.dgl_python if s == "gat-dgl" else sys.executable, str(WORKER), s, str(case.folder)], own)
-        for s in systems
-    ]
-
-    def body() -> None:
-        losses, seconds = warmed_up(workers, REFERENCE_EPOCHS)
-        refcheck(losses, "gat-graphweft")
-        interleave(workers, arguments.rounds, arguments.turn, seconds)
-        for worker in workers:
-            worker.finish()
-
-    closing(workers, body)
-    ours = workers[0].result
-    return [
-        {
-            "twin": case.meta.name,
-            "scale": arguments.scale,
-            "num_nodes": case.meta.num_nodes,
-            "num_edges": case.meta.num_edges,
-            "system": r.system,
-            "epoch_ms": round(r.median_ms, 3),
-            "spread": round(r.spread, 3),
-            "epochs": len(r.seconds),
-            "times_ours": round(r.median_ms / ours.median_ms, 2),
-            "peak_mib": round(r.peak_above_start / 2**20, 1),
-            "memory_times_ours": round(r.peak_above_start / max(ours.peak_above_start, 1), 2),
-            "prepare_s": round(r.prepare_seconds, 3),
-            "note": r.note,
-        }
-        for r in (worker.result for worker in workers)
-    ]
+    pythons = {"gat-graphweft": sys.executable, "gat-pyg": sys.executable, "gat-dgl": arguments.dgl_python}
+    commands = {s: [python, str(WORKER), s, str(case.folder)] for s, python in pythons.items() if python}
+    options = {"threads": arguments.threads, "rounds": arguments.rounds, "turn_seconds": arguments.turn}
+    results = paired(commands, **options)
+    about = {
+        "twin": case.meta.name,
+        "scale": arguments.scale,
+        "num_nodes": case.meta.num_nodes,
+        "num_edges": case.meta.num_edges,
+    }
+    return [{**about, **figures(result, results[0])} for result in results]
 
 
 def main(given: list[str] | None = None) -> int:

@@ -20,24 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import case as cases
 import numpy as np
-from harness import (
-    RESULTS,
-    BenchError,
-    Worker,
-    closing,
-    environment,
-    interleave,
-    refcheck,
-    show,
-    stamp,
-    warmed_up,
-    write_csv,
-)  # fmt: skip
+from harness import RESULTS, BenchError, figures, paired, show, stamp, write_csv
 
 from graphweft.data.load import load
 
 WORKER = Path(__file__).with_name("worker.py")
-REFERENCE_EPOCHS = 3
 COLUMNS = ("system", "epoch_ms", "spread", "times_ours", "peak_mib", "memory_times_ours", "prepare_s")
 NODES, EDGES, CLASSES = 20_000, 200_000, 4  # of the random graph
 
@@ -80,40 +67,19 @@ def save_random(folder: Path, relations: int, hidden: int) -> cases.Case:
 
 def measure(case: cases.Case, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Reference check, then interleaved turns; rows for the table."""
-    names = ["graphweft"] if arguments.alone else ["graphweft", "pyg", *(["dgl"] if arguments.dgl_python else [])]
-    systems = [f"{arguments.model}-{name}" for name in names]
-    own = environment(arguments.threads)
-    python = {f"{arguments.model}-dgl": arguments.dgl_python}
-    workers = [Worker(s, [python.get(s, sys.executable), str(WORKER), s, str(case.folder)], own) for s in systems]
-
-    def body() -> None:
-        losses, seconds = warmed_up(workers, REFERENCE_EPOCHS)
-        refcheck(losses, systems[0])
-        interleave(workers, arguments.rounds, arguments.turn, seconds)
-        for worker in workers:
-            worker.finish()
-
-    closing(workers, body)
-    ours = workers[0].result
-    return [
-        {
-            "graph": case.meta.name,
-            "model": arguments.model,
-            "num_nodes": case.meta.num_nodes,
-            "num_edges": case.meta.num_edges,
-            "num_relations": int(case.array("edge_type").max()) + 1,
-            "system": r.system,
-            "epoch_ms": round(r.median_ms, 3),
-            "spread": round(r.spread, 3),
-            "epochs": len(r.seconds),
-            "times_ours": round(r.median_ms / ours.median_ms, 2),
-            "peak_mib": round(r.peak_above_start / 2**20, 1),
-            "memory_times_ours": round(r.peak_above_start / max(ours.peak_above_start, 1), 2),
-            "prepare_s": round(r.prepare_seconds, 3),
-            "note": r.note,
-        }
-        for r in (worker.result for worker in workers)
-    ]
+    peers = {} if arguments.alone else {"pyg": sys.executable, "dgl": arguments.dgl_python}
+    pythons = {f"{arguments.model}-{s}": p for s, p in {"graphweft": sys.executable, **peers}.items() if p}
+    commands = {system: [python, str(WORKER), system, str(case.folder)] for system, python in pythons.items()}
+    options = {"threads": arguments.threads, "rounds": arguments.rounds, "turn_seconds": arguments.turn}
+    results = paired(commands, **options)
+    about = {
+        "graph": case.meta.name,
+        "model": arguments.model,
+        "num_nodes": case.meta.num_nodes,
+        "num_edges": case.meta.num_edges,
+        "num_relations": int(case.array("edge_type").max()) + 1,
+    }
+    return [{**about, **figures(result, results[0])} for result in results]
 
 
 def main(given: list[str] | None = None) -> int:

@@ -38,7 +38,14 @@ SYSTEMS = {
     "hgt-graphweft": ("own_typed", "hgt"),
     "hgt-pyg": ("peer_typed", "hgt"),
     "hgt-dgl": ("peer_typed_dgl", "hgt"),
+    "gat-module": ("own_user", "gat-module"),
 }
+for _kind in ("gcn", "gat", "cgat", "distance"):  # functions over edges and mailboxes, as users write them
+    SYSTEMS |= {
+        f"{_kind}-user": ("own_user", _kind),
+        f"{_kind}-user-reference": ("own_user", f"{_kind}-reference"),
+        f"{_kind}-user-dgl": ("peer_user_dgl", _kind),
+    }
 
 
 def _status(key: str) -> int:
