@@ -1,4 +1,4 @@
-"""User functions on GraphWeft, compiled or on its reference executor; and the built-in GAT in the same training loop."""
+"""User functions on GraphWeft, compiled or on its reference executor; and the built-in GAT in the same loop."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ def _graph(case):
 
 
 def build(case, variant):
-    """``variant``: a model of ``user_layers``, perhaps with ``-reference``; or ``gat-module``, the built-in model."""
+    """``variant``: a model of ``user_layers``, perhaps with ``-reference`` or ``-whole``; ``gat-module``: built in."""
     kind, _, how = variant.partition("-")
     graph, x = _graph(case), dense_features(case)
     if how == "module":
         model = own_gat.model(case, "8-elu")
         return make_epoch(case, list(model.parameters()), lambda: model(graph, x)), "built-in model"
-    layers = user_layers.make(case, kind, graph.in_degrees())
+    layers = user_layers.make(case, kind, graph.in_degrees(), how == "whole")
 
     def propagate(layer, fields):
-        return gw.update_all(graph, layer.message, layer.reduce, ndata=fields)["h"]
+        return gw.update_all(graph, layer.message, layer.reduce, layer.update, ndata=fields)["h"]
 
     def forward():
         with gw.config(**({"opt_level": 0} if how == "reference" else {})):
             return user_layers.forward(layers, x, propagate)
 
-    used = [p for p in layers.parameters() if p.requires_grad]
-    return make_epoch(case, used, forward), how or "compiled"
+    return make_epoch(case, list(layers.parameters()), forward), how or "compiled"

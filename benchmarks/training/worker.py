@@ -43,6 +43,7 @@ SYSTEMS = {
 for _kind in ("gcn", "gat", "cgat", "distance"):  # functions over edges and mailboxes, as users write them
     SYSTEMS |= {
         f"{_kind}-user": ("own_user", _kind),
+        f"{_kind}-user-whole": ("own_user", f"{_kind}-whole"),
         f"{_kind}-user-reference": ("own_user", f"{_kind}-reference"),
         f"{_kind}-user-dgl": ("peer_user_dgl", _kind),
     }

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.fx import Node
 
 from graphweft._errors import IRError
-from graphweft.frontend.algebra import Algebra
+from graphweft.frontend.algebra import REDUCE, Algebra
 from graphweft.frontend.layout import Raised, Symbols, UnraisableError
+from graphweft.frontend.pairs import find_margins, raise_margin
 from graphweft.frontend.rules import RULES, Out
 from graphweft.frontend.trace import Traced
 
@@ -31,11 +32,17 @@ def raise_function(
     env: dict[Node, Any] = {node: fields[name] for name, node in traced.inputs.items() if name in fields}
     env |= dict(zip(traced.captured, captured, strict=True))
     wanted = [*traced.outputs.values(), *traced.updates.values()]
-    for node in _needed(traced, wanted):
-        if node in env:
+    needed = _needed(traced, wanted)
+    margins = find_margins(needed, traced.symbols) if algebra.stage.name == REDUCE else {}
+    inside = {node for margin in margins.values() for node in margin.inside}
+    for node in needed:
+        if node in env or node in inside:
             continue
         try:
-            env[node] = _node(traced, algebra, node, env, constants)
+            if node in margins:
+                env[node] = raise_margin(algebra, margins[node], env[margins[node].high], env[margins[node].low])
+            else:
+                env[node] = _node(traced, algebra, node, env, constants)
         except UnraisableError as failure:
             text = f"{_name(node)} ({failure.what})" if node.op == "call_function" else failure.what
             raise UnraisableError(text, failure.line or node.meta.get("line")) from failure

@@ -127,10 +127,13 @@ def raise_call(call: Call, captured: Captured) -> RaisedCall:
     none: frozenset[int] = frozenset()
     try:
         return _raise(call, captured, {MESSAGE: none, REDUCE: none, UPDATE: none})
-    except UnraisableError:
+    except UnraisableError as failure:
         if not any(candidates.values()):
             raise
-        return _raise(call, captured, {**candidates, REDUCE: none})
+        try:
+            return _raise(call, captured, {**candidates, REDUCE: none})
+        except UnraisableError:
+            raise failure from None
 
 
 def _functions(call: Call) -> list[Callable[..., Any]]:

@@ -1,8 +1,8 @@
 """Generic operations on rows written as the specific ones that have kernels.
 
 Comes in: a forward program from a front end, in EWISE and EINSUM. Goes out: an equal one in which products with a
-weight are MATMUL, and, on node rows, biases, scales, ReLU and sums are the operations that fuse into them. Called
-before ``message.py`` and ``placement.py``, which know only those.
+weight are MATMUL, and, on node rows, biases, scales, ReLU and sums are the operations that fuse into them, and sums of
+products with a vector are one EINSUM. Called before ``message.py`` and ``placement.py``, which know only those.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ _FLOATS = (torch.float32, torch.float64)
 
 
 def canonicalise(program: Program) -> Program:
-    """EINSUM and EWISE as MATMUL, BIAS, ROW_SCALE, SCALE, ADD, MUL and RELU where they are that."""
+    """EINSUM, EWISE and SUM_DIMS as MATMUL, BIAS, ROW_SCALE, SCALE, ADD, MUL, RELU and dot products by head."""
     edges = {value.struct.edge for value in program.values if value.op is Op.GRAPH}
 
     def rule(b: Builder, v: Value) -> Value | None:
-        if v.op not in (Op.EINSUM, Op.EWISE) or v.tensor.rows is None or v.tensor.dtype not in _FLOATS:
+        if v.op not in (Op.EINSUM, Op.EWISE, Op.SUM_DIMS) or v.tensor.rows is None or v.tensor.dtype not in _FLOATS:
             return None
+        if v.op is Op.SUM_DIMS:
+            return None if v.tensor.rows in edges else _dots(b, v)
         if v.op is Op.EINSUM:
             return _product(b, v)
         return None if v.tensor.rows in edges or len(v.tensor.dims) != 1 else _rows(b, v)
@@ -47,6 +49,24 @@ def _product(b: Builder, v: Value) -> Value | None:
     if weight.op is Op.PERMUTE and weight["order"] == (1, 0):  # a Linear's weight, as torch keeps it
         weight, transposed = weight.inputs[0], not transposed
     return b.add(Op.MATMUL, x, weight, **({"tb": True} if transposed else {}))
+
+
+def _dots(b: Builder, v: Value) -> Value | None:
+    """``(x * a).sum(-1)`` of node rows and a shared vector, or one a head, without the product being stored."""
+    product = v.inputs[0]
+    dims = product.tensor.dims
+    if product.op is not Op.EWISE or product["fn"] != "mul" or len(dims) not in (1, 2) or v["axes"] != (len(dims) - 1,):
+        return None
+    for x, a in (product.inputs, product.inputs[::-1]):
+        if x.tensor.rows is None or x.tensor.dims != dims or a.tensor.rows is not None:
+            continue
+        if [n for n in a.tensor.dims if n != 1] != [n for n in dims if n != 1]:
+            continue
+        heads = dims if len(dims) == 2 else (1, *dims)
+        rows, vectors = (y if y.tensor.dims == heads else b.add(Op.RESHAPE, y, dims=heads) for y in (x, a))
+        dots = b.add(Op.EINSUM, rows, vectors, spec="nhc,hc->nh")
+        return dots if len(dims) == 2 else b.add(Op.RESHAPE, dots, dims=())
+    return None
 
 
 def _rows(b: Builder, v: Value) -> Value | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,11 +11,12 @@ from torch import Tensor
 from zoo import SQUARE, Case, random_edges
 
 from graphweft._config import config
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, FallbackWarning
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.nn import CGAT, CGATConv
 from graphweft.nn.message_passing import MessagePassing
+from graphweft.nn.user_call import observing
 from graphweft.sample.neighbor import NeighborSampler
 
 IN, OUT, HEADS = 5, 6, 3
@@ -141,35 +143,79 @@ def test_wrong_options_are_named() -> None:
 
 
 class UserCGAT(MessagePassing):
-    """The layer as Graphiler's users write it: all pairs of a mailbox at once."""
+    """The layer as Graphiler's users write it: all pairs of a mailbox at once, in the way ``pairs`` says."""
 
-    def __init__(self, layer: CGATConv) -> None:
+    def __init__(self, layer: CGATConv, pairs: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.pairs = layer, pairs
 
     def message(self, edges):
         layer = self.layer
-        z, other = edges.src["h"] @ layer.weight, edges.dst["h"] @ layer.weight
-        score = (z * layer.att_src[0]).sum(1) + (other * layer.att_dst[0]).sum(1)
+        z, other = ((end["h"] @ layer.weight).view(-1, layer.heads, layer.channels) for end in (edges.src, edges.dst))
+        score = (z * layer.att_src).sum(-1) + (other * layer.att_dst).sum(-1)
+        if layer.heads == 1:
+            z, score = z.squeeze(1), score.squeeze(1)
         return {"z": z, "e": torch.nn.functional.leaky_relu(score, layer.slope)}
 
     def reduce(self, nodes):
-        e = nodes.mailbox["e"]
-        margins = torch.relu(e.unsqueeze(2) - e.unsqueeze(1)).sum(2)
-        return {"h": (margins.unsqueeze(-1) * nodes.mailbox["z"]).sum(1)}
+        margins = self.pairs(nodes.mailbox["e"])
+        return {"h": (margins.unsqueeze(-1) * nodes.mailbox["z"]).sum(1).flatten(1)}
 
 
-@pytest.mark.filterwarnings("ignore::graphweft._errors.FallbackWarning")  # pairs in user code are not compiled yet
+WAYS = {
+    "unsqueeze": lambda e: torch.relu(e.unsqueeze(2) - e.unsqueeze(1)).sum(2),
+    "index": lambda e: torch.nn.functional.relu(e[:, :, None] - e[:, None]).sum(dim=2),
+    "mean": lambda e: (e[:, :, None] - e[:, None]).relu().mean(2),
+    "keepdim": lambda e: torch.relu(e.unsqueeze(2) - e.unsqueeze(1)).sum(2, keepdim=True).squeeze(2),
+    "clamp": lambda e: (e.unsqueeze(2) - e.unsqueeze(1)).clamp(min=0).sum(2),
+    "other side": lambda e: torch.relu((-e).unsqueeze(2) - (-e).unsqueeze(1)).sum(1),
+}
+
+
+@pytest.mark.parametrize(
+    ("way", "heads"), [("unsqueeze", 1), *((way, HEADS if at % 2 else 1) for at, way in enumerate(WAYS, 1))]
+)
 @pytest.mark.parametrize("case", [c for c in SQUARE if c.num_edges], ids=str)
-def test_the_user_function_is_the_layer(case: Case) -> None:
+def test_the_user_function_is_the_layer(case: Case, way: str, heads: int) -> None:
     torch.manual_seed(0)
-    layer = CGATConv(IN, OUT, add_self_loops=False, bias=False).to(F64)
+    layer = CGATConv(IN, OUT, heads, add_self_loops=False, bias=False).to(F64)
     x, graph = torch.randn(case.num_src, IN, dtype=F64, requires_grad=True), case.graph()
     leaves = [x, *layer.parameters()]
     slope = torch.randn(case.num_src, OUT, dtype=F64)
-    written = UserCGAT(layer).propagate(graph, ndata={"h": x})["h"]
-    built_in = layer(graph, x)
-    torch.testing.assert_close(written, built_in, rtol=1e-9, atol=1e-9)
-    pairs = zip(*(torch.autograd.grad(out, leaves, slope) for out in (written, built_in)), strict=True)
-    for mine, theirs in pairs:
+    user = UserCGAT(layer, WAYS[way])
+    if way in ("clamp", "mean"):  # another gradient where scores are equal; another scale
+        with config(opt_level=0):
+            expected = user.propagate(graph, ndata={"h": x})["h"]
+    else:
+        expected = plain(layer, case, x)
+    wanted = torch.autograd.grad(expected, leaves, slope)
+    with observing() as seen:
+        written = user.propagate(graph, ndata={"h": x})["h"]
+    found = torch.autograd.grad(written, leaves, slope)
+    torch.testing.assert_close(written, expected, rtol=1e-9, atol=1e-9)
+    for mine, theirs in zip(found, wanted, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-8)
+    (call,) = seen
+    assert call.compiled is not None
+    program = call.compiled.form(graph).program(call.compiled.arguments(call.call, call.captured))
+    assert program.count(Op.EDGE_MARGIN) == 1
+
+
+@pytest.mark.parametrize(
+    "pairs",
+    [
+        lambda e: torch.tanh(e.unsqueeze(2) - e.unsqueeze(1)).sum(2),
+        lambda e: torch.relu(e.unsqueeze(2) - 2 * e.unsqueeze(1)).sum(2),
+        lambda e: torch.relu(e.unsqueeze(2) - e.unsqueeze(1)).amax(2),
+        lambda e: torch.relu(e.unsqueeze(2) - e.unsqueeze(1)).square().sum(2),
+    ],
+)
+def test_other_code_on_pairs_runs_as_written_with_a_warning(pairs: Callable[[Tensor], Tensor]) -> None:
+    layer = CGATConv(IN, OUT, add_self_loops=False, bias=False).to(F64)
+    edges = random_edges(20, 80, seed=1)
+    graph, x = Graph(edges.src, edges.dst, num_nodes=20), torch.randn(20, IN, dtype=F64)
+    user = UserCGAT(layer, pairs)
+    with pytest.warns(FallbackWarning, match="all pairs of messages"):
+        got = user.propagate(graph, ndata={"h": x})["h"]
+    with config(opt_level=0):
+        torch.testing.assert_close(got, user.propagate(graph, ndata={"h": x})["h"])
