@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from graphweft.sample.shadow import ShadowSampler
     from graphweft.sample.stages import LargeBatch, Parts, Whole
     from graphweft.sample.walk import WalkSampler, random_walk
+    from graphweft.schedule.subtasks import Subtasks
+    from graphweft.schedule.tier import Tier
     from graphweft.storage.feature import SparseFeatures
     from graphweft.train.macro import Macro
     from graphweft.train.trainer import Trainer
@@ -101,6 +103,8 @@ __all__ = [
     "ShadowSampler",
     "ShapeError",
     "SparseFeatures",
+    "Subtasks",
+    "Tier",
     "Trainer",
     "UserCodeError",
     "WalkSampler",
@@ -159,6 +163,8 @@ _HOMES = {
     **dict.fromkeys(("apply_edges", "apply_nodes"), "graphweft.nn.apply_functions"),
     **dict.fromkeys(("apply", "neighbor_apply", "pull", "push"), "graphweft.nn.napa"),
     "SparseFeatures": "graphweft.storage.feature",
+    "Subtasks": "graphweft.schedule.subtasks",
+    "Tier": "graphweft.schedule.tier",
     "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",
 }

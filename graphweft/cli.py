@@ -24,7 +24,7 @@ import typer
 
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.train.durations import clock, duration
-from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, SAMPLERS, STOP_ON, TASKS
+from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
@@ -127,6 +127,8 @@ Reduce = Annotated[str | None, _option("reduce", _one_of(REDUCES), "Over neighbo
 Residual = Annotated[bool | None, _switch("--residual/--no-residual", "Add a layer's input to its output.")]
 Seed = Annotated[str | None, _option("seed", "N", "Of parameters, dropout, random splits and graphs.")]
 Threads = Annotated[str | None, _option("threads", "N", "Threads.", "all physical cores")]
+Trace = Annotated[str | None, _option("trace", "FILE", "Write a Chrome trace, and say what bounds the run.", "")]
+Prepare = Annotated[str | None, _option("prepare", _one_of(PREPARE), "mini: a batch is one thread's work or several'.")]
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
@@ -177,6 +179,8 @@ def train(
     ] = None,
     eval_every: Annotated[str | None, _option("eval_every", "N", "Evaluate after every N epochs.")] = None,
     out: Annotated[str | None, _option("out", "DIR", "Folder of the run.", "runs/<data>")] = None,
+    prepare: Prepare = None,
+    trace: Trace = None,
     resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
@@ -320,6 +324,8 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
             for part in ("val", "test")
         )
         lines.append(f"among 100 other destinations: {ranks}")
+    if summary.get("verdict"):
+        lines.append(f"{summary['verdict']} ({summary['trace']})")
     return [*lines, f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png"]
 
 

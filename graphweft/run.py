@@ -245,6 +245,8 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         macro=None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         accumulate=spec.accumulate,
         sampler=spec.sampler,
+        trace=spec.trace,
+        prepare=spec.prepare,
         config=spec.identity(),
         remember=spec.remembered(),
     )
@@ -306,6 +308,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "version": _version(),
         "out": str(spec.folder),
     }
+    if trainer.verdict is not None:
+        summary |= {"trace": spec.trace, "verdict": trainer.verdict.text, "waiting": trainer.verdict.waiting}
     if spec.task == "link":
         summary |= {"task": "link", **_link_scores(last)}
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in summary.items()}

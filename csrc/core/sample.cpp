@@ -3,6 +3,7 @@
 
 #include "graphweft/abi.h"
 #include "graphweft/gather.h"
+#include "graphweft/sample_steps.h"
 
 namespace gw {
 namespace {
@@ -14,8 +15,8 @@ std::unique_ptr<sampler> make_sampler(const gw_adjacency& adjacency, const float
     for (int64_t row = begin; row < end; ++row)
       require(graph.indptr[row + 1] - graph.indptr[row] < int64_t(UINT32_MAX), "sampler: a row has 2^32 entries");
   });
-  if (dense) return std::make_unique<neighbor_sampler<I, dense_numbers>>(graph, weights);
-  return std::make_unique<neighbor_sampler<I, hashed_numbers>>(graph, weights);
+  if (dense) return std::make_unique<stepped_sampler<I, dense_numbers>>(graph, weights);
+  return std::make_unique<stepped_sampler<I, hashed_numbers>>(graph, weights);
 }
 
 // The sampled edges of rows [first, first + count) of a batch, row r listing indptr[r] .. indptr[r + 1], as ends in
@@ -36,6 +37,26 @@ void list_edges(const csr_view<I>& graph, const int64_t* nodes, int64_t first, i
       if (dst != nullptr) std::fill(dst + (indptr[row] - base), dst + (indptr[row + 1] - base), row);
     }
   });
+}
+
+// A sampler as its steps.
+sampler_steps& steps_of(void* handle) {
+  auto* const steps = dynamic_cast<sampler_steps*>(static_cast<sampler*>(handle));
+  require(steps != nullptr, "gw_steps: not a sampler of neighbours");
+  return *steps;
+}
+
+std::vector<int64_t> checked_widths(const int64_t* fanouts, int64_t hops, int32_t replace) {
+  std::vector<int64_t> widths(fanouts, fanouts + hops);
+  for (const int64_t width : widths)
+    require(width > 0 || (width < 0 && !replace), "fan-outs: one is 0, or all with replacement");
+  return widths;
+}
+
+void tell(const hop_sizes& sizes, int64_t* out) {
+  out[0] = sizes.nodes;
+  out[1] = sizes.block_edges;
+  out[2] = sizes.inner_edges;
 }
 
 }  // namespace
@@ -73,9 +94,7 @@ GW_API int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, i
                            int64_t* block_edges, int64_t* totals) {
   return gw::guarded([&] {
     gw::require(sampler != nullptr && count >= 0 && hops > 0, "gw_sample_begin: negative size");
-    const std::vector<int64_t> widths(fanouts, fanouts + hops);
-    for (const int64_t width : widths)
-      gw::require(width > 0 || (width < 0 && !replace), "gw_sample_begin: a fan-out is 0, or all with replacement");
+    const auto widths = gw::checked_widths(fanouts, hops, replace);
     const gw::batch_sizes sizes = static_cast<gw::sampler*>(sampler)->begin(seeds, count, widths, replace != 0,
                                                                             gw::sample_seed(seed, epoch, stage));
     std::copy(sizes.rows.begin(), sizes.rows.end(), rows);
@@ -95,6 +114,63 @@ GW_API int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr,
     *num_nodes = static_cast<gw::sampler*>(sampler)->finish(
         {n_id, inner_indptr, inner_indices, inner_offsets, block_indptr, block_indices, block_offsets, open});
   });
+}
+
+// When the hops of the sampler's last batch began, had drawn and were numbered, times [hops, 3] in ns of the steady
+// clock.
+GW_API int gw_sample_times(void* sampler, int64_t hops, int64_t* times) {
+  return gw::guarded([&] {
+    const auto& taken = static_cast<gw::sampler*>(sampler)->times();
+    gw::require(int64_t(taken.size()) == hops, "gw_sample_times: another number of hops");
+    for (const gw::hop_times& time : taken) {
+      *times++ = time.begun;
+      *times++ = time.drawn;
+      *times++ = time.numbered;
+    }
+  });
+}
+
+// A batch in steps, see sample_steps.h. sizes [3]: nodes so far, edges of the next hop's block, edges drawn before it.
+// Rows are drawn in `parts` parts.
+GW_API int gw_steps_first(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
+                          int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t parts,
+                          int64_t* sizes) {
+  return gw::guarded([&] {
+    gw::require(sampler != nullptr && count >= 0 && hops > 0 && parts > 0, "gw_steps_first: negative size");
+    const auto widths = gw::checked_widths(fanouts, hops, replace);
+    const uint64_t key = gw::sample_seed(seed, epoch, stage);
+    gw::tell(gw::steps_of(sampler).first(seeds, count, widths, replace != 0, key, parts), sizes);
+  });
+}
+
+// Before a hop is drawn. For the last hop the arrays of its block, of which `open` replaces all but the offsets of
+// rows.
+GW_API int gw_steps_place(void* sampler, int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets,
+                          void* open) {
+  return gw::guarded([&] { gw::steps_of(sampler).place(hop, {indptr, indices, offsets, open}); });
+}
+
+GW_API int gw_steps_draw(void* sampler, int64_t hop, int64_t part) {
+  return gw::guarded([&] { gw::steps_of(sampler).draw(hop, part); });
+}
+
+GW_API int gw_steps_number(void* sampler, int64_t hop, int64_t* sizes) {
+  return gw::guarded([&] { gw::tell(gw::steps_of(sampler).number(hop), sizes); });
+}
+
+// Ids of the nodes [begin, end) of the batch.
+GW_API int gw_steps_ids(void* sampler, int64_t begin, int64_t end, int64_t* out) {
+  return gw::guarded([&] { gw::steps_of(sampler).ids(begin, end, out); });
+}
+
+// A hop's numbers, and its block where the arrays are not null.
+GW_API int gw_steps_settle(void* sampler, int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets) {
+  return gw::guarded([&] { gw::steps_of(sampler).settle(hop, {indptr, indices, offsets, nullptr}); });
+}
+
+// The drawn edges of all hops but the last.
+GW_API int gw_steps_inner(void* sampler, int64_t* indptr, int32_t* indices, uint32_t* offsets) {
+  return gw::guarded([&] { gw::steps_of(sampler).inner({indptr, indices, offsets, nullptr}); });
 }
 
 // The edges of rows [first, first + count) of a batch whose row r is node nodes[r]: src and dst in batch numbering, ids

@@ -32,6 +32,25 @@ class Data(Protocol):
     def train_idx(self) -> Tensor: ...  # noqa: D102
 
 
+class Made(Protocol):
+    """A sample with rows of features."""
+
+    @property
+    def sample(self) -> Any: ...  # noqa: D102
+    @property
+    def x(self) -> Tensor | None: ...  # noqa: D102
+
+
+class Preparer(Protocol):
+    """Draws batches of a :class:`NeighborSampler` its own way, the same bit for bit, as :class:`gw.Subtasks` does."""
+
+    def prepare(  # noqa: D102
+        self, sampler: Any, seeds: Tensor, key: tuple[int, int, int], x: Tensor | None = None
+    ) -> Made: ...
+
+    def sample(self, sampler: Any, seeds: Tensor, key: tuple[int, int, int], is_open: bool = False) -> Any: ...  # noqa: D102
+
+
 class Batch:
     """The nodes around some seeds.
 
@@ -140,9 +159,11 @@ class Batch:
         return f"Batch(batch_size={self.batch_size}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
 
 
-def make_batch(sample: Sample, data: Data | Graph, input_id: Tensor) -> Batch:
-    """The batch with its features gathered."""
+def make_batch(sample: Sample, data: Data | Graph, input_id: Tensor, rows: Tensor | None = None) -> Batch:
+    """The batch with its features gathered, or ``rows`` that were."""
     x = None if isinstance(data, Graph) else data.x
+    if rows is not None:
+        return Batch(sample, data, rows, input_id)
     return Batch(sample, data, None if x is None else gather_rows(x, sample.n_id), input_id)
 
 

@@ -8,6 +8,7 @@ or from what was prepared ahead, so that two numbers are enough to go on in the 
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,8 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import CheckpointError, ConfigError
+from graphweft._trace import span
+from graphweft._workers import set_width
 from graphweft.loader.pipeline import Pipeline
 from graphweft.loader.tempo import Tempo, Way
 from graphweft.sample.permutation import permutation
@@ -88,6 +91,21 @@ class EpochLoader(abc.ABC, Generic[B]):
         """How batches are prepared now."""
         return self._tempo.way
 
+    def split_cores(self) -> None:
+        """Also tries giving the model fewer threads, so that preparation has cores of its own.
+
+        For consumers whose results do not depend on the number of threads. Without ``prefetch=None`` nothing is tried.
+        """
+        cores, ways = usable_cores(), self._tempo.ways
+        if len(ways) > 1:
+            counts = sorted({1, cores // 4, cores // 2})
+            self._tempo.add([Way(count, 2 * count, cores - count) for count in counts if 0 < count < cores])
+
+    @property
+    def seconds_by_way(self) -> dict[Way, float]:
+        """Median seconds of a batch, model included, under every way that was tried."""
+        return self._tempo.seconds()
+
     def __len__(self) -> int:
         """Batches of the epoch under way, or about to begin."""
         return self._length(self._epoch)
@@ -140,23 +158,24 @@ class EpochLoader(abc.ABC, Generic[B]):
             way = self._tempo.way
             end = last if self._tempo.settled else min(last, first + _SEGMENT)
             asked = time.perf_counter()
-            for count, batch in enumerate(_prepared(prepare, first, end, way)):
-                self.stall_seconds += time.perf_counter() - asked
-                first += 1
-                if self._turn is turn:
-                    self._position = first
-                yield batch
-                del batch
-                now = time.perf_counter()
-                if count >= _UNCOUNTED:
-                    self._tempo.record(way, now - asked)
-                asked = now
+            with _model_threads(way):
+                for count, batch in enumerate(_prepared(prepare, first, end, way)):
+                    self.stall_seconds += time.perf_counter() - asked
+                    first += 1
+                    if self._turn is turn:
+                        self._position = first
+                    yield batch
+                    del batch
+                    now = time.perf_counter()
+                    if count >= _UNCOUNTED:
+                        self._tempo.record(way, now - asked)
+                    asked = now
         if self._turn is turn:
             self._epoch, self._position, self._begun, self._turn = epoch + 1, 0, False, None
 
     def _ways(self, prefetch: int | None, workers: int | None) -> list[Way]:
         """What may be tried. Raises: ConfigError."""
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        cores = usable_cores()
         if workers is not None:
             self._check_count("workers", workers, 1, 1024)
         if prefetch is None:
@@ -176,11 +195,33 @@ class EpochLoader(abc.ABC, Generic[B]):
         raise ConfigError(f"{self.who}: expected {name} as an integer {bounds}, got {value!r}")
 
 
+def usable_cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def _model_threads(way: Way) -> Iterator[None]:
+    """The caller's parallel loops run on as many threads as a way leaves to the model."""
+    if way.model == 0:
+        yield
+        return
+    before = torch.get_num_threads()
+    set_width(way.model)
+    try:
+        yield
+    finally:
+        set_width(before)
+
+
 def _prepared(prepare: Callable[[int], B], first: int, last: int, way: Way) -> Iterator[B]:
     """Batches ``first`` to ``last``, prepared the given way; threads end with the iteration."""
     if way.workers == 0:
         for position in range(first, last):
-            yield prepare(position)
+            with span("prepare batch", "prepare", position=position):
+                batch = prepare(position)
+            yield batch
+            del batch
         return
     pipeline: Pipeline[B] = Pipeline(prepare, first, last, way.workers, way.ahead)
     try:

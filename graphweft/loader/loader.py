@@ -16,7 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
-from graphweft.loader.batch import Batch, Data, make_batch
+from graphweft.loader.batch import Batch, Data, Preparer, make_batch
 from graphweft.loader.epochs import EpochLoader
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
@@ -46,6 +46,8 @@ class Loader(EpochLoader[Batch]):
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
         workers: Threads that prepare ahead; None: as many as ``prefetch``, at most one per processor.
+        prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.Subtasks` cuts
+            them into subtasks for several.
 
     Raises: ConfigError, GraphError, IndexRangeError, ShapeError for arguments that do not fit.
 
@@ -73,6 +75,7 @@ class Loader(EpochLoader[Batch]):
         drop_last: bool = False,
         prefetch: int | None = None,
         workers: int | None = None,
+        prepare: Preparer | None = None,
     ) -> None:
         graph = ds if isinstance(ds, Graph) else ds.graph
         if sampler is None:
@@ -81,7 +84,10 @@ class Loader(EpochLoader[Batch]):
             raise ConfigError("Loader: expected a sampler, or fanouts, replace and weight, got both")
         elif sampler.graph is not graph:
             raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
+        if prepare is not None and not isinstance(sampler, NeighborSampler):
+            raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
         self.sampler: Sampler | GroupSampler = sampler
+        self.preparer = prepare
         self.seeds = _as_seeds(ds, graph, seeds)
         self._place = _places(self.seeds, graph.num_nodes) if isinstance(sampler, GroupSampler) else None
         self._wanted = None if self._place is None else self._place >= 0
@@ -116,6 +122,11 @@ class Loader(EpochLoader[Batch]):
             assert self._place is not None and self._wanted is not None  # a group sampler has both
             drawn = self.sampler.draw(places, self._wanted, seed=self.seed, epoch=epoch)
             return make_batch(drawn, self._ds, self._place[drawn.n_id[: drawn.batch_size]])
+        if self.preparer is not None:
+            x = None if isinstance(self._ds, Graph) else self._ds.x
+            table = x if isinstance(x, Tensor) else None
+            made = self.preparer.prepare(self.sampler, self.seeds[places], (self.seed, epoch, 0), table)
+            return make_batch(made.sample, self._ds, places, made.x)
         sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
         return make_batch(sample, self._ds, places)
 

@@ -7,21 +7,14 @@ when the pipeline is closed, and never keep it alive.
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Generic, TypeVar
 
-import torch
-
-from graphweft._native import declare
+from graphweft._trace import span
+from graphweft._workers import become_worker
 
 T = TypeVar("T")
-
-_thread_width = declare("gw_thread_width", ctypes.c_int32)
 
 
 class Pipeline(Generic[T]):
@@ -45,7 +38,10 @@ class Pipeline(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         while not self._desk.finished:
-            yield self._desk.take()
+            with span("wait for batch", "wait"):
+                result = self._desk.take()
+            yield result
+            del result
 
     def close(self) -> None:
         """Ends the threads once each has finished what it is at."""
@@ -108,21 +104,13 @@ class _Desk(Generic[T]):
 
 def _work(desk: _Desk[T]) -> None:
     """Prepares until there is nothing left, with parallel loops on this one thread."""
-    _ = torch.get_num_threads()  # torch sets a thread's width when it first asks; ours comes after that
-    _thread_width(1)
-    _roam()
+    become_worker()
     while (position := desk.claim()) is not None:
         try:
-            result = desk.prepare(position)
+            with span("prepare batch", "prepare", position=position):
+                result = desk.prepare(position)
         except BaseException as failure:
             desk.put(position, None, failure)
         else:
             desk.put(position, result, None)
             del result
-
-
-def _roam() -> None:
-    """Lets this thread run where any thread of the process may: one started by a bound thread is bound to its core."""
-    with contextlib.suppress(OSError, AttributeError):
-        tasks = [int(entry.name) for entry in Path("/proc/self/task").iterdir()]
-        os.sched_setaffinity(0, set().union(*(os.sched_getaffinity(task) for task in tasks)))

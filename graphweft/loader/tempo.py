@@ -9,30 +9,37 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+_HOPELESS = 1.25  # times the best median, after so many tries:
+_ENOUGH = 3
+
 
 @dataclass(frozen=True)
 class Way:
-    """How batches are prepared.
+    """How batches are prepared, and how the cores are split between that and the model.
 
     Attributes:
         workers: Threads that prepare batches beside the model; 0: the caller prepares each when it asks for it, with
             all of its threads.
         ahead: Batches that may be ready before they are asked for.
+        model: Threads of the model's parallel loops; 0: all, as ever.
     """
 
     workers: int
     ahead: int
+    model: int = 0
 
 
 class Tempo:
     """Tries every way for some batches, then stays with the one whose median is the least.
+
+    A way that is far slower than the best so far is given up after a few.
 
     Example:
         >>> tempo = Tempo([Way(0, 0), Way(1, 2)], tries=1)
         >>> tempo.record(Way(0, 0), 2.0)
         >>> tempo.record(Way(1, 2), 1.0)
         >>> tempo.way, tempo.settled
-        (Way(workers=1, ahead=2), True)
+        (Way(workers=1, ahead=2, model=0), True)
     """
 
     def __init__(self, ways: list[Way], tries: int = 8) -> None:
@@ -40,19 +47,39 @@ class Tempo:
         self._tries = tries
 
     @property
+    def ways(self) -> list[Way]:
+        """All ways that are tried."""
+        return list(self._seconds)
+
+    def add(self, ways: list[Way]) -> None:
+        """More ways to try."""
+        for way in ways:
+            self._seconds.setdefault(way, [])
+
+    @property
     def settled(self) -> bool:
         """Every way was tried, or there is only one."""
-        return len(self._seconds) == 1 or all(len(taken) >= self._tries for taken in self._seconds.values())
+        return len(self._seconds) == 1 or not any(map(self._wants_more, self._seconds))
 
     @property
     def way(self) -> Way:
         """The first one that wants more tries, or the fastest."""
-        for way, taken in self._seconds.items():
-            if not self.settled and len(taken) < self._tries:
-                return way
+        if not self.settled:
+            return next(way for way in self._seconds if self._wants_more(way))
         return min(self._seconds, key=lambda way: statistics.median(self._seconds[way] or [0.0]))
+
+    def seconds(self) -> dict[Way, float]:
+        """Median seconds of the ways that were tried."""
+        return {way: statistics.median(taken) for way, taken in self._seconds.items() if taken}
 
     def record(self, way: Way, seconds: float) -> None:
         """A batch took ``seconds`` from one request to the next."""
         if not self.settled:
             self._seconds[way].append(seconds)
+
+    def _wants_more(self, way: Way) -> bool:
+        taken = self._seconds[way]
+        if len(taken) >= self._tries:
+            return False
+        others = [statistics.median(other) for name, other in self._seconds.items() if name != way and other]
+        return len(taken) < _ENOUGH or not others or statistics.median(taken) <= _HOPELESS * min(others)

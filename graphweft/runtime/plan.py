@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from graphweft._trace import active, span
 from graphweft.cost import Work
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, structural_key
@@ -219,9 +220,13 @@ class Plan:
 
 def _run(steps: tuple[Step, ...], env: Slots) -> None:
     """Call after call; a slot is emptied after its last reader."""
+    is_traced = active() is not None
     for step in steps:
         if PROFILE.active:
             PROFILE.time(step.label, step.work, functools.partial(_rerun, step, env))
+        elif is_traced:
+            with span(step.label, "kernel", kind=step.work.kind, amount=step.work.amount, bytes=step.work.bytes):
+                step.call(env)
         else:
             step.call(env)
         for index in step.frees:

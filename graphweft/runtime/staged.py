@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphweft import _config
 from graphweft._errors import ShapeError
+from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
 from graphweft.ir.drawing import block_of
@@ -39,6 +40,8 @@ Features = Tensor | SparseFeatures
 # writes a batch's program: (builder, inputs by name, training) -> outputs by name
 Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
 Pullback = Callable[[Tensor], dict[str, Tensor | None]]
+# draws a batch: (sampler, seeds, (seed, epoch, stage), whether the last hop stays open)
+Draw = Callable[[NeighborSampler, Tensor, tuple[int, int, int], bool], Sample | OpenSample]
 
 STRUCTURE_AHEAD, ROWS_AHEAD = ("key", "seeds"), ("key", "seeds", "x")
 
@@ -150,9 +153,12 @@ class StagedPlan:
         self._x = owner.x
         self._preparation = _Preparation(owner, plan)
 
-    def prepare(self, seeds: Tensor, key: tuple[int, int]) -> PreparedBatch:
-        """The first stage for the seeds, int64 ids, of a batch keyed by (seed, epoch); from any thread."""
-        rows, values = self._preparation.run(seeds, key)
+    def prepare(self, seeds: Tensor, key: tuple[int, int], draw: Draw | None = None) -> PreparedBatch:
+        """The first stage for the seeds, int64 ids, of a batch keyed by (seed, epoch); from any thread.
+
+        ``draw``: what draws in the sampler's place, with the same result.
+        """
+        rows, values = self._preparation.run(seeds, key, draw)
         return PreparedBatch(self, seeds, rows, values)
 
     def linearize(
@@ -210,7 +216,7 @@ class _Preparation:
         self._calls: list[Call] = [lower(group, self._slot) for group in groups]
         self._leaves = {v["name"]: self._slot[v] for v in part.inputs if v["name"] in STRUCTURE_AHEAD}
 
-    def run(self, seeds: Tensor, key: tuple[int, int]) -> tuple[tuple[int, ...], tuple[Any, ...]]:
+    def run(self, seeds: Tensor, key: tuple[int, int], draw: Draw | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:
         """Destinations of every hop, and what the second stage reads."""
         env = list(self._base)
         for name, given in (("seeds", seeds), ("key", key)):
@@ -223,17 +229,20 @@ class _Preparation:
             for value in self._draws:
                 # an open draw serves all hops but the last, which it does not number
                 is_open = opened and (bool(value.get("open")) or value["hop"] < len(value["fanouts"]) - 1)
-                sample = drawn.get(is_open) or self._draw(seeds, key, is_open)
+                sample = drawn.get(is_open) or self._draw(seeds, key, is_open, draw)
                 drawn[is_open] = sample
                 rows = tuple(block.num_dst for block in reversed(sample.blocks))
                 env[self._slot[value]] = block_of(value, sample)
-            for call in self._calls:
-                call(env)
-            for slot, form in self._wanted:
-                form(env[slot])
+            with span("structure", "structure"):
+                for call in self._calls:
+                    call(env)
+                for slot, form in self._wanted:
+                    form(env[slot])
         return rows, tuple(env[slot] for slot, _ in self._wanted)
 
-    def _draw(self, seeds: Tensor, key: tuple[int, int], is_open: bool) -> Sample | OpenSample:
+    def _draw(self, seeds: Tensor, key: tuple[int, int], is_open: bool, other: Draw | None) -> Sample | OpenSample:
+        if other is not None:
+            return other(self._sampler, seeds, (*key, 0), is_open)
         draw = self._sampler.sample_open if is_open else self._sampler.sample
         return draw(seeds, seed=key[0], epoch=key[1])
 

@@ -6,7 +6,9 @@ if it likes. Sources: Hamilton et al., NeurIPS 2017 (sampling); GraphTensor, sec
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from graphweft import _native
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
+from graphweft._trace import Recorder, active, span
 from graphweft.graph.block import Block, OpenBlock
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
@@ -31,6 +34,7 @@ _new = declare("gw_sampler_new", _ADJ, _P, _I32, ctypes.POINTER(_P))
 _free = declare("gw_sampler_free", _P)
 _exclude = declare("gw_sampler_exclude", _P, _I64, _P, _P)
 _begin = declare("gw_sample_begin", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P)
+_times = declare("gw_sample_times", _P, _I64, _OUT)
 _finish = declare("gw_sample_finish", _P, _P, _P, _P, _P, _P, _P, _P, _P, _OUT)
 
 
@@ -67,8 +71,8 @@ class NeighborSampler:
         if self.replace and -1 in self.fanouts:
             raise ConfigError(f"{who}: expected fanouts >= 1 when drawing with replacement, got {self.fanouts}")
         self._weight = None if weight is None else by_position(who, graph.csc, weight)
-        self._widths = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
-        self._idle: list[_Native] = []
+        self.widths = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
+        self._idle: list[Native] = []
         _ = graph.csc  # made here, once, before threads ask for it
 
     @property
@@ -126,38 +130,54 @@ class NeighborSampler:
         exclude: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> Sample | OpenSample:
         ids = as_selection("sample", "seed", seeds, self.graph.num_nodes).contiguous()
+        native = self.borrow()
         try:
-            native = self._idle.pop()
-        except IndexError:
-            native = _Native(self.graph, self._weight)
-        try:
-            return native.draw(self, ids, key, is_open, exclude)
-        except IndexRangeError as failure:
-            raise IndexRangeError(f"sample: {failure}") from None
-        except ShapeError as failure:
-            raise ConfigError(f"sample: {failure}") from None
+            with refusals(), span("draw batch", "sample", seeds=ids.numel()):
+                return native.draw(self, ids, key, is_open, exclude)
         finally:
-            self._idle.append(native)
+            self.give_back(native)
+
+    def borrow(self) -> Native:
+        """Working memory for one batch at a time; give it back."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return Native(self.graph, self._weight)
+
+    def give_back(self, native: Native) -> None:
+        """Ends a loan."""
+        self._idle.append(native)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"graph": self.graph, "fanouts": self.fanouts, "replace": self.replace, "_weight": self._weight}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._widths, self._idle = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts), []
+        self.widths, self._idle = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts), []
 
 
-class _Native:
+@contextlib.contextmanager
+def refusals() -> Iterator[None]:
+    """What the native sampler refuses, in the words of :meth:`NeighborSampler.sample`."""
+    try:
+        yield
+    except IndexRangeError as failure:
+        raise IndexRangeError(f"sample: {failure}") from None
+    except ShapeError as failure:
+        raise ConfigError(f"sample: {failure}") from None
+
+
+class Native:
     """Working memory of one thread that samples."""
 
     def __init__(self, graph: Graph, weight: torch.Tensor | None) -> None:
-        self._handle = _P()
+        self.handle = _P()
         self._kept = (graph, graph.csc, weight)
         dense = graph.num_nodes <= _DENSE_MOST
-        _new(graph.csc.native, None if weight is None else weight.data_ptr(), dense, ctypes.byref(self._handle))
+        _new(graph.csc.native, None if weight is None else weight.data_ptr(), dense, ctypes.byref(self.handle))
 
     def __del__(self) -> None:
-        _free(self._handle)
+        _free(self.handle)
 
     def draw(
         self,
@@ -171,15 +191,15 @@ class _Native:
         hops = len(plan.fanouts)
         if exclude is not None:
             src, dst = (ends.contiguous() for ends in exclude)
-            _exclude(self._handle, src.numel(), src.data_ptr(), dst.data_ptr())
+            _exclude(self.handle, src.numel(), src.data_ptr(), dst.data_ptr())
         rows, edges, totals = (ctypes.c_int64 * hops)(), (ctypes.c_int64 * hops)(), (ctypes.c_int64 * 2)()
-        asked = (seeds.numel(), seeds.data_ptr(), hops, plan._widths, plan.replace, *key)
-        _begin(self._handle, *asked, rows, edges, totals)
+        asked = (seeds.numel(), seeds.data_ptr(), hops, plan.widths, plan.replace, *key)
+        _begin(self.handle, *asked, rows, edges, totals)
         inner_rows = rows[hops - 2] if hops > 1 else 0
         inner = Room(inner_rows, totals[0])
         closed = hops - is_open
         blocks = [
-            None if h + 1 < hops and _is_widest(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(closed)
+            None if h + 1 < hops and is_widest(plan.fanouts, h) else Room(rows[h], edges[h]) for h in range(closed)
         ]
         columns = empty((edges[hops - 1],), plan.graph.csc.indices.dtype) if is_open else None
         offsets = empty((rows[hops - 1] + 1,), torch.int64) if is_open else None
@@ -191,30 +211,45 @@ class _Native:
             pointers.append((offsets.data_ptr(), None, None))
         tables = [(_P * hops)(*(pointer[i] for pointer in pointers)) for i in range(3)]
         opened = None if columns is None else columns.data_ptr()
-        _finish(self._handle, n_id.data_ptr(), *inner.pointers, *tables, opened, ctypes.byref(count))
+        _finish(self.handle, n_id.data_ptr(), *inner.pointers, *tables, opened, ctypes.byref(count))
+        recorder = active()
+        if recorder is not None and recorder.is_native:
+            self._tell(recorder, hops)
         if columns is not None and offsets is not None:
             made = [OpenBlock.over(plan.graph, n_id, offsets, columns)]
-            inner_blocks = _blocks(plan.graph, n_id, inner, blocks, list(rows))
+            inner_blocks = blocks_over(plan.graph, n_id, inner, blocks, list(rows))
             return OpenSample(n_id, rows[0], (*made, *reversed(inner_blocks)))
         n_id = n_id[: count.value]
-        return _assemble(plan.graph, n_id, inner, blocks, [*rows, count.value])
+        return assemble(plan.graph, n_id, inner, blocks, [*rows, count.value])
+
+    def _tell(self, recorder: Recorder, hops: int) -> None:
+        """The hops of the last batch as spans; where drawing and numbering alternate, both are in one."""
+        times = (ctypes.c_int64 * (3 * hops))()
+        _times(self.handle, hops, times)
+        for hop in range(hops):
+            begun, drawn, numbered = (1e-9 * at for at in times[3 * hop : 3 * hop + 3])
+            recorder.add(f"draw hop {hop + 1}", "sample", begun, drawn, {})
+            if numbered > drawn:
+                recorder.add(f"number hop {hop + 1}", "renumber", drawn, numbered, {})
 
 
-def _blocks(graph: Graph, n_id: torch.Tensor, inner: Room, rooms: list[Room | None], ends: list[int]) -> list[Block]:
+def blocks_over(
+    graph: Graph, n_id: torch.Tensor, inner: Room, rooms: list[Room | None], ends: list[int]
+) -> list[Block]:
     """Blocks over the drawn edges; a hop with the widest fan-out is the beginning of the inner rows as it is."""
     parts = [inner.head(ends[hop]) if room is None else room for hop, room in enumerate(rooms)]
     return [Block.of(part.edges(graph, n_id), ends[hop + 1]) for hop, part in enumerate(parts)]
 
 
-def _assemble(graph: Graph, n_id: torch.Tensor, inner: Room, blocks: list[Room | None], ends: list[int]) -> Sample:
+def assemble(graph: Graph, n_id: torch.Tensor, inner: Room, blocks: list[Room | None], ends: list[int]) -> Sample:
     """The sample over the drawn edges."""
-    made = _blocks(graph, n_id, inner, blocks, ends)
+    made = blocks_over(graph, n_id, inner, blocks, ends)
     outer = blocks[-1]
     assert outer is not None  # the last hop always has its own room
     drawn = (inner.edges(graph, n_id), outer.edges(graph, n_id, inner.indptr.numel() - 1))
     return Sample(n_id, ends[0], tuple(reversed(made)), drawn)
 
 
-def _is_widest(fanouts: tuple[int, ...], hop: int) -> bool:
+def is_widest(fanouts: tuple[int, ...], hop: int) -> bool:
     """Whether the block of ``hop`` holds every edge that its rows drew."""
     return fanouts[hop] == -1 or (-1 not in fanouts and fanouts[hop] == max(fanouts))

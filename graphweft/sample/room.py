@@ -21,6 +21,11 @@ class Room:
         self.indices, self.offsets = empty((edges,), torch.int32), empty((edges,), torch.int32)
         self.pointers = (self.indptr.data_ptr(), self.indices.data_ptr(), self.offsets.data_ptr())
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return self.indptr.nbytes + self.indices.nbytes + self.offsets.nbytes
+
     def head(self, rows: int) -> Room:
         """The first rows, over the same memory."""
         part = Room.__new__(Room)

@@ -10,9 +10,10 @@ import ctypes
 
 from torch import Tensor
 
-from graphweft._errors import ShapeError
+from graphweft._errors import DtypeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
+from graphweft._trace import span
 from graphweft.storage.feature import SparseFeatures
 
 _I64, _P = ctypes.c_int64, ctypes.c_void_p
@@ -36,6 +37,30 @@ def gather_rows(table: Tensor | SparseFeatures, ids: Tensor) -> Tensor | SparseF
         return table.take_rows(ids)
     if table.dim() == 0:
         raise ShapeError("gather_rows: expected a table with rows, got a scalar")
+    return _gathered(table, ids, None)
+
+
+def gather_rows_into(table: Tensor, ids: Tensor, out: Tensor) -> None:
+    """``out[:] = table[ids]``; ``out`` is contiguous.
+
+    Raises: IndexRangeError; ShapeError, DtypeError where ``out`` is of another kind.
+
+    Example:
+        >>> import torch
+        >>> out = torch.zeros(2, 1)
+        >>> gather_rows_into(torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([2, 0]), out)
+        >>> out.tolist()
+        [[3.0], [1.0]]
+    """
+    expected = (ids.numel(), *table.shape[1:])
+    if table.dim() == 0 or tuple(out.shape) != expected or not out.is_contiguous():
+        raise ShapeError(f"gather_rows: expected out of shape {expected}, contiguous, got {tuple(out.shape)}")
+    if out.dtype != table.dtype:
+        raise DtypeError(f"gather_rows: expected out of dtype {table.dtype}, got {out.dtype}")
+    _gathered(table, ids, out)
+
+
+def _gathered(table: Tensor, ids: Tensor, out: Tensor | None) -> Tensor:
     table = table.detach()
     flat = table if table.dim() <= 2 and table[:1].is_contiguous() else table.contiguous()
     shape = tuple(table.shape[1:])
@@ -46,6 +71,7 @@ def gather_rows(table: Tensor | SparseFeatures, ids: Tensor) -> Tensor | SparseF
         flat = flat.contiguous()
         stride = row
     ids = ids.contiguous()
-    out = empty((ids.numel(), *shape), table.dtype)
-    _gather(flat.data_ptr(), flat.shape[0], stride * size, row * size, ids.data_ptr(), ids.numel(), out.data_ptr())
+    out = empty((ids.numel(), *shape), table.dtype) if out is None else out
+    with span("gather rows", "lookup", rows=ids.numel(), bytes=out.numel() * size):
+        _gather(flat.data_ptr(), flat.shape[0], stride * size, row * size, ids.data_ptr(), ids.numel(), out.data_ptr())
     return out

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._errors import DataError, ShapeError
 from graphweft._memory import POOL
+from graphweft._trace import active, span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
@@ -87,7 +88,8 @@ class FullBatch:
         """One update of the parameters; the training loss before it, shape ()."""
         self.optimizer.zero_grad(set_to_none=True)
         loss = self._backward() if self._tape is None or not self._replays() else self._replay(self._tape)
-        self.optimizer.step()
+        with span("update", "update"):
+            self.optimizer.step()
         return loss
 
     def logits(self) -> Tensor:
@@ -133,8 +135,10 @@ class FullBatch:
         return Tape.record(gradients, [arguments, labels, rows, hoisted], function.footprint(arguments).peak)
 
     def _replays(self) -> bool:
-        """Whether everything is where it was when the tape was recorded."""
+        """Whether everything is where it was when the tape was recorded, and nobody wants to see the calls."""
         tape = self._tape
+        if active() is not None:
+            return False
         return tape is not None and tape.is_ready() and is_plain(self.model) and self._recorded == self._state()
 
     def _state(self) -> tuple[object, ...]:
@@ -157,17 +161,22 @@ class FullBatch:
         self.model.train()
         graph, x, wanted = self.ds.graph, self.x, self._wanted
         if not self._engine and is_plain(self.model) and not _config.current().tune:
-            with torch.enable_grad():
+            with torch.enable_grad(), span("forward", "forward"):
                 logits, pullback = self.model.linearize(graph, x, wanted)
-            loss, gradient = self._loss(logits)
+            with span("loss", "loss"):
+                loss, gradient = self._loss(logits)
             parameters = dict(self.model.named_parameters())
-            for name, found in pullback(gradient).items():
-                if found is not None:
-                    parameters[name].grad = found
+            with span("backward", "backward"):
+                for name, found in pullback(gradient).items():
+                    if found is not None:
+                        parameters[name].grad = found
             return loss
-        logits = self.model(graph, x) if wanted is None else self.model(graph, x, rows=wanted)
-        loss, gradient = self._loss(logits.detach())
-        logits.backward(gradient)
+        with span("forward", "forward"):
+            logits = self.model(graph, x) if wanted is None else self.model(graph, x, rows=wanted)
+        with span("loss", "loss"):
+            loss, gradient = self._loss(logits.detach())
+        with span("backward", "backward"):
+            logits.backward(gradient)
         return loss
 
     def _loss(self, logits: Tensor) -> tuple[Tensor, Tensor]:

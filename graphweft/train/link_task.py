@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweft._errors import DataError
+from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.link_split import split_links
 from graphweft.loader.link import LinkLoader
@@ -109,12 +110,16 @@ class LinkTask(MiniBatch):
         assert isinstance(batch, LinkBatch) and batch.edge_label_index is not None and batch.edge_label is not None
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        h = self._forward(batch)
-        src, dst = batch.edge_label_index
-        logits = (torch.index_select(h, 0, src) * torch.index_select(h, 0, dst)).sum(1)
-        loss = functional.binary_cross_entropy_with_logits(logits, batch.edge_label)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
+        with span("forward", "forward"):
+            h = self._forward(batch)
+        with span("loss", "loss"):
+            src, dst = batch.edge_label_index
+            logits = (torch.index_select(h, 0, src) * torch.index_select(h, 0, dst)).sum(1)
+            loss = functional.binary_cross_entropy_with_logits(logits, batch.edge_label)
+        with span("backward", "backward"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        with span("update", "update"):
+            self.optimizer.step()
         return loss.detach()
 
 

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 from graphweft import _config
 from graphweft._errors import ConfigError, ShapeError
+from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch
@@ -31,11 +32,13 @@ from graphweft.runtime.dense import cross_entropy
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
+from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.gather import gather_rows
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
+from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 
@@ -65,7 +68,8 @@ class _Batches(Loader):
         """As asked for by the plan."""
         if self.plan is None:
             return super().make(places, epoch)
-        return self.plan.prepare(self.seeds[places], (self.seed, epoch))
+        draw = None if self.preparer is None else self.preparer.sample
+        return self.plan.prepare(self.seeds[places], (self.seed, epoch), draw)
 
 
 class MiniBatch:
@@ -88,6 +92,7 @@ class MiniBatch:
         macro: How macro-batches are made; None: every batch is drawn from the whole graph.
         accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
         sampler: A name of :data:`SAMPLERS`, or a sampler over the dataset's graph.
+        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.Subtasks`.
 
     Raises: ConfigError for fan-outs that do not fit the model.
     """
@@ -110,6 +115,7 @@ class MiniBatch:
         macro: Macro | None = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
+        prepare: str = "whole",
     ) -> None:
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
@@ -119,7 +125,15 @@ class MiniBatch:
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
         seeds = torch.unique(self.rows["train"], sorted=True)
         common = (batch_size, True, seed)
-        self.loader: Loader | LinkLoader = _Batches(self._tables, seeds, None, *common, sampler=self.sampler)
+        check_choice("prepare", prepare, PREPARE)
+        if prepare == "subtasks" and macro is not None:
+            raise ConfigError("prepare: expected whole with macro, got 'subtasks'")
+        subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
+        self.loader: Loader | LinkLoader = _Batches(
+            self._tables, seeds, None, *common, sampler=self.sampler, prepare=subtasks
+        )
+        if is_plain(model):  # its kernels give the same bits for any number of threads
+            self.loader.split_cores()
         if macro is not None:
             if not self.fanouts:
                 raise ConfigError("macro: expected sampler neighbor, got another one")
@@ -251,12 +265,16 @@ class MiniBatch:
         if isinstance(batch, PreparedBatch):
             loss = self._backward_staged(batch)
         else:
-            logits = self._forward(batch)
+            with span("forward", "forward"):
+                logits = self._forward(batch)
             norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
-            loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size], norm)
+            with span("loss", "loss"):
+                loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size], norm)
             weight = _share(batch) if self._accumulate > 1 else 1
-            logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
-        self._update(_share(batch))
+            with span("backward", "backward"):
+                logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
+        with span("update", "update"):
+            self._update(_share(batch))
         return loss
 
     def _backward_staged(self, batch: PreparedBatch) -> Tensor:
@@ -264,14 +282,18 @@ class MiniBatch:
         model, tensors = self.model, self._tensors()
         assert isinstance(model, Stack)  # what is staged
         seed = int(torch.randint(2**62, ())) if model.draws() else 0
-        outputs, pullback = batch.plan.linearize(batch, tensors, seed)
+        with span("forward", "forward"):
+            outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(
             {name: tensor for name, tensor in outputs.items() if name != "out"},
             lambda norm: batch.rows[-1 - int(norm.removeprefix("norms."))],
         )
-        loss, gradient = self._loss(outputs["out"], batch.seeds)
+        with span("loss", "loss"):
+            loss, gradient = self._loss(outputs["out"], batch.seeds)
         weight = batch.batch_size if self._accumulate > 1 else 1
-        for name, found in pullback(gradient if weight == 1 else gradient * weight).items():
+        with span("backward", "backward"):
+            gradients = pullback(gradient if weight == 1 else gradient * weight)
+        for name, found in gradients.items():
             if found is not None:
                 known = tensors[name].grad
                 tensors[name].grad = found if known is None else known.add_(found)

@@ -18,6 +18,7 @@ TASKS = ("nodes", "link")
 MODES = ("full", "mini", "auto")
 STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
+PREPARE = ("whole", "subtasks")
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk")
 
 

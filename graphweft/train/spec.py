@@ -16,6 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.train.options import (
     DECAY_ON,
     OPTIMIZERS,
+    PREPARE,
     SAMPLERS,
     STOP_ON,
     check_choice,
@@ -38,7 +39,7 @@ DEFAULT_DATA = "default"
 
 # Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
 _REMEMBERED = ("root", "epochs", "patience")
-_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress")
+_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare")
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,8 @@ class TrainSpec:
         stop_on: What that means: "accuracy", "loss", or "both", where either counts; also which epoch is the best.
         eval_every: Evaluate after every so many epochs.
         progress: Show progress on standard error.
+        trace: File for a Chrome trace of the run.
+        prepare: For "mini": batches are made "whole" by one thread each, or in "subtasks" by several.
 
     Raises: ConfigError for a value out of range.
 
@@ -133,9 +136,11 @@ class TrainSpec:
     stop_on: str = "accuracy"
     eval_every: int = 1
     progress: bool = False
+    trace: str | None = None
+    prepare: str = "whole"
 
     def __post_init__(self) -> None:
-        for name in ("data", "root", "out"):
+        for name in ("data", "root", "out", "trace"):
             _check_text(name, getattr(self, name))
         if self.data is None:
             raise ConfigError("data: expected a name or a path, got None")
@@ -151,6 +156,7 @@ class TrainSpec:
             ("activation", ACTIVATIONS),
             ("stop_on", STOP_ON),
             ("sampler", SAMPLERS),
+            ("prepare", PREPARE),
         ):
             check_choice(name, getattr(self, name), choices)
         check_task(self.task, self.mode)

@@ -20,10 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
+from graphweft.schedule.verdict import Verdict
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
@@ -46,6 +48,7 @@ from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
 from graphweft.train.samplers import AnySampler
 from graphweft.train.settle import settle_features, with_path
+from graphweft.train.tracing import Tracing
 
 
 class Trainer:
@@ -80,6 +83,10 @@ class Trainer:
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
             the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
+        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks", the work of several
+            (:class:`gw.Subtasks`); the batches are the same.
+        trace: File for a Chrome trace of all stages (Perfetto, chrome://tracing); full-batch steps are then made call
+            by call, with the same bits. :attr:`verdict` says what bounds the run.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
 
@@ -95,6 +102,8 @@ class Trainer:
         >>> len(history), trainer.evaluate("test"), trainer.predict().tolist()
         (20, 1.0, [0, 0, 1, 1])
     """
+
+    moved_to: Path | None = None  # where another run that was in ``out`` is now
 
     def __init__(
         self,
@@ -119,6 +128,8 @@ class Trainer:
         macro: Any = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
+        prepare: str = "whole",
+        trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
     ) -> None:
@@ -131,7 +142,7 @@ class Trainer:
         check_integer("patience", patience, 0)
         check_integer("eval_every", eval_every, 1)
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
-        self.task = check_task(task, mode)
+        self.task, self._tracing = check_task(task, mode), Tracing(trace)
         ds.check_trainable() if task == "nodes" else ds.check_features()
         check_integer("accumulate", accumulate, 1)
         x = settle_features(features_of(with_flat_features(ds)))
@@ -140,13 +151,11 @@ class Trainer:
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.history = History(best_by=stop_on)
         self.out = None if out is None else Path(out)
-        self.moved_to: Path | None = None
         self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
-        self._patience, self._eval_every = patience, eval_every
-        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler)
+        self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
+        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
         self._best_model: dict[str, Tensor] = {}
-        self._remember = dict(remember or {})
         self._config = {
             "dataset": ds.name,
             "data_checksum": _data_checksum(self.ds),
@@ -168,6 +177,11 @@ class Trainer:
         if self.task == "link":
             return "ROC AUC"
         return "accuracy" if self.ds.y.dim() == 1 else "micro-F1"
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """What bounds the run, once it was trained with ``trace``."""
+        return self._tracing.verdict
 
     @property
     def stopped_early(self) -> bool:
@@ -201,7 +215,8 @@ class Trainer:
             if folder is not None:
                 folder.start(self.history, begun=self._batches_done > 0)
                 self.moved_to = folder.moved_to
-            self._train(target, folder, stop)
+            with self._tracing.running():
+                self._train(target, folder, stop)
             if folder is not None and self.epoch:
                 folder.save(self.state_dict())
                 folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
@@ -298,7 +313,8 @@ class Trainer:
             if isinstance(self._batch, MiniBatch):
                 self._batch.after_batch = self._between_batches(folder, show)
             while self.epoch < target and not self.stopped_early and stop.signum is None:
-                record = self._one_epoch(last=self.epoch + 1 == target)
+                with span(f"epoch {self.epoch + 1}", "epoch"):
+                    record = self._one_epoch(last=self.epoch + 1 == target)
                 self.history.append(record)
                 if self.history.best is record:
                     self._best_model = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -326,14 +342,15 @@ class Trainer:
         macro: Macro | None,
         accumulate: int,
         sampler: str | AnySampler,
+        prepare: str,
     ) -> MiniBatch:
         data = (self.ds, features_of(self.ds), self.optimizer)
         if self.task == "link":
-            if macro is not None or accumulate > 1 or sampler != "neighbor":
-                raise ConfigError("task: expected nodes with macro, accumulate or sampler, got 'link'")
+            if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
+                raise ConfigError("task: expected nodes with macro, accumulate, sampler or prepare, got 'link'")
             return LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
         keys = (self._seed, self._batch_key)
-        return MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler)
+        return MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
 
     def _quality(self) -> dict[str, Any]:
         """What the quality guard measured in the epoch that is done."""
@@ -380,7 +397,8 @@ class Trainer:
             raise self._not_finite(epoch, loss)
         if epoch % self._eval_every and not last and not self._would_stop(epoch):
             return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._quality())
-        found, val_loss = self._batch.evaluate()
+        with span("evaluate", "evaluate"):
+            found, val_loss = self._batch.evaluate()
         values = {f"{name}_acc": value for name, value in found.items()} | {"val_loss": val_loss}
         if isinstance(self._batch, LinkTask):
             values |= self._batch.details

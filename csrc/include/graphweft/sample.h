@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -67,6 +68,16 @@ struct batch_sizes {
   int64_t most_nodes = 0;  // nodes of the batch, at most
 };
 
+// Nanoseconds of the steady clock.
+struct hop_times {
+  int64_t begun, ended;
+};
+
+inline int64_t clock_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 class sampler {
  public:
   sampler() = default;
@@ -78,10 +89,12 @@ class sampler {
   virtual batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
                             uint64_t seed) = 0;
   virtual int64_t finish(const batch_arrays& out) = 0;
+  // When each hop of the last batch was drawn and numbered.
+  virtual const std::vector<hop_times>& times() const = 0;
 };
 
 template <class I, class Numbers>
-class neighbor_sampler final : public sampler {
+class neighbor_sampler : public sampler {
  public:
   // `weights` by position, or null; both outlive the sampler.
   neighbor_sampler(const csr_view<I>& graph, const float* weights)
@@ -89,18 +102,13 @@ class neighbor_sampler final : public sampler {
 
   void exclude(int64_t count, const int64_t* src, const int64_t* dst) override { skips_.set(count, src, dst); }
 
+  const std::vector<hop_times>& times() const override { return times_; }
+
   // Draws all hops but the last.
   batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
                     uint64_t seed) override {
     if (memory_.size() < size_t(num_threads())) memory_.resize(size_t(num_threads()));
-    fanouts_ = fanouts;
-    replace_ = replace;
-    seed_ = seed;
-    hops_ = int64_t(fanouts.size());
-    add_seeds(seeds, count);
-    skips_.find(graph_, nodes_.data(), count);
-    ends_.assign(1, 0);
-    plan_widths();
+    start(seeds, count, fanouts, replace, seed);
     for (int64_t hop = 0; hop + 1 < hops_; ++hop) {
       open(hop);
       const int64_t first = ends_[size_t(hop)], edges = starts_[ends_[size_t(hop) + 1]];
@@ -138,12 +146,24 @@ class neighbor_sampler final : public sampler {
     return num_nodes_;
   }
 
- private:
+ protected:
   static constexpr int64_t entries_under_way = 24, draw_grain = 512, entry_grain = int64_t{1} << 14, ahead = 32,
                            near = 16;
   static constexpr uint32_t narrow_most = 1u << 16;  // rows longer than that are drawn from with 64 bits
 
   [[nodiscard]] static int64_t limit(int64_t fanout) { return fanout < 0 ? INT64_MAX : fanout; }
+
+  void start(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace, uint64_t seed) {
+    fanouts_ = fanouts;
+    replace_ = replace;
+    seed_ = seed;
+    hops_ = int64_t(fanouts.size());
+    times_.clear();
+    add_seeds(seeds, count);
+    skips_.find(graph_, nodes_.data(), count);
+    ends_.assign(1, 0);
+    plan_widths();
+  }
 
   void add_seeds(const int64_t* seeds, int64_t count) {
     numbers_.start();
@@ -226,40 +246,66 @@ class neighbor_sampler final : public sampler {
     return out;
   }
 
-  // Draws the rows of `hop` into (columns, offsets), their first entry at the front, and numbers what they name.
-  void run_hop(int64_t hop, int32_t* columns, uint32_t* offsets) {
-    const int64_t first = ends_[size_t(hop)], rows = ends_[size_t(hop) + 1];
-    const int64_t base = starts_[first], edges = starts_[rows] - base;
-    int64_t growing = edges;  // entries that may name a new node
-    for (int64_t row = 0; !falling_ && row < first; ++row) growing += starts_[row + 1] - starts_[row];
+  // The rows that are new in a hop, and their entries.
+  struct hop_rows {
+    int64_t hop, first, end, base, edges;
+  };
+
+  [[nodiscard]] hop_rows rows_of(int64_t hop) const {
+    const int64_t first = ends_[size_t(hop)], end = ends_[size_t(hop) + 1], base = starts_[first];
+    return {hop, first, end, base, starts_[end] - base};
+  }
+
+  // Memory for what a hop names, and for the numbers of what is new.
+  void make_room(const hop_rows& h) {
+    int64_t growing = h.edges;  // entries that may name a new node
+    for (int64_t row = 0; !falling_ && row < h.first; ++row) growing += starts_[row + 1] - starts_[row];
     numbers_.reserve(num_nodes_ + growing, nodes_.data(), num_nodes_);
     nodes_.reserve(std::min(graph_.num_cols, num_nodes_ + growing) + 1, num_nodes_);  // one is written ahead
-    named_.reserve(edges, 0);
+    named_.reserve(h.edges, 0);
     names_ = named_.data();
-    if (!falling_) number_older(hop, first);
-    if (num_threads() > 1 && edges > 2 * entry_grain) return draw_in_parallel(hop, first, rows, base, columns, offsets);
-    draw_rows(hop, first, rows, base, offsets, memory_.front(),
-              [&](int64_t begin, int64_t end) { number_rows(hop, begin, end, base, columns); });
+  }
+
+  // Draws the rows of `hop` into (columns, offsets), their first entry at the front, and numbers what they name.
+  void run_hop(int64_t hop, int32_t* columns, uint32_t* offsets) {
+    const hop_rows h = rows_of(hop);
+    const int64_t begun = clock_ns();
+    make_room(h);
+    if (!falling_) number_older(hop, h.first);
+    if (num_threads() > 1 && h.edges > 2 * entry_grain)
+      draw_in_parallel(hop, h.first, h.end, h.base, columns, offsets);
+    else
+      draw_rows(hop, h.first, h.end, h.base, offsets, memory_.front(),
+                [&](int64_t begin, int64_t end) { number_rows(hop, begin, end, h.base, columns); });
+    times_.push_back({begun, clock_ns()});
   }
 
   // The block of the last hop by ids: those of older rows as they were drawn, then those drawn now, `before` of them
   // ahead. A hop that no later one continues from needs no numbers.
   void draw_open(int64_t hop, const int64_t* indptr, I* ids, int64_t before) {
-    const int64_t first = ends_[size_t(hop)], rows = ends_[size_t(hop) + 1], base = starts_[first];
-    outer_.reserve(starts_[rows] - base, 0);
+    const hop_rows h = rows_of(hop);
+    const int64_t begun = clock_ns();
+    outer_.reserve(h.edges, 0);
     names_ = ids + before;
-    parallel_ranges(first, draw_grain, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) {
-        if (row + ahead < end) __builtin_prefetch(graph_.indices + begins_[row + ahead]);
-        const I* const from = graph_.indices + begins_[row];
-        const uint32_t* const places = offsets_.data() + starts_[row];
-        for (int64_t k = 0; k < indptr[row + 1] - indptr[row]; ++k) ids[indptr[row] + k] = from[places[k]];
-      }
+    parallel_ranges(h.first, draw_grain, [&](int64_t begin, int64_t end) { copy_ids(begin, end, indptr, ids); });
+    parallel_ranges(h.end - h.first, draw_grain, [&](int64_t begin, int64_t end) {
+      draw_ids(h, h.first + begin, h.first + end, memory_[size_t(thread_id())]);
     });
-    parallel_ranges(rows - first, draw_grain, [&](int64_t begin, int64_t end) {
-      draw_rows<false>(hop, first + begin, first + end, base, outer_.data(), memory_[size_t(thread_id())],
-                       [](int64_t, int64_t) {});
-    });
+    times_.push_back({begun, clock_ns()});
+  }
+
+  // The ids that rows [begin, end), drawn in earlier hops, lead to.
+  void copy_ids(int64_t begin, int64_t end, const int64_t* indptr, I* ids) const {
+    for (int64_t row = begin; row < end; ++row) {
+      if (row + ahead < end) __builtin_prefetch(graph_.indices + begins_[row + ahead]);
+      const I* const from = graph_.indices + begins_[row];
+      const uint32_t* const places = offsets_.data() + starts_[row];
+      for (int64_t k = 0; k < indptr[row + 1] - indptr[row]; ++k) ids[indptr[row] + k] = from[places[k]];
+    }
+  }
+
+  void draw_ids(const hop_rows& h, int64_t begin, int64_t end, pick_memory& memory) {
+    draw_rows<false>(h.hop, begin, end, h.base, outer_.data(), memory, [](int64_t, int64_t) {});
   }
 
   // Draws rows [first, last) of `hop` a few at a time and hands them to `use`: while some are drawn, the ids of those
@@ -441,6 +487,7 @@ class neighbor_sampler final : public sampler {
   grown<I> named_;           // ids that the edges of the hop under way lead to
   I* names_ = nullptr;       // where they are written: there, or in the caller's array
   grown<uint32_t> outer_;    // places in the row of what a hop without numbers draws
+  std::vector<hop_times> times_;
 };
 
 }  // namespace gw

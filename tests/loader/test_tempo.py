@@ -1,0 +1,86 @@
+"""The choice of how batches are prepared: pure, and followed by the loader."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphweft.data.synthetic import synthetic
+from graphweft.loader.epochs import usable_cores
+from graphweft.loader.loader import Loader
+from graphweft.loader.tempo import Tempo, Way
+from graphweft.nn.sage import SAGE
+from graphweft.train.trainer import Trainer
+
+WAYS = [Way(0, 0), Way(1, 2), Way(2, 4), Way(1, 2, 3)]
+
+
+@given(st.lists(st.floats(0.01, 10.0), min_size=4, max_size=4))
+def test_the_fastest_way_is_taken(seconds: list[float]) -> None:
+    tempo, by_way, count = Tempo(WAYS), dict(zip(WAYS, seconds, strict=True)), 0
+    while not tempo.settled:
+        tempo.record(tempo.way, by_way[tempo.way])
+        count += 1
+    assert by_way[tempo.way] == min(seconds)
+    assert count <= 8 * len(WAYS)
+
+
+def test_a_slow_way_is_given_up_early() -> None:
+    tempo, tries = Tempo([Way(0, 0), Way(1, 2)]), {Way(0, 0): 0, Way(1, 2): 0}
+    while not tempo.settled:
+        tries[tempo.way] += 1
+        tempo.record(tempo.way, 1.0 if tempo.way.workers == 0 else 2.0)
+    assert tries == {Way(0, 0): 8, Way(1, 2): 3} and tempo.way == Way(0, 0)
+
+
+def test_one_way_needs_no_try() -> None:
+    assert Tempo([Way(1, 2)]).settled
+
+
+def test_the_model_gets_the_threads_of_its_way_and_the_caller_gets_them_back() -> None:
+    ds = synthetic("default", scale=0.1)
+    loader = Loader(ds, fanouts=[2], batch_size=8)
+    before = torch.get_num_threads()
+    loader._tempo = Tempo([Way(1, 2, 1)])
+    assert [torch.get_num_threads() for _ in loader] == [1] * len(loader)
+    assert torch.get_num_threads() == before
+    for _ in loader:
+        break
+    assert torch.get_num_threads() == before
+
+
+def test_splits_of_the_cores_are_tried_where_bits_do_not_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = synthetic("default", scale=0.1)
+    options = {"mode": "mini", "fanouts": (3, 2), "batch_size": 8}
+    monkeypatch.setattr("graphweft.loader.epochs.usable_cores", lambda: 8)
+    compiled = Trainer(SAGE(ds.num_features, 8, ds.num_classes), ds, **options)
+    assert {Way(1, 2, 7), Way(2, 4, 6), Way(4, 8, 4)} <= set(compiled._batch.loader._tempo.ways)
+    plain = Trainer(torch.nn.Sequential(_Mean(), torch.nn.Linear(ds.num_features, ds.num_classes)), ds, mode="mini")
+    assert all(way.model == 0 for way in plain._batch.loader._tempo.ways)
+
+
+class _Mean(torch.nn.Module):
+    """Stands in for a model of the user's own."""
+
+
+def test_every_way_trains_to_the_same_bits() -> None:
+    ds, states = synthetic("default", scale=0.1), []
+    for way in (Way(0, 0), Way(1, 2), Way(2, 3), Way(1, 2, 1)):
+        torch.manual_seed(0)
+        trainer = Trainer(SAGE(ds.num_features, 8, ds.num_classes), ds, mode="mini", fanouts=(4, 3), batch_size=32)
+        trainer._batch.loader._tempo = Tempo([way])
+        trainer.fit(epochs=2)
+        states.append(trainer.model.state_dict())
+    for other in states[1:]:
+        assert all(torch.equal(tensor, other[name]) for name, tensor in states[0].items())
+
+
+def test_measured_ways_are_told() -> None:
+    loader = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2)
+    while not loader._tempo.settled:
+        for _ in loader:
+            pass
+    assert loader.way == min(loader.seconds_by_way, key=lambda way: loader.seconds_by_way[way])
+    assert usable_cores() >= 1
