@@ -116,16 +116,14 @@ GW_API int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr,
   });
 }
 
-// When the hops of the sampler's last batch began, had drawn and were numbered, times [hops, 3] in ns of the steady
-// clock.
+// When the hops of the sampler's last batch began and ended, times [hops, 2] in ns of the steady clock.
 GW_API int gw_sample_times(void* sampler, int64_t hops, int64_t* times) {
   return gw::guarded([&] {
     const auto& taken = static_cast<gw::sampler*>(sampler)->times();
     gw::require(int64_t(taken.size()) == hops, "gw_sample_times: another number of hops");
     for (const gw::hop_times& time : taken) {
       *times++ = time.begun;
-      *times++ = time.drawn;
-      *times++ = time.numbered;
+      *times++ = time.ended;
     }
   });
 }
@@ -163,7 +161,7 @@ GW_API int gw_steps_ids(void* sampler, int64_t begin, int64_t end, int64_t* out)
   return gw::guarded([&] { gw::steps_of(sampler).ids(begin, end, out); });
 }
 
-// A hop's numbers, and its block where the arrays are not null.
+// The block of a hop that is numbered, where the arrays are not null.
 GW_API int gw_steps_settle(void* sampler, int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets) {
   return gw::guarded([&] { gw::steps_of(sampler).settle(hop, {indptr, indices, offsets, nullptr}); });
 }

@@ -223,14 +223,11 @@ class Native:
         return assemble(plan.graph, n_id, inner, blocks, [*rows, count.value])
 
     def _tell(self, recorder: Recorder, hops: int) -> None:
-        """The hops of the last batch as spans; where drawing and numbering alternate, both are in one."""
-        times = (ctypes.c_int64 * (3 * hops))()
+        """The hops of the last batch as spans."""
+        times = (ctypes.c_int64 * (2 * hops))()
         _times(self.handle, hops, times)
         for hop in range(hops):
-            begun, drawn, numbered = (1e-9 * at for at in times[3 * hop : 3 * hop + 3])
-            recorder.add(f"draw hop {hop + 1}", "sample", begun, drawn, {})
-            if numbered > drawn:
-                recorder.add(f"number hop {hop + 1}", "renumber", drawn, numbered, {})
+            recorder.add(f"hop {hop + 1}", "sample", 1e-9 * times[2 * hop], 1e-9 * times[2 * hop + 1], {})
 
 
 def blocks_over(

@@ -34,11 +34,14 @@ struct gemm_block {
   float* partial;    // [rows, padded] sums of the inner blocks before this one; null when there is just one
   bool first, last;  // of the inner blocks
   float* col_sum;    // the chunk's partial column sums, or null
+  const int64_t* ahead = nullptr;  // by row of this block: a row of the table to fetch for the next; null: rows follow
 };
 
-// acc = X[rows of the tile, depth columns] * packed weights. `ahead` rows further on are fetched into the cache.
+// acc = X[rows of the tile, depth columns] * packed weights. The rows at `next` are fetched, a line for every line that
+// is used: as fast as the sums go, so that neither waits for the other.
 template <int Rows, int Vectors, int Lanes>
 __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx, int64_t depth, const float* weights,
+                                                     const float* const (&next)[Rows],
                                                      typename float_lanes<Lanes>::vec (&acc)[Rows][Vectors]) {
   using io = float_lanes<Lanes>;
   constexpr int step = 16;  // one cache line of each row
@@ -49,7 +52,7 @@ __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx
   int64_t at = 0;
   for (; at + step <= depth; at += step) {
 #pragma GCC unroll 32
-    for (int r = 0; r < Rows; ++r) __builtin_prefetch(x + (r + Rows) * ldx + at);
+    for (int r = 0; r < Rows; ++r) __builtin_prefetch(next[r] + at);
 #pragma GCC unroll 4
     for (int s = 0; s < step; ++s) {
       typename io::vec w[Vectors];
@@ -62,6 +65,8 @@ __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx
       weights += Vectors * Lanes;
     }
   }
+#pragma GCC unroll 32
+  for (int r = 0; r < Rows; ++r) __builtin_prefetch(next[r] + at);
   for (; at < depth; ++at) {
 #pragma GCC unroll 32
     for (int r = 0; r < Rows; ++r)
@@ -155,8 +160,13 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
     output_tile<Rows, Vectors, Lanes> tile;
     float* out = shape.y + row * shape.ldy + columns.first;
     if (block.last) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
-    gemm_tile<Rows, Vectors, Lanes>(block.x + (row - block.row) * block.ldx + block.depth_first, block.ldx, block.depth,
-                                    block.weights, tile.t);
+    const float* const x = block.x + (row - block.row) * block.ldx + block.depth_first;
+    const float* next[Rows];
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r)
+      next[r] = block.ahead ? shape.x + block.ahead[row - block.row + r] * shape.ldx + block.depth_first
+                            : x + (r + Rows) * block.ldx;
+    gemm_tile<Rows, Vectors, Lanes>(x, block.ldx, block.depth, block.weights, next, tile.t);
     if (block.partial) {
       float* sums = block.partial + (row - block.row) * Vectors * Lanes;
 #pragma GCC unroll 32
@@ -237,14 +247,15 @@ inline void gemm_nn(const gemm_shape& shape, const float* w, int64_t ldw, bool t
     const int64_t end = std::min(n, (chunk + 1) * grain);
     for (int64_t row = chunk * grain; row < end; row += rows) {
       const int64_t count = std::min(rows, end - row), ldx = shape.rows ? k : shape.ldx;
-      if (shape.rows) pick_rows(shape.x, shape.ldx, k, shape.rows, row, count, end, picked.get());
+      if (shape.rows) pick_rows(shape.x, shape.ldx, k, shape.rows, row, count, picked.get());
+      const int64_t* const ahead = shape.rows && row + rows + count <= end ? shape.rows + row + rows : nullptr;
       const float* const x = shape.rows ? picked.get() : shape.x + row * shape.ldx;
       for (int64_t b = 0; b < blocks; ++b) {
         const int64_t at = b * depth;
         for (const panel& columns : panels)
           gemm_run({&shape, packed.get() + k * columns.offset + at * columns.padded(), columns, x, ldx, row, count, at,
                     std::min(depth, k - at), partial ? partial.get() + rows * columns.offset : nullptr, b == 0,
-                    b == blocks - 1, sums.row(chunk)});
+                    b == blocks - 1, sums.row(chunk), columns.first == 0 ? ahead : nullptr});
       }
     }
   });

@@ -88,8 +88,11 @@ struct gemm_tn_block {
   int64_t rows, p;
   float* out;  // [p][width], this panel's columns
   int64_t width;
-  bool first;  // out is set, else added to
-  bool fetch;  // bring the next block of A's rows into the cache
+  bool first;                    // out is set, else added to
+  bool fetch;                    // bring the next block of A's rows into the cache
+  const float* table = nullptr;  // where those lie when they do not follow: row ahead[i], this range's columns
+  const int64_t* ahead = nullptr;
+  int64_t ld_table = 0;
 };
 
 template <int Rows, int Vectors, int Lanes>
@@ -106,8 +109,9 @@ __attribute__((always_inline)) inline void gemm_tn_tile(const gemm_tn_block& blo
   const int64_t ahead = block.fetch ? block.rows * lda : 0;
 #pragma GCC unroll 2
   for (int64_t i = 0; i < block.rows; ++i, a += lda, b += ldb) {
-    __builtin_prefetch(a + ahead, 0, 2);
-    if constexpr (Rows > 16) __builtin_prefetch(a + ahead + 16, 0, 2);
+    const float* const next = block.ahead ? block.table + block.ahead[i] * block.ld_table + at : a + ahead;
+    __builtin_prefetch(next, 0, 2);
+    if constexpr (Rows > 16) __builtin_prefetch(next + 16, 0, 2);
     typename io::vec w[Vectors];
 #pragma GCC unroll 4
     for (int v = 0; v < Vectors; ++v) w[v] = io::load(b + v * Lanes);
@@ -205,7 +209,8 @@ inline void gemm_tn_unit(const gemm_tn_plan& plan, const gemm_tn_args& args, int
   for (int64_t row = begin; row < end; row += plan.block_rows) {
     const int64_t rows = std::min(plan.block_rows, end - row);
     if (plan.pack) gemm_tn_pack(plan, args.row_scale, row, rows, packed.get());
-    if (plan.a_rows) pick_rows(plan.a + from, plan.lda, p, plan.a_rows, row, rows, end, picked.get());
+    if (plan.a_rows) pick_rows(plan.a + from, plan.lda, p, plan.a_rows, row, rows, picked.get());
+    const bool fetches = plan.a_rows && row + plan.block_rows + rows <= end;
     const float* const a = plan.a_rows ? picked.get() : plan.a + row * plan.lda + from;
     const int64_t lda = plan.a_rows ? p : plan.lda;
     if (col_sum) add_rows(args.g + row * args.ldg, args.ldg, rows, args.m, col_sum);
@@ -213,7 +218,8 @@ inline void gemm_tn_unit(const gemm_tn_plan& plan, const gemm_tn_args& args, int
       const float* b =
           plan.pack ? packed.get() + plan.block_rows * columns.offset : plan.b + row * plan.ldb + columns.first;
       gemm_tn_run(columns, {a, lda, b, plan.pack ? columns.padded() : plan.ldb, rows, p, out + columns.offset,
-                            plan.width, row == begin, columns.offset == 0});
+                            plan.width, row == begin, columns.offset == 0 && !plan.a_rows, plan.a + from,
+                            fetches && columns.offset == 0 ? plan.a_rows + row + plan.block_rows : nullptr, plan.lda});
     }
   }
 }

@@ -99,18 +99,12 @@ inline float_buffer make_buffer(int64_t count) {
       static_cast<float*>(::operator new[](size_t(count > 0 ? count : 1) * sizeof(float), std::align_val_t{64})));
 }
 
-// out[i] = the first `width` elements of row ids[first + i] of x, for `count` rows; as many to come, before `end`, are
-// fetched.
+// out[i] = the first `width` elements of row ids[first + i] of x, for `count` rows, which are in the cache if whoever
+// computed with the rows before has fetched them.
 inline void pick_rows(const float* x, int64_t ldx, int64_t width, const int64_t* ids, int64_t first, int64_t count,
-                      int64_t end, float* out) {
-  constexpr int64_t line = 16;
-  for (int64_t i = first; i < first + count; ++i, out += width) {
-    if (i + count < end) {
-      const float* const next = x + ids[i + count] * ldx;
-      for (int64_t at = 0; at < width; at += line) __builtin_prefetch(next + at, 0, 2);
-    }
+                      float* out) {
+  for (int64_t i = first; i < first + count; ++i, out += width)
     std::memcpy(out, x + ids[i] * ldx, size_t(width) * sizeof(float));
-  }
 }
 
 }  // namespace gw

@@ -1,10 +1,9 @@
 // A batch sampled in steps that callers may overlap: for every hop draw, number, settle.
 //
 // Drawing (the sampling algorithm) is cut into parts that run at once and touch nothing shared. Numbering is the only
-// step that writes the table of numbers. Settling turns what was drawn into the arrays of a block, while the next hop
-// is drawn. place() of the next hop comes with number(); neither runs beside a settle(). Same bits as begin() and
-// finish(). Source: GraphTensor, section IV-D (algorithm and hash-table update apart, to relax the contention of
-// locks).
+// step that writes the table of numbers. Settling writes the arrays of a block, while the next hop is drawn. place() of
+// the next hop comes with number(); neither runs beside a settle(). Same bits as begin() and finish().
+// Source: GraphTensor, section IV-D (algorithm and hash-table update apart, to relax the contention of locks).
 #pragma once
 
 #include "graphweft/sample.h"
@@ -43,7 +42,7 @@ class sampler_steps {
   virtual hop_sizes number(int64_t hop) = 0;
   // Ids of the nodes [begin, end) of the batch.
   virtual void ids(int64_t begin, int64_t end, int64_t* out) const = 0;
-  // Makes the numbers of a hop final, and writes its block where arrays are given.
+  // Writes the block of a hop, where arrays are given.
   virtual void settle(int64_t hop, const block_arrays& block) = 0;
   // The drawn edges of all hops but the last, once they are settled.
   virtual void inner(const block_arrays& out) const = 0;
@@ -82,7 +81,6 @@ class stepped_sampler final : public neighbor_sampler<I, Numbers>, public sample
       return;
     }
     this->make_room(h);
-    if (this->falling_) this->make_sorting_room(h);
   }
 
   void draw(int64_t hop, int64_t part) override {
@@ -96,26 +94,20 @@ class stepped_sampler final : public neighbor_sampler<I, Numbers>, public sample
       this->draw_ids(h, h.first + from, h.first + to, memory);
       return;
     }
-    const auto [begin, end] = share(h.chunks);
-    for (int64_t chunk = begin; chunk < end; ++chunk) {
-      if (this->falling_) {
-        this->draw_chunk(h, chunk, offsets_of(h), memory);
-      } else {
-        const int64_t row = h.first + chunk * base::draw_grain;
-        this->draw_rows(hop, row, std::min(h.end, row + base::draw_grain), h.base, offsets_of(h), memory,
-                        [](int64_t, int64_t) {});
-      }
-    }
+    const auto [begin, end] = share(h.end - h.first);
+    this->template draw_rows<false>(hop, h.first + begin, h.first + end, h.base, offsets_of(h), memory,
+                                    [](int64_t, int64_t) {});
   }
 
   hop_sizes number(int64_t hop) override {
     const auto h = this->rows_of(hop);
-    if (this->falling_) {
-      this->find_first(h);
-      this->number_first(h, columns_of(h));
-    } else {
-      this->number_older(hop, h.first);
-      this->number_rows(hop, h.first, h.end, h.base, columns_of(h));
+    if (!this->falling_) this->number_older(hop, h.first);
+    constexpr int64_t few = base::draw_grain;  // rows whose numbers are fetched together
+    for (int64_t row = h.first; row < h.end; row += few) {
+      const int64_t end = std::min(h.end, row + few);
+      for (int64_t p = this->starts_[row] - h.base; p < this->starts_[end] - h.base; ++p)
+        this->numbers_.prefetch(int64_t(this->named_[p]));
+      this->number_rows(hop, row, end, h.base, columns_of(h));
     }
     if (hop + 1 == this->hops_) return {this->num_nodes_, 0, 0};
     this->open(hop + 1);
@@ -127,9 +119,8 @@ class stepped_sampler final : public neighbor_sampler<I, Numbers>, public sample
   }
 
   void settle(int64_t hop, const block_arrays& block) override {
-    const auto h = this->rows_of(hop);
-    if (this->falling_) parallel_chunks(h.chunks, [&](int64_t chunk) { this->take_over(h, chunk, columns_of(h)); });
     if (block.indptr == nullptr) return;
+    const auto h = this->rows_of(hop);
     const bool is_last = hop + 1 == this->hops_;
     if (!is_last) this->write_offsets(hop, h.end, block.indptr);
     this->copy_rows(is_last ? h.first : h.end, block.indptr, block.indices, block.offsets);
