@@ -108,7 +108,8 @@ def explain_run(spec: TrainSpec) -> str:
     with _threads(spec.threads or usable_cores()):
         ds = load_dataset(spec)
         model = make_model(spec, ds)
-        return explain(model, ds.graph, settle_features(features_of(ds)))
+        made = model.features(ds.graph)
+        return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made))
 
 
 def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None) -> None:
@@ -183,7 +184,9 @@ def load_dataset(spec: TrainSpec) -> Dataset:
         else:
             ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
         ds.check_trainable() if spec.task == "nodes" else ds.check_features()
-        ds = with_flat_features(ds.row_normalized() if spec.normalize == "row" else ds)
+        ds = ds.row_normalized() if spec.normalize == "row" else ds
+        if spec.model != "rgcn" or ds.features or not ds.graph.is_typed:  # R-GCN alone does without any
+            ds = with_flat_features(ds)
         return replace(ds, graph=ds.graph.add_inverse_relations()) if spec.model in TYPED else ds
 
 
@@ -217,7 +220,10 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
         width = ds.num_classes if spec.task == "nodes" else spec.hidden
-        return MODELS[spec.model](ds.num_features, spec.hidden, width, **options)
+        given: int | None = ds.num_features
+        if spec.model == "rgcn" and ds.x is None:
+            given, options["num_nodes"] = None, ds.num_nodes
+        return MODELS[spec.model](given, spec.hidden, width, **options)
 
 
 def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:

@@ -286,6 +286,24 @@ def matrix_market() -> Layout:
     return Layout({"g.mtx": (head + lines).encode()}, "g.mtx")
 
 
+def rdf(packed: bool) -> Layout:
+    """N-Triples with three predicates, blank nodes and literals, and lists of labels."""
+    g = sample()
+    coo = g.adjacency.tocoo()
+    lines = ["# a toy"]
+    for at, (a, b) in enumerate(zip(coo.row.tolist(), coo.col.tolist(), strict=True)):
+        lines.append(f"<http://toy/{a}> <http://toy/p{at % 2}> <http://toy/{b}> .")
+    lines += [f'<http://toy/{v}> <http://toy/name> "node \\"{v}\\" \\u00e9"@en-GB . # a literal' for v in range(NODES)]
+    lines += ["", '_:b1 <http://toy/p0> "7"^^<http://www.w3.org/2001/XMLSchema#int> .']
+    text = ("\n".join(lines) + "\n").encode()
+    parts = {"trainingSet.tsv": range(8), "testSet.tsv": range(8, NODES)}
+    lists = {
+        name: "\n".join(["id\tnode\tlabel", *(f"{v}\thttp://toy/{v}\tc{g.y[v]}" for v in rows), ""]).encode()
+        for name, rows in parts.items()
+    }
+    return Layout({("toy.nt.gz" if packed else "toy.nt"): _gz(text) if packed else text, **lists}, "")
+
+
 LAYOUTS: dict[str, Layout] = {
     "npz_sparse": npz_sparse(),
     "npz_dense": npz_dense(),
@@ -303,5 +321,8 @@ LAYOUTS: dict[str, Layout] = {
     "tu": tu(),
     "snap": snap(),
     "csv": csv_edges(),
+    "rdf": rdf(packed=True),
+    "rdf_plain": rdf(packed=False),
+    "ntriples": Layout({"toy.nt": rdf(packed=False).files["toy.nt"]}, "toy.nt"),
     "matrix_market": matrix_market(),
 }

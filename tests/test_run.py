@@ -169,6 +169,12 @@ def test_typed_models_train_on_a_typed_dataset(options: dict[str, Any], tmp_path
     assert again["resumed_after_epoch"] == 60
 
 
-def test_typed_models_want_whole_graphs() -> None:
-    with pytest.raises(ConfigError, match="mode: expected full for rgcn"):
-        TrainSpec(model="rgcn", mode="mini")
+def test_typed_models_in_mini_batches_want_neighbours_of_labelled_nodes() -> None:
+    assert TrainSpec(model="rgcn", mode="mini").mode == "mini"
+    for given, words in (
+        ({"sampler": "shadow"}, "sampler: expected neighbor for rgcn, got shadow"),
+        ({"macro": "large:1/2"}, "macro: expected None for rgcn"),
+        ({"task": "link"}, "task: expected nodes for rgcn, got link"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            TrainSpec(model="rgcn", mode="mini", **given)

@@ -188,7 +188,11 @@ class Graph:
             >>> Graph.hetero({("author", "writes", "paper"): ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
             Graph(num_nodes={'author': 2, 'paper': 3}, num_edges={('author', 'writes', 'paper'): 2})
         """
-        src, dst, layout = flatten(edges, num_nodes)
+        return cls.typed(*flatten(edges, num_nodes))
+
+    @classmethod
+    def typed(cls, src: torch.Tensor, dst: torch.Tensor, layout: TypedLayout) -> Graph:
+        """A typed graph from edges that are known to fit ``layout``: int64 ends over all nodes, by relation."""
         total = layout.node_offsets[-1]
         forms = _Forms(Adjacency.from_coo(dst, src, total, total), None)
         return cls._make(forms, total, total, True, layout)

@@ -10,8 +10,12 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from graphweft._errors import GraphError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.graph.typed import Relation
+from graphweft.graph.typed_block import TypedPart
+from graphweft.loader.typed_views import TypedViews
 from graphweft.sample.sampler import Sample
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
@@ -54,6 +58,9 @@ class Preparer(Protocol):
 class Batch:
     """The nodes around some seeds.
 
+    Of a typed graph, ``batch["paper"]`` are the nodes of a type (``x``, ``y``, ``n_id``, ``batch_size``) and
+    ``batch["author", "writes", "paper"]`` the edges of a relation (``edge_index``, ``e_id``); ids are local to types.
+
     Attributes:
         x: Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without.
         input_id: int64 (batch_size,) places of the seeds in the loader's list of seeds.
@@ -64,6 +71,45 @@ class Batch:
         self._sample, self._data = sample, data
         self.x, self.input_id, self.batch_size = x, input_id, sample.batch_size
         self._moved: dict[str, Tensor] = {}
+        self._views: TypedViews | None = None
+
+    def __getitem__(self, key: str | Relation) -> Any:
+        """The nodes of a type, or the edges of a relation.
+
+        Raises: GraphError for a batch of a graph without types, or an unknown one.
+        """
+        return self._typed()[key]
+
+    @property
+    def x_dict(self) -> dict[str, Any]:
+        """Features by node type, of those that have some."""
+        views = self._typed()
+        found = {name: views[name].x for name in self.node_types}  # type: ignore[union-attr]
+        return {name: x for name, x in found.items() if x is not None}
+
+    @property
+    def edge_index_dict(self) -> dict[Relation, Tensor]:
+        """``edge_index`` by relation."""
+        views = self._typed()
+        return {relation: views[relation].edge_index for relation in self.edge_types}  # type: ignore[union-attr]
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """Node types of the whole graph."""
+        return self._whole().node_types
+
+    @property
+    def edge_types(self) -> tuple[Relation, ...]:
+        """Relations of the whole graph."""
+        return self._whole().relations
+
+    @property
+    def typed(self) -> TypedPart:
+        """The batch as one typed graph, with the order of its nodes and edges.
+
+        Raises: GraphError for a batch of a graph without types.
+        """
+        return self._typed().part
 
     @property
     def n_id(self) -> Tensor:
@@ -154,6 +200,17 @@ class Batch:
             assert isinstance(rows, Tensor)
             self._moved[name] = rows
         return self._moved[name]
+
+    def _whole(self) -> Graph:
+        return self._data if isinstance(self._data, Graph) else self._data.graph
+
+    def _typed(self) -> TypedViews:
+        graph = self._whole()
+        if not graph.is_typed:
+            raise GraphError(f"Batch: expected a batch of a typed graph, got one of {graph!r}")
+        if self._views is None:
+            self._views = TypedViews(self._sample, self.input_id, graph, self._data)
+        return self._views
 
     def __repr__(self) -> str:
         return f"Batch(batch_size={self.batch_size}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"

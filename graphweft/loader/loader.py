@@ -20,6 +20,7 @@ from graphweft.loader.batch import Batch, Data, Preparer, make_batch
 from graphweft.loader.epochs import EpochLoader
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
+from graphweft.sample.segment import SegmentSampler
 
 _USUAL_FANOUTS = (15, 10, 5)
 
@@ -33,15 +34,16 @@ class Loader(EpochLoader[Batch]):
     Args:
         ds: A dataset, or a graph alone.
         seeds: Distinct nodes: ids or a mask; None: the training nodes of ``ds``.
-        fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5.
+        fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5. On a
+            typed graph so many of every relation, or a dict from relation to such a list.
         batch_size: Seeds of a batch; the last one may have fewer. With a sampler that goes over items of its own
             (parts, draws) so many of those.
         shuffle: A new order of the seeds, or items, every epoch.
         seed: Keys order and draws.
         replace: Draw edges with replacement.
         weight: (E,) weights >= 0 of the edges, by edge id; None: uniform.
-        sampler: Draws the batches; None: a :class:`NeighborSampler` of ``fanouts``, ``replace`` and ``weight``, which
-            are for that one only.
+        sampler: Draws the batches; None: a :class:`NeighborSampler` of ``fanouts``, ``replace`` and ``weight``, or on a
+            typed graph a :class:`SegmentSampler` of ``fanouts`` and ``replace``.
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
@@ -79,7 +81,13 @@ class Loader(EpochLoader[Batch]):
     ) -> None:
         graph = ds if isinstance(ds, Graph) else ds.graph
         if sampler is None:
-            sampler = NeighborSampler(graph, _USUAL_FANOUTS if fanouts is None else fanouts, replace, weight)
+            fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
+            if not graph.is_typed:
+                sampler = NeighborSampler(graph, fanouts, replace, weight)
+            elif weight is not None:
+                raise ConfigError("Loader: expected no weight on a typed graph, whose relations draw apart, got some")
+            else:
+                sampler = SegmentSampler(graph, fanouts, replace)
         elif fanouts is not None or replace or weight is not None:
             raise ConfigError("Loader: expected a sampler, or fanouts, replace and weight, got both")
         elif sampler.graph is not graph:
@@ -101,8 +109,8 @@ class Loader(EpochLoader[Batch]):
         return self.sampler.graph
 
     @property
-    def fanouts(self) -> tuple[int, ...]:
-        """In-edges that a node draws, from the seeds outwards; none for a sampler without."""
+    def fanouts(self) -> tuple[Any, ...]:
+        """In-edges that a node draws, from the seeds outwards (of every relation); none for a sampler without."""
         return tuple(getattr(self.sampler, "fanouts", ()))
 
     def _identity(self) -> dict[str, Any]:

@@ -149,6 +149,9 @@ class HGT(TypedStack):
         """ReLU."""
         return frame.relu(x)
 
-    def define(self, frame: Frame, x: Value) -> Value:
-        """As every stack, then the classes."""
-        return frame.bias(frame.matmul(super().define(frame, x), self.head), self.head_bias)
+    def _define_piece(self, frame: Frame, index: int, given: Value) -> Value:
+        """The last layer is followed by the classes."""
+        x = super()._define_piece(frame, index, given)
+        if index < len(self.layers) - 1:
+            return x
+        return frame.bias(frame.matmul(x, self.head), self.head_bias)

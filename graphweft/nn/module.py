@@ -56,17 +56,19 @@ class CompiledModule(nn.Module):
         raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
 
     @left_out
-    def forward(self, graph: Graph | Sequence[Block], x: Features, rows: Tensor | None = None) -> Tensor:
+    def forward(self, graph: Graph | Sequence[Block], x: Features | None = None, rows: Tensor | None = None) -> Tensor:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
 
-        Shape: x (nodes, in_features); rows (n,) ids of distinct nodes; result (nodes or n, out). With blocks x has one
-        row per source of the first, and the result one per destination of the last.
+        Shape: x (nodes, in_features), None for a model without features; rows (n,) ids of distinct nodes; result (nodes
+        or n, out). With blocks x has one row per source of the first, and the result one per destination of the last.
 
         Raises: ShapeError when x does not fit the graph or this module; IndexRangeError for a bad id in rows.
         """
         if traced():
             return untraced(CompiledModule.forward)(self, graph, x, rows)
         if not isinstance(graph, Graph):
+            if x is None:
+                raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
             return self.over_blocks(graph, x)
         return self._settled(self._function(self.arguments(graph, x, rows)), graph, rows)
 
@@ -84,7 +86,11 @@ class CompiledModule(nn.Module):
         """As :meth:`block`, for a block that is drawn within the program."""
         return block
 
-    def linearize(self, graph: Graph, x: Features, rows: Tensor | None = None) -> tuple[Tensor, Pullback]:
+    def features(self, graph: Graph, x: Features | None = None) -> Features | None:
+        """What the model reads: ``x``, or, for a model without features, rows that it makes of the graph."""
+        return x
+
+    def linearize(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> tuple[Tensor, Pullback]:
         """As ``forward``, outside torch's graph, with the function from the result's gradient to the parameters'.
 
         For training loops that need no more of torch's engine; the pullback works once.
@@ -100,7 +106,7 @@ class CompiledModule(nn.Module):
             self.store(extra, lambda _: count)
         return result["out"]
 
-    def arguments(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Arguments:
+    def arguments(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Arguments:
         """What the compiler is called with; checks what the user gave."""
         who = type(self).__name__
         if not isinstance(graph, Graph):
@@ -109,6 +115,7 @@ class CompiledModule(nn.Module):
             graph = self.block(graph)
         elif not graph.is_square:
             raise ShapeError(f"{who}: expected a graph over one set of nodes or a sampled Block, got {graph!r}")
+        x = self.features(graph, x)
         if not isinstance(x, Tensor | SparseFeatures):
             raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
         shape = tuple(x.shape)
@@ -139,7 +146,7 @@ class CompiledModule(nn.Module):
         """Whether the parameter ``name`` of ``tables`` is such a table in this module."""
         return True
 
-    def program(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Program:
+    def program(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Program:
         """The forward program as written, before any pass."""
         return self._function.program(self.arguments(graph, x, rows))
 

@@ -7,6 +7,7 @@ as one product per (relation, node) pair; no matrix is copied to an edge.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -14,12 +15,16 @@ import torch
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.typed_stack import TypedConv, TypedStack, glorot_tables
+from graphweft.runtime.compile import Features
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.relational import relational_rows
 
 
 class RGCNConv(TypedConv):
@@ -107,13 +112,77 @@ class RGCNConv(TypedConv):
         return frame.bias(out, self.bias)
 
 
+class RelationalEmbedding(TypedConv):
+    """The first layer of R-GCN on nodes without features: the input of node j is a one at place j.
+
+    ``h'_i = v_i + sum over relations r of 1/c_ir sum over r-neighbours j of W_r[j] + b``: a learned row per relation,
+    or per basis, and node. It takes the rows of :func:`graphweft.storage.relational.relational_rows`, so that it is one
+    product of sparse rows; the sum of an edge's row exists nowhere but in the result.
+
+    Shape: (nodes, :attr:`in_features`) -> (nodes, out_features). ``weight`` is (relations + 1, nodes, out_features),
+    the last matrix the nodes' own rows; with ``num_bases`` it is (num_bases + 1, nodes, out_features) and
+    ``coefficients`` (relations, num_bases). The rows of all relations are then made in every step.
+
+    Args:
+        num_nodes: Nodes of the graph.
+        out_features: Width of the output rows.
+        num_relations: Relations of the graph.
+        num_bases: Rows are combinations of so many; None: rows of its own for each relation.
+        self_loop: A node's own row counts.
+        bias: Adds a learned vector.
+
+    Raises: ConfigError for a value out of range.
+    """
+
+    def __init__(
+        self,
+        num_nodes: int,
+        out_features: int,
+        num_relations: int,
+        num_bases: int | None = None,
+        self_loop: bool = True,
+        bias: bool = True,
+    ) -> None:
+        sizes = {"num_nodes": num_nodes, "out_features": out_features, "num_relations": num_relations}
+        check_model("RelationalEmbedding", sizes | ({} if num_bases is None else {"num_bases": num_bases}), 0.0, "sum")
+        super().__init__((num_relations + self_loop) * num_nodes, num_relations)
+        self.num_nodes, self.out_features = num_nodes, out_features
+        matrices = (num_relations if num_bases is None else num_bases) + self_loop
+        self.weight = glorot_tables(matrices, num_nodes, out_features)
+        self.coefficients = None if num_bases is None else glorot_tables(num_relations, num_bases)
+        if num_bases is not None and self_loop:  # the own rows are a basis that nothing else is made of
+            self.register_buffer("_others", torch.zeros(num_relations, 1), persistent=False)
+            self.register_buffer("_own", torch.eye(num_bases + 1)[-1:], persistent=False)
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+
+    _others: torch.Tensor
+    _own: torch.Tensor
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """The sparse product, the bias."""
+        table = frame.param(self.weight)
+        if self.coefficients is not None:
+            shares = frame.param(self.coefficients)
+            if self.weight.shape[0] > self.coefficients.shape[1]:
+                shares = frame.add(Op.CAT, shares, frame.param(self._others), axis=1)
+                shares = frame.add(Op.CAT, shares, frame.param(self._own), axis=0)
+            flat = frame.reshape(table, self.weight.shape[0], self.num_nodes * self.out_features)
+            table = frame.add(Op.EINSUM, shares, flat, spec="rb,bi->ri")
+        table = frame.reshape(table, self.in_features, self.out_features)
+        return frame.bias(frame.add(Op.MATMUL, x, table), self.bias)
+
+
 class RGCN(TypedStack):
     """An embedding of the features, then a stack of :class:`RGCNConv`; ReLU between layers.
 
+    Without features (``in_features`` None) as published for such graphs: no embedding, the first of the layers is a
+    :class:`RelationalEmbedding`. The model is then called ``model(graph)``; :meth:`features` are what it reads.
+
     Args:
-        in_features, hidden, out_features, num_layers, dropout, bias, norm, residual: As
-            :class:`graphweft.nn.stack.Stack`.
+        in_features: Width of the node features; None: nodes have none.
+        hidden, out_features, num_layers, dropout, bias, norm, residual: As :class:`graphweft.nn.stack.Stack`.
         num_relations: Relations of the graph.
+        num_nodes: Nodes of the graph, for a model without features.
         num_bases, self_loop, reduce: As :class:`RGCNConv`.
         num_blocks: As :class:`RGCNConv`, for layers whose two widths it divides; the others are full.
 
@@ -123,10 +192,42 @@ class RGCN(TypedStack):
         >>> model = RGCN(10, 16, 4, num_relations=3, num_bases=2)
         >>> [tuple(layer.weight.shape) for layer in model.layers]
         [(2, 16, 16), (2, 16, 4)]
+        >>> model = RGCN(None, 16, 4, num_relations=3, num_nodes=10)
+        >>> [tuple(layer.weight.shape) for layer in model.layers]
+        [(4, 10, 16), (3, 16, 4)]
     """
 
     layer = RGCNConv
     usual_reduce = "mean"
+
+    def __init__(
+        self,
+        in_features: int | None,
+        hidden: int,
+        out_features: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        *,
+        num_relations: int,
+        num_nodes: int | None = None,
+        self_loop: bool = True,
+        **options: Any,
+    ) -> None:
+        if (in_features is None) == (num_nodes is None):
+            got = "neither" if in_features is None else "both"
+            raise ConfigError(f"RGCN: expected in_features, or num_nodes for nodes without features, got {got}")
+        shared = {"num_relations": num_relations, "self_loop": self_loop}
+        if num_nodes is not None:
+            check_model("RGCN", {"num_nodes": num_nodes, "num_relations": num_relations}, dropout, "sum")
+            in_features = (num_relations + self_loop) * num_nodes
+        assert in_features is not None  # one of the two was given
+        sizes = (in_features, hidden, out_features, num_layers, dropout)
+        super().__init__(*sizes, embeds=num_nodes is None, **shared, **options)
+        self.reduce = options.get("reduce") or self.usual_reduce
+        if num_nodes is not None:
+            first = {"num_bases": options.get("num_bases"), "bias": options.get("bias", True)}
+            width = hidden if num_layers > 1 else out_features
+            self.layers[0] = RelationalEmbedding(num_nodes, width, **shared, **first)
 
     def make_layer(self, in_features: int, out_features: int, last: bool, **options: Any) -> CompiledModule:
         """One layer; block-diagonal only where the blocks divide both widths."""
@@ -134,3 +235,18 @@ class RGCN(TypedStack):
         if blocks is not None and not (last and (in_features % blocks or out_features % blocks)):
             options["num_blocks"] = blocks
         return RGCNConv(in_features, out_features, **options)
+
+    def features(self, graph: Graph, x: Features | None = None) -> Features | None:
+        """``x``; for a model without features rows of the graph's structure, made once a graph."""
+        first = self.layers[0]
+        if x is not None or not isinstance(first, RelationalEmbedding):
+            return x
+        own = first.in_features > first.num_relations * first.num_nodes
+        kept = _ROWS.setdefault(graph, {})
+        key = (self.reduce == "mean", own)
+        if key not in kept:
+            kept[key] = relational_rows(graph, *key)
+        return kept[key]
+
+
+_ROWS: weakref.WeakKeyDictionary[Graph, dict[tuple[bool, bool], SparseFeatures]] = weakref.WeakKeyDictionary()

@@ -21,7 +21,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.frame import ACTIVATIONS, Frame
 from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
-from graphweft.runtime.compile import CompiledFunction, Features
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.staged import StagedFunction, sampled_hops
 from graphweft.sample.neighbor import NeighborSampler
 
@@ -147,21 +147,24 @@ class Stack(CompiledModule):
 
     def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
         """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
-        function = self._pieces.get(index)
-        if function is None:
-            function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))
         layer = self.layers[index]
         assert isinstance(layer, CompiledModule)
         given = layer.arguments(block, x)
-        prefix = f"norms.{index}."
         names = {f"layers.{index}.{name}": tensor for name, tensor in given.parameters.items()}
         if index < len(self.norms):
             norm = self.norms[index]
             tensors = (*norm.named_parameters(), *((n, b) for n, b in norm.named_buffers() if b.is_floating_point()))
-            names |= {prefix + name: tensor for name, tensor in tensors}
+            names |= {f"norms.{index}.{name}": tensor for name, tensor in tensors}
+        return self._run_piece(index, replace(given, parameters=names))
+
+    def _run_piece(self, index: int, given: Arguments) -> Tensor:
+        """Layer ``index`` with what follows it, compiled once; parameters are named as in the model."""
+        function = self._pieces.get(index)
+        if function is None:
+            function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))
         seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
-        result = function(replace(given, parameters=names, seed=seed, training=self.training))
-        return self._settled(result, given.graph, None)
+        result = function(replace(given, seed=seed, training=self.training))
+        return self._settled(result, given.graph, given.rows)
 
     def _describe_piece(
         self, index: int, builder: Builder, inputs: dict[str, Value], training: bool

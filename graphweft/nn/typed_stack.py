@@ -1,26 +1,28 @@
 """What models of typed graphs share: one embedding for all nodes' features, and layers that know the types.
 
 Comes in: a typed graph and features of all nodes, those of different types in different columns (a node without
-features has a column of its own). Goes out: :class:`TypedStack`, the base of R-GCN and HGT. Features are multiplied by
-one matrix, as sparse rows, so a column per node is an embedding per node that is never one-hot dense.
+features has a column of its own); or the blocks of a batch drawn from one. Goes out: :class:`TypedStack`, the base of
+R-GCN and HGT. Features are multiplied by one matrix, as sparse rows, so a column per node is an embedding per node that
+is never one-hot dense. A block runs as a typed graph over its sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweft._errors import ConfigError, ShapeError
+from graphweft._errors import ShapeError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.graph.typed_block import typed_block
 from graphweft.ir.program import Value
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.stack import Stack
 from graphweft.runtime.compile import Arguments, Features
+from graphweft.storage.feature import SparseFeatures
 
 
 class TypedConv(CompiledModule):
@@ -30,7 +32,7 @@ class TypedConv(CompiledModule):
         super().__init__(in_features)
         self.num_relations, self.num_node_types = num_relations, num_node_types
 
-    def arguments(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Arguments:
+    def arguments(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Arguments:
         """As every module's; the graph has the types that this layer was made for.
 
         Raises: ShapeError.
@@ -57,7 +59,8 @@ class TypedStack(Stack):
     """An embedding of the features, then ``num_layers`` layers; the first is ``hidden`` wide as are those between.
 
     Attributes:
-        embedding: (in_features, hidden), the matrix that features are multiplied by.
+        embedding: (in_features, hidden), the matrix that features are multiplied by; None where the first layer takes
+            them as they are.
     """
 
     def __init__(
@@ -67,34 +70,53 @@ class TypedStack(Stack):
         out_features: int,
         num_layers: int = 2,
         dropout: float = 0.0,
+        *,
+        embeds: bool = True,
         **options: Any,
     ) -> None:
         check_model(type(self).__name__, {"in_features": in_features}, dropout, "sum")
         super().__init__(hidden, hidden, out_features, num_layers, dropout, **options)
         self.in_features = in_features
-        self.embedding = glorot(in_features, hidden)
+        self.embedding = glorot(in_features, hidden) if embeds else None
 
-    def arguments(self, graph: Graph, x: Features, rows: Tensor | None = None) -> Arguments:
+    def arguments(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Arguments:
         """As every module's; the graph has the types that the layers were made for.
 
         Raises: ShapeError.
         """
+        self._check_types(graph)
+        return super().arguments(graph, x, rows)
+
+    def _check_types(self, graph: Graph) -> None:
         for layer in self.layers:
             if isinstance(layer, TypedConv):
                 check_types(layer, graph)
-        return super().arguments(graph, x, rows)
 
-    def define(self, frame: Frame, x: Value) -> Value:
-        """Embedding, then layer after layer."""
-        return super().define(frame, self.embed(frame, frame.matmul(x, self.embedding)))
+    def _define_piece(self, frame: Frame, index: int, given: Value) -> Value:
+        """The first layer takes the embedded features."""
+        if index == 0 and self.embedding is not None:
+            given = self.embed(frame, frame.matmul(given, self.embedding))
+        return super()._define_piece(frame, index, given)
 
     def embed(self, frame: Frame, x: Value) -> Value:
         """What follows the product of features and embedding."""
         return x
 
-    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
-        """Raises: ConfigError: sampled blocks have no types."""
-        raise ConfigError(f"{type(self).__name__}: expected a whole typed graph (mode full), got sampled blocks")
+    def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
+        """As every stack's; the block becomes a typed graph over its sources, of which the destinations are wanted.
+
+        Raises: ShapeError when x does not fit, or the block is not one of a graph with the layers' types.
+        """
+        who, width = type(self).__name__, self.in_features if index == 0 else self.layers[index].in_features
+        if tuple(x.shape) != (block.num_src, width):
+            raise ShapeError(f"{who}: expected {block.num_src} rows of {width} features, got shape {tuple(x.shape)}")
+        self._check_types(block.source)
+        part = typed_block(block)
+        ordered = x.take_rows(part.order) if isinstance(x, SparseFeatures) else x[part.order]
+        tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
+        fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
+        rows = part.place[: block.num_dst]
+        return self._run_piece(index, Arguments(part.graph, ordered, tensors, rows, 0, self.training, fields))
 
 
 def glorot_tables(*shape: int) -> torch.nn.Parameter:

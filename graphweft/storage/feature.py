@@ -99,7 +99,7 @@ def _as_values(values: Any, dtype: torch.dtype) -> torch.Tensor:
         raise DtypeError(f"{_WHO}: expected values as a vector of real numbers, got {tensor.layout}, {tensor.dtype}")
     if tensor.dim() != 1:
         raise ShapeError(f"{_WHO}: expected values with 1 dimension, got shape {tuple(tensor.shape)}")
-    tensor = tensor.cpu().to(dtype).contiguous()
+    tensor = tensor.cpu().to(dtype).contiguous() if tensor.numel() else torch.empty(0, dtype=dtype)  # of stride 1
     try:
         _require_finite(_is_double(tensor), tensor.numel(), tensor.data_ptr())
     except ShapeError as failure:

@@ -14,10 +14,12 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
+from graphweft.nn.typed_stack import TypedStack
 from graphweft.sample.layer_wise import LayerSampler
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalkSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
+from graphweft.sample.segment import SegmentSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.train.options import SAMPLERS, check_choice
 
@@ -32,7 +34,8 @@ USUAL_WALK = 2
 def sampler_of(model: nn.Module, graph: Graph, given: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler:
     """The sampler called ``given``, or ``given`` itself.
 
-    ``fanouts``: in-edges of a node for "neighbor" and "shadow", nodes of a layer for "layer"; None for the usual ones.
+    ``fanouts``: in-edges of a node for "neighbor" (of every relation for a typed model) and "shadow", nodes of a layer
+    for "layer"; None for the usual ones.
     Walks of "saint-walk" have as many steps as the model has layers.
 
     Raises: ConfigError for an unknown name, or fan-outs that do not fit sampler or model.
@@ -45,13 +48,17 @@ def sampler_of(model: nn.Module, graph: Graph, given: str | AnySampler, fanouts:
     if not isinstance(given, str):
         if fanouts is not None:
             raise ConfigError("fanouts: expected none beside a sampler of your own, got some")
-        blocks = getattr(given, "sizes", None) or (given.fanouts if isinstance(given, NeighborSampler) else None)
+        drawn = given.fanouts if isinstance(given, NeighborSampler | SegmentSampler) else None
+        blocks = getattr(given, "sizes", None) or drawn
         if layers is not None and blocks is not None and len(blocks) != layers:
             raise ConfigError(f"sampler: expected one of {layers} hops, one per layer, got {len(blocks)}")
         return given
     check_choice("sampler", given, SAMPLERS)
     if given == "neighbor":
-        return NeighborSampler(graph, fitting_fanouts(model, fanouts))
+        wanted = fitting_fanouts(model, fanouts)
+        return SegmentSampler(graph, wanted) if isinstance(model, TypedStack) else NeighborSampler(graph, wanted)
+    if isinstance(model, TypedStack):
+        raise ConfigError(f"sampler: expected neighbor for {type(model).__name__}, a model of types, got {given}")
     if given == "layer":
         return LayerSampler(graph, fitting_fanouts(model, fanouts, (USUAL_LAYER,)))
     if given == "shadow":

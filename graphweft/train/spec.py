@@ -53,7 +53,7 @@ class TrainSpec:
         task: "nodes" predicts labels of nodes; "link" learns embeddings of width ``hidden`` that tell edges from pairs
             without one, in mode "mini".
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
-            "rgcn" or "hgt".
+            "rgcn" (without features as published: a learned row per relation and node) or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
         out_heads: Heads of their last layer, which are averaged.
         attention_dropout: Probability of dropping an attention weight; None: as ``dropout``.
@@ -73,7 +73,8 @@ class TrainSpec:
         reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
         residual: Add a layer's input to its output where the widths agree.
         mode: "full", "mini" or "auto".
-        fanouts: For "mini": in-edges that a node draws, from the seeds outwards, as "15,10,5"; None: the trainer's.
+        fanouts: For "mini": in-edges that a node draws, from the seeds outwards, as "15,10,5", of every relation for
+            rgcn and hgt; None: the trainer's.
         batch_size: For "mini": training nodes of a step, or draws of a GraphSAINT sampler.
         macro: For "mini": macro-batches, as "large:1/8" or "parts:16/128"; None: batches come from the whole graph.
         quality: With macro: relative error of sampled gradients to keep to; None: not measured.
@@ -189,8 +190,8 @@ class TrainSpec:
                 raise ConfigError("quality: expected macro to be given with it, got none")
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
-        if self.model in TYPED and mode != "full":
-            raise ConfigError(f"mode: expected full for {self.model}, whose layers need the types, got {mode!r}")
+        if self.model in TYPED and mode == "mini":
+            self._check_typed()
         check_number("lr", self.lr, above=0.0)
         check_number("dropout", self.dropout, least=0.0, below=1.0)
         check_number("value_dropout", self.value_dropout, least=0.0, below=1.0)
@@ -199,6 +200,13 @@ class TrainSpec:
         if self.value_dropout and self.model not in ("gat", "cgat"):
             raise ConfigError(f"value_dropout: expected 0 with model {self.model}, got {self.value_dropout}")
         check_number("weight_decay", self.weight_decay, least=0.0)
+
+    def _check_typed(self) -> None:
+        """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""
+        usual = {"task": "nodes", "sampler": "neighbor", "macro": None}
+        for name, wanted in usual.items():
+            if getattr(self, name) != wanted:
+                raise ConfigError(f"{name}: expected {wanted} for {self.model}, got {getattr(self, name)}")
 
     @property
     def folder(self) -> Path:

@@ -47,7 +47,7 @@ from graphweft.train.options import (
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
 from graphweft.train.samplers import AnySampler
-from graphweft.train.settle import settle_features, with_path
+from graphweft.train.settle import Features, settle_features, with_path
 from graphweft.train.tracing import Tracing
 
 
@@ -145,7 +145,7 @@ class Trainer:
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         ds.check_trainable() if task == "nodes" else ds.check_features()
         check_integer("accumulate", accumulate, 1)
-        x = settle_features(features_of(with_flat_features(ds)))
+        x = settle_features(_input(model, ds))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode = model, check_mode(mode)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
@@ -411,6 +411,12 @@ class Trainer:
         """Whether ``epoch`` is the last unless it is better than all before."""
         history = self.history
         return bool(self._patience) and history.best is not None and epoch - history.improved >= self._patience
+
+
+def _input(model: nn.Module, ds: Dataset) -> Features:
+    """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed."""
+    made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
+    return features_of(with_flat_features(ds)) if made is None else made
 
 
 @contextmanager

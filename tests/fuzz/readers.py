@@ -100,10 +100,10 @@ class Result(NamedTuple):
     seconds: float
 
 
-def run_case(seed: int, number: int) -> Result:
-    """Damages one layout as the case says, and reads it."""
+def run_case(seed: int, number: int, of: list[str]) -> Result:
+    """Damages one of the layouts ``of`` as the case says, and reads it."""
     rng = Random(f"{seed}/{number}")
-    layout = LAYOUTS[rng.choice(list(LAYOUTS))]
+    layout = LAYOUTS[rng.choice(of)]
     files = damage(rng, layout, OTHERS)
     folder = Path(tempfile.mkdtemp(prefix="gwfuzz"))
     try:
@@ -136,17 +136,17 @@ def _alarm(*_: Any) -> None:
     raise TimeoutCase
 
 
-def child(seed: int, first: int, last: int) -> None:
+def child(seed: int, first: int, last: int, of: list[str]) -> None:
     """Runs cases and writes one line of JSON for each."""
     torch.set_num_threads(1)
-    run_case(seed, -1)  # imports and pools are there before memory is bounded
+    run_case(seed, -1, of)  # imports and pools are there before memory is bounded
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + EXTRA_MEMORY, resource.RLIM_INFINITY))
     signal.signal(signal.SIGALRM, _alarm)
     for number in range(first, last):
         signal.alarm(CASE_SECONDS)
         try:
-            result = run_case(seed, number)
+            result = run_case(seed, number, of)
         except TimeoutCase:
             result = Result("hang", f"over {CASE_SECONDS} s", CASE_SECONDS)
         signal.alarm(0)
@@ -155,13 +155,14 @@ def child(seed: int, first: int, last: int) -> None:
         sys.stdout.flush()
 
 
-def run(seed: int, cases: int) -> tuple[Counter[str], list[str], float, int]:
+def run(seed: int, cases: int, of: list[str]) -> tuple[Counter[str], list[str], float, int]:
     """All cases; a child that dies is a crash of its case, and the next one goes on behind it."""
     counts: Counter[str] = Counter()
     faults: list[str] = []
     slowest, peak, number = 0.0, 0, 0
     while number < cases:
-        command = [sys.executable, "-m", "tests.fuzz.readers", "--seed", str(seed), "--child", str(number), str(cases)]
+        command = [sys.executable, "-m", "tests.fuzz.readers", "--seed", str(seed), "--layouts", *of]
+        command += ["--child", str(number), str(cases)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for text in process.stdout:
@@ -187,15 +188,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--one", type=int, help="run one case here and show what comes of it")
+    parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS), metavar="NAME")
     arguments = parser.parse_args()
     if arguments.child:
-        child(arguments.seed, *arguments.child)
+        child(arguments.seed, *arguments.child, arguments.layouts)
         return 0
     if arguments.one is not None:
-        sys.stdout.write(f"{run_case(arguments.seed, arguments.one)}\n")
+        sys.stdout.write(f"{run_case(arguments.seed, arguments.one, arguments.layouts)}\n")
         return 0
     start = time.perf_counter()
-    counts, faults, slowest, peak = run(arguments.seed, arguments.cases)
+    counts, faults, slowest, peak = run(arguments.seed, arguments.cases, arguments.layouts)
     for fault in faults[:50]:
         sys.stdout.write(fault + "\n")
     seconds = time.perf_counter() - start

@@ -23,7 +23,7 @@ def test_undamaged_files_are_read(name: str, tmp_path: Path) -> None:
 def test_damaged_files_give_a_dataset_or_one_clear_line() -> None:
     counts: Counter[str] = Counter()
     for number in range(CASES):
-        result, detail, _ = run_case(1, number)
+        result, detail, _ = run_case(1, number, list(LAYOUTS))
         assert result in ("dataset", "error"), f"case {number} of seed 1: {detail}"
         counts[result] += 1
     assert min(counts["dataset"], counts["error"]) > CASES // 20, f"one-sided cases: {dict(counts)}"

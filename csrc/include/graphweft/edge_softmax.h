@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "graphweft/csr.h"
+#include "graphweft/heads.h"
 #include "graphweft/parallel.h"
 
 namespace gw {
@@ -68,21 +69,28 @@ void edge_softmax(const gw_adjacency& adj, int64_t heads, const float* x, float*
 // dx[e] = s[e] (g[e] - the sum over the in-edges of e's destination of s g), s the softmax.
 template <class I>
 void edge_softmax_grad(const gw_adjacency& adj, int64_t heads, const float* s, const float* g, float* dx) {
+  constexpr int64_t ahead = 16;  // edges: their numbers lie by id, out of order
   const csr_view<I> view(adj);
   const std::vector<int64_t> cuts = softmax_blocks(adj);
   parallel_chunks(int64_t(cuts.size()) - 1, [&](int64_t block) {
-    std::vector<float> total(static_cast<size_t>(heads));
     for (int64_t row = cuts[size_t(block)]; row < cuts[size_t(block + 1)]; ++row) {
       const int64_t begin = view.indptr[row], end = view.indptr[row + 1];
-      std::fill(total.begin(), total.end(), 0.0f);
-      for (int64_t p = begin; p < end; ++p) {
-        const int64_t at = view.id(p) * heads;
-        for (int64_t h = 0; h < heads; ++h) total[size_t(h)] += s[at + h] * g[at + h];
-      }
-      for (int64_t p = begin; p < end; ++p) {
-        const int64_t at = view.id(p) * heads;
-        for (int64_t h = 0; h < heads; ++h) dx[at + h] = s[at + h] * (g[at + h] - total[size_t(h)]);
-      }
+      for_heads(heads, [&](int64_t h, auto n) {
+        vf::vec total{};
+        for (int64_t p = begin; p < end; ++p) {
+          if (p + ahead < adj.num_edges) {
+            const int64_t next = view.id(p + ahead) * heads + h;
+            __builtin_prefetch(s + next);
+            __builtin_prefetch(g + next);
+          }
+          const int64_t at = view.id(p) * heads + h;
+          total += some(s + at, n) * some(g + at, n);
+        }
+        for (int64_t p = begin; p < end; ++p) {
+          const int64_t at = view.id(p) * heads + h;
+          put(dx + at, some(s + at, n) * (some(g + at, n) - total), n);
+        }
+      });
     }
   });
 }

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "graphweft/abi.h"
+#include "graphweft/edge_blocks.h"
 #include "graphweft/gemm.h"
 #include "graphweft/gemm_tn.h"
 #include "graphweft/heads.h"
@@ -207,6 +208,9 @@ struct typed_rows {
   int64_t heads;
 };
 
+// How many rows ahead of its use a gathered row is asked for.
+inline constexpr int64_t typed_ahead = 8;
+
 // A typed view of gw_typed_pairs.
 template <class I>
 class pair_view {
@@ -222,8 +226,11 @@ class pair_view {
 
   // out[p - begin] = the row of pair p's own end.
   void own(int64_t begin, int64_t end, const typed_rows& rows, float* out) const {
-    for (int64_t p = begin; p < end; ++p, out += rows.width)
+    const int64_t bytes = rows.width * int64_t(sizeof(float));
+    for (int64_t p = begin; p < end; ++p, out += rows.width) {
+      if (p + typed_ahead < end) fetch<3>(rows.x + int64_t(node[p + typed_ahead]) * rows.width, bytes);
       std::copy_n(rows.x + int64_t(node[p]) * rows.width, rows.width, out);
+    }
   }
 
   // out[p - begin] = the sum over pair p's edges of weight[e] times the row of the other end.
@@ -236,7 +243,8 @@ class pair_view {
 #pragma GCC unroll 8
         for (auto& part : t) part = typename T::vec{};
         for (int64_t e = all.entries[p]; e < all.entries[p + 1]; ++e) {
-          if (e + ahead < last) __builtin_prefetch(rows.x + int64_t(other[e + ahead]) * rows.width + tile.first());
+          if (e + typed_ahead < last)
+            fetch<3>(rows.x + int64_t(other[e + typed_ahead]) * rows.width + tile.first(), tile.bytes());
           tile.load(rows.x + int64_t(other[e]) * rows.width + tile.first(), v);
           if (rows.weight) {
             const typename T::weights w(rows.weight + int64_t(edge[e]) * rows.heads + tile.h0);
@@ -251,9 +259,6 @@ class pair_view {
       }
     });
   }
-
- private:
-  static constexpr int64_t ahead = 8;
 };
 
 // t[p] = the row of pair p times the matrix of its relation; from sources to destinations, or back where `turned`.
@@ -281,7 +286,7 @@ void sum_pairs(const gw_typed_sums& sums, const typed_rows& t, float* y) {
   const auto* pair = static_cast<const I*>(sums.pair);
   const auto* edge = static_cast<const I*>(sums.edge);
   parallel_chunks(sums.num_blocks, [&](int64_t block) {
-    const int64_t begin = sums.block_row[block], end = sums.block_row[block + 1];
+    const int64_t begin = sums.block_row[block], end = sums.block_row[block + 1], last = sums.indptr[end];
     for_each_head_tile(t.heads, t.width / t.heads, [&](auto tile) {
       using T = decltype(tile);
       for (int64_t i = begin; i < end; ++i) {
@@ -289,6 +294,8 @@ void sum_pairs(const gw_typed_sums& sums, const typed_rows& t, float* y) {
 #pragma GCC unroll 8
         for (auto& part : total) part = typename T::vec{};
         for (int64_t at = sums.indptr[i]; at < sums.indptr[i + 1]; ++at) {
+          if (at + typed_ahead < last)
+            fetch<3>(t.x + int64_t(pair[at + typed_ahead]) * t.width + tile.first(), tile.bytes());
           tile.load(t.x + int64_t(pair[at]) * t.width + tile.first(), v);
           if (t.weight && edge[at] >= 0) {
             const typename T::weights w(t.weight + int64_t(edge[at]) * t.heads + tile.h0);
@@ -349,6 +356,7 @@ void typed_dots(const gw_typed_pairs& pairs, const typed_rows& src, const typed_
     const float_buffer x = make_buffer((end - begin) * own.width), q = make_buffer((end - begin) * far.width);
     view.own(begin, end, own, x.get());
     (on_dst ? here : there).multiply_at(room + type * place, end - begin, x.get(), q.get());
+    const int64_t last = pairs.entries[end];
     for_each_head_tile(far.heads, far.width / far.heads, [&](auto tile) {
       using T = decltype(tile);
       for (int64_t p = begin; p < end; ++p) {
@@ -356,6 +364,8 @@ void typed_dots(const gw_typed_pairs& pairs, const typed_rows& src, const typed_
         tile.load(q.get() + (p - begin) * far.width + tile.first(), mine);
         for (int64_t e = pairs.entries[p]; e < pairs.entries[p + 1]; ++e) {
           typename T::vec t[T::vectors];
+          if (e + typed_ahead < last)
+            fetch<3>(far.x + int64_t(view.other[e + typed_ahead]) * far.width + tile.first(), tile.bytes());
           tile.load(far.x + int64_t(view.other[e]) * far.width + tile.first(), t);
 #pragma GCC unroll 8
           for (int k = 0; k < T::vectors; ++k) t[k] *= mine[k];

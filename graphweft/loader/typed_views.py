@@ -1,0 +1,134 @@
+"""A batch of a typed graph by node type and relation, under the names that PyTorch Geometric's HeteroData has.
+
+Comes in: a batch's nodes and edges as a typed graph of their own, and the tables of the dataset. Goes out:
+:class:`NodeView` and :class:`EdgeView`, tables with ids local to each type. Made by :class:`Batch`, read by loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._errors import GraphError
+from graphweft.graph.graph import Graph
+from graphweft.graph.typed import Relation
+from graphweft.graph.typed_block import TypedPart
+from graphweft.sample.sampler import Sample
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.gather import gather_rows
+
+Features = Tensor | SparseFeatures
+
+
+class NodeView:
+    """The nodes of one type in a batch: seeds of the type first, in order.
+
+    Attributes:
+        n_id: int64 (num_nodes,) ids within the type.
+        batch_size: Seeds of the type.
+        input_id: int64 (batch_size,) their places in the loader's list of seeds.
+    """
+
+    def __init__(self, n_id: Tensor, flat: Tensor, batch_size: int, input_id: Tensor, name: str, data: Any) -> None:
+        self.n_id, self.batch_size, self.input_id = n_id, batch_size, input_id
+        self._flat, self._name, self._data = flat, name, data
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of the type in the batch."""
+        return self.n_id.numel()
+
+    @property
+    def x(self) -> Features | None:
+        """Features, one row a node: the type's own where the dataset has them, else those of all nodes; or None."""
+        own = getattr(self._data, "features", {}).get(self._name)
+        if own is not None:
+            return gather_rows(own, self.n_id)
+        whole = None if isinstance(self._data, Graph) else self._data.x
+        return None if whole is None else gather_rows(whole, self._flat)
+
+    @property
+    def y(self) -> Tensor | None:
+        """Labels, one row a node, -1 where there is none; None without."""
+        table = getattr(self._data, "y", None)
+        return gather_rows(table, self._flat) if isinstance(table, Tensor) else None  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"NodeView({self._name!r}, num_nodes={self.num_nodes}, batch_size={self.batch_size})"
+
+
+class EdgeView:
+    """The edges of one relation in a batch.
+
+    Attributes:
+        edge_index: int64 (2, num_edges): places among the batch's nodes of the source and the destination type.
+        e_id: int64 (num_edges,) ids within the relation.
+    """
+
+    def __init__(self, edge_index: Tensor, e_id: Tensor, flat: Tensor, data: Any) -> None:
+        self.edge_index, self.e_id = edge_index, e_id
+        self._flat, self._data = flat, data
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of the relation in the batch."""
+        return self.e_id.numel()
+
+    @property
+    def edge_attr(self) -> Tensor | None:
+        """Edge features, one row an edge; None without."""
+        table = getattr(self._data, "edge_features", None)
+        return gather_rows(table, self._flat) if isinstance(table, Tensor) else None  # type: ignore[return-value]
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Edge weights; None without."""
+        table = getattr(self._data, "edge_weight", None)
+        return gather_rows(table, self._flat) if isinstance(table, Tensor) else None  # type: ignore[return-value]
+
+    def __repr__(self) -> str:
+        return f"EdgeView(num_edges={self.num_edges})"
+
+
+class TypedViews(Mapping[str | Relation, NodeView | EdgeView]):
+    """All views of one batch: by node type, and by relation.
+
+    Attributes:
+        part: The batch as a typed graph; ``order`` and ``edge_order`` lead back to the batch's numbering.
+    """
+
+    def __init__(self, sample: Sample, input_id: Tensor, graph: Graph, data: Any) -> None:
+        src, dst = sample.edge_index
+        whole, n_id, e_id = graph.layout, sample.n_id, sample.e_id
+        self.part = part = TypedPart.of(whole, n_id, e_id, src, dst)
+        self._views: dict[str | Relation, NodeView | EdgeView] = {}
+        layout = part.graph.layout
+        for t, name in enumerate(layout.node_types):
+            mine = part.order[layout.node_offsets[t] : layout.node_offsets[t + 1]]
+            seeds = mine[: int(torch.count_nonzero(mine < sample.batch_size))]
+            flat = n_id[mine]
+            places = input_id[seeds] if input_id.numel() == sample.batch_size else seeds
+            self._views[name] = NodeView(flat - whole.node_offsets[t], flat, seeds.numel(), places, name, data)
+        ends = torch.stack((part.place[src], part.place[dst]))[:, part.edge_order]
+        for r, relation in enumerate(layout.relations):
+            here = slice(layout.edge_offsets[r], layout.edge_offsets[r + 1])
+            first = torch.tensor([layout.node_range(relation[0]).start, layout.node_range(relation[2]).start])
+            flat = e_id[part.edge_order[here]]
+            edges = ends[:, here] - first[:, None]
+            self._views[relation] = EdgeView(edges, flat - whole.edge_offsets[r], flat, data)
+
+    def __getitem__(self, key: str | Relation) -> NodeView | EdgeView:
+        found = self._views.get(key)
+        if found is None:
+            known = ", ".join("-".join(k) if isinstance(k, tuple) else k for k in self._views)
+            raise GraphError(f"Batch: expected a node type or a relation of {known}, got {key!r}")
+        return found
+
+    def __iter__(self) -> Any:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
