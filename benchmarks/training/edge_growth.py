@@ -1,6 +1,7 @@
 """Peak memory of a full-batch GCN as edges grow and nodes stay: GraphWeft, and PyTorch Geometric on an edge list.
 
     python benchmarks/training/edge_growth.py --degrees 10 50 200
+    python benchmarks/training/edge_growth.py --typed rgcn hgt --nodes 20000   # ours, 8 relations, 64 hidden
 
 A kernel that gathers a row per edge grows with edges times features; one that does not grows with the graph alone. The
 column that matters is ``peak_above_inputs_mib``: what training took beyond graph and features.
@@ -16,11 +17,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import case as cases
+import typed
 from harness import RESULTS, Worker, closing, environment, show, stamp, warmed_up, write_csv
 
 from graphweft.data.synthetic import synthetic
 
 WORKER = Path(__file__).with_name("worker.py")
+RELATIONS, HIDDEN = 8, 64  # of typed graphs
 COLUMNS = ("system", "degree", "num_edges", "input_mib", "peak_mib", "peak_above_inputs_mib")
 
 
@@ -54,12 +57,18 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--nodes", type=int, default=50_000)
     parser.add_argument("--features", type=int, default=128)
     parser.add_argument("--degrees", type=int, nargs="+", default=[10, 20, 50, 100, 200])
+    parser.add_argument("--typed", nargs="+", default=[], choices=("rgcn", "hgt"), help="typed models of ours instead")
     parser.add_argument("--systems", nargs="+", default=["graphweft", "pyg-default"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=RESULTS / "edge_growth.csv")
     arguments = parser.parse_args(given)
     rows = []
-    for degree in arguments.degrees:
+    for degree in arguments.degrees if arguments.typed else ():
+        with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as folder:
+            sizes = (arguments.nodes, degree * arguments.nodes)
+            case = typed.save_random(Path(folder), RELATIONS, HIDDEN, *sizes)
+            rows += [measure(case, f"{name}-graphweft", degree, arguments.threads) for name in arguments.typed]
+    for degree in () if arguments.typed else arguments.degrees:
         ds = synthetic(
             "default", num_nodes=arguments.nodes, num_edges=degree * arguments.nodes, num_features=arguments.features
         )

@@ -58,14 +58,14 @@ def save_file(folder: Path, path: str, hidden: int) -> cases.Case:
     return _save(folder, ds.name, arrays, ds.num_classes, hidden)
 
 
-def save_random(folder: Path, relations: int, hidden: int) -> cases.Case:
+def save_random(folder: Path, relations: int, hidden: int, nodes: int = NODES, edges: int = EDGES) -> cases.Case:
     """Random edges, every one of a random relation."""
     rng = np.random.default_rng(0)
     arrays = {
-        "edge_index": rng.integers(0, NODES, (2, EDGES)),
-        "edge_type": np.sort(rng.integers(0, relations, EDGES)),
-        "y": rng.integers(0, CLASSES, NODES),
-        "train_idx": np.arange(NODES // 10),
+        "edge_index": rng.integers(0, nodes, (2, edges)),
+        "edge_type": np.sort(rng.integers(0, relations, edges)),
+        "y": rng.integers(0, CLASSES, nodes),
+        "train_idx": np.arange(nodes // 10),
     }
     return _save(folder, f"random {relations} relations", arrays, CLASSES, hidden)
 

@@ -216,18 +216,19 @@ class RGCN(TypedStack):
         if (in_features is None) == (num_nodes is None):
             got = "neither" if in_features is None else "both"
             raise ConfigError(f"RGCN: expected in_features, or num_nodes for nodes without features, got {got}")
-        shared = {"num_relations": num_relations, "self_loop": self_loop}
         if num_nodes is not None:
             check_model("RGCN", {"num_nodes": num_nodes, "num_relations": num_relations}, dropout, "sum")
             in_features = (num_relations + self_loop) * num_nodes
         assert in_features is not None  # one of the two was given
+        options |= {"num_relations": num_relations, "self_loop": self_loop}
         sizes = (in_features, hidden, out_features, num_layers, dropout)
-        super().__init__(*sizes, embeds=num_nodes is None, **shared, **options)
+        super().__init__(*sizes, embeds=num_nodes is None, **options)
         self.reduce = options.get("reduce") or self.usual_reduce
         if num_nodes is not None:
-            first = {"num_bases": options.get("num_bases"), "bias": options.get("bias", True)}
             width = hidden if num_layers > 1 else out_features
-            self.layers[0] = RelationalEmbedding(num_nodes, width, **shared, **first)
+            names = ("num_relations", "num_bases", "self_loop", "bias")
+            chosen = {name: options[name] for name in names if name in options}
+            self.layers[0] = RelationalEmbedding(num_nodes, width, **chosen)
 
     def make_layer(self, in_features: int, out_features: int, last: bool, **options: Any) -> CompiledModule:
         """One layer; block-diagonal only where the blocks divide both widths."""

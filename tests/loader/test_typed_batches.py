@@ -152,7 +152,7 @@ def test_a_model_of_pyg_trains_from_the_loader_unchanged() -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += float(loss)
+            total += loss.item()
         losses.append(total)
     assert losses[-1] < 0.2 * losses[0]
 
