@@ -62,7 +62,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         self._check_count("seed", seed, 0, 2**63 - 1)
         self.num_items, self.batch_size, self.shuffle, self.seed = num_items, batch_size, bool(shuffle), seed
         self._drop_last = bool(drop_last)
-        self._tempo = Tempo(self._ways(prefetch, workers))
+        self._tempo: Tempo[Way] = Tempo(self._ways(prefetch, workers))
         self._epoch = self._position = 0
         self._begun = False
         self._turn: object = None

@@ -1,13 +1,17 @@
 """Which way of preparing batches is the fastest here, found by trying.
 
 Comes in: ways, and the seconds a batch took under each, model included. Goes out: the way to take next. A pure policy:
-called by the loader, whose batches are the same whatever it answers.
+called by the loader, whose batches are the same whatever it answers, and for the formats of a batch's program.
 """
 
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+W = TypeVar("W")
 
 _HOPELESS = 1.25  # times the best median, after so many tries:
 _ENOUGH = 3
@@ -29,7 +33,7 @@ class Way:
     model: int = 0
 
 
-class Tempo:
+class Tempo(Generic[W]):
     """Tries every way for some batches, then stays with the one whose median is the least.
 
     A way that is far slower than the best so far is given up after a few.
@@ -42,16 +46,16 @@ class Tempo:
         (Way(workers=1, ahead=2, model=0), True)
     """
 
-    def __init__(self, ways: list[Way], tries: int = 8) -> None:
-        self._seconds: dict[Way, list[float]] = {way: [] for way in ways}
+    def __init__(self, ways: Sequence[W], tries: int = 8) -> None:
+        self._seconds: dict[W, list[float]] = {way: [] for way in ways}
         self._tries = tries
 
     @property
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[W]:
         """All ways that are tried."""
         return list(self._seconds)
 
-    def add(self, ways: list[Way]) -> None:
+    def add(self, ways: Sequence[W]) -> None:
         """More ways to try."""
         for way in ways:
             self._seconds.setdefault(way, [])
@@ -62,22 +66,22 @@ class Tempo:
         return len(self._seconds) == 1 or not any(map(self._wants_more, self._seconds))
 
     @property
-    def way(self) -> Way:
+    def way(self) -> W:
         """The first one that wants more tries, or the fastest."""
         if not self.settled:
             return next(way for way in self._seconds if self._wants_more(way))
         return min(self._seconds, key=lambda way: statistics.median(self._seconds[way] or [0.0]))
 
-    def seconds(self) -> dict[Way, float]:
+    def seconds(self) -> dict[W, float]:
         """Median seconds of the ways that were tried."""
         return {way: statistics.median(taken) for way, taken in self._seconds.items() if taken}
 
-    def record(self, way: Way, seconds: float) -> None:
+    def record(self, way: W, seconds: float) -> None:
         """A batch took ``seconds`` from one request to the next."""
         if not self.settled:
             self._seconds[way].append(seconds)
 
-    def _wants_more(self, way: Way) -> bool:
+    def _wants_more(self, way: W) -> bool:
         taken = self._seconds[way]
         if len(taken) >= self._tries:
             return False

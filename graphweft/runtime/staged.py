@@ -8,8 +8,10 @@ second stage is the model: forward, and backward by a pullback. Called by the mi
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -54,10 +56,19 @@ class Choice:
         ahead: Inputs whose consequences are computed in the first stage: structure alone, or what is read of the
             features as well.
         orders: Order of aggregation and transform by weight; None: as the cost model says.
+        numbered: The outermost block is compressed over the batch's own numbers and reads gathered rows; else it may
+            be left open, over all nodes, and read the table of features itself.
     """
 
     ahead: tuple[str, ...] = STRUCTURE_AHEAD
     orders: tuple[tuple[str, Order], ...] | None = None
+    numbered: bool = False
+
+    def __str__(self) -> str:
+        first = "numbered" if self.numbered else "open"
+        rows = "rows gathered ahead" if self.ahead == ROWS_AHEAD else "structure ahead"
+        orders = "" if self.orders is None else "".join(f", {name} {order.value}" for name, order in self.orders)
+        return f"first block {first}, {rows}{orders}"
 
 
 @dataclass(frozen=True)
@@ -68,12 +79,14 @@ class PreparedBatch:
         plan: What prepared it, and runs its second stage.
         seeds: int64 (batch_size,) ids of the seeds.
         rows: Destinations of every hop, the seeds' first.
+        seconds: What the first stage took.
     """
 
     plan: StagedPlan
     seeds: Tensor
     rows: tuple[int, ...]
     values: tuple[Any, ...]
+    seconds: float = 0.0
 
     @property
     def batch_size(self) -> int:
@@ -126,19 +139,33 @@ class StagedFunction:
         single = all(t.dtype == torch.float32 for t in numbers)
         names = {value["name"] for value in program.inputs}
         choice = choice or Choice()
+        off = frozenset(name for name in active.disabled_passes.split(",") if name)
         if isinstance(self.x, SparseFeatures):
-            choice = Choice(ROWS_AHEAD, choice.orders)
+            choice = replace(choice, ahead=ROWS_AHEAD)
         request = Request(
             level=max(active.opt_level if single else min(active.opt_level, 2), 1),
             wanted=tuple(name for name, t in parameters.items() if t.requires_grad and name in names),
             constants=choice.ahead,
             sizes=lambda joint: batch_sizes(joint, self.sampler.graph, self.x, reference),
             model=CostModel(),
-            disabled=frozenset(name for name in active.disabled_passes.split(",") if name) - {"hoist"},
+            disabled=(off | {"stages"} if choice.numbered else off) - {"hoist"},
             orders=None if choice.orders is None else dict(choice.orders),
             hoists_from=1,
         )
         return StagedPlan(self, Plan(run_passes(program, request)), choice)
+
+    def choices(self, plan: StagedPlan, most: int) -> list[Choice]:
+        """All that may be chosen in place of ``plan``, formats times orders; formats alone where that is too many."""
+        forms = [
+            Choice(ahead, None, numbered)
+            for ahead in ((ROWS_AHEAD,) if isinstance(self.x, SparseFeatures) else (STRUCTURE_AHEAD, ROWS_AHEAD))
+            for numbered in (False, True)
+        ]
+        names = sorted(plan.plan.compiled.orders)
+        if len(forms) * 2 ** len(names) > most:
+            return forms
+        orders = [tuple(zip(names, taken, strict=True)) for taken in itertools.product(Order, repeat=len(names))]
+        return [replace(form, orders=taken) for form in forms for taken in orders]
 
 
 class StagedPlan:
@@ -158,8 +185,9 @@ class StagedPlan:
 
         ``draw``: what draws in the sampler's place, with the same result.
         """
+        begun = time.perf_counter()
         rows, values = self._preparation.run(seeds, key, draw)
-        return PreparedBatch(self, seeds, rows, values)
+        return PreparedBatch(self, seeds, rows, values, time.perf_counter() - begun)
 
     def linearize(
         self, batch: PreparedBatch, parameters: Mapping[str, Tensor], seed: int

@@ -8,6 +8,7 @@ Called by the trainer. All random draws of a step follow from (seed, epoch, plac
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,7 @@ from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.gather import gather_rows
+from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
@@ -63,13 +65,15 @@ class _Batches(Loader):
     """Batches of nodes, or, with a plan, what the first stage of a compiled batch makes."""
 
     plan: StagedPlan | None = None
+    trial: FormatTrial | None = None
 
     def make(self, places: Tensor, epoch: int) -> Any:
-        """As asked for by the plan."""
-        if self.plan is None:
+        """As asked for by the plan, or by the trial of several."""
+        plan = self.plan if self.trial is None or self.trial.settled else self.trial.plan()
+        if plan is None:
             return super().make(places, epoch)
         draw = None if self.preparer is None else self.preparer.sample
-        return self.plan.prepare(self.seeds[places], (self.seed, epoch), draw)
+        return plan.prepare(self.seeds[places], (self.seed, epoch), draw)
 
 
 class MiniBatch:
@@ -177,6 +181,25 @@ class MiniBatch:
         function = self.model.staged(self.sampler, self.x)
         loader.plan = function.compile(tensors, True, reference)
         self._compiled_for = wanted
+        loader.trial = None
+        if _config.current().tune:
+            choices = function.choices(loader.plan, MOST_CHOICES)
+            loader.trial = FormatTrial(choices, lambda choice: function.compile(tensors, True, reference, choice))
+
+    @property
+    def formats(self) -> FormatTrial | None:
+        """The choice of formats by measurement; None where nothing is measured."""
+        return self.loader.trial if isinstance(self.loader, _Batches) else None
+
+    def _measured(self, batch: Any, seconds: float) -> None:
+        """A batch was trained on in so many seconds."""
+        loader = self.loader
+        if not isinstance(loader, _Batches) or loader.trial is None or loader.trial.settled:
+            return
+        if isinstance(batch, PreparedBatch):
+            loader.trial.record(batch.plan.choice, batch.seconds + seconds)
+        if loader.trial.settled:
+            loader.plan = loader.trial.plan()
 
     @property
     def batches_done(self) -> int:
@@ -193,7 +216,9 @@ class MiniBatch:
             done = self.batches_done
             with torch.random.fork_rng(devices=[]):
                 torch.default_generator.manual_seed(self._key(self.loader.epoch, done))
+                begun = time.perf_counter()
                 loss = float(self._train_on(batch))
+                self._measured(batch, time.perf_counter() - begun)
             share = _share(batch)
             self._sum += loss * share
             self._count += share

@@ -179,6 +179,12 @@ class Trainer:
         return "accuracy" if self.ds.y.dim() == 1 else "micro-F1"
 
     @property
+    def formats(self) -> str:
+        """The measured table from which formats and orders of a batch were chosen, under ``config(tune=True)``."""
+        trial = self._batch.formats if isinstance(self._batch, MiniBatch) else None
+        return "" if trial is None else trial.explain()
+
+    @property
     def verdict(self) -> Verdict | None:
         """What bounds the run, once it was trained with ``trace``."""
         return self._tracing.verdict
