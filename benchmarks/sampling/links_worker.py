@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import sys
 import time
-import traceback
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
+from orders import serve
 
 
 def _load(folder: Path):
@@ -101,34 +96,11 @@ def build_dgl(folder: Path):
     return run, f"dgl {dgl.__version__}, torch {torch.__version__}"
 
 
-def main() -> int:
-    """Serves until standard input ends."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    system, run, note = sys.argv[1], None, ""
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = {}
-            if order["order"] == "prepare":
-                gc.collect()
-                start, began = _status("VmRSS"), time.perf_counter()
-                folder = Path(sys.argv[2])
-                run, note = build_dgl(folder) if system == "dgl" else build_own(folder, system)
-                held = _status("VmRSS") - start
-                answer = {"seconds": time.perf_counter() - began, "start_bytes": start, "input_bytes": held}
-            elif order["order"] == "run":
-                nodes, seconds = run(order["epochs"])
-                answer = {"losses": nodes, "seconds": seconds}
-            elif order["order"] == "finish":
-                answer = {"peak_bytes": _status("VmHWM"), "note": note}
-        except Exception:
-            traceback.print_exc()
-            answer = {"error": traceback.format_exc().splitlines()[-1]}
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
-    return 0
+def load():
+    """The system that is asked for, to be built over the case."""
+    system, folder = sys.argv[1], Path(sys.argv[2])
+    return partial(build_dgl, folder) if system == "dgl" else partial(build_own, folder, system)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(load))

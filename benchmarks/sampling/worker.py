@@ -2,29 +2,24 @@
 
 ``python worker.py SYSTEM FOLDER``; FOLDER holds ``indptr.npy, indices.npy, seeds.npy, x.npy`` and ``case.json``. The
 "loss" of a batch is its number of distinct nodes, which must agree between samplers up to chance. Systems: ``each`` and
-``ahead`` are ours, one batch at a time with all threads or batches in parallel; ``dgl`` and
-``dgl-int32``. ``+x`` gathers features.
+``ahead`` are ours, one batch at a time with all threads or batches in parallel; ``dgl``, ``dgl-int32``, ``graphbolt``
+and ``pyg`` are peers. ``+x`` gathers features.
 """
 
 from __future__ import annotations
 
-import gc
 import json
-import os
 import sys
 import time
-import traceback
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
+from orders import serve
 
 
 def _check_degrees(block, degrees, ids, fanout) -> None:
@@ -53,22 +48,12 @@ def build_own(folder: Path, way: str, with_x: bool):
     seeds = torch.from_numpy(np.load(folder / "seeds.npy"))
     ds = SimpleNamespace(graph=graph, x=load("x"), y=torch.zeros(graph.num_nodes), train_idx=seeds) if with_x else graph
     options = {"prefetch": 0} if way == "each" else {"prefetch": 2 * case["threads"], "workers": case["threads"]}
-    loader = Loader(ds, seeds, case["fanouts"], case["batch_size"], shuffle=True, **options)
+    loader = Loader(ds, seeds, case["fanouts"], case["batch_size"], shuffle=True, drop_last=True, **options)
     first = next(iter(Loader(graph, seeds, case["fanouts"], case["batch_size"], prefetch=0)))
     for block, fanout in zip(reversed(first.blocks), case["fanouts"], strict=True):
         _check_degrees(block, graph.in_degrees().numpy(), block.dst_ids, fanout)
 
-    def run(count):  # nothing is prepared before the clock runs, nor between turns
-        nodes, begun = [], time.perf_counter()
-        while len(nodes) < count:
-            for batch in loader:
-                if batch.batch_size == loader.batch_size:
-                    nodes.append(batch.num_nodes)
-                if len(nodes) == count:
-                    taken = time.perf_counter() - begun
-                    break
-        return nodes, [taken / count] * count
-
+    run = from_loader(loader, lambda batch: batch.num_nodes)  # nothing is prepared between turns
     return run, f"graphweft, {loader.way}"
 
 
@@ -110,35 +95,75 @@ def build_dgl(folder: Path, way: str, with_x: bool):
     return run, f"dgl {dgl.__version__}, torch {torch.__version__}"
 
 
-def main() -> int:
-    """Serves until standard input ends."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+def build_graphbolt(folder: Path, with_x: bool):
+    """As :func:`build_own`; GraphBolt's data pipe in this process, which is its fastest form here."""
+    import dgl
+    import torch
+    from dgl import graphbolt
+
+    case = json.loads((folder / "case.json").read_text())
+    indptr, indices, seeds = (torch.from_numpy(np.load(folder / f"{n}.npy")) for n in ("indptr", "indices", "seeds"))
+    graph = graphbolt.fused_csc_sampling_graph(indptr, indices)
+    items = graphbolt.ItemSet(seeds.to(indices.dtype), names="seed_nodes")
+    pipe = graphbolt.ItemSampler(items, batch_size=case["batch_size"], shuffle=True, drop_last=True)
+    pipe = pipe.sample_neighbor(graph, case["fanouts"][::-1])  # the input layer's first
+    if with_x:
+        x = graphbolt.TorchBasedFeature(torch.from_numpy(np.load(folder / "x.npy")))
+        pipe = pipe.fetch_feature(graphbolt.BasicFeatureStore({("node", None, "x"): x}), node_feature_keys=["x"])
+    loader = graphbolt.DataLoader(pipe, num_workers=0)
+    first = next(iter(loader))
+    for drawn, fanout in zip(reversed(first.sampled_subgraphs), case["fanouts"], strict=True):
+        ids = drawn.original_column_node_ids.numpy()
+        if not (np.diff(drawn.sampled_csc.indptr) == np.minimum(np.diff(indptr.numpy())[ids], fanout)).all():
+            raise SystemExit("refcheck failed: a destination has another number of in-edges")
+    return from_loader(loader, lambda batch: batch.input_nodes.numel()), f"dgl {dgl.__version__}, graphbolt"
+
+
+def build_pyg(folder: Path, with_x: bool):
+    """As :func:`build_own`; NeighborLoader in this process."""
+    import torch
+    import torch_geometric
+    from torch_geometric.data import Data
+    from torch_geometric.loader import NeighborLoader
+
+    case = json.loads((folder / "case.json").read_text())
+    indptr, indices, seeds = (torch.from_numpy(np.load(folder / f"{n}.npy")) for n in ("indptr", "indices", "seeds"))
+    dst = torch.repeat_interleave(torch.arange(indptr.numel() - 1), indptr.diff())
+    data = Data(edge_index=torch.stack([indices.long(), dst]), num_nodes=indptr.numel() - 1)
+    if with_x:
+        data.x = torch.from_numpy(np.load(folder / "x.npy"))
+    given = {"batch_size": case["batch_size"], "input_nodes": seeds, "shuffle": True, "drop_last": True}
+    loader = NeighborLoader(data, case["fanouts"], is_sorted=True, **given)
+    return from_loader(loader, lambda batch: batch.num_nodes), f"torch_geometric {torch_geometric.__version__}"
+
+
+def from_loader(loader, nodes_of):
+    """``run`` over a loader's epochs, none of which is begun before the clock runs."""
+
+    def run(count):
+        nodes, begun = [], time.perf_counter()
+        while len(nodes) < count:
+            for batch in loader:
+                nodes.append(nodes_of(batch))
+                if len(nodes) == count:
+                    taken = time.perf_counter() - begun
+                    break
+        return nodes, [taken / count] * count
+
+    return run
+
+
+BUILDERS = {"graphbolt": build_graphbolt, "pyg": build_pyg}
+
+
+def load():
+    """The system that is asked for, to be built over the case."""
     system, _, extra = sys.argv[1].partition("+")
-    run, note = None, ""
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = {}
-            if order["order"] == "prepare":
-                gc.collect()
-                start, began = _status("VmRSS"), time.perf_counter()
-                build = build_dgl if system.startswith("dgl") else build_own
-                run, note = build(Path(sys.argv[2]), system, extra == "x")
-                held = _status("VmRSS") - start
-                answer = {"seconds": time.perf_counter() - began, "start_bytes": start, "input_bytes": held}
-            elif order["order"] == "run":
-                nodes, seconds = run(order["epochs"])
-                answer = {"losses": nodes, "seconds": seconds}
-            elif order["order"] == "finish":
-                answer = {"peak_bytes": _status("VmHWM"), "note": note}
-        except Exception:
-            traceback.print_exc()
-            answer = {"error": traceback.format_exc().splitlines()[-1]}
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
-    return 0
+    folder, with_x = Path(sys.argv[2]), extra == "x"
+    if system in BUILDERS:
+        return partial(BUILDERS[system], folder, with_x)
+    return partial(build_dgl if system.startswith("dgl") else build_own, folder, system, with_x)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(load))

@@ -6,16 +6,13 @@ of that system, so it imports nothing but the standard library before it knows w
 
 from __future__ import annotations
 
-import gc
 import importlib
-import json
-import os
 import sys
-import time
-import traceback
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from orders import epochs_of, serve
 
 # System -> module that builds it and the variant it is asked for. ``build(case, variant)`` returns (epoch, note).
 SYSTEMS = {
@@ -49,54 +46,18 @@ for _kind in ("gcn", "gat", "cgat", "distance"):  # functions over edges and mai
     }
 
 
-def _status(key: str) -> int:
-    """Bytes of one entry of /proc/self/status."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
-def main() -> int:
-    """Serves until standard input ends."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what frameworks print goes to standard error
+def load():
+    """Imports the system and reads where the case lies."""
     module, variant = SYSTEMS[sys.argv[1]]
-    epoch, note = None, ""
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = {}
-            if order["order"] == "prepare":
-                builder = importlib.import_module(module)
-                case = importlib.import_module("case").Case.load(sys.argv[2])
-                gc.collect()
-                Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts here
-                start, began = _status("VmRSS"), time.perf_counter()
-                epoch, note = builder.build(case, variant)
-                answer = {
-                    "seconds": time.perf_counter() - began,
-                    "start_bytes": start,
-                    "input_bytes": _status("VmRSS") - start,
-                }
-            elif order["order"] == "run":
-                losses, seconds = [], []
-                gc.disable()
-                for _ in range(order["epochs"]):
-                    began = time.perf_counter()
-                    losses.append(epoch())
-                    seconds.append(time.perf_counter() - began)
-                gc.enable()
-                answer = {"losses": losses, "seconds": seconds}
-            elif order["order"] == "finish":
-                answer = {"peak_bytes": _status("VmHWM"), "note": note() if callable(note) else note}
-        except Exception:
-            traceback.print_exc()
-            answer = {"error": traceback.format_exc().splitlines()[-1]}
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
-    return 0
+    builder = importlib.import_module(module)
+    case = importlib.import_module("case").Case.load(sys.argv[2])
+
+    def build():
+        epoch, note = builder.build(case, variant)
+        return epochs_of(epoch), note
+
+    return build
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(load))

@@ -91,7 +91,7 @@ class Block(Graph):
         block = cls.from_adjacency(Adjacency(drawn.indptr, drawn.indices, None, num_src), bipartite=True)
         assert isinstance(block, Block)
         block._drawn, block.edge_norm = drawn, edge_norm
-        return block
+        return block.as_drawn()
 
     @property
     def source(self) -> Graph:

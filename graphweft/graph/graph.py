@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -89,6 +89,7 @@ class Graph:
         "__weakref__",
         "_fields",
         "_forms",
+        "_is_drawn",
         "_is_square",
         "_layout",
         "_looped",
@@ -127,6 +128,7 @@ class Graph:
     ) -> None:
         self._forms, self._side, self._layout = forms, 0, layout
         self._num_src, self._num_dst, self._is_square = num_src, num_dst, square
+        self._is_drawn = False
         self._reversed: Graph | weakref.ref[Graph] | None = None
         self._no_loops: Graph | None = None
         self._taken: tuple[torch.Tensor, Graph] | None = None
@@ -218,6 +220,16 @@ class Graph:
     def num_edges(self) -> int:
         """Number of edges."""
         return self._forms.known().num_edges
+
+    @property
+    def is_drawn(self) -> bool:
+        """A sampler drew it, one of many: decisions about it follow from its class of sizes, not from its own."""
+        return self._is_drawn
+
+    def as_drawn(self) -> Self:
+        """The same graph, marked as drawn by a sampler."""
+        self._is_drawn = True
+        return self
 
     @property
     def is_square(self) -> bool:

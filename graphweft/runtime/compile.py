@@ -39,6 +39,7 @@ from graphweft.runtime.function import RunPlan, saved_elsewhere
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import HoistedValue, Plan
 from graphweft.runtime.profile import profiling
+from graphweft.runtime.size_class import class_size, derived_sizes
 from graphweft.storage.feature import SparseFeatures
 
 Features = Tensor | SparseFeatures
@@ -165,7 +166,7 @@ class CompiledFunction:
             level=active.opt_level if _single(arguments) else min(active.opt_level, 2),
             wanted=wanted,
             constants=constants,
-            sizes=lambda joint: measure_sizes(joint, arguments, active.memory),
+            sizes=lambda joint: _decisive_sizes(joint, arguments, active.memory),
             model=self._fitted or (calibrate.cost_model() if active.tune else CostModel()),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
             certify=active.certify,
@@ -320,6 +321,7 @@ class CompiledFunction:
             tuple((n, r, t.dtype, t.shape[1:], grads and t.requires_grad) for n, (t, r) in arguments.fields.items()),
             grads and isinstance(x, Tensor) and x.requires_grad,
             arguments.receivers is None,
+            _drawn_classes(arguments),
             None if arguments.rows is None else arguments.rows.numel().bit_length(),
             (graph.num_src.bit_length(), graph.num_dst.bit_length(), graph.num_edges.bit_length(), graph.is_square),
             self._fitted is not None,
@@ -409,6 +411,37 @@ def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
         rows |= {NODE_TYPES: len(layout.node_types), EDGE_TYPES: len(layout.relations)}
     sparse = {"x": arguments.x.nnz} if isinstance(arguments.x, SparseFeatures) else {}
     return Sizes(rows, sparse, memory or psutil.virtual_memory().available / 2)
+
+
+def _decisive_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
+    """The sizes that a plan is decided by.
+
+    Those of the classes for a graph that was drawn: which batch of a class comes first depends on where a run is taken
+    up, and the bits of its steps must not.
+    """
+    if not arguments.graph.is_drawn:
+        return measure_sizes(program, arguments, memory)
+    graph, types = arguments.graph, [v for v in program.inputs if isinstance(v.type, StructType)]
+    rows = {symbol: class_size(n) for v in types for symbol, n in _ends(v.type, graph).items()}
+    for name, ids in (("R", arguments.rows), ("P", arguments.receivers)):
+        rows[name] = class_size(0 if ids is None else ids.numel())
+    if any(v.type.square for v in types):
+        rows |= {NODE_TYPES: len(graph.layout.node_types), EDGE_TYPES: len(graph.layout.relations)}
+    nnz = {"x": class_size(arguments.x.nnz)} if isinstance(arguments.x, SparseFeatures) else {}
+    return Sizes(derived_sizes(program, rows), nnz, memory or psutil.virtual_memory().available / 2)
+
+
+def _ends(kind: StructType, graph: Graph) -> dict[str, int]:
+    return {kind.src: graph.num_src, kind.dst: graph.num_dst, kind.edge: graph.num_edges}
+
+
+def _drawn_classes(arguments: Arguments) -> tuple[int, int] | None:
+    """Classes of sizes, beside those of the graph, that decide a plan for a graph that was drawn."""
+    if not arguments.graph.is_drawn:
+        return None
+    x, receivers = arguments.x, arguments.receivers
+    nnz = x.nnz.bit_length() if isinstance(x, SparseFeatures) else 0
+    return nnz, 0 if receivers is None else receivers.numel().bit_length()
 
 
 def _input_types(arguments: Arguments) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class Subgraph(Sample):
         if self._subgraph is None:
             drawn = self._edges
             structure = Adjacency(drawn.indptr, drawn.indices, None, self.num_nodes)
-            self._subgraph = Graph.from_adjacency(structure, bipartite=False)
+            self._subgraph = Graph.from_adjacency(structure, bipartite=False).as_drawn()
         return self._subgraph
 
     @property

@@ -80,7 +80,7 @@ class Sample:
         """The batch as one graph, edges in the order of ``edge_index``."""
         if self._subgraph is None:
             src, dst = self.edge_index
-            self._subgraph = Graph(src, dst, num_nodes=self.num_nodes)
+            self._subgraph = Graph(src, dst, num_nodes=self.num_nodes).as_drawn()
         return self._subgraph
 
     @property

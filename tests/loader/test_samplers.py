@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import io
-import threading
 from typing import Any
 
-import psutil
 import pytest
 import torch
 from loader.test_loader import WAYS, dataset
@@ -162,25 +159,3 @@ def test_a_sampler_goes_with_its_own_graph_and_options() -> None:
         Loader(ds, fanouts=[2], sampler=NeighborSampler(ds.graph, [2]))
     with pytest.raises(ConfigError, match="one over another"):
         Loader(ds, sampler=NeighborSampler(dataset().graph, [2]))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_nothing_piles_up_over_thousands_of_batches(kind: str) -> None:
-    """Memory, files and threads after 10,000 batches are those after 2,000."""
-    ds = dataset()
-    loader = Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=4, shuffle=True, prefetch=2, workers=2)
-    process, found, done = psutil.Process(), [], 0
-    while done < 10_000:
-        for batch in loader:
-            pieces(batch)
-            done += 1
-            if done in (2_000, 10_000):
-                gc.collect()
-                found.append((process.memory_info().rss, process.num_fds(), threading.active_count()))
-            if done == 10_000:
-                break
-    del batch
-    (rss, files, threads), (rss_after, files_after, threads_after) = found
-    assert files_after <= files and threads_after <= threads
-    assert rss_after - rss < 8 << 20

@@ -53,9 +53,6 @@ def bits(trainer: Trainer) -> list[torch.Tensor]:
 
 
 NAMES = [*SAMPLERS, *OF_ONES_OWN]
-# The whole graph, on which is evaluated, and the batches of walks are of one class of sizes here; an evaluation between
-# epochs then changes the last bits of the steps after it.
-SHARED_CLASS = pytest.mark.xfail(reason="evaluation on a graph of the batches' class of sizes changes bits")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,7 +68,7 @@ def test_losses_fall_and_bits_do_not_depend_on_threads(ds: Dataset, name: str, t
     assert all(torch.equal(a, b) for a, b in zip(bits(whole), bits(again), strict=True))
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=SHARED_CLASS) if n == "walk" else n for n in NAMES])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_state_goes_on_with_the_same_bits(ds: Dataset, name: str) -> None:
     whole, first, again = made(ds, name), made(ds, name), made(ds, name)
     whole.fit(4)

@@ -1,0 +1,72 @@
+"""Nothing piles up: memory, mapped pages, files and threads after 10,000 batches are those after 1,000."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from loader.test_loader import dataset
+from loader.test_samplers import KINDS
+
+from graphweft._memory import POOL
+from graphweft.data.dataset import Dataset
+from graphweft.loader.link import LinkLoader
+from graphweft.loader.loader import Loader
+from graphweft.loader.multistage import MultistageLoader
+from graphweft.sample.stages import LargeBatch, Parts
+
+WAY: dict[str, Any] = {"shuffle": True, "prefetch": 2, "workers": 2}
+
+
+def link(ds: Dataset) -> LinkLoader:
+    index = torch.stack(ds.graph.edges())[:, :600]
+    return LinkLoader(ds, index, fanouts=(5, 3), batch_size=8, exclude="self", **WAY)
+
+
+def over(kind: str) -> Callable[[Dataset], Loader]:
+    return lambda ds: Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=4, **WAY)
+
+
+LOADERS: dict[str, Callable[[Dataset], Any]] = {
+    "neighbor": lambda ds: Loader(ds, fanouts=(5, 3), batch_size=4, **WAY),
+    "link": link,
+    "large": lambda ds: MultistageLoader(ds, None, (5, 3), 4, macro=LargeBatch(0.25), **WAY),
+    "parts": lambda ds: MultistageLoader(
+        ds, None, (5, 3), 4, macro=Parts(torch.arange(ds.num_nodes) % 12, 3), ahead=True, **WAY
+    ),
+    **{kind: over(kind) for kind in KINDS},
+}
+
+
+def wide() -> Dataset:
+    """Features so wide that the rows of a batch come from the pool."""
+    ds = dataset()
+    return Dataset("wide", ds.graph, torch.randn(ds.num_nodes, 6000), ds.y, ds.train_idx, ds.val_idx, ds.test_idx, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LOADERS)
+def test_nothing_piles_up_over_thousands_of_batches(kind: str, threads_restored: None) -> None:
+    torch.set_num_threads(2)
+    ds = wide()
+    loader = LOADERS[kind](ds)
+    process, found, done = psutil.Process(), [], 0
+    while done < 10_000:
+        for batch in loader:
+            _ = batch.edge_index, batch.e_id
+            done += 1
+            if done in (1_000, 10_000):
+                del batch
+                gc.collect()
+                found.append((process.memory_info().rss, POOL.stats(), process.num_fds(), threading.active_count()))
+            if done == 10_000:
+                break
+    (rss, pool, files, threads), (rss_after, pool_after, files_after, threads_after) = found
+    assert pool_after.mapped - pool.mapped < 16 << 20 and pool_after.lent - pool.lent < 16 << 20
+    assert files_after <= files and threads_after <= threads
+    assert rss_after - rss < 16 << 20
