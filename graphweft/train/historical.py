@@ -15,6 +15,7 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.loader.multistage import Staged, StagedBatch
 from graphweft.nn.stack import Stack
+from graphweft.sample.multistage import Path
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.history import HistoryTable
 from graphweft.train.inference import infer
@@ -47,6 +48,7 @@ class Historical:
         self._ids = torch.empty(0, dtype=torch.int64)
         self._rows: list[Tensor] = []
         self.ages: list[float] = []
+        self.counted: Path | None = None  # the macro-batch whose ages came last; one that is taken up again counts once
 
     @property
     def table(self) -> HistoryTable:
@@ -73,7 +75,7 @@ class Historical:
 
     def take_ages(self) -> list[float]:
         """Mean ages of the rows that macro-batches read since the last call, in steps."""
-        ages, self.ages = self.ages, []
+        ages, self.ages, self.counted = self.ages, [], None
         return ages
 
     def forget(self) -> None:
@@ -128,7 +130,8 @@ class Historical:
         self._ids = torch.sort(level.n_id[wanted]).values
         layers = range(len(self.model.layers) - 1)
         self._rows = [self.table.pull(layer, self._ids) for layer in layers]
-        if self._ids.numel():
+        if self._ids.numel() and batch.path != self.counted:
+            self.counted = batch.path
             self.ages += [float(self.table.age(layer, self._ids).double().mean()) for layer in layers]
 
     def _sized(self, layer: int, width: int) -> HistoryTable:

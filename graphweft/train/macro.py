@@ -125,9 +125,9 @@ class MacroRun:
 
     def end_epoch(self, seed: int) -> None:
         """Measures the epoch that was done, and changes the settings of the next where that is asked for."""
+        ages = [] if self.historical is None else self.historical.take_ages()
         if self.macro.quality is None:
             return
-        ages = [] if self.historical is None else self.historical.take_ages()
         age = sum(ages) / len(ages) if ages else 0.0
         epoch = self.loader.epoch - 1
         count = len(self.loader.plan(epoch).batches)
@@ -150,9 +150,11 @@ class MacroRun:
         """Hidden rows and settings."""
         setting = {"fanouts": list(self.setting.fanouts), "parts": self.setting.parts, "refresh": self.setting.refresh}
         ages = [] if self.historical is None else list(self.historical.ages)
+        counted = None if self.historical is None else self.historical.counted
         return {
             "setting": setting,
             "ages": ages,
+            "counted": None if counted is None else list(counted),
             "history": {} if self.historical is None else self.historical.state_dict(),
         }
 
@@ -168,6 +170,8 @@ class MacroRun:
         if self.historical is not None:
             self.historical.load_state_dict(state["history"])
             self.historical.ages = list(state["ages"])
+            counted = state.get("counted")
+            self.historical.counted = None if counted is None else tuple(counted)
 
     def _take(self, setting: Setting) -> None:
         """Goes over to other settings."""

@@ -238,6 +238,8 @@ class MiniBatch:
             return infer(model, self.ds.graph, self.x)
         model.eval()
         with torch.no_grad():
+            if isinstance(model, CompiledModule):  # the first evaluation takes them as constant like all others
+                model.function.ready(model.arguments(self.ds.graph, self.x))
             logits: Tensor = model(self.ds.graph, self.x)
         return logits
 

@@ -71,14 +71,19 @@ def test_multistage_loaders_refuse_seeds_that_do_not_fit(macro: str) -> None:
         lambda g: SegmentSampler(g, [3, 0]),
         lambda g: LayerSampler(g, [10, 0]),
         lambda g: ShadowSampler(g, [0]),
-        lambda g: WalkSampler(g, 0, 2),
-        lambda g: SaintWalkSampler(g, 0),
+        lambda g: WalkSampler(g, 2, 0),
+        lambda g: SaintWalkSampler(g, 2, 0),
         lambda g: Loader(g, [1], [5, 0]),
         lambda g: LinkLoader(g, fanouts=(0,)),
     ],
 )
 def test_nothing_is_drawn_with_a_size_of_zero(make: Callable[[Graph], Any]) -> None:
     one_line(ConfigError, lambda: make(dataset().graph))
+
+
+def test_walks_without_steps_stay_where_they_are() -> None:
+    sample = WalkSampler(dataset().graph, 0, 2).sample([4, 1])
+    assert sample.n_id.tolist() == [4, 1]
 
 
 @pytest.mark.parametrize("kind", ALL)
