@@ -1,13 +1,13 @@
 """Neighbour sampling with renumbering, and with features, against the samplers of peers, paired in one run.
 
 ``python benchmarks/sampling/neighbor.py [--twin ogbn-products] [--scale 0.25] [--dgl-python PYTHON] [--pyg-python
-PYTHON]``. Lines: ``each`` (one batch at a time, all threads on it), ``ahead`` (batches in parallel), ``dgl``,
-``graphbolt`` (DGL's other loader), ``pyg`` (NeighborLoader, which needs pyg-lib or torch-sparse); with ``+x`` feature
-rows are gathered too. A peer that does not run has a line with the reason in its note. Before timing, every system but
-``pyg`` has shown that its blocks have min(in-degree, fan-out) edges per destination, and all that their batches have as
-many distinct nodes as ours, within ten per cent: DGL draws anew for a node in every hop, we once a batch. DGL runs
-fused on 64-bit ids (``dgl``) and unfused on 32-bit ids (``dgl-int32``); fused on 32-bit ids its 2.1.0 loses nodes from
-batch to batch.
+PYTHON]``. Lines: ``each`` (one batch at a time, all threads on it), ``single`` (the same on one thread), ``ahead``
+(batches in parallel), ``dgl``, ``graphbolt`` (DGL's other loader), ``pyg`` (NeighborLoader, which needs pyg-lib or
+torch-sparse); with ``+x`` rows of features are gathered too. A peer that does not run has a line with the reason in its
+note. Before timing, every system but ``pyg`` has shown that its blocks have min(in-degree, fan-out) edges per
+destination, and all that their batches have as many distinct nodes as ours, within ten per cent: DGL draws anew for a
+node in every hop, we once a batch. DGL runs fused on 64-bit ids (``dgl``) and unfused on 32-bit ids (``dgl-int32``);
+fused on 32-bit ids its 2.1.0 loses nodes from batch to batch.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def row_without(system: str, why: str) -> dict[str, object]:
 
 def is_own(system: str) -> bool:
     """Whether it is this package."""
-    return system.startswith(("each", "ahead"))
+    return system.startswith(("each", "single", "ahead"))
 
 
 def python_of(system: str, arguments: argparse.Namespace) -> str:
@@ -130,7 +130,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as place:
         num_nodes, num_edges = save(Path(place), arguments)
         for extra in ("", "+x"):
-            names = ["each", "ahead", *(["dgl", "dgl-int32", "graphbolt"] if arguments.dgl_python else [])]
+            names = ["each", "single", "ahead", *(["dgl", "dgl-int32", "graphbolt"] if arguments.dgl_python else [])]
             names += ["pyg"] if arguments.pyg_python else []
             rows = measure(Path(place), [name + extra for name in names], arguments)
             head = {"twin": arguments.twin, "scale": arguments.scale, "num_nodes": num_nodes, "num_edges": num_edges}

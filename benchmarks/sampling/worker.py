@@ -2,8 +2,8 @@
 
 ``python worker.py SYSTEM FOLDER``; FOLDER holds ``indptr.npy, indices.npy, seeds.npy, x.npy`` and ``case.json``. The
 "loss" of a batch is its number of distinct nodes, which must agree between samplers up to chance. Systems: ``each`` and
-``ahead`` are ours, one batch at a time with all threads or batches in parallel; ``dgl``, ``dgl-int32``, ``graphbolt``
-and ``pyg`` are peers. ``+x`` gathers features.
+``ahead`` are ours, one batch at a time with all threads or batches in parallel, ``single`` the former on one thread;
+``dgl``, ``dgl-int32``, ``graphbolt`` and ``pyg`` are peers. ``+x`` gathers features.
 """
 
 from __future__ import annotations
@@ -47,7 +47,11 @@ def build_own(folder: Path, way: str, with_x: bool):
     graph = Graph.from_adjacency(Adjacency(indptr, load("indices"), None, indptr.numel() - 1))
     seeds = torch.from_numpy(np.load(folder / "seeds.npy"))
     ds = SimpleNamespace(graph=graph, x=load("x"), y=torch.zeros(graph.num_nodes), train_idx=seeds) if with_x else graph
-    options = {"prefetch": 0} if way == "each" else {"prefetch": 2 * case["threads"], "workers": case["threads"]}
+    if way == "single":
+        torch.set_num_threads(1)
+    options = (
+        {"prefetch": 0} if way in ("each", "single") else {"prefetch": 2 * case["threads"], "workers": case["threads"]}
+    )
     loader = Loader(ds, seeds, case["fanouts"], case["batch_size"], shuffle=True, drop_last=True, **options)
     first = next(iter(Loader(graph, seeds, case["fanouts"], case["batch_size"], prefetch=0)))
     for block, fanout in zip(reversed(first.blocks), case["fanouts"], strict=True):

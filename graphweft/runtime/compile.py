@@ -421,11 +421,11 @@ def _decisive_sizes(program: Program, arguments: Arguments, memory: int) -> Size
     """
     if not arguments.graph.is_drawn:
         return measure_sizes(program, arguments, memory)
-    graph, types = arguments.graph, [v for v in program.inputs if isinstance(v.type, StructType)]
-    rows = {symbol: class_size(n) for v in types for symbol, n in _ends(v.type, graph).items()}
+    graph, kinds = arguments.graph, [v.type for v in program.inputs if isinstance(v.type, StructType)]
+    rows = {symbol: class_size(n) for kind in kinds for symbol, n in _ends(kind, graph).items()}
     for name, ids in (("R", arguments.rows), ("P", arguments.receivers)):
         rows[name] = class_size(0 if ids is None else ids.numel())
-    if any(v.type.square for v in types):
+    if any(kind.square for kind in kinds):
         rows |= {NODE_TYPES: len(graph.layout.node_types), EDGE_TYPES: len(graph.layout.relations)}
     nnz = {"x": class_size(arguments.x.nnz)} if isinstance(arguments.x, SparseFeatures) else {}
     return Sizes(derived_sizes(program, rows), nnz, memory or psutil.virtual_memory().available / 2)

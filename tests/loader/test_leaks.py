@@ -25,7 +25,7 @@ WAY: dict[str, Any] = {"shuffle": True, "prefetch": 2, "workers": 2}
 
 def link(ds: Dataset) -> LinkLoader:
     index = torch.stack(ds.graph.edges())[:, :600]
-    return LinkLoader(ds, index, fanouts=(5, 3), batch_size=8, exclude="self", **WAY)
+    return LinkLoader(ds, index, fanouts=(5, 3), batch_size=8, exclude="target", **WAY)
 
 
 def over(kind: str) -> Callable[[Dataset], Loader]:
