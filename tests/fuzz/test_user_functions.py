@@ -1,0 +1,40 @@
+"""A slice of the fuzz of user functions in the suite; 5,000 cases behind ``-m slow``, more by hand."""
+
+from __future__ import annotations
+
+import pytest
+from fuzz.user_functions import VARIANTS, Tally, run_program
+
+SLICE = 12  # programs, five cases each
+BLOCKS, BLOCK = 25, 40
+
+
+def checked(seed: int, numbers: range, kernels: bool = False) -> Tally:
+    """What came of programs ``numbers`` of ``seed``; the first failure is shown."""
+    tally = Tally()
+    for number in numbers:
+        run_program(seed, number, tally, kernels)
+    assert not tally.failures, tally.failures[0]
+    assert sum(tally.counts.values()) == VARIANTS * len(numbers)
+    return tally
+
+
+def test_a_slice_equals_its_plain_execution() -> None:
+    tally = checked(1, range(SLICE))
+    assert tally.counts["same"] > 0.8 * SLICE * VARIANTS, f"too few compiled: {dict(tally.counts)}"
+
+
+def test_generated_kernels_equal_plain_execution() -> None:
+    assert checked(2, range(2), kernels=True).counts["same"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_a_thousand_programs_equal_their_plain_execution(block: int) -> None:
+    checked(3, range(block * BLOCK, (block + 1) * BLOCK))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_generated_kernels_of_many_programs_equal_plain_execution(block: int) -> None:
+    checked(4, range(block * 10, (block + 1) * 10), kernels=True)
