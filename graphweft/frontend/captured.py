@@ -20,16 +20,20 @@ from torch import Tensor, nn
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+LIBRARY_MODULE = "library module"  # stands before its name in a key
 _RANDOM = {"random", "time", "secrets", "numpy.random"}  # modules whose results differ from call to call
 
 
 class Identity:
-    """An object that counts as itself only; kept alive so that its id is not used again."""
+    """An object that counts as itself only; kept alive so that its id is not used again.
 
-    __slots__ = ("target",)
+    ``described``: the key tells beside it what code of the class may read.
+    """
 
-    def __init__(self, target: Any) -> None:
-        self.target = target
+    __slots__ = ("described", "target")
+
+    def __init__(self, target: Any, described: bool = False) -> None:
+        self.target, self.described = target, described
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Identity) and other.target is self.target
@@ -69,7 +73,7 @@ def _names(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
-def _is_library(name: str | None) -> bool:
+def is_library(name: str | None) -> bool:
     """Whether a module is torch's, Python's or our own: its code does not change between calls."""
     top = (name or "").partition(".")[0]
     return top in ("torch", "numpy", "graphweft") or (top in sys.stdlib_module_names and top != "__main__")
@@ -118,7 +122,7 @@ class _Walk:
         return ("tensor", len(self.found.tensors) - 1, kind)
 
     def _function(self, item: FunctionType) -> Any:
-        if _is_library(item.__module__):
+        if is_library(item.__module__):
             return Identity(item)
         names = _names(item.__code__)
         self._names |= names
@@ -133,17 +137,17 @@ class _Walk:
             return self.visit(item)
         if item.__name__ in _RANDOM or (item.__name__ == "numpy" and "random" in names):
             self.found.refused = self.found.refused or f"it reads the module {item.__name__}"
-        if _is_library(item.__name__):
-            return item.__name__
+        if is_library(item.__name__):
+            return (LIBRARY_MODULE, item.__name__)
         inside = [(name, item.__dict__[name]) for name in sorted(names) if name in item.__dict__]
         return (item.__name__, *((name, self.visit(value)) for name, value in inside))
 
     def _module(self, item: nn.Module) -> Any:
         self.found.buffers |= {id(buffer) for buffer in item._buffers.values() if buffer is not None}
-        parts: list[Any] = [type(item).__qualname__, Identity(type(item)), item.training]
+        parts: list[Any] = [type(item).__qualname__, Identity(type(item), described=True), item.training]
         own = (item._parameters, item._buffers, item._modules)
         parts += [(name, self.visit(part)) for held in own for name, part in held.items()]
-        library = _is_library(type(item).__module__)
+        library = is_library(type(item).__module__)
         hidden = {"training", "_parameters", "_buffers", "_modules"}
         for name, value in item.__dict__.items():
             hooks = name.endswith("_hooks") and isinstance(value, Mapping)
@@ -157,7 +161,7 @@ class _Walk:
         """Methods and class attributes that code written by the user may read."""
         parts = []
         for base in kind.__mro__:
-            if _is_library(base.__module__):
+            if is_library(base.__module__):
                 continue
             for name, value in base.__dict__.items():
                 if isinstance(value, property):
@@ -170,11 +174,11 @@ class _Walk:
         return parts
 
     def _other(self, item: Any) -> Any:
-        if isinstance(item, type | BuiltinFunctionType | ModuleType) or _is_library(type(item).__module__):
+        if isinstance(item, type | BuiltinFunctionType | ModuleType) or is_library(type(item).__module__):
             return Identity(item)
         read = getattr(item, "__dict__", {})
         parts = [(name, self.visit(value)) for name, value in read.items() if not name.startswith("__")]
-        return (Identity(type(item)), *parts, *self._of_class(type(item)))
+        return (Identity(type(item), described=True), *parts, *self._of_class(type(item)))
 
 
 def _is_filled(cell: Any) -> bool:

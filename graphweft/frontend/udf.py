@@ -11,7 +11,7 @@ empty sums, and those a gradient, only nodes with in-edges (``receivers``) are c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,21 +85,15 @@ class RaisedCall:
         assert last is not None  # a call has a stage
         return list(last.outputs)
 
+    @property
+    def writes(self) -> bool:
+        """Whether buffers of captured modules get new contents."""
+        stages = (self.message, self.reduce, self.update)
+        return any(stage.updates for stage in stages if stage is not None)
+
     def given(self, call: Call, captured: Captured) -> Given:
         """Every tensor the program may read, by name, with what its rows are."""
-        given: Given = {}
-        square = call.graph.is_square
-        for name, tensor in call.src.items():
-            given[f"node:{name}" if square else f"src:{name}"] = (tensor, Residency.SRC)
-        for name, tensor in call.dst.items() if not square else ():
-            given[f"dst:{name}"] = (tensor, Residency.DST)
-        given |= {f"edge:{name}": (tensor, Residency.EDGE) for name, tensor in call.edata.items()}
-        given |= {f"ntype:{name}": (tensor, Residency.NTYPE) for name, tensor in call.ntype.items()}
-        given |= {f"etype:{name}": (tensor, Residency.ETYPE) for name, tensor in call.etype.items()}
-        for at, tensor in enumerate(captured.tensors):
-            given[f"cap:{at}"] = (tensor, self._residency(at))
-        given |= {f"const:{at}": (tensor, Residency.SHARED) for at, tensor in enumerate(self.constants)}
-        return given
+        return name_tensors(call, captured, self._residency, self.constants)
 
     def _residency(self, at: int) -> Residency:
         if at in self.rowed[MESSAGE]:
@@ -111,6 +105,39 @@ class RaisedCall:
         writer = _Writer(self, builder, inputs, isolated, square)
         outputs, updates = writer.outputs()
         return {**{f"out:{n}": v for n, v in outputs.items()}, **{f"buffer:{at}": v for at, v in updates.items()}}
+
+
+def name_tensors(
+    call: Call, captured: Captured, residency: Callable[[int], Residency], constants: Sequence[Tensor]
+) -> Given:
+    """Every tensor that a program of ``call`` may read, by name, with what its rows are."""
+    given: Given = {}
+    square = call.graph.is_square
+    for name, tensor in call.src.items():
+        given[f"node:{name}" if square else f"src:{name}"] = (tensor, Residency.SRC)
+    for name, tensor in call.dst.items() if not square else ():
+        given[f"dst:{name}"] = (tensor, Residency.DST)
+    given |= {f"edge:{name}": (tensor, Residency.EDGE) for name, tensor in call.edata.items()}
+    given |= {f"ntype:{name}": (tensor, Residency.NTYPE) for name, tensor in call.ntype.items()}
+    given |= {f"etype:{name}": (tensor, Residency.ETYPE) for name, tensor in call.etype.items()}
+    given |= {f"cap:{at}": (tensor, residency(at)) for at, tensor in enumerate(captured.tensors)}
+    given |= {f"const:{at}": (tensor, Residency.SHARED) for at, tensor in enumerate(constants)}
+    return given
+
+
+def symbolic_inputs(builder: Builder, given: Given, square: bool) -> dict[str, Value]:
+    """Inputs of a program of such tensors on any graph."""
+    src, dst = ("V", "V") if square else ("S", "D")
+    symbols = {Residency.SRC: src, Residency.DST: dst, Residency.EDGE: "E", Residency.NTYPE: "A", Residency.ETYPE: "T"}
+    inputs: dict[str, Value] = {
+        "graph": builder.add(Op.GRAPH, name="graph", type=StructType(src, dst, "E")),
+        "seed": builder.add(Op.INPUT, name="seed", type=IndexType(None, None)),
+    }
+    for name, (tensor, residency) in given.items():
+        rows = symbols.get(residency)
+        dims = tuple(tensor.shape[1:] if rows else tensor.shape)
+        inputs[name] = builder.add(Op.INPUT, name=name, type=TensorType(residency, rows, dims, tensor.dtype))
+    return inputs
 
 
 def raise_call(call: Call, captured: Captured) -> RaisedCall:
@@ -165,16 +192,7 @@ def _rehearse(raised: RaisedCall, call: Call, captured: Captured) -> None:
     """Writes the program once, to learn its constants and whether it can be written at all."""
     builder = Builder()
     square = call.graph.is_square
-    src, dst = ("V", "V") if square else ("S", "D")
-    symbols = {Residency.SRC: src, Residency.DST: dst, Residency.EDGE: "E", Residency.NTYPE: "A", Residency.ETYPE: "T"}
-    inputs: dict[str, Value] = {
-        "graph": builder.add(Op.GRAPH, name="graph", type=StructType(src, dst, "E")),
-        "seed": builder.add(Op.INPUT, name="seed", type=IndexType(None, None)),
-    }
-    for name, (tensor, residency) in raised.given(call, captured).items():
-        rows = symbols.get(residency)
-        dims = tuple(tensor.shape[1:] if rows else tensor.shape)
-        inputs[name] = builder.add(Op.INPUT, name=name, type=TensorType(residency, rows, dims, tensor.dtype))
+    inputs = symbolic_inputs(builder, raised.given(call, captured), square)
     writer = _Writer(raised, builder, inputs, False, square, rehearsal=True)
     values, _ = writer.outputs()
     raised.risky = writer.risky

@@ -1,7 +1,8 @@
 """Runs checked message-passing calls: compiled where their functions can be raised, else on the reference executor.
 
 Comes in: a :class:`Call`. Goes out: node tensors by name. Functions are compiled once per code, kinds of fields and
-kinds of what they capture, and serve every graph. Called by ``message_passing.py``.
+kinds of what they capture, and serve every graph; what recording them came to is kept in the cache folder. Called by
+``message_passing.py``.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ from graphweft.frontend.call import Call, Fields
 from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.reference import run_reference
-from graphweft.frontend.rules import DECOMPOSITIONS
+from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.source import user_depth
+from graphweft.frontend.stable_key import stable_text
+from graphweft.frontend.stored import StoredCall, load, store
 from graphweft.frontend.udf import RaisedCall, raise_call
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Value
@@ -45,7 +48,7 @@ class CompiledCall:
         square: Whether it is about one set of nodes.
     """
 
-    def __init__(self, raised: RaisedCall, square: bool) -> None:
+    def __init__(self, raised: RaisedCall | StoredCall, square: bool) -> None:
         self.raised = raised
         self.verified = False
         self._square = square
@@ -60,8 +63,7 @@ class CompiledCall:
     @property
     def repeats(self) -> bool:
         """Whether a second run gives the same: it draws nothing and writes no buffer."""
-        stages = (self.raised.message, self.raised.reduce, self.raised.update)
-        return not self.raised.draws and not any(stage.updates for stage in stages if stage is not None)
+        return not (self.raised.draws or self.raised.writes)
 
     def form(self, graph: Graph) -> CompiledFunction:
         """The compiled function for ``graph``."""
@@ -156,7 +158,7 @@ def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, 
     made: CompiledCall | None = None
     failure: UnraisableError | None = None
     try:
-        made = CompiledCall(raise_call(call, captured), call.graph.is_square)
+        made = CompiledCall(_raised(call, captured, key), call.graph.is_square)
     except UnraisableError as found:
         failure = found.with_traceback(None)  # its frames would keep the user's tensors
         failure.__cause__ = failure.__context__ = None
@@ -170,12 +172,26 @@ def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, 
     return made, failure, True
 
 
+def _raised(call: Call, captured: Captured, key: Any) -> RaisedCall | StoredCall:
+    """The call raised, or what an earlier process came to."""
+    rules = (*RULES.values(), *DECOMPOSITIONS.values())
+    own = all(getattr(rule, "__module__", "").startswith("graphweft.") for rule in rules)
+    text = stable_text(key) if own and captured.refused is None else None
+    stored = None if text is None else load(text)
+    if stored is not None:
+        return stored
+    raised = raise_call(call, captured)
+    if text is not None:
+        store(text, raised, call, captured)
+    return raised
+
+
 def _key(call: Call, captured: Captured) -> Any:
     """What the recorded program depends on."""
     fields = (call.src, call.dst, call.edata, call.ntype, call.etype)
     kinds = tuple(tuple((name, t.dtype, t.shape[1:]) for name, t in part.items()) for part in fields)
     autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-    return captured.key, kinds, call.graph.is_square, autocast, len(DECOMPOSITIONS)
+    return captured.key, kinds, call.graph.is_square, autocast, len(DECOMPOSITIONS), torch.get_default_dtype()
 
 
 __all__ = ["CompiledCall", "Observed", "compiled_call", "execute", "observing"]

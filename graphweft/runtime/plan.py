@@ -285,14 +285,14 @@ def _contractions_first(groups: list[Group]) -> list[Group]:
 
 
 def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]:
-    """A maximum and its arg over the same operands become one call, in the forward phase."""
+    """A maximum and its arg over the same operands become one call, in the forward phase; a second arg stays alone."""
     extrema = {(g.anchor.inputs, g.anchor["kind"]): g.result for g in groups if g.anchor and g.anchor.op is Op.SPMM_MAX}
     pairs: dict[Value, Value] = {}
     kept = []
     for group in groups:
         anchor = group.anchor
         partner = extrema.get((anchor.inputs, anchor["kind"])) if anchor and anchor.op is Op.SPMM_ARG else None
-        if partner is None:
+        if partner is None or partner in pairs:
             kept.append(group)
         else:
             pairs[partner] = group.result
