@@ -55,7 +55,8 @@ def _dots(b: Builder, v: Value) -> Value | None:
     """``(x * a).sum(-1)`` of node rows and a shared vector, or one a head, without the product being stored."""
     product = v.inputs[0]
     dims = product.tensor.dims
-    if product.op is not Op.EWISE or product["fn"] != "mul" or len(dims) not in (1, 2) or v["axes"] != (len(dims) - 1,):
+    multiplied = product.op is Op.COL_SCALE or (product.op is Op.EWISE and product["fn"] == "mul")
+    if not multiplied or len(dims) not in (1, 2) or v["axes"] != (len(dims) - 1,):
         return None
     for x, a in (product.inputs, product.inputs[::-1]):
         if x.tensor.rows is None or x.tensor.dims != dims or a.tensor.rows is not None:

@@ -88,7 +88,20 @@ def node_code() -> Program:
     return w.done(out=a(Op.REDUCE, g, a(Op.BROADCAST_SRC, g, h), kind="sum"))
 
 
-PROGRAMS = {p.__name__: p for p in (gat, bilinear, row_wise_chain, two_ends, type_embedding, node_code)}
+def scores_by_head() -> Program:
+    """Dot products of rows with a vector, and with one a head, written as sums of products."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    rows = a(Op.EINSUM, w.nodes(), w.shared("W", 3, 2, 2), spec="na,ahc->nhc")
+    heads = a(Op.SUM_DIMS, a(Op.EWISE, w.shared("h", 2, 2), rows, fn="mul"), axes=(1,))
+    one = a(Op.SUM_DIMS, a(Op.EWISE, w.nodes(), w.shared("v", 1, 3), fn="mul"), axes=(1,))
+    narrow = a(Op.SUM_DIMS, a(Op.EWISE, w.nodes(), w.shared("u", 3), fn="mul"), axes=(0,))
+    edge = a(Op.EWISE, a(Op.BROADCAST_SRC, g, heads), a(Op.BROADCAST_DST, g, one), fn="mul")
+    total = a(Op.EWISE, edge, a(Op.RESHAPE, a(Op.BROADCAST_DST, g, narrow), dims=(1,)), fn="add")
+    return w.done(out=a(Op.REDUCE, g, total, kind="sum"))
+
+
+PROGRAMS = {p.__name__: p for p in (gat, bilinear, row_wise_chain, two_ends, type_embedding, node_code, scores_by_head)}
 REWRITES: dict[str, Callable[[Program], Program]] = {
     "split": split_joined,
     "reorder": lambda p: reorder_broadcasts(p, MORE_EDGES),
@@ -189,3 +202,10 @@ def test_nodes_that_no_edge_reads_bring_no_infinite_slope(end: str) -> None:
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs)
         assert mine.isfinite().all()
+
+
+def test_sums_of_products_with_a_vector_are_one_operation_each() -> None:
+    """No product of node rows is left, so none is stored."""
+    after = cleanup(canonicalise(scores_by_head()))
+    assert after.count(Op.SUM_DIMS) == 1  # "one" has a leading dimension, of which canonical knows nothing
+    assert [v["spec"] for v in after.values if v.op is Op.EINSUM].count("nhc,hc->nh") == 2
