@@ -1,8 +1,8 @@
 """Destination-centric primitives: weights of edges, weighted aggregation, dense layers; modes by name.
 
 Comes in: a graph and dense tensors. Goes out: edge or node tensors. Each is one compiled program; a new model is a new
-choice of modes. ``neighbor_apply`` never copies features to edges beyond its result, ``pull`` keeps one pass over the
-rows it weighs. Source: GraphTensor (IPDPS 2023), section IV: NeighborApply, Pull, Apply.
+choice of modes. Rows that ``neighbor_apply`` gives to edges wait for their reader; ``pull`` makes one program of both
+steps, in which no row of an edge is stored. Source: GraphTensor (IPDPS 2023), section IV: NeighborApply, Pull, Apply.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, GraphError, ShapeError
+from graphweft.frontend.edge_values import EdgeValues, Recipe, edge_values
 from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS, write_apply, write_neighbor_apply, write_pull
 from graphweft.graph.graph import Graph
+from graphweft.ir.program import Builder, Value
 from graphweft.ir.residency import Residency
-from graphweft.nn.opaque import opaque
+from graphweft.nn.opaque import left_out, opaque, traced, untraced
 from graphweft.runtime.compile import Arguments, CompiledFunction
 
 
-@opaque
+@left_out
 def neighbor_apply(
     graph: Graph, h: Tensor | tuple[Tensor, Tensor], mode: str = "mul", weight: Tensor | None = None
 ) -> Tensor:
@@ -34,9 +37,11 @@ def neighbor_apply(
             ``"concat"``: the joined rows times ``weight``.
         weight: (2 f, out) for ``"concat"``, else None.
 
-    Shape: h (nodes, f) -> (edges,) for dot, (edges, out) for concat, else (edges, f); row i is edge i.
+    Shape: h (nodes, f) -> (edges,) for dot, (edges, out) for concat, else (edges, f); row i is edge i. Rows are
+        computed when they are read, and not at all where :func:`pull` reads them.
 
-    Raises: ConfigError for an unknown mode; ShapeError for rows that do not fit.
+    Raises: ConfigError for an unknown mode; ShapeError for rows that do not fit; GraphWeftError, when the result is
+        read, if ``h`` or ``weight`` was changed in place meanwhile.
 
     Example:
         >>> import torch
@@ -49,7 +54,8 @@ def neighbor_apply(
     fields = _ends("neighbor_apply", graph, h)
     if weight is not None:
         fields["weight"] = (weight, Residency.SHARED)
-    return _run(_neighbor_apply(mode, graph.is_square), graph, fields)
+    recipe = Recipe(graph, mode, fields, functools.partial(_run, _neighbor_apply(mode, graph.is_square), graph))
+    return _values(recipe, wait=False) if traced() else _values(recipe)
 
 
 @opaque
@@ -88,8 +94,34 @@ def pull(
         raise ConfigError(f"pull: expected edge values unless weight is 'copy', got {got} with weight {weight!r}")
     if edge is not None:
         check_rows("pull edge", edge, graph.num_edges, "edge")
+        if isinstance(edge, EdgeValues) and edge.waits_for(graph):
+            return _pull_joined(graph, fields, edge, weight, reduce)
         fields["edge"] = (edge, Residency.EDGE)
     return _run(_pull(weight, reduce, graph.is_square), graph, fields)
+
+
+def _values(recipe: Recipe, wait: bool = True) -> Tensor:
+    """Edge values: numbers and what ``torch.compile`` or a transform reads at once, rows later."""
+    call = untraced(recipe.compute) if not wait else recipe.compute
+    weight = recipe.fields.get("weight")
+    first, _ = next(iter(recipe.fields.values()))
+    width = first.shape[1] if weight is None else weight[0].shape[-1]
+    fits = weight is None or weight[0].shape[:-1] == (2 * first.shape[1],)
+    if not wait or not fits or recipe.mode == "dot" or width == 1 or torch._C._are_functorch_transforms_active():
+        return call(recipe.fields)
+    return edge_values(recipe, width)
+
+
+def _pull_joined(graph: Graph, fields: dict[str, Any], edge: EdgeValues, weight: str, reduce: str) -> Tensor:
+    """NeighborApply and Pull in one program; rows that both read are one input of it."""
+    edge.check()
+    names = {
+        name: name if name in fields and fields[name][0] is tensor else f"near:{name}"
+        for name, (tensor, _) in edge.recipe.fields.items()
+    }
+    fields |= {names[name]: field for name, field in edge.recipe.fields.items()}
+    function = _joined(edge.recipe.mode, weight, reduce, graph.is_square, tuple(names.items()))
+    return _run(function, graph, fields)
 
 
 def push(
@@ -155,6 +187,16 @@ def _neighbor_apply(mode: str, square: bool) -> CompiledFunction:
 @functools.cache
 def _pull(weight: str, reduce: str, square: bool) -> CompiledFunction:
     return CompiledFunction(lambda b, inputs, training: {"out": write_pull(b, inputs, weight, reduce, square)})
+
+
+@functools.cache
+def _joined(mode: str, weight: str, reduce: str, square: bool, names: tuple[tuple[str, str], ...]) -> CompiledFunction:
+    def describe(b: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
+        near = {"graph": inputs["graph"], **{name: inputs[given] for name, given in names}}
+        edge = write_neighbor_apply(b, near, mode, square)
+        return {"out": write_pull(b, {**inputs, "edge": edge}, weight, reduce, square)}
+
+    return CompiledFunction(describe)
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from graphweft import _config
 from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft.cost import CostModel
+from graphweft.frontend.edge_values import read
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate, interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
@@ -509,6 +510,7 @@ def _version(item: Any) -> int:
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:
+    tensor = read(tensor)
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 
 import pytest
 import torch
 from torch import Tensor
-from zoo import CASES, Case
+from zoo import CASES, Case, random_edges
 
 import graphweft as gw
+from graphweft.frontend.edge_values import EdgeValues
 from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS
+from graphweft.ir.residency import TensorType
+from graphweft.nn import napa
+from graphweft.passes.edges import NARROW
 
 F64 = torch.float64
 SMALL = [
@@ -120,6 +125,65 @@ def test_every_triple_of_modes_is_gradient_checked(mode: str, weight: str, reduc
         return gw.pull(graph, leaves[0], edge, weight=weight, reduce=reduce)
 
     assert torch.autograd.gradcheck(model, (h, w) if w is not None else (h,))
+
+
+@pytest.mark.parametrize("mode", [m for m in MODES if m != "dot"])
+@pytest.mark.parametrize("weight", [w for w in WEIGHTS if w != "copy"])
+def test_both_steps_are_one_program_that_stores_no_row_of_an_edge(mode: str, weight: str) -> None:
+    """SPEC N06: numbers per edge at most, forward and backward."""
+    edges = random_edges(2000, 40_000, seed=4)
+    graph = gw.Graph(edges.src, edges.dst, num_nodes=2000)
+    h = torch.randn(2000, 32, requires_grad=True)
+    w = torch.randn(64, 32, requires_grad=True) if mode == "concat" else None
+    edge = gw.neighbor_apply(graph, h, mode=mode, weight=w)
+    out = gw.pull(graph, h, edge, weight=weight)
+    assert isinstance(edge, EdgeValues) and edge.waits_for(graph)  # nobody has computed its rows
+    names = (("node:h", "node:h"), *((("weight", "near:weight"),) if w is not None else ()))
+    plan = napa._joined(mode, weight, "sum", True, names).plans()[-1]
+    made = [v for group in plan.compiled.groups for v in (group.result, *group.taps)]
+    stored = [v for v in made if isinstance(v.type, TensorType) and v.tensor.rows == "E"]
+    assert max((prod(v.tensor.dims) for v in stored), default=0) <= NARROW
+    leaves = [h, *([] if w is None else [w])]
+    plain = gw.pull(graph, h, edge.clone(), weight=weight)
+    torch.testing.assert_close(out, plain, rtol=1e-4, atol=1e-3)
+    seed = torch.randn(out.shape)
+    for mine, theirs in zip(*(torch.autograd.grad(y, leaves, seed) for y in (out, plain)), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-3 * float(theirs.abs().max()))
+
+
+def test_edge_values_are_tensors_for_every_other_reader() -> None:
+    graph, h = gw.Graph([0, 1, 2, 0], [1, 2, 0, 2]), rows(3, 2)
+    edge, plain = gw.neighbor_apply(graph, h, mode="add"), (h[[0, 1, 2, 0]] + h[[1, 2, 0, 2]])
+    assert edge.shape == (4, 2) and edge.dtype == F64 and edge.requires_grad
+    assert_same(torch.relu(edge) * 2 + edge[:, :1], torch.relu(plain) * 2 + plain[:, :1], [h])
+    edge, plain = gw.neighbor_apply(graph, h, mode="add"), (h[[0, 1, 2, 0]] + h[[1, 2, 0, 2]])
+    assert_same(gw.apply(edge, rows(2, 3, seed=1)), plain @ rows(2, 3, seed=1), [h])
+    edge, plain = gw.neighbor_apply(graph, h, mode="add"), (h[[0, 1, 2, 0]] + h[[1, 2, 0, 2]])
+    turned = gw.push(graph, h, edge)  # on another graph: the reversed one
+    dense = torch.zeros(3, 2, dtype=F64).index_add(0, torch.tensor([0, 1, 2, 0]), h[[1, 2, 0, 2]] * plain)
+    assert_same(turned, dense, [h])
+    edge, plain = gw.neighbor_apply(graph, h, mode="add"), (h[[0, 1, 2, 0]] + h[[1, 2, 0, 2]])
+    sent = gw.update_all(
+        graph,
+        lambda edges: {"m": edges.data["w"]},
+        lambda nodes: {"h": nodes.mailbox["m"].sum(1)},
+        edata={"w": edge},
+    )["h"]
+    assert_same(sent, torch.zeros(3, 2, dtype=F64).index_add(0, torch.tensor([1, 2, 0, 2]), plain), [h])
+    assert (edge.detach() + 0).numpy().shape == (4, 2)
+
+
+def test_rows_changed_before_they_are_read_are_refused() -> None:
+    graph, h = gw.Graph([0, 1], [1, 2]), torch.ones(3, 2)
+    edge = gw.neighbor_apply(graph, h, mode="mul")
+    h.mul_(2.0)
+    with pytest.raises(gw.GraphWeftError, match="expected rows that stay"):
+        gw.pull(graph, h, edge)
+    with pytest.raises(gw.GraphWeftError, match="expected rows that stay"):
+        edge.sum()
+    again = gw.neighbor_apply(graph, h, mode="mul")
+    again += 1.0  # a change of the values themselves is seen
+    torch.testing.assert_close(gw.pull(graph, h, again)[1], torch.full((2,), 10.0))
 
 
 def test_models_from_modes_alone() -> None:

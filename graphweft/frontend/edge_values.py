@@ -1,0 +1,117 @@
+"""Rows of edges that are computed when something reads them: what ``neighbor_apply`` returns and ``pull`` joins with.
+
+Comes in: what the rows are made of, and how. Goes out: a tensor without memory of its own. ``pull`` takes its parts and
+computes both steps in one program, so that no row of an edge is stored; any other reader gets the rows. Called by
+``nn.napa``; ``runtime/compile.py`` reads the rows before a program runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
+
+from graphweft._errors import GraphWeftError
+from graphweft.graph.graph import Graph
+from graphweft.ir.residency import Residency
+
+Fields = Mapping[str, tuple[Tensor, Residency]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How rows of edges follow from tensors.
+
+    Attributes:
+        graph: The graph.
+        mode: What is computed, by name.
+        fields: The tensors, in torch's graph.
+        compute: Gives the rows.
+    """
+
+    graph: Graph
+    mode: str
+    fields: Fields
+    compute: Callable[[Fields], Tensor]
+
+
+class EdgeValues(Tensor):
+    """Rows of edges that wait for a reader."""
+
+    recipe: Recipe
+    _rows: Tensor | None
+    _versions: tuple[int, ...]
+
+    def waits_for(self, graph: Graph) -> bool:
+        """Whether the rows belong to ``graph`` and nobody has read or changed them."""
+        return self.recipe.graph is graph and self._rows is None
+
+    def rows(self) -> Tensor:
+        """The rows, computed once, outside torch's graph.
+
+        Raises: GraphWeftError after a field was changed in place.
+        """
+        if self._rows is None:
+            self.check()
+            with torch.no_grad():
+                self._rows = self.recipe.compute(self.recipe.fields)
+        return self._rows
+
+    def check(self) -> None:
+        """Raises GraphWeftError when a field is not any more what it was."""
+        if self._versions != _versions(self.recipe.fields):
+            raise GraphWeftError("neighbor_apply: expected rows that stay until edge values are read, got changed ones")
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Every operation reads the rows."""
+        args, kwargs = tree_map_only(EdgeValues, EdgeValues.rows, (tuple(args), kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def edge_values(recipe: Recipe, width: int) -> Tensor:
+    """Rows (edges, width) of ``recipe``, not computed yet."""
+    tensors = [tensor for tensor, _ in recipe.fields.values()]
+    made: Tensor = _Defer.apply(recipe, width, *tensors)  # type: ignore[no-untyped-call]
+    return made
+
+
+def read(tensor: Tensor) -> Tensor:
+    """``tensor`` with memory of its own, in torch's graph."""
+    return tensor.view_as(tensor) if isinstance(tensor, EdgeValues) else tensor
+
+
+def _versions(fields: Fields) -> tuple[int, ...]:
+    return tuple(0 if tensor.is_inference() else tensor._version for tensor, _ in fields.values())
+
+
+class _Defer(torch.autograd.Function):
+    """Ties rows that do not exist yet into torch's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, recipe: Recipe, width: int, *tensors: Tensor) -> Tensor:
+        first = tensors[0]
+        shape = (recipe.graph.num_edges, width)
+        made = Tensor._make_wrapper_subclass(EdgeValues, shape, dtype=first.dtype, device=first.device)
+        assert isinstance(made, EdgeValues)  # as asked for
+        made.recipe, made._rows, made._versions = recipe, None, _versions(recipe.fields)
+        ctx.compute, ctx.kinds = recipe.compute, {name: kind for name, (_, kind) in recipe.fields.items()}
+        ctx.save_for_backward(*tensors)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        needed = ctx.needs_input_grad[2:]
+        leaves = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
+        fields = {name: (t, kind) for (name, kind), t in zip(ctx.kinds.items(), leaves, strict=True)}
+        with torch.enable_grad():
+            rows = ctx.compute(fields)
+        wanted = [t for t in leaves if t.requires_grad]
+        found = iter(torch.autograd.grad(rows, wanted, gradient, allow_unused=True))
+        return None, None, *(next(found) if n else None for n in needed)
