@@ -320,9 +320,11 @@ class _Writer:
     ) -> tuple[dict[str, Raised], dict[int, Value]]:
         read = {key: fields[key]() for key, node in traced.inputs.items() if node.users}
         captured = []
-        for at in range(len(traced.captured)):
+        for at, placeholder in enumerate(traced.captured):
             value = self.inputs[f"cap:{at}"]
             lead: Axis = (N,) if at in self.raised.rowed[name] else ()
+            if placeholder.users and value.tensor.rows is not None and not lead:
+                raise UnraisableError("a captured tensor that has a row per edge or node in one function only")
             captured.append(algebra.axes.of(value, lead))
         for name_, node in traced.inputs.items():  # fields that are returned as they came
             if not node.users and node in traced.outputs.values():

@@ -28,9 +28,14 @@ def test_generated_kernels_equal_plain_execution() -> None:
     assert checked(2, range(1), kernels=True).counts["same"]
 
 
-@pytest.mark.parametrize(("seed", "number"), [(2027, 456)])
+@pytest.mark.parametrize(("seed", "number"), [(2027, 456), (2026, 276)])
 def test_programs_that_failed_once(seed: int, number: int) -> None:
-    """2027, 456: without ``cleanup``, a maximum that is written twice has two args, and one call gave one of them."""
+    """What they found.
+
+    2027, 456: without ``cleanup``, a maximum that is written twice has two args, and one call gave one of them.
+    2026, 276: what cannot be raised was tried with parameters of as many rows as edges taken for fields of edges, in
+    update too.
+    """
     checked(seed, range(number, number + 1))
 
 
