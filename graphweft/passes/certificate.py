@@ -35,7 +35,7 @@ from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements
 
 _MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
 SECONDS = 0.8  # for all trials of one program; those begun are finished
-_MOST_ELEMENTS = 1 << 23
+_MOST_ELEMENTS = 1 << 18  # of one value: a program is tried on eight graphs, up to four times each
 _NODES = {symbol: 16 for symbol in "VSD"} | {"E": 32}
 
 # what code that meets numbers or shapes it was not made for raises
