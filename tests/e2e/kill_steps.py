@@ -31,7 +31,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "mini-gat": {"model": GAT},
     "large": {"macro": "large:1/3"},
     "parts": {"macro": "parts:3/12"},
-    "link": {"task": "link", "batch_size": 400},
     "walks": {"sampler": "saint-walk", "fanouts": None, "batch_size": 60},
 }
 
@@ -58,8 +57,7 @@ def train(out: Path, way: str, kill_at: int | None, after: bool = False) -> None
     kind, options["fanouts"] = options.pop("model", SAGE), options.get("fanouts")
     ds = synthetic("arxiv", scale=0.005, seed=1)
     torch.manual_seed(5)
-    classes = 16 if options.get("task") == "link" else ds.num_classes
-    model = kind(ds.num_features, 16, classes, num_layers=2, dropout=0.3)
+    model = kind(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=0.3)
     trainer = Trainer(model, ds, lr=0.01, mode="mini", seed=3, out=out, **options)
     if (out / "last.pt").exists():
         trainer.resume()
