@@ -2,10 +2,10 @@
 
     OMP_NUM_THREADS=2 python benchmarks/training/compile_time.py
 
-``cold_s``: a new process with an empty cache folder, from the call to the first training step's end, imports of the
-tracer and C++ compilation included. ``next_s``: the same in another process with that folder. ``warm_ms``: in a process
-that is warmed up, the compiled call forgotten and made again from the cache. ``step_ms``: the step when nothing is
-compiled, which the other columns contain.
+``cold_s``: a new process with an empty cache folder, from the call to the first training step's end, C++ compilation
+included; graphweft and the tracer's modules are imported before. ``next_s``: the same in another process with that
+folder. ``warm_ms``: in a process that is warmed up, the compiled call forgotten and made again from the cache.
+``step_ms``: the step when nothing is compiled, which the other columns contain.
 """
 
 from __future__ import annotations

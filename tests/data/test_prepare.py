@@ -38,7 +38,8 @@ def _equal(a: Dataset, b: Dataset) -> None:
     assert a.arrays.keys() == b.arrays.keys()
 
 
-UNTYPED = [name for name in LAYOUTS if name not in ("npz_relations", "npz_node_types", "npz_triples")]
+TYPED = ("npz_relations", "npz_node_types", "npz_triples", "rdf", "rdf_plain", "ntriples")
+UNTYPED = [name for name in LAYOUTS if name not in TYPED]
 
 
 @pytest.mark.parametrize("compress", [True, False])

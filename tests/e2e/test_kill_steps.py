@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from e2e.kill_steps import WAYS
 
-KILLS = int(os.environ.get("GRAPHWEFT_TEST_STEP_KILLS", "30"))
+KILLS = int(os.environ.get("GRAPHWEFT_TEST_STEP_KILLS", "2"))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""A slice of the fuzz of user functions in the suite; 5,000 cases behind ``-m slow``, more by hand."""
+"""A slice of the fuzz of user functions; more by ``python -m tests.fuzz.user_functions --seed S --programs N``."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 from fuzz.user_functions import VARIANTS, Tally, run_program
 
 SLICE = 12  # programs, five cases each
-BLOCKS, BLOCK = 25, 40
 
 
 def checked(seed: int, numbers: range, kernels: bool = False) -> Tally:
@@ -37,15 +36,3 @@ def test_programs_that_failed_once(seed: int, number: int) -> None:
     update too.
     """
     checked(seed, range(number, number + 1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(BLOCKS))
-def test_a_thousand_programs_equal_their_plain_execution(block: int) -> None:
-    checked(3, range(block * BLOCK, (block + 1) * BLOCK))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("block", range(4))
-def test_generated_kernels_of_many_programs_equal_plain_execution(block: int) -> None:
-    checked(4, range(block * 10, (block + 1) * 10), kernels=True)
