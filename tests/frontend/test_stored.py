@@ -38,6 +38,10 @@ def forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         made.clear()
         return made
 
+    for table in ("RULES", "DECOMPOSITIONS"):  # with rules that other tests registered nothing would be stored
+        rules = getattr(user_call, table).items()
+        own = {op: rule for op, rule in rules if getattr(rule, "__module__", "").startswith("graphweft.")}
+        monkeypatch.setattr(user_call, table, own)
     with gw.config(cache_dir=str(tmp_path), certify=False):
         yield again
 
