@@ -302,6 +302,12 @@ def _checked(stage: str, function: Function, result: Any, rows: int, what: str) 
     """The result as a dict of tensors with ``rows`` rows."""
     if not isinstance(result, Mapping):
         raise _no_dict(stage, function, result)
+    for name in result:
+        if not isinstance(name, str):
+            raise UserCodeError(
+                f"{stage}: expected field names as strings, got {name!r} of type {type(name).__name__} "
+                f"({return_line(function)})"
+            )
     for name, value in result.items():
         tensor = _as_tensor(stage, function, name, value)
         if tensor.dim() == 0 or tensor.shape[0] != rows:

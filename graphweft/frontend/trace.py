@@ -222,6 +222,8 @@ def trace(
             result = function(view(given, rows), *params)
         if not isinstance(result, Mapping):
             raise UnraisableError("a result that is no dict")
+        if not all(isinstance(name, str) for name in result):
+            raise UnraisableError("a field name that is no string")
         names[:] = list(result)
         made = tuple(recorder.resolve(value) for value in result.values())
         if not all(isinstance(value, Tensor) for value in made):

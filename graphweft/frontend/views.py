@@ -8,11 +8,12 @@ there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, NoReturn
 
 from torch import Tensor
 
-from graphweft._errors import FieldError
+from graphweft._errors import FieldError, UserCodeError
 from graphweft.frontend.source import current_line
 
 
@@ -60,6 +61,16 @@ class FieldView(MutableMapping[str, Tensor]):
         return f"{self._name}({', '.join(repr(field) for field in self)})"
 
 
+class _NoSuchView(UserCodeError, AttributeError):
+    """So that ``hasattr`` answers."""
+
+
+def _no_such_view(views: Any, called: str, name: str) -> NoReturn:
+    known = ", ".join(field.name for field in fields(views) if field.name != "count")
+    where = "" if name.startswith("__") else f" ({current_line()})"
+    raise _NoSuchView(f"{called}: expected one of {known}, got {name!r}{where}")
+
+
 @dataclass(frozen=True)
 class Edges:
     """All edges, as a message function sees them.
@@ -86,6 +97,9 @@ class Edges:
         """Number of edges."""
         return self.count
 
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_view(self, "edges", name)
+
 
 @dataclass(frozen=True)
 class Nodes:
@@ -106,3 +120,6 @@ class Nodes:
     def batch_size(self) -> int:
         """Number of nodes."""
         return self.count
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_view(self, "nodes", name)

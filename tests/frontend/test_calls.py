@@ -14,6 +14,7 @@ from zoo import ZOO
 
 import graphweft as gw
 from graphweft.frontend import udf
+from graphweft.frontend.views import FieldView, Nodes
 from graphweft.ir.ops import Op
 from graphweft.nn import user_call
 
@@ -320,3 +321,21 @@ def test_bipartite_graphs() -> None:
     one, two = (torch.autograd.grad(y.square().sum(), [left, right]) for y in (got, expected))
     for mine, theirs in zip(one, two, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("message", "reduce", "says"),
+    [
+        (lambda e: {"m": e.source["h"]}, None, "edges: expected one of src, dst, data, srctype, dsttype, type"),
+        (None, lambda n: {"h": n.inbox["m"].sum(1)}, "nodes: expected one of data, mailbox, type, got 'inbox'"),
+        (lambda e: {0: e.src["h"]}, None, "message: expected field names as strings, got 0 of type int"),
+    ],
+)
+def test_names_that_do_not_exist_are_told_with_the_line(message: Any, reduce: Any, says: str) -> None:
+    ring, h = gw.Graph([0, 1, 2], [1, 2, 0]), torch.ones(3, 2)
+    message = message or (lambda e: {"m": e.src["h"]})
+    reduce = reduce or (lambda n: {"h": n.mailbox["m"].sum(1)})
+    with pytest.raises(gw.UserCodeError, match=rf"{says}.*\(.*test_calls.py:\d+\)"):
+        gw.update_all(ring, message, reduce, ndata={"h": h})
+    nothing = FieldView("reduce", "nodes.data", {}, "node fields")
+    assert not hasattr(Nodes(nothing, nothing, nothing, 3), "inbox")
