@@ -54,7 +54,7 @@ def evaluate(value: Value, operands: list[Any]) -> Any:
 
 def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """Source, destination and edge id of every edge, destination by destination (int64)."""
-    if graph.num_edges > _SMALL:
+    if graph.num_edges > _SMALL or torch._C._are_functorch_transforms_active():  # those wrap what they make
         return _row_order(graph)
     if graph not in _ROW_ORDERS:
         _ROW_ORDERS[graph] = _row_order(graph)
@@ -63,8 +63,7 @@ def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
 
 def _row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     csc = graph.csc
-    counts = csc.indptr[1:] - csc.indptr[:-1]
-    dst = torch.from_numpy(np.repeat(np.arange(csc.num_rows), counts.numpy()))
+    dst = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr[1:] - csc.indptr[:-1])
     ids = torch.arange(csc.num_edges) if csc.edge_ids is None else csc.edge_ids.long()
     return csc.indices.long(), dst, ids
 

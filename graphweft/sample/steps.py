@@ -55,9 +55,7 @@ class SteppedDraw:
         >>> sampler = NeighborSampler(Graph([1, 2, 3, 3], [0, 0, 0, 1]), [-1, 1])
         >>> with SteppedDraw(sampler, torch.tensor([0]), (0, 0, 0)) as steps:
         ...     for hop in range(2):
-        ...         steps.draw(hop, 0)
-        ...         steps.number(hop)
-        ...         steps.settle(hop)
+        ...         done = steps.draw(hop, 0), steps.number(hop), steps.settle(hop)
         ...     steps.finish().n_id.tolist()
         [0, 1, 2, 3]
     """

@@ -80,9 +80,8 @@ def verdict(spans: Iterable[Span]) -> Verdict | None:
 
     Example:
         >>> spans = [Span("draw", "sample", 0.0, 3.0, "main"), Span("epoch 1", "epoch", 0.0, 4.0, "main")]
-        >>> verdict(spans).text
-        'bound by preparing batches, 75 % of the time, most of it sampling: smaller fan-outs, or macro-batches \
-(macro='large:1/8'), draw less'
+        >>> print(verdict(spans).text)
+        bound by preparing batches, 75 % of the time, most of it sampling: smaller fan-outs, or macro-batches ...
     """
     by_thread: dict[str, list[Span]] = defaultdict(list)
     for item in spans:
