@@ -6,23 +6,16 @@ losses; that of ``own`` ends with the seconds that the model waited in the count
 
 from __future__ import annotations
 
-import gc
 import itertools
 import json
-import os
 import sys
 import time
-import traceback
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import numpy as np
-
-
-def _status(key: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(key + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
+from orders import serve
 
 
 def _weights(folder: Path, layers: int):
@@ -236,38 +229,13 @@ class _graphbolt:
             yield batch.blocks, batch.node_features["feat"], batch.labels
 
 
-def main() -> int:
-    """Serves until standard input ends."""
-    out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    system, run, note = sys.argv[1], None, lambda: ""
-    for line in sys.stdin:
-        order = json.loads(line)
-        try:
-            answer = {}
-            if order["order"] == "prepare":
-                gc.collect()
-                start, began = _status("VmRSS"), time.perf_counter()
-                folder = Path(sys.argv[2])
-                case = json.loads((folder / "case.json").read_text())
-                if system in ("dgl", "graphbolt"):
-                    run, note = build_dgl(folder, case, system == "graphbolt")
-                else:
-                    run, note = {"own": build_own, "prepare": build_prepare, "model": build_model}[system](folder, case)
-                held = _status("VmRSS") - start
-                answer = {"seconds": time.perf_counter() - began, "start_bytes": start, "input_bytes": held}
-            elif order["order"] == "run":
-                losses, seconds = run(order["epochs"])
-                answer = {"losses": losses, "seconds": seconds}
-            elif order["order"] == "finish":
-                answer = {"peak_bytes": _status("VmHWM"), "note": note()}
-        except Exception:
-            traceback.print_exc()
-            answer = {"error": traceback.format_exc().splitlines()[-1]}
-        out.write(json.dumps(answer) + "\n")
-        out.flush()
-    return 0
+def build(system: str, folder: Path):
+    """What runs batches of ``system``, and its note."""
+    case = json.loads((folder / "case.json").read_text())
+    if system in ("dgl", "graphbolt"):
+        return build_dgl(folder, case, system == "graphbolt")
+    return {"own": build_own, "prepare": build_prepare, "model": build_model}[system](folder, case)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve(lambda: lambda: build(sys.argv[1], Path(sys.argv[2]))))

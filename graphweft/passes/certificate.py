@@ -168,6 +168,8 @@ class Certifier:
     def _tried(self, name: str, trial: Callable[[_Bench], str | None]) -> Certificate:
         start = time.perf_counter()
         decided = 0
+        if elements(self._program, _NODES) > _MOST_ELEMENTS:
+            return Certificate(name, "undecided", f"values of more than {_MOST_ELEMENTS:,} elements are not tried")
         with _plain_torch():
             if self._benches is None:
                 self._benches = list(_benches(self._program, self._doubled, self._types))
@@ -305,8 +307,6 @@ class _Bench:
 
 def _benches(program: Program, doubled: Doubled, types: tuple[int, int]) -> Iterator[_Bench]:
     """A bench per graph, with the first kind of numbers on which all that ``program`` gives is finite."""
-    if elements(program, _NODES) > _MOST_ELEMENTS:
-        return
     plain = doubled(program)
     soft = program.count(Op.EDGE_SOFTMAX, Op.ATTENTION) > 0
     for seed, graph in enumerate(SQUARE):

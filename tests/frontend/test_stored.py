@@ -51,6 +51,7 @@ def files(folder: Path) -> list[Path]:
 
 
 NAMES = [name for name in CASES if name not in FALLS_BACK]
+UNSTORED = ("captured_edge_tensor",)  # whether what it captures has a row per edge depends on the graph
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_stored_program_equals_plain_execution(name: str, forget: Forget, tmp_
     made = forget()
     for world, given in zip(worlds, functions, strict=True):
         compare(world, given)
-    assert not made if stored else made
+    assert bool(stored) == (name not in UNSTORED) and bool(made) == (name in UNSTORED)
 
 
 def test_most_functions_are_stored(forget: Forget, tmp_path: Path) -> None:

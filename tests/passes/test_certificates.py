@@ -463,6 +463,7 @@ def test_too_large_programs_are_undecided_and_run() -> None:
         module(graph(), torch.randn(60, 3000))
     verdicts = {c.verdict for c in module.function.plans()[-1].compiled.certificates}
     assert verdicts == {"undecided"}
+    assert "are not tried" in gw.explain(module, graph(), torch.randn(60, 3000))
 
 
 LARGE: dict[str, Run] = {
