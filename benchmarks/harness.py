@@ -32,6 +32,7 @@ class Result:
 
     system: str
     seconds: list[float] = field(default_factory=list)
+    turns: list[float] = field(default_factory=list)  # the median of every turn
     prepare_seconds: float = 0.0
     start_bytes: int = 0
     input_bytes: int = 0
@@ -50,6 +51,12 @@ class Result:
             return 0.0
         low, middle, high = statistics.quantiles(self.seconds, n=4)
         return (high - low) / middle
+
+    def ratio_to(self, other: Result) -> tuple[float, float, float]:
+        """Lower quartile, median and upper quartile of this system's turns over the other's of the same rounds."""
+        ratios = [mine / theirs for mine, theirs in zip(self.turns, other.turns, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+        return low, middle, high
 
     @property
     def peak_above_start(self) -> int:
@@ -138,7 +145,9 @@ def interleave(workers: Sequence[Worker], rounds: int, turn_seconds: float, gues
         for worker in (*workers[first:], *workers[:first]):
             counted = min(50, int(turn_seconds / guess[worker.system]))
             _, seconds = worker.run(max(1, counted + 1 if counted >= 1 else 1))
-            worker.result.seconds += seconds[1:] if len(seconds) > 1 else seconds
+            seconds = seconds[1:] if len(seconds) > 1 else seconds
+            worker.result.seconds += seconds
+            worker.result.turns.append(statistics.median(seconds))
 
 
 def fastest(workers: Sequence[Worker], guess: Mapping[str, float]) -> Worker:

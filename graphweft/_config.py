@@ -38,6 +38,8 @@ class Config:
         certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
             one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
             verdicts are remembered in ``cache_dir``.
+        keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
+            next step of training, instead of giving it back to the system. It concerns the whole process, to its end.
     """
 
     opt_level: int = 3
@@ -49,6 +51,7 @@ class Config:
     tune: bool = False
     verify: bool = False
     certify: bool = True
+    keep_heap: bool = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= 3:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import functools
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from graphweft._native import declare
 _HUGE = 1 << 21
 _SMALL = 1 << 20  # below this, torch's own allocator serves
 _GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
+
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt's options in <malloc.h>
 
 _NUMPY: dict[torch.dtype, type[np.generic]] = {
     torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.int32: np.int32,
@@ -189,6 +192,19 @@ class Pool:
     def _remove(self, start: int) -> int:
         del self._starts[bisect.bisect_left(self._starts, start)]
         return self._sizes.pop(start)
+
+
+@functools.cache
+def keep_heap() -> bool:
+    """From now on the C library keeps freed memory of any size, as the pool does; whether it can do so.
+
+    Left alone it maps every block above 32 MiB anew and unmaps it when it is freed, so that a step of training in plain
+    torch faults all pages of its large tensors again. :meth:`Pool.trim` returns what is kept.
+    """
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is None:  # not the GNU C library
+        return False
+    return bool(option(_MMAP_MAX, 0)) and bool(option(_TRIM_THRESHOLD, -1))
 
 
 POOL = Pool()

@@ -21,8 +21,9 @@ from torch import Tensor
 from graphweft._errors import GraphWeftError, ShapeError, UserCodeError
 from graphweft.frontend.call import Call, Fields, Function, absent
 from graphweft.frontend.captured import capture
+from graphweft.frontend.failures import telling
 from graphweft.frontend.shield import Dropped, Shield
-from graphweft.frontend.source import raising_line, return_line
+from graphweft.frontend.source import return_line
 from graphweft.frontend.views import Edges, FieldView, Nodes
 from graphweft.graph.graph import Graph
 
@@ -252,20 +253,15 @@ class _Run:
             return probe.dropped
 
         shield = Shield(stage, self._state, guarded, squeezes)
-        try:
-            with shield:
-                result = function(make(shield), *params)
-        except (GraphWeftError, AttributeError, TypeError, KeyError) as failure:
-            if not isinstance(failure, GraphWeftError):
-                failure.add_note(f"in the {stage} function ({raising_line(failure.__traceback__, function)})")
-            raise
+        with telling(stage, function, shield):
+            result = function(make(shield), *params)
         if isinstance(result, Mapping):
             return {name: shield.resolve(value) for name, value in result.items()}
         return result
 
     def _alone(self, stage: str, function: Function, make: Callable[[Shield | None], Any], params: Any) -> Any:
         """The result of a run on made-up rows, for its shapes."""
-        with torch.random.fork_rng(devices=[]), Shield(stage, set(), (), list):
+        with torch.random.fork_rng(devices=[]), telling(stage, function, Shield(stage, set(), (), list)):
             result = function(make(None), *params)
         if not isinstance(result, Mapping):
             raise _no_dict(stage, function, result)

@@ -55,6 +55,7 @@ class Shield(TorchFunctionMode):
         self._shadows: dict[int, tuple[Tensor, Tensor]] = {}
         self._grad = torch.is_grad_enabled()
         self.dropped: list[Dropped] = []
+        self.failure: Exception | None = None  # the last one of a torch function
 
     def recording(self) -> torch.set_grad_enabled:
         """The gradient mode of the call, also where user code has switched gradients off."""
@@ -95,7 +96,8 @@ class Shield(TorchFunctionMode):
         except (RuntimeError, IndexError, ValueError, TypeError) as failure:
             if type(failure) not in (RuntimeError, IndexError, ValueError, TypeError):
                 raise
-            raise self._located(func, operands, failure) from failure
+            self.failure = self._located(func, operands, failure)
+            raise self.failure from failure
         for made in pytree.tree_leaves(result):
             if isinstance(made, Tensor) and id(made) not in self._state:
                 self._fields[made] = fields | self._fields.get(made, frozenset())

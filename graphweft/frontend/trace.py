@@ -8,10 +8,12 @@ was not found) stops the recording with an :class:`UnraisableError` that names t
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import logging
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +39,7 @@ from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import current_line, is_user_file, raising_line
 
 _ROWS, _MESSAGES = 1013, 37  # hints of the symbolic sizes: unlikely numbers, never 1
+_LOG = logging.getLogger(FakeTensorMode.__module__)
 _CONTEXT = ("torch/fx/experimental/", "torch/__init__.py", "torch/utils/_sympy", "torch/_logging", "functools.py")
 
 
@@ -232,7 +235,7 @@ def trace(
 
     table = _decompositions() | DECOMPOSITIONS
     try:
-        with warnings.catch_warnings(), torch.enable_grad():
+        with warnings.catch_warnings(), torch.enable_grad(), _without_log():
             warnings.simplefilter("ignore")
             recording = make_fx(torch.func.functionalize(run), table, tracing_mode="symbolic")(*fields, *others)
     except UnraisableError:
@@ -249,6 +252,16 @@ def trace(
         raise UnraisableError(what, recorders[-1].line if recorders else line) from failure
     _check_sizes(sizes, (rows, messages), recorders[-1].line)
     return _read(recording, specs, captured, names, Symbols(_expression(rows), _expression(messages)))
+
+
+@contextlib.contextmanager
+def _without_log() -> Iterator[None]:
+    """Torch writes the traceback of every operation that fails; user code that does is told in one line."""
+    before, _LOG.disabled = _LOG.disabled, True
+    try:
+        yield
+    finally:
+        _LOG.disabled = before
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
+from graphweft._memory import keep_heap
 from graphweft.frontend.call import Call, Fields
 from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.layout import UnraisableError
@@ -37,6 +38,7 @@ from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
 
 _KEPT = 512  # compiled calls kept at a time
+_LARGE = 1 << 22  # bytes of a field
 _FALLBACK = "runs on the reference executor"
 
 
@@ -135,6 +137,8 @@ def execute(call: Call) -> Fields:
     if seen is not None:
         seen.append(Observed(call, captured, compiled, failure))
     if compiled is not None:
+        if _config.current().keep_heap and _is_large(call):
+            keep_heap()
         outputs = compiled(call, captured)
         if _config.current().verify and not compiled.verified and compiled.repeats:
             verify(call, captured, outputs)
@@ -145,6 +149,11 @@ def execute(call: Call) -> Fields:
         line = f" ({failure.line})" if failure.line else ""
         warnings.warn(f"{failure.what}: {_FALLBACK}{line}", FallbackWarning, stacklevel=user_depth())
     return result
+
+
+def _is_large(call: Call) -> bool:
+    """Whether some field of nodes or edges is worth keeping its memory."""
+    return any(t.nbytes >= _LARGE for part in (call.src, call.dst, call.edata) for t in part.values())
 
 
 def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, UnraisableError | None, bool]:
