@@ -22,7 +22,6 @@ from graphweft.data.synthetic import synthetic
 from graphweft.nn.gat import GAT
 from graphweft.nn.sage import SAGE
 from graphweft.train import run_folder
-from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.trainer import Trainer
 
 EPOCHS = 3
@@ -32,25 +31,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "large": {"macro": "large:1/3"},
     "parts": {"macro": "parts:3/12"},
     "walks": {"sampler": "saint-walk", "fanouts": None, "batch_size": 60},
+    "links": {"task": "link", "batch_size": 400},
 }
 
 
 def train(out: Path, way: str, kill_at: int | None, after: bool = False) -> None:
     """Trains in this process what is left to train; dies in its step number ``kill_at``."""
-    steps = 0
-    update = MiniBatch._update
-
-    def counted(self: MiniBatch, seeds: int) -> None:
-        nonlocal steps
-        steps += 1
-        if after:
-            update(self, seeds)
-        if steps == kill_at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if not after:
-            update(self, seeds)
-
-    MiniBatch._update = counted  # type: ignore[method-assign]
     run_folder.RunFolder.is_due = lambda self: True  # type: ignore[method-assign]
     run_folder.RunFolder.plot = lambda *_: None  # type: ignore[method-assign]
     options = {"fanouts": (6, 4), "batch_size": 60, **WAYS[way]}
@@ -59,6 +45,19 @@ def train(out: Path, way: str, kill_at: int | None, after: bool = False) -> None
     torch.manual_seed(5)
     model = kind(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=0.3)
     trainer = Trainer(model, ds, lr=0.01, mode="mini", seed=3, out=out, **options)
+    steps, update = 0, trainer.optimizer.step
+
+    def counted() -> None:
+        nonlocal steps
+        steps += 1
+        if after:
+            update()
+        if steps == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if not after:
+            update()
+
+    trainer.optimizer.step = counted  # type: ignore[method-assign, assignment]
     if (out / "last.pt").exists():
         trainer.resume()
     trainer.fit(EPOCHS - trainer.epoch)
