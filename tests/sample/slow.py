@@ -10,11 +10,12 @@ import bisect
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sample.counter import (
     ITEM,
     LAYER,
+    MASK64,
     WALK,
     WIDE,
     below,
@@ -56,7 +57,10 @@ class Layer(NamedTuple):
     norms: list[list[float]] | None = None
 
 
-def _number(nodes: list[int], known: dict[int, int], node: int) -> int:
+Node = TypeVar("Node")
+
+
+def _number(nodes: list[Node], known: dict[Node, int], node: Node) -> int:
     if node not in known:
         known[node] = len(nodes)
         nodes.append(node)
@@ -267,6 +271,92 @@ def _biased(onto, row, given, before, p, q, draw, propose) -> int:  # type: igno
             return int(to)
     exact = [w * bias(source) for w, (source, _) in zip(given, row, strict=True)]
     return int(row[by_weight_again(exact, 1, lambda _: draw(66))[0]][0])
+
+
+class Tree(NamedTuple):
+    """What a seed sees: of the edges by id those with times in [low, high], but for those that are left out."""
+
+    key: int
+    low: float = -math.inf
+    high: float = math.inf
+    left_out: frozenset[tuple[int, int, int]] = frozenset()  # relation, source, destination; where not before `high`
+
+
+def segment(
+    graph: Graph,
+    seeds: Sequence[int],
+    fanouts: Sequence[Sequence[int]],
+    replace: bool,
+    key: Key,
+    trees: Sequence[Tree],
+    times: Sequence[float] | None = None,
+    *,
+    apart: bool = False,
+    recent: bool = False,
+) -> tuple[list[int], list[int], list[Layer]]:
+    """Node ids, the tree of each and the blocks; fan-outs by hop and relation. ``apart``: a tree for every seed."""
+    into, seed = in_edges(graph), key_of(*key)
+    relation = graph.edge_type().tolist() if graph.relations else [0] * graph.num_edges
+    limits = [[math.inf if k < 0 else k for k in hop] for hop in fanouts]
+    nodes = [(i if apart else 0, node) for i, node in enumerate(seeds)]
+    known = {pair: number for number, pair in enumerate(nodes)}
+    drawn: list[list[list[tuple[int, int]]]] = []  # by row and relation
+    layers = []
+    for hop, limit in enumerate(limits):
+        for number in range(len(drawn), len(nodes)):
+            tree, node = nodes[number]
+            sees, row = trees[tree], []
+            base = mix64(seed ^ mix64(sees.key)) if apart else seed
+            for kind in range(len(limit)):
+                stretch = _seen(into[node], node, kind, relation, times, sees)
+                later = [of[kind] for of in limits[hop:]]
+                stream = mix64((mix64((base + kind) & MASK64) + node) & MASK64)
+                places = _segment_places(len(stretch), max(later), min(later), replace, recent, stream, hop)
+                row.append([stretch[place] for place in places])
+            drawn.append(row)
+        reached, rows = len(nodes), []
+        for number in range(reached):
+            taken = [e for kind, edges in enumerate(drawn[number]) for e in edges[: int(min(limit[kind], len(edges)))]]
+            tree = nodes[number][0]
+            rows.append([(_number(nodes, known, (tree, source)), edge) for source, edge in taken])
+        layers.append(Layer(rows, len(nodes)))
+    return [node for _, node in nodes], [tree for tree, _ in nodes], layers
+
+
+def _seen(
+    row: list[tuple[int, int]],
+    node: int,
+    kind: int,
+    relation: Sequence[int],
+    times: Sequence[float] | None,
+    sees: Tree,
+) -> list[tuple[int, int]]:
+    """The edges of one relation that a tree sees in a row, in order of time, then of id."""
+    able = []
+    for source, edge in row:
+        time = math.inf if times is None else times[edge]
+        hidden = (kind, source, node) in sees.left_out and time >= sees.high
+        if relation[edge] == kind and not hidden and (times is None or sees.low <= time <= sees.high):
+            able.append((time, edge, source))
+    return [(source, edge) for _, edge, source in sorted(able)]
+
+
+def _segment_places(n: int, width: float, least: float, replace: bool, recent: bool, seed: int, hop: int) -> list[int]:
+    k = (int(width) if n else 0) if replace else int(min(width, n))
+    if recent:
+        return list(range(n - 1, n - 1 - k, -1))
+
+    def draw(i: int, bound: int) -> int:
+        words = block(
+            seed, hop << 32, i // 32 * 8 + i % 16 // 2
+        )  # 32 draws of eight vectors, two words of each in turn
+        return (words[i % 32 // 16 * 2 + i % 2] * bound) >> 32
+
+    if replace:
+        return [draw(i, n) for i in range(k)]
+    if k == n and least >= k:
+        return list(range(n))
+    return shuffle_start(n, k, draw) if k > 64 else floyd(n, k, draw, ordered=least < k)
 
 
 def induced(into: InEdges, nodes: Sequence[int]) -> list[list[tuple[int, int]]]:

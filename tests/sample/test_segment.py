@@ -10,7 +10,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sample import slow
 from sample.reference import same
+from sample.test_against_slow import check_blocks
 from scipy import stats
 from zoo import SQUARE, Case, random_edges
 
@@ -105,6 +107,28 @@ def random_typed(rng: np.random.Generator) -> Graph:
     return Graph.hetero(edges, counts)
 
 
+def check_against_slow(sampler: SegmentSampler, seeds: list[int], call: dict[str, Any], sample: Sample) -> None:
+    """Bit for bit, by what the caller gave."""
+    count = len(seeds) if sampler.disjoint else 1
+    left: list[set[tuple[int, int, int]]] = [set() for _ in range(max(count, 1))]
+    if "exclude" in call:
+        for tree, *edge in zip(*(part.tolist() for part in call["exclude"]), strict=True):
+            left[tree].add(tuple(edge))
+    trees = [slow.Tree(i, left_out=frozenset(left[i])) for i in range(count)]
+    times = None
+    if "time" in call:
+        times, window = sampler._time.tolist(), sampler.window
+        high = call["time"].tolist()
+        low = [-np.inf if window is None else t - window for t in high]
+        trees = [tree._replace(low=a, high=b) for tree, a, b in zip(trees, low, high, strict=True)]
+    key = (call["seed"], call["epoch"], 0)
+    apart, recent = sampler.disjoint, sampler.strategy == "recent"
+    given = (sampler.graph, seeds, sampler.fanouts, sampler.replace, key, trees, times)
+    nodes, owners, layers = slow.segment(*given, apart=apart, recent=recent)
+    check_blocks(sample, nodes, layers)
+    assert sample.owner is None if not apart else sample.owner.tolist() == owners
+
+
 def random_call(graph: Graph, rng: np.random.Generator) -> None:
     hops, relations = int(rng.integers(1, 4)), max(len(graph.relations), 1)
     timed, disjoint = bool(rng.integers(2)), bool(rng.integers(2))
@@ -138,6 +162,7 @@ def random_call(graph: Graph, rng: np.random.Generator) -> None:
     sampler = SegmentSampler(graph, fanouts, replace, **options)
     sample = sampler.sample(seeds, **call)
     check(graph, seeds.tolist(), sampler.fanouts, sample, **expected)
+    check_against_slow(sampler, seeds.tolist(), call, sample)
     assert same(sample, sampler.sample(seeds, **call))
 
 
@@ -153,10 +178,14 @@ def test_random_calls_satisfy_the_definition(number: int) -> None:
 
 
 @pytest.mark.slow
-def test_thousands_of_random_calls_satisfy_the_definition() -> None:
-    for number in range(3000):
+def test_ten_thousand_random_calls_satisfy_the_definition() -> None:
+    for number in range(10_000):
         rng = np.random.default_rng(number)
-        random_call(random_typed(rng), rng)
+        if number % 4:
+            random_call(random_typed(rng), rng)
+            continue
+        edges = random_edges(int(rng.integers(1, 15)), int(rng.integers(0, 60)), number)
+        random_call(Graph(edges.src, edges.dst, edges.num_nodes), rng)
 
 
 @pytest.mark.parametrize("case", SQUARE, ids=str)
