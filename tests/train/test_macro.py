@@ -162,15 +162,13 @@ def test_a_stopped_run_goes_on_bit_for_bit(ds, macro, accumulate) -> None:
         assert same(bits(again), bits(straight))
 
 
-def test_the_same_for_any_number_of_threads(ds) -> None:
-    before = torch.get_num_threads()
+@pytest.mark.parametrize("kind", [gw.nn.SAGE, gw.nn.GAT])
+@pytest.mark.parametrize("macro", [None, "large:1/4", "parts:3/12"])
+def test_the_same_for_any_number_of_threads(ds, macro, kind, threads_restored) -> None:
     found = []
-    try:
-        for threads in (1, 2, 4):
-            torch.set_num_threads(threads)
-            found.append(bits(_fit(made(ds, "parts:3/12"), 2)))
-    finally:
-        torch.set_num_threads(before)
+    for threads in (1, 2, 4):
+        torch.set_num_threads(threads)
+        found.append(bits(_fit(made(ds, macro, kind, batch_size=300), 2)))
     assert all(same(found[0], other) for other in found[1:])
 
 

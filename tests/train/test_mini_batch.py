@@ -18,6 +18,7 @@ from torch import nn
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
+from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
@@ -59,11 +60,12 @@ def test_accuracy_is_that_of_the_full_batch(ds: Dataset, kind: Any) -> None:
     assert mini.evaluate("test") > full.evaluate("test") - 0.03
 
 
-def test_bits_do_not_depend_on_threads(ds: Dataset, threads_restored: None) -> None:
+@pytest.mark.parametrize("kind", [SAGE, GAT])
+def test_bits_do_not_depend_on_threads(ds: Dataset, kind: Any, threads_restored: None) -> None:
     found = []
     for threads in (1, 2, 4):
         torch.set_num_threads(threads)
-        trainer = made(ds)
+        trainer = made(ds, kind)
         trainer.fit(2)
         found.append(bits(trainer))
     assert same(found[0], found[1]) and same(found[0], found[2])
