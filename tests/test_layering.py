@@ -29,7 +29,7 @@ RANKS: list[set[str]] = [
     {"app"},
 ]
 ROOM_OF_MODULE = {
-    **dict.fromkeys(["_errors", "_checks", "_config", "_native", "_memory", "_trace", "_workers"], "base"),
+    **dict.fromkeys(["_errors", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"], "base"),
     **dict.fromkeys(["run", "cli", "doctor", "bench", "explanation", "__main__"], "app"),
 }
 # Third-party packages that may be imported inside a function, and why.

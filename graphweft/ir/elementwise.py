@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from graphweft._pieces import in_pieces
+
 
 @dataclass(frozen=True)
 class Function:
@@ -48,6 +50,8 @@ def _sqrt0(x: Tensor) -> Tensor:
     return torch.where(zero, x, torch.where(zero, x.new_ones(()), x).sqrt())
 
 
+_elu = in_pieces(functional.elu)
+
 FUNCTIONS: dict[str, Function] = {
     "neg": _unary(torch.neg),
     "exp": _unary(torch.exp),
@@ -68,15 +72,15 @@ FUNCTIONS: dict[str, Function] = {
     "cos": _unary(torch.cos),
     "erf": _unary(torch.erf),
     "relu": _unary(torch.relu),
-    "sigmoid": _unary(torch.sigmoid),
+    "sigmoid": _unary(in_pieces(torch.sigmoid)),
     "tanh": _unary(torch.tanh),
     "leaky_relu": Function(1, lambda x, alpha, **_: functional.leaky_relu(x, alpha)),
-    "elu": Function(1, lambda x, alpha, **_: functional.elu(x, alpha)),
+    "elu": Function(1, lambda x, alpha, **_: _elu(x, alpha=alpha)),
     "add": _binary(torch.add),
     "sub": _binary(torch.sub),
     "mul": _binary(torch.mul),
     "div": _binary(_divide),
-    "pow": _binary(torch.pow),
+    "pow": _binary(in_pieces(torch.pow)),
     "maximum": _binary(torch.maximum),
     "minimum": _binary(torch.minimum),
     "eq": _binary(torch.eq, to_bool=True),

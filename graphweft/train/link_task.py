@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft._errors import DataError
 from graphweft._trace import span
@@ -23,7 +22,7 @@ from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
 from graphweft.sample.negative import NegativeSampler
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
-from graphweft.train.metrics import Evaluation
+from graphweft.train.metrics import Evaluation, binary_cross_entropy
 from graphweft.train.mini_batch import MiniBatch, Tables
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
@@ -115,7 +114,7 @@ class LinkTask(MiniBatch):
         with span("loss", "loss"):
             src, dst = batch.edge_label_index
             logits = (torch.index_select(h, 0, src) * torch.index_select(h, 0, dst)).sum(1)
-            loss = functional.binary_cross_entropy_with_logits(logits, batch.edge_label)
+            loss = binary_cross_entropy(logits, batch.edge_label)
         with span("backward", "backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with span("update", "update"):
@@ -126,7 +125,7 @@ class LinkTask(MiniBatch):
 def _loss(positive: Tensor, negative: Tensor) -> float:
     """Mean binary cross-entropy, as in training."""
     labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)])
-    return float(functional.binary_cross_entropy_with_logits(torch.cat([positive, negative]), labels))
+    return float(binary_cross_entropy(torch.cat([positive, negative]), labels))
 
 
 def dots(h: Tensor, src: Tensor, dst: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional
 
+from graphweft._pieces import in_pieces, total
 from graphweft.data.dataset import Part
 
 
@@ -36,9 +37,17 @@ def loss_of(logits: Tensor, labels: Tensor) -> float | None:
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the entries whose label is known, shape ()."""
     known = ~labels.isnan()
-    if bool(known.all()):
-        return functional.binary_cross_entropy_with_logits(logits, labels)
-    return functional.binary_cross_entropy_with_logits(logits[known], labels[known])
+    if not bool(known.all()):
+        logits, labels = logits[known], labels[known]
+    return total(binary_losses(logits, labels)) / labels.numel()
+
+
+def binary_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every entry, the shape of both."""
+    return _losses(logits, labels, reduction="none")
+
+
+_losses = in_pieces(functional.binary_cross_entropy_with_logits)
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float | None:

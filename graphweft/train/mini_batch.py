@@ -39,7 +39,7 @@ from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
-from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
+from graphweft.train.metrics import Evaluation, binary_cross_entropy, binary_losses, loss_of, score
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
@@ -410,7 +410,7 @@ def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.dim() == 1:
         return functional.cross_entropy(logits, labels, reduction="none")
     known = ~labels.isnan()
-    single = functional.binary_cross_entropy_with_logits(logits, labels.nan_to_num(), reduction="none")
+    single = binary_losses(logits, labels.nan_to_num())
     return (single * known).sum(1) / known.sum(1).clamp(min=1)
 
 
