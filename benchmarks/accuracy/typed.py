@@ -26,6 +26,7 @@ from harness import RESULTS, show, stamp, write_csv
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.data.load import load
+from graphweft.graph.graph import Graph
 from graphweft.nn.hgt import HGT
 from graphweft.nn.rgcn import RGCN
 from graphweft.train.trainer import Trainer
@@ -46,6 +47,8 @@ class Options:
     weight_decay: float = 0.0
     decay_on: str = "first"
     normalize: bool = False
+    bias: bool = True
+    self_relation: bool = False  # a node's own row is one more relation, sharing the bases, as in the authors' code
 
 
 USUAL = {
@@ -61,16 +64,26 @@ USUAL = {
 COLUMNS = ("graph", "model", "split", "accuracy", "deviation", "least", "most", "seeds", "seconds")
 
 
+def with_self_relation(graph: Graph) -> Graph:
+    """A graph of one node type with one more relation: from every node to itself."""
+    (name,) = graph.node_types
+    src, dst = graph.edges()
+    stretches = {relation: graph.layout.edge_range(relation) for relation in graph.relations}
+    edges = {relation: (src[ids.start : ids.stop], dst[ids.start : ids.stop]) for relation, ids in stretches.items()}
+    every = torch.arange(graph.num_nodes)
+    return Graph.hetero(edges | {(name, "self", name): (every, every)}, {name: graph.num_nodes})
+
+
 def train(ds: Dataset, options: Options, seed: int) -> float:
     """Test accuracy of one run, per cent."""
     torch.manual_seed(seed)
     shared: dict[str, Any] = {"dropout": options.dropout, "num_relations": len(ds.graph.relations)}
+    shared["bias"] = options.bias
     sizes = (options.hidden, ds.num_classes, options.layers)
     if options.model == "rgcn":
         nodes = ds.num_nodes if ds.x is None else None
-        model: RGCN | HGT = RGCN(
-            ds.num_features or None, *sizes, num_nodes=nodes, num_bases=options.bases or None, **shared
-        )
+        shared |= {"num_bases": options.bases or None, "self_loop": not options.self_relation}
+        model: RGCN | HGT = RGCN(ds.num_features or None, *sizes, num_nodes=nodes, **shared)
     else:
         model = HGT(ds.num_features, *sizes, num_node_types=len(ds.graph.node_types), heads=options.heads, **shared)
     chosen = {"lr": options.lr, "weight_decay": options.weight_decay, "weight_decay_on": options.decay_on, "seed": seed}
@@ -102,7 +115,8 @@ def main(given: list[str] | None = None) -> int:
     ds = ds.row_normalized() if options.normalize else ds
     if ds.features or options.model != "rgcn":
         ds = with_flat_features(ds)
-    ds = replace(ds, graph=ds.graph.add_inverse_relations())
+    graph = ds.graph.add_inverse_relations()
+    ds = replace(ds, graph=with_self_relation(graph) if options.self_relation else graph)
     began = time.perf_counter()
     found = [train(ds, options, seed) for seed in range(arguments.seeds)]
     row = {

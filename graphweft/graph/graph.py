@@ -194,7 +194,7 @@ class Graph:
 
     @classmethod
     def typed(cls, src: torch.Tensor, dst: torch.Tensor, layout: TypedLayout) -> Graph:
-        """A typed graph from edges that are known to fit ``layout``: int64 ends over all nodes, by relation."""
+        """A typed graph from edges that are known to fit ``layout``: ends over all nodes, of one dtype, by relation."""
         total = layout.node_offsets[-1]
         forms = _Forms(Adjacency.from_coo(dst, src, total, total), None)
         return cls._make(forms, total, total, True, layout)
@@ -256,6 +256,12 @@ class Graph:
         return self._forms.full(1 - self._side)
 
     @property
+    def any_form(self) -> tuple[Adjacency, bool]:
+        """The form that is there, for questions that either answers, and whether its rows are destinations."""
+        form = self._forms.known()
+        return form, self._forms.by[self._side] is form
+
+    @property
     def csc_structure(self) -> Adjacency:
         """In-edges for sums that need no edge ids: the arrays of ``csr`` if symmetric. Ignore ``edge_ids``."""
         return self._forms.unlabelled(self._side, self._is_square)
@@ -306,8 +312,8 @@ class Graph:
 
     def edges(self) -> tuple[torch.Tensor, torch.Tensor]:
         """int64 (src, dst) in constructor order, shape (num_edges,) each."""
-        rows, cols = self._forms.known().to_coo()
-        by_dst = self._forms.by[self._side] is self._forms.known()
+        form, by_dst = self.any_form
+        rows, cols = form.to_coo()
         return (cols, rows) if by_dst else (rows, cols)
 
     # Derived graphs

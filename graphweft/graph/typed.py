@@ -15,7 +15,7 @@ import torch
 
 from graphweft._errors import GraphError, ShapeError
 from graphweft._memory import empty
-from graphweft.graph.ids import as_count, as_ids, require_ids, summarize
+from graphweft.graph.ids import as_count, as_ids, index_dtype, require_ids, summarize
 
 Relation: TypeAlias = tuple[str, str, str]
 _WHO = "Graph.hetero"
@@ -135,7 +135,7 @@ def _count_types(
 def flatten(
     edges: Mapping[Relation, Any], num_nodes: Mapping[str, Any] | None
 ) -> tuple[torch.Tensor, torch.Tensor, TypedLayout]:
-    """All edges over all nodes, as int64 (src, dst) in edge order, and the layout.
+    """All edges over all nodes, as (src, dst) in edge order, int32 where nodes fit, else int64; and the layout.
 
     Raises: GraphError, ShapeError, DtypeError, IndexRangeError naming the relation.
     """
@@ -147,11 +147,12 @@ def flatten(
     as_count(_WHO, "the number of all nodes", offsets[-1])
     start = dict(zip(counts, offsets, strict=False))
     edge_offsets = (0, *accumulate(src.numel() for src, _ in parts.values()))
-    src_all, dst_all = empty((edge_offsets[-1],), torch.int64), empty((edge_offsets[-1],), torch.int64)
+    dtype = index_dtype(offsets[-1], offsets[-1], edge_offsets[-1], with_edge_ids=False)
+    src_all, dst_all = empty((edge_offsets[-1],), dtype), empty((edge_offsets[-1],), dtype)
     for begin, (relation, (src, dst)) in zip(edge_offsets[:-1], parts.items(), strict=True):
         who = f"{_WHO}: {'-'.join(relation)}"
         require_ids(who, "src", src, counts[relation[0]])
         require_ids(who, "dst", dst, counts[relation[2]])
-        torch.add(src, start[relation[0]], out=src_all[begin : begin + src.numel()])
-        torch.add(dst, start[relation[2]], out=dst_all[begin : begin + dst.numel()])
+        for ids, first, everyone in ((src, start[relation[0]], src_all), (dst, start[relation[2]], dst_all)):
+            everyone[begin : begin + ids.numel()].copy_(ids).add_(first)
     return src_all, dst_all, TypedLayout(tuple(counts), offsets, tuple(parts), edge_offsets)

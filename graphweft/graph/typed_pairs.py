@@ -15,15 +15,24 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from graphweft import _native
 from graphweft._errors import GraphError
+from graphweft._memory import empty
+from graphweft._native import declare
 from graphweft.graph.graph import Graph
-from graphweft.graph.typed import stretches
 
 _CHUNK, _NARROW_CHUNK = 96, 24  # pairs multiplied at once; fewer where each has many edges
 _CROWDED = 32  # edges per pair from which chunks are narrow
 _UNIT = 2048  # rows whose share of a matrix's gradient is summed apart
 _BLOCKS, _BLOCK_WORK = 256, 2048  # row sums are cut into at most so many blocks, of at least so much work
 _INT32 = 2**31 - 1
+
+_I32, _I64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
+_ADJ = ctypes.POINTER(_native.Adjacency)
+_TYPES = (_I64, _P, _I32)
+_group = declare("gw_typed_group", _ADJ, _I32, *_TYPES, _P, _P, _P, _P, _P, _P)
+_list = declare("gw_typed_list", _I64, *_TYPES, _P, _P, _P, _P, _P, _P, _P, ctypes.POINTER(_P))
+_degrees = declare("gw_typed_degrees", _ADJ, _I32, *_TYPES, _I32, _P, _P)
 
 
 class NativeRows(ctypes.Structure):
@@ -135,29 +144,29 @@ class _Sums:
     indptr: Tensor
     pair: Tensor
     edge: Tensor
-    block_row: Tensor
 
     @classmethod
-    def of(
-        cls, num_rows: int, own: tuple[Tensor, Tensor], far: tuple[Tensor, Tensor, Tensor], kind: torch.dtype
-    ) -> _Sums:
-        """From (row, pair) of own pairs, and (row, pair, edge) of edges."""
-        row = torch.cat([own[0], far[0]])
-        order = torch.argsort(row, stable=True)
-        pair = torch.cat([own[1], far[1]])[order].to(kind)
-        edge = torch.cat([torch.full_like(own[0], -1), far[2]])[order].to(kind)
-        indptr = _before(torch.bincount(row, minlength=num_rows))
-        work = indptr + torch.arange(num_rows + 1)
+    def empty(cls, nodes: int, entries: int, kind: torch.dtype) -> _Sums:
+        """Room for so many rows and entries."""
+        return cls(empty((nodes + 1,), torch.int64), empty((entries,), kind), empty((entries,), kind))
+
+    @property
+    def arrays(self) -> tuple[int, int, int]:
+        """Addresses."""
+        return self.indptr.data_ptr(), self.pair.data_ptr(), self.edge.data_ptr()
+
+    @cached_property
+    def block_row(self) -> Tensor:
+        """int64 (blocks + 1,): first rows of blocks of about equal work."""
+        if self.indptr.numel() == 1:
+            return torch.zeros(1, dtype=torch.int64)
+        work = self.indptr + torch.arange(self.indptr.numel())
         count = max(1, min(_BLOCKS, int(work[-1]) // _BLOCK_WORK))
         cuts = torch.arange(count + 1) * int(work[-1]) // count
-        block_row = torch.unique_consecutive(torch.searchsorted(work, cuts))
-        block_row = block_row if num_rows else torch.zeros(1, dtype=torch.int64)
-        return cls(indptr, pair, edge, block_row)
+        return torch.unique_consecutive(torch.searchsorted(work, cuts))
 
     def native(self) -> _NativeSums:
-        arrays = (self.indptr, self.pair, self.edge, self.block_row)
-        sizes = (self.indptr.numel() - 1, self.block_row.numel() - 1)
-        return _NativeSums(*sizes, *(array.data_ptr() for array in arrays))
+        return _NativeSums(self.indptr.numel() - 1, self.block_row.numel() - 1, *self.arrays, self.block_row.data_ptr())
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,41 +200,26 @@ class TypedPairs:
 
         Raises: GraphError where relations times nodes pass 63 bits.
         """
-        src, dst = graph.edges()
-        kind, count, nodes = graph.edge_type(), len(graph.relations), graph.num_nodes
+        count, nodes, edges = len(graph.relations), graph.num_nodes, graph.num_edges
         if count * max(nodes, 1) >= 2**62:
             raise GraphError(f"typed pairs: expected relations x nodes below 2**62, got {count} x {nodes}")
-        ends = [_count_pairs(kind, end, nodes, count) for end in (dst, src)]
-        on_dst = ends[0] <= ends[1]
-        mine = on_dst[kind]
-        node, other = torch.where(mine, dst, src), torch.where(mine, src, dst)
-        key = kind * nodes + node
-        order = torch.argsort(key, stable=True)
-        found, sizes = torch.unique_consecutive(key[order], return_counts=True)
-        pair_type, pair_node = found // max(nodes, 1), found % max(nodes, 1)
-        pair = torch.empty_like(order).index_copy_(
-            0, order, torch.repeat_interleave(torch.arange(found.numel()), sizes)
-        )
-        narrow = torch.int32 if max(nodes, graph.num_edges) <= _INT32 and not wide else torch.int64
-        counts = torch.bincount(pair_type, minlength=count)
-        crowded = torch.bincount(kind, minlength=count) > counts * _CROWDED
-        widths = torch.where(crowded, _NARROW_CHUNK, _CHUNK)
-
-        def sums(own: Tensor, far: Tensor, row: Tensor) -> _Sums:
-            pairs, edges = own[pair_type].nonzero()[:, 0], far[kind].nonzero()[:, 0]
-            return _Sums.of(nodes, (pair_node[pairs], pairs), (row[edges], pair[edges], edges), narrow)
-
-        return cls(
-            TypedRows.of(_before(counts), widths),
-            _before(sizes),
-            pair_node.to(narrow),
-            other[order].to(narrow),
-            order.to(narrow),
-            on_dst.to(torch.uint8),
-            sums(on_dst, ~on_dst, dst),
-            sums(~on_dst, on_dst, src),
-            nodes,
-        )
+        narrow = torch.int32 if max(nodes, edges) <= _INT32 and not wide else torch.int64
+        form, by_dst = graph.any_form
+        offsets = torch.tensor(graph.layout.edge_offsets)
+        types = (count, offsets.data_ptr(), int(narrow == torch.int64))
+        src, dst, other, edge = (empty((edges,), narrow) for _ in range(4))
+        on_dst, counts = torch.empty(count, dtype=torch.uint8), torch.empty(count, dtype=torch.int64)
+        ends, grouped = (src.data_ptr(), dst.data_ptr()), (other.data_ptr(), edge.data_ptr())
+        _group(form.native, not by_dst, *types, *ends, on_dst.data_ptr(), counts.data_ptr(), *grouped)
+        first = _before(counts)
+        node, entries = empty((int(first[-1]),), narrow), empty((int(first[-1]) + 1,), torch.int64)
+        sizes, mine = offsets[1:] - offsets[:-1], on_dst.bool()
+        sums = [_Sums.empty(nodes, int(torch.where(own, counts, sizes).sum()), narrow) for own in (mine, ~mine)]
+        places = (ctypes.c_void_p * 6)(*sums[0].arrays, *sums[1].arrays)
+        pairs = (node.data_ptr(), entries.data_ptr())
+        _list(nodes, *types, on_dst.data_ptr(), first.data_ptr(), edge.data_ptr(), *ends, *pairs, places)
+        widths = torch.where(sizes > counts * _CROWDED, _NARROW_CHUNK, _CHUNK)
+        return cls(TypedRows.of(first, widths), entries, node, other, edge, on_dst, *sums, nodes)
 
     @property
     def num_pairs(self) -> int:
@@ -244,12 +238,6 @@ class TypedPairs:
         sums = (_NativeSums * 2)(self.by_dst.native(), self.by_src.native())
         wide = int(self.node.dtype == torch.int64)
         return NativePairs(self.rows.native, *(array.data_ptr() for array in arrays), sums, wide)
-
-
-def _count_pairs(kind: Tensor, end: Tensor, nodes: int, count: int) -> Tensor:
-    """How many pairs of a relation and an end there are in each relation."""
-    keys = torch.unique_consecutive((kind * nodes + end).sort().values)
-    return torch.bincount(keys // max(nodes, 1), minlength=count)
 
 
 def _before(counts: Tensor) -> Tensor:
@@ -294,10 +282,12 @@ def _stretched(offsets: tuple[int, ...]) -> TypedRows:
     return TypedRows.of(torch.tensor(offsets), torch.full((len(offsets) - 1,), _CHUNK))
 
 
-def same_type_degrees(graph: Graph) -> Tensor:
-    """int64 (edges,): for every edge, how many edges of its type enter its destination, itself among them."""
-    _, dst = graph.edges()
-    key = stretches(graph.layout.edge_offsets) * max(graph.num_nodes, 1) + dst
-    order = torch.argsort(key, stable=True)
-    counts = torch.unique_consecutive(key[order], return_counts=True)[1]
-    return torch.empty_like(order).index_copy_(0, order, torch.repeat_interleave(counts, counts))
+def same_type_degrees(graph: Graph, dtype: torch.dtype = torch.float32) -> Tensor:
+    """(edges,) float32 or float64: for every edge, how many edges of its type enter its destination, itself too."""
+    form, by_dst = graph.any_form
+    offsets = torch.tensor(graph.layout.edge_offsets)
+    narrow = torch.int32 if max(graph.num_nodes, graph.num_edges) <= _INT32 else torch.int64
+    ends, out = empty((graph.num_edges,), narrow), empty((graph.num_edges,), dtype)
+    types = (len(graph.relations), offsets.data_ptr(), int(narrow == torch.int64))
+    _degrees(form.native, not by_dst, *types, dtype.itemsize, ends.data_ptr(), out.data_ptr())
+    return out

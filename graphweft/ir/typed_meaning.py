@@ -81,5 +81,5 @@ MEANING: dict[Op, Callable[..., Any]] = {
     Op.TYPED_OUTER: _typed_outer,
     Op.TYPE_MATMUL: _type_matmul,
     Op.TYPE_OUTER: _type_outer,
-    Op.SAME_DEGREE: lambda v, g: same_type_degrees(g).to(v.tensor.dtype),
+    Op.SAME_DEGREE: lambda v, g: same_type_degrees(g, v.tensor.dtype),
 }

@@ -34,7 +34,7 @@ def relational_rows(graph: Graph, mean: bool = True, own: bool = True) -> Sparse
         raise GraphError(f"relational_rows: expected relations x nodes below 2**62, got {relations} x {nodes}")
     src, dst = graph.edges()
     column = graph.edge_type() * nodes + src
-    value = 1.0 / same_type_degrees(graph).float() if mean else torch.ones(graph.num_edges)
+    value = same_type_degrees(graph).reciprocal_() if mean else torch.ones(graph.num_edges)
     if own:
         every = torch.arange(nodes)
         dst, column = torch.cat([dst, every]), torch.cat([column, relations * nodes + every])
