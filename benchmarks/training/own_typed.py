@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import numpy as np
 import torch
 import typed_weights
 
@@ -16,8 +19,9 @@ from graphweft.nn.rgcn import RGCN
 def dataset(case):
     """The case as a typed dataset that only trains."""
     src, dst = torch.from_numpy(case.array("edge_index"))
-    kind, nodes = torch.from_numpy(case.array("edge_type")), case.meta.num_nodes
-    edges = {("n", f"r{r}", "n"): (src[kind == r], dst[kind == r]) for r in range(typed_weights.relations(case))}
+    count, nodes = typed_weights.relations(case), case.meta.num_nodes
+    cuts = np.searchsorted(case.array("edge_type"), np.arange(count + 1)).tolist()  # edges lie relation after relation
+    edges = {("n", f"r{r}", "n"): (src[a:b], dst[a:b]) for r, (a, b) in enumerate(pairwise(cuts))}
     train = torch.from_numpy(case.array("train_idx"))
     labels = torch.from_numpy(case.array("y"))
     parts = (train, train[:0], train[:0])

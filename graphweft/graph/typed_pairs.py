@@ -163,7 +163,8 @@ class _Sums:
         work = self.indptr + torch.arange(self.indptr.numel())
         count = max(1, min(_BLOCKS, int(work[-1]) // _BLOCK_WORK))
         cuts = torch.arange(count + 1) * int(work[-1]) // count
-        return torch.unique_consecutive(torch.searchsorted(work, cuts))
+        found: Tensor = torch.unique_consecutive(torch.searchsorted(work, cuts))
+        return found
 
     def native(self) -> _NativeSums:
         return _NativeSums(self.indptr.numel() - 1, self.block_row.numel() - 1, *self.arrays, self.block_row.data_ptr())
@@ -219,7 +220,8 @@ class TypedPairs:
         pairs = (node.data_ptr(), entries.data_ptr())
         _list(nodes, *types, on_dst.data_ptr(), first.data_ptr(), edge.data_ptr(), *ends, *pairs, places)
         widths = torch.where(sizes > counts * _CROWDED, _NARROW_CHUNK, _CHUNK)
-        return cls(TypedRows.of(first, widths), entries, node, other, edge, on_dst, *sums, nodes)
+        rows = TypedRows.of(first, widths)
+        return cls(rows, entries, node, other, edge, on_dst, sums[0], sums[1], nodes)
 
     @property
     def num_pairs(self) -> int:

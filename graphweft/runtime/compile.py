@@ -46,6 +46,8 @@ from graphweft.storage.feature import SparseFeatures
 Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
 
+_BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -210,9 +212,12 @@ class CompiledFunction:
         """Everything that is computed once for ``arguments``; whoever holds the list keeps it alive."""
         plan = self.ready(arguments)
         named = arguments.named()
-        values = [] if plan is None else [self._hoisted.get(plan, item, named) for item in plan.hoisted]
-        for value in values:
-            if isinstance(value, Graph):
+        if plan is None:
+            return []
+        values = [self._hoisted.get(plan, item, named) for item in plan.hoisted]
+        for item, value in zip(plan.hoisted, values, strict=True):
+            readers = {v.op for v in plan.compiled.program.values if item.value in v.inputs}
+            if isinstance(value, Graph) and not readers <= _BY_PAIRS:
                 _ = value.csc_structure  # the form that aggregations read
         return values
 

@@ -7,6 +7,7 @@ Operations without a kernel of their own, and dtypes other than float32 in epilo
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Callable, Mapping
@@ -46,7 +47,7 @@ def lower(
 ) -> Call:
     """The call that computes ``group`` (and ``also``, the arg of a maximum) from slots into slots.
 
-    ``over``: an aggregation writes over the rows that it reads. ``walks``: the generated kernels over edges.
+    ``over``: an aggregation, or a softmax over edges, writes over what it reads. ``walks``: the generated kernels.
     """
     value = group.anchor
     if value is None:
@@ -72,6 +73,8 @@ def lower(
     simple = _SIMPLE.get(value.op)
     if simple is None and isinstance(value.type, TensorType) and value.tensor.dtype == torch.float32:
         simple = _TYPED.get(value.op)
+        if simple is not None and over:
+            simple = functools.partial(simple, over=True)
     operands = [slot[v] for v in value.inputs]
     out = slot[group.result]
     if simple is None:
@@ -356,10 +359,14 @@ def _type_outer(value: Value, graph: Graph, x: Tensor, y: Tensor) -> Tensor:
     return typed.outer_rows(typed_nodes(graph), x.contiguous(), y.contiguous())
 
 
-def _edge_softmax(value: Value, graph: Graph, x: Tensor) -> Tensor:
+def _edge_softmax(value: Value, graph: Graph, x: Tensor, over: bool = False) -> Tensor:
     if value.get("log"):
         return evaluate(value, [graph, x])  # type: ignore[no-any-return]
-    return sparse.edge_softmax(graph.csc, x.contiguous())
+    return sparse.edge_softmax(graph.csc, x.contiguous(), over)
+
+
+def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor, over: bool = False) -> Tensor:
+    return sparse.edge_softmax_grad(graph.csc, s.contiguous(), g.contiguous(), over)
 
 
 # in float32; other dtypes are the oracle's
@@ -374,5 +381,5 @@ _TYPED: dict[Op, Callable[..., Any]] = {
     Op.BROADCAST_NTYPE: _broadcast_types,
     Op.BROADCAST_ETYPE: _broadcast_types,
     Op.EDGE_SOFTMAX: _edge_softmax,
-    Op.EDGE_SOFTMAX_GRAD: lambda v, g, s, ds: sparse.edge_softmax_grad(g.csc, s.contiguous(), ds.contiguous()),
+    Op.EDGE_SOFTMAX_GRAD: _edge_softmax_grad,
 }

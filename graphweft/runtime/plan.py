@@ -17,7 +17,7 @@ from graphweft._trace import active, span
 from graphweft.cost import Work
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, structural_key
-from graphweft.ir.residency import TensorType
+from graphweft.ir.residency import Residency, TensorType
 from graphweft.passes.edges import cover_edges
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import frontier
@@ -28,17 +28,20 @@ from graphweft.runtime.profile import PROFILE
 
 # operands of which only the shape is read; keeping a shape costs nothing
 _SHAPE_ONLY = {Op.SCATTER_ROWS: 2, Op.FILL_ROWS: 1}
+_PER_TYPE = (Residency.NTYPE, Residency.ETYPE)  # as small as what has no rows
+_IN_PLACE = (Op.EDGE_SOFTMAX, Op.EDGE_SOFTMAX_GRAD)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One call, what is freed after it, and what it does for the cost model."""
+    """One call, what is freed after it, and what it does for the cost model; ``over``: it writes over an operand."""
 
     call: Call
     writes: tuple[int, ...]
     frees: tuple[int, ...]
     label: str
     work: Work
+    over: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,6 +207,7 @@ class Plan:
 
     def _steps(self, groups: list[Group], pairs: dict[Value, Value], keep: set[int]) -> tuple[Step, ...]:
         last: dict[int, int] = {}
+        made_here = {group.anchor: group for group in groups if group.anchor is group.result}
         for index, group in enumerate(groups):
             for value in (*group.operands(), group.result, *group.taps):
                 last[self._slot[value]] = index
@@ -213,8 +217,10 @@ class Plan:
             also = pairs.get(group.result)
             made = (group.result, *group.taps, *([also] if also is not None else []))
             writes = tuple(self._slot[v] for v in made)
-            call = lower(group, self._slot, also, walks=self._walks)
-            steps.append(Step(call, writes, frees, label(group), self.compiled.works[group.result]))
+            spent = _spent_operand(group)
+            over = spent in made_here and self._slot[spent] in frees
+            call = lower(group, self._slot, also, over=over, walks=self._walks)
+            steps.append(Step(call, writes, frees, label(group), self.compiled.works[group.result], over))
         return tuple(steps)
 
 
@@ -223,7 +229,7 @@ def _run(steps: tuple[Step, ...], env: Slots) -> None:
     is_traced = active() is not None
     for step in steps:
         if PROFILE.active:
-            PROFILE.time(step.label, step.work, functools.partial(_rerun, step, env))
+            PROFILE.time(step.label, step.work, functools.partial(_rerun, step, env), once=step.over)
         elif is_traced:
             with span(step.label, "kernel", kind=step.work.kind, amount=step.work.amount, bytes=step.work.bytes):
                 step.call(env)
@@ -277,11 +283,19 @@ def _contractions_first(groups: list[Group]) -> list[Group]:
             index
             for index, group in enumerate(left)
             if isinstance(group.result.type, TensorType)
-            and group.result.type.rows is None
+            and (group.result.type.rows is None or group.result.type.residency in _PER_TYPE)
             and to_come.isdisjoint(group.operands())
         )
         ordered.append(left.pop(next(small, 0)))
     return ordered
+
+
+def _spent_operand(group: Group) -> Value | None:
+    """The numbers of edges that a softmax, or its gradient, may write over: made for it alone by a typed product."""
+    if group.anchor is None or group.anchor is not group.result or group.anchor.op not in _IN_PLACE:
+        return None
+    operand = group.anchor.inputs[-1]
+    return operand if operand.op is Op.TYPED_SDDMM else None
 
 
 def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]:

@@ -324,30 +324,33 @@ def _check_operand(who: str, name: str, x: torch.Tensor, rows: int, kernels: Map
         raise ShapeError(f"{who}: expected {name} of {rows} rows, got shape {tuple(x.shape)}")
 
 
-def edge_softmax(adj: Adjacency, x: torch.Tensor) -> torch.Tensor:
-    """The softmax over the entries of each row, per trailing element; ``x`` by edge id.
+def edge_softmax(adj: Adjacency, x: torch.Tensor, over: bool = False) -> torch.Tensor:
+    """The softmax over the entries of each row, per trailing element; ``x`` by edge id. ``over``: it takes x's memory.
 
     Shape: x (num_edges, ...) float32, contiguous -> the same.
 
     Raises: ShapeError.
     """
-    return _normalised(adj, x, None)
+    return _normalised(adj, x, None, over)
 
 
-def edge_softmax_grad(adj: Adjacency, s: torch.Tensor, g: torch.Tensor) -> torch.Tensor:
+def edge_softmax_grad(adj: Adjacency, s: torch.Tensor, g: torch.Tensor, over: bool = False) -> torch.Tensor:
     """The gradient of the operand of :func:`edge_softmax` from its result ``s`` and the gradient ``g`` of that.
+
+    ``over``: it takes the memory of ``g``.
 
     Shape: s, g (num_edges, ...) float32, contiguous -> the same.
 
     Raises: ShapeError.
     """
-    return _normalised(adj, s, g)
+    return _normalised(adj, s, g, over)
 
 
-def _normalised(adj: Adjacency, x: torch.Tensor, g: torch.Tensor | None) -> torch.Tensor:
+def _normalised(adj: Adjacency, x: torch.Tensor, g: torch.Tensor | None, over: bool) -> torch.Tensor:
     if x.size(0) != adj.num_edges or (g is not None and g.shape != x.shape):
         raise ShapeError(f"edge_softmax: expected rows of {adj.num_edges} edges, got {tuple(x.shape)}")
-    out = empty(tuple(x.shape), torch.float32)
+    spent = x if g is None else g
+    out = spent.detach() if over else empty(tuple(x.shape), torch.float32)
     heads = x.numel() // max(x.size(0), 1)
     if not x.numel():
         return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -105,9 +106,47 @@ def test_a_relation_is_grouped_by_the_end_that_makes_fewer_pairs() -> None:
     assert typed_pairs(graph)[0] is pairs
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("name", TYPED_ZOO)
+def test_pairs_are_those_that_numpy_sorts_out(name: str, turned: bool) -> None:
+    graph = TYPED_ZOO[name]().reverse() if turned else TYPED_ZOO[name]()
+    pairs, kind = TypedPairs.of(graph), graph.edge_type().numpy()
+    src, dst = (end.numpy() for end in graph.edges())
+    sides = [[len(np.unique(end[kind == r])) for r in range(len(graph.relations))] for end in (dst, src)]
+    on_dst = np.less_equal(*sides)
+    assert pairs.on_dst.tolist() == on_dst.tolist()
+    own, other = (np.where(on_dst[kind], *ends) for ends in ((dst, src), (src, dst)))
+    order = np.lexsort((np.arange(len(kind)), own, kind))
+    found, first, pair_of = np.unique(np.stack([kind, own]), axis=1, return_index=True, return_inverse=True)
+    assert pairs.edge.tolist() == order.tolist()
+    assert pairs.other.tolist() == other[order].tolist()
+    assert pairs.node.tolist() == found[1].tolist()
+    counts = np.bincount(pair_of.ravel(), minlength=len(first))
+    assert pairs.entries.tolist() == [0, *np.cumsum(counts)]
+    for sums, mine, end in ((pairs.by_dst, on_dst, dst), (pairs.by_src, ~on_dst, src)):
+        rows = [[(p, -1) for p in np.flatnonzero(mine[found[0]] & (found[1] == i))] for i in range(graph.num_nodes)]
+        for i, row in enumerate(rows):
+            row += [(pair_of.ravel()[e], e) for e in np.flatnonzero(~mine[kind] & (end == i))]
+        assert sums.indptr.tolist() == [0, *np.cumsum([len(row) for row in rows])]
+        assert list(zip(sums.pair.tolist(), sums.edge.tolist(), strict=True)) == [x for row in rows for x in row]
+
+
+def test_a_softmax_may_take_the_memory_of_its_operand() -> None:
+    graph, generator = many(), torch.Generator().manual_seed(8)
+    x, g = torch.randn(graph.num_edges, 3, generator=generator), torch.randn(graph.num_edges, 3, generator=generator)
+    soft = sparse.edge_softmax(graph.csc, x)
+    gradient = sparse.edge_softmax_grad(graph.csc, soft, g)
+    assert torch.equal(sparse.edge_softmax(graph.csc, x, over=True), soft) and torch.equal(x, soft)
+    assert torch.equal(sparse.edge_softmax_grad(graph.csc, soft, g, over=True), gradient) and torch.equal(g, gradient)
+
+
 def test_degrees_among_edges_of_the_same_relation() -> None:
     graph = hubs()
-    assert same_type_degrees(graph).tolist() == [149] * 149 + [1] * 149 + [3, 3, 3, 1]
+    expected = [149] * 149 + [1] * 149 + [3, 3, 3, 1]
+    assert same_type_degrees(graph).tolist() == expected
+    assert same_type_degrees(graph, torch.float64).dtype == torch.float64
+    turned = graph.reverse().reverse().reverse()
+    assert same_type_degrees(turned).tolist() == [1] * 149 + [149] * 149 + [3, 3, 3, 1]
 
 
 @pytest.mark.parametrize("make", [hubs, many])
