@@ -4,11 +4,11 @@
     python benchmarks/training/user_functions.py ppi gcn --scale 0.01 --rounds 2        # does everything work?
 
 Two layers, 64 hidden; the functions are those of ``user_layers.py`` in all systems, with the transforms outside of
-them; ``whole`` has all of the layer in the functions. ``gat`` (8 heads) stands beside the built-in model in the same
-training loop, ``gat-module``, and as the trainer runs it, ``gat-graphweft``; ``times_module`` is the median over rounds
-of a system's turn over the module's, with its quartiles. Losses are compared before anything is
-timed; an epoch is forward, loss, backward and update after warm-up; memory is the peak resident set of the system's own
-process above what it held after its imports.
+them; in ``layer`` they stand in the ``forward`` of message-passing modules, ``whole`` has all of the layer in the
+functions. ``gat`` (8 heads) stands beside the built-in model in the same training loop, ``gat-module``, and as the
+trainer runs it, ``gat-graphweft``; ``times_module`` is the median over rounds of a system's turn over the module's,
+with its quartiles. Losses are compared before anything is timed; an epoch is forward, loss, backward and update after
+warm-up; memory is the peak resident set of the system's own process above what it held after its imports.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ COLUMNS = ("system", "epoch_ms", "spread", "epochs", "times_ours", "peak_mib", "
 def measure(case: cases.Case, arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Reference check, then interleaved turns; rows for the table."""
     own = f"{arguments.model}-user"
-    pythons = {own: sys.executable, f"{own}-whole": sys.executable}
+    pythons = {own: sys.executable, f"{own}-layer": sys.executable, f"{own}-whole": sys.executable}
     if arguments.model == "gat":
         pythons |= {"gat-module": sys.executable, "gat-graphweft": sys.executable}
     if not arguments.alone:

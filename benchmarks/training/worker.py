@@ -41,6 +41,7 @@ for _kind in ("gcn", "gat", "cgat", "distance"):  # functions over edges and mai
     SYSTEMS |= {
         f"{_kind}-user": ("own_user", _kind),
         f"{_kind}-user-whole": ("own_user", f"{_kind}-whole"),
+        f"{_kind}-user-layer": ("own_user", f"{_kind}-layer"),
         f"{_kind}-user-reference": ("own_user", f"{_kind}-reference"),
         f"{_kind}-user-dgl": ("peer_user_dgl", _kind),
     }

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 _NN = Path(__file__).parents[1] / "nn"
-_CALLS = ("message_passing.py", "apply_functions.py", "user_call.py", "opaque.py")
+_CALLS = ("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "opaque.py")
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS))
 _TORCH = str(Path(torch.__file__).parent)
 

@@ -10,11 +10,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from graphweft import _config
 from graphweft._errors import UserCodeError
 from graphweft.frontend.call import Function, make_call
 from graphweft.frontend.views import Edges, Nodes
 from graphweft.graph.graph import Graph
-from graphweft.nn.opaque import opaque
+from graphweft.nn.opaque import opaque, traced
+from graphweft.nn.products import on_kernels, paused
 from graphweft.nn.user_call import execute
 
 
@@ -65,18 +67,19 @@ def update_all(
         >>> out["h"].flatten().tolist()
         [0.0, 1.0, 5.0]
     """
-    call = make_call(
-        graph,
-        message,
-        reduce,
-        update,
-        ndata=ndata,
-        edata=edata,
-        ntype_data=ntype_data,
-        etype_data=etype_data,
-        params=params,
-    )
-    return execute(call)
+    with paused():
+        call = make_call(
+            graph,
+            message,
+            reduce,
+            update,
+            ndata=ndata,
+            edata=edata,
+            ntype_data=ntype_data,
+            etype_data=etype_data,
+            params=params,
+        )
+        return execute(call)
 
 
 class MessagePassing(nn.Module):
@@ -99,6 +102,13 @@ class MessagePassing(nn.Module):
     """
 
     update: Function | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As of any module; on large inputs products by weights in ``forward`` run on this package's kernels."""
+        if traced() or _config.current().opt_level == 0:
+            return super().__call__(*args, **kwargs)
+        with on_kernels((*args, *kwargs.values())):
+            return super().__call__(*args, **kwargs)
 
     def message(self, edges: Edges) -> Mapping[str, Tensor]:
         """Fields to send along every edge."""
