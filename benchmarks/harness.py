@@ -127,6 +127,8 @@ class Worker:
 def environment(threads: int, pin: bool = True) -> dict[str, str]:
     """The environment of every worker: the same threads, on the same processors."""
     chosen = sorted(os.sched_getaffinity(0))[:threads]
+    if pin and len(chosen) < threads:  # OMP_PROC_BIND has bound this process itself, and workers would share its core
+        raise BenchError(f"environment: expected {threads} processors, got {len(chosen)}; unset OMP_PROC_BIND here")
     settings = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "DGLBACKEND": "pytorch"}
     settings["PYTHONWARNINGS"] = "ignore"  # torch on its own sparse tensors, once per worker
     if pin:
