@@ -11,59 +11,27 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import case as cases
-from harness import RESULTS, BenchError, figures, paired, show, stamp, write_csv
+import paired_case
 
 from graphweft.data.synthetic import synthetic
 
-WORKER = Path(__file__).with_name("worker.py")
-COLUMNS = ("system", "epoch_ms", "spread", "times_ours", "peak_mib", "memory_times_ours", "prepare_s")
-
-
-def measure(case: cases.Case, arguments: argparse.Namespace) -> list[dict[str, object]]:
-    """Reference check, then interleaved turns; rows for the table."""
-    pythons = {"gat-graphweft": sys.executable, "gat-pyg": sys.executable, "gat-dgl": arguments.dgl_python}
-    commands = {s: [python, str(WORKER), s, str(case.folder)] for s, python in pythons.items() if python}
-    options = {"threads": arguments.threads, "rounds": arguments.rounds, "turn_seconds": arguments.turn}
-    results = paired(commands, **options)
-    about = {
-        "twin": case.meta.name,
-        "scale": arguments.scale,
-        "num_nodes": case.meta.num_nodes,
-        "num_edges": case.meta.num_edges,
-    }
-    return [{**about, **figures(result, results[0])} for result in results]
-
 
 def main(given: list[str] | None = None) -> int:
-    """Measures one twin; the exit status is 1 if a system failed or computes another loss."""
+    """Measures one twin."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("twin", nargs="?", default="ogbn-arxiv")
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--turn", type=float, default=0.5, help="seconds of counted epochs in a turn")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--dgl-python", default="", help="interpreter of an environment with DGL; empty: without DGL")
-    parser.add_argument("--out", type=Path, default=RESULTS / "gat.csv")
+    paired_case.add_options(parser, "gat.csv")
     arguments = parser.parse_args(given)
     options = {"bidirected": True} if arguments.twin == "ogbn-arxiv" else {}
     ds = synthetic(arguments.twin, scale=arguments.scale, seed=0, **options)
-    with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as folder:
-        case = cases.save(Path(folder), ds, hidden=64, layers=2, lr=0.005, seed=0)
-        del ds
-        try:
-            rows = measure(case, arguments)
-        except BenchError as failure:
-            sys.stderr.write(f"{arguments.twin}: {failure}\n")
-            return 1
-    show(f"GAT on {case.meta.name}: {case.meta.num_nodes:,} nodes, {case.meta.num_edges:,} edges", rows, COLUMNS)
-    write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
-    return 0
+    pythons = {"gat-graphweft": sys.executable, "gat-pyg": sys.executable, "gat-dgl": arguments.dgl_python}
+    about = {"twin": ds.name, "scale": arguments.scale}
+    return paired_case.run(ds, pythons, about, "GAT", arguments)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,11 @@ SYSTEMS = {
     "hgt-pyg": ("peer_typed", "hgt"),
     "hgt-dgl": ("peer_typed_dgl", "hgt"),
     "gat-module": ("own_user", "gat-module"),
+    "ngcf-graphweft": ("own_ngcf", ""),
+    "ngcf-own-pull": ("own_ngcf", "pull"),
+    "ngcf-own-apply": ("own_ngcf", "apply"),
+    "ngcf-csr-pull": ("peer_ngcf", "pull"),
+    "ngcf-csr-apply": ("peer_ngcf", "apply"),
 }
 for _kind in ("gcn", "gat", "cgat", "distance"):  # functions over edges and mailboxes, as users write them
     SYSTEMS |= {
