@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 LINE = 64  # bytes of a cache line
+SOFTMAX = 24  # floating-point operations of an edge's weight, per head
 
 # Where gathered rows lie: share of a gather's price rises with the size of what is gathered from.
 _TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
@@ -30,6 +31,8 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     # seconds per floating-point operation, per byte streamed, per call
     "product": (4.5e-12, 1.35e-11, 9e-6),
     "contraction": (4.6e-12, 1.35e-11, 9e-6),
+    # seconds per floating-point operation, per byte gathered or streamed, per call
+    "attention": (2.0e-11, 4.0e-11, 2e-5),
     # (unused), seconds per byte streamed, per call
     "rows": (0.0, 2.6e-11, 1e-5),
     "plain": (0.0, 6.0e-11, 1e-5),
@@ -71,6 +74,21 @@ def product_work(n: int, k: int, m: int, item: int = 4) -> Work:
 def contraction_work(n: int, k: int, m: int, item: int = 4) -> Work:
     """``k x n`` times ``n x m``, summed over the rows."""
     return Work("contraction", 2.0 * n * k * (-(-m // 16) * 16), float(n) * (k + m) * item)
+
+
+def attention_work(
+    rows: int, edges: int, heads: int, channels: int, source_rows: int, shared: bool = False, backward: bool = False
+) -> Work:
+    """Attention of ``heads`` heads over ``edges``, or its gradients; ``shared`` values are read once for all heads.
+
+    Forward reads source rows and writes destinations' twice, for the backward pass too; backward reads destinations'
+    rows at the edges and writes sources'. An exponential and what is around it count for ``SOFTMAX`` operations.
+    """
+    width, value = heads * channels, channels if shared else heads * channels
+    amount = float(edges) * heads * (4 * channels + SOFTMAX)
+    if backward:
+        return Work("attention", amount, 4.0 * (edges * width + source_rows * (2 * value + heads) + rows * 3 * width))
+    return Work("attention", amount, 4.0 * (edges * value + source_rows * heads + rows * 2 * width))
 
 
 def rows_work(elements: float, passes: int = 2, item: int = 4, plain: bool = False) -> Work:

@@ -1,6 +1,7 @@
 """Peak memory of a full-batch GCN as edges grow and nodes stay: GraphWeft, and PyTorch Geometric on an edge list.
 
     python benchmarks/training/edge_growth.py --degrees 10 50 200
+    python benchmarks/training/edge_growth.py --systems gat-model ngcf-model   # other models of ours
     python benchmarks/training/edge_growth.py --typed rgcn hgt --nodes 20000   # ours, 8 relations, 64 hidden
 
 A kernel that gathers a row per edge grows with edges times features; one that does not grows with the graph alone. The

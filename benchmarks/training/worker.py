@@ -42,6 +42,7 @@ SYSTEMS = {
     "ngcf-csr-pull": ("peer_ngcf", "pull"),
     "ngcf-csr-apply": ("peer_ngcf", "apply"),
 }
+SYSTEMS |= {f"{_kind}-model": ("own_model", _kind) for _kind in ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf")}
 for _kind in ("gcn", "gat", "cgat", "distance"):  # functions over edges and mailboxes, as users write them
     SYSTEMS |= {
         f"{_kind}-user": ("own_user", _kind),

@@ -9,6 +9,7 @@ void check(const gw_adjacency* adj, const gw_attention_f32* o) {
               "attention: expected an adjacency, got null");
   gw::require(o && o->heads > 0 && o->channels > 0, "attention: expected at least one head and one channel");
   gw::require(o->score >= gw_score_add && o->score <= gw_score_dot, "attention: expected a known score");
+  gw::require(!o->shared || o->score == gw_score_add, "attention: expected values per head but for sums of scores");
   gw::require(o->drop >= 0.0 && o->drop < 1.0, "attention: expected a probability in [0, 1)");
   gw::require(o->slope >= 0.0 && o->slope <= 1.0, "attention: expected a slope in [0, 1]");
   const int64_t width = gw::checked_mul(o->heads, o->channels);

@@ -7,6 +7,8 @@ and with it what the two operands after the values are:
 - ``add2`` (GATv2): ``<b, leaky_relu(value[j] + a[i])>``, a of the destinations (H, C), b shared (H, C);
 - ``dot``: ``scale <a[j], b[i]>``, a of the sources and b of the destinations (H, C).
 
+With ``add`` the values may have one head, (1, C), that all H heads of the scores share.
+
 Listed in ``ops.py``; exact semantics in docs/ir.md.
 """
 
@@ -27,14 +29,16 @@ def attention(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     graph, value = expect_graph("attention", types[0]), expect_dense("attention", types[1])
     require("attention", value.rows == graph.src and len(value.dims) == 2, f"rows {graph.src} of (heads, C)", value)
     require("attention", attrs.get("score") in SCORES, f"a score among {', '.join(SCORES)}", attrs.get("score"))
-    expected = _operands(graph, value, attrs["score"])
     given = [expect_dense("attention", type_) for type_ in types[2:4]]
+    heads = given[0].dims[0] if attrs["score"] == "add" and value.dims[0] == 1 and given[0].dims else value.dims[0]
+    result = replace(value, dims=(heads, value.dims[1]), residency=Residency.DST, rows=graph.dst)
+    expected = _operands(value, result, attrs["score"])
     for wanted, got in zip(expected, given, strict=True):
         require("attention", (wanted.rows, wanted.dims) == (got.rows, got.dims), str(wanted), got)
     require("attention", len(types) == 4 + bool(attrs.get("p")), "a seed exactly when p is not 0", attrs.get("p"))
     if attrs.get("p"):
         require("attention", expect_index("attention", types[4]).rows is None, "a seed", types[4])
-    return replace(value, residency=Residency.DST, rows=graph.dst)
+    return result
 
 
 def attention_stats(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
@@ -55,9 +59,8 @@ def attention_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     return forward[1 + int(attrs["wrt"])]
 
 
-def _operands(graph: StructType, value: TensorType, score: str) -> tuple[TensorType, TensorType]:
-    heads = value.dims[:1]
-    dst = replace(value, residency=Residency.DST, rows=graph.dst)
+def _operands(value: TensorType, dst: TensorType, score: str) -> tuple[TensorType, TensorType]:
+    heads = dst.dims[:1]
     if score == "add":
         return replace(value, dims=heads), replace(dst, dims=heads)
     return (dst, replace(value, residency=Residency.SHARED, rows=None)) if score == "add2" else (value, dst)

@@ -161,7 +161,9 @@ def _attention(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor, seed
     weights = _edge_softmax(value, graph, _by_edge(graph, _scores(value, graph, x, a, b)))
     if value.get("p"):
         weights = weights * keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
-    return x.new_zeros((graph.num_dst, *x.shape[1:])).index_add(0, dst, weights[ids][:, :, None] * x[src])
+    return x.new_zeros((graph.num_dst, weights.shape[1], x.shape[2])).index_add(
+        0, dst, weights[ids][:, :, None] * x[src]
+    )
 
 
 def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor, seed: int = 0) -> Tensor:
@@ -178,8 +180,8 @@ def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor
     if value.get("p"):
         kept = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
         positive = positive * kept[ids]
-    plus = x.new_zeros((graph.num_dst, *x.shape[1:])).index_add(0, dst, positive[:, :, None] * x[src])
-    return torch.cat([lse, share, plus.reshape(plus.shape[0], x.shape[1] * x.shape[2])], 1)
+    plus = x.new_zeros((graph.num_dst, lse.shape[1], x.shape[2])).index_add(0, dst, positive[:, :, None] * x[src])
+    return torch.cat([lse, share, plus.reshape(plus.shape[0], plus.shape[1] * plus.shape[2])], 1)
 
 
 def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Tensor:

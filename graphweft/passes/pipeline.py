@@ -12,16 +12,15 @@ import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import NamedTuple
 
 from graphweft._errors import CertificateWarning, IRError, PassError
-from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
+from graphweft.cost import CostModel, Work
 from graphweft.ir.grad import differentiate
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
-from graphweft.ir.residency import StructType, TensorType
+from graphweft.ir.residency import StructType
 from graphweft.ir.verify import verify
 from graphweft.passes.attention import raise_attention
 from graphweft.passes.canonical import canonicalise
@@ -37,6 +36,7 @@ from graphweft.passes.placement import Order, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
 from graphweft.passes.stage_fuse import fold_gathers, fuse_first_layer, fuse_structure
 from graphweft.passes.typed import raise_typed
+from graphweft.passes.work import Sizes, group_work, tensor_bytes
 
 FORWARD, BACKWARD = 0, 1
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
@@ -59,21 +59,6 @@ PASSES = (
     "fuse",
 )
 OPTIONAL = frozenset(PASSES) - {"differentiate"}
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """Numbers behind the symbols of a program.
-
-    Attributes:
-        rows: Leading sizes by symbol (nodes, edges, listed rows).
-        nonzeros: Stored entries of each sparse input by name.
-        memory: Bytes that hoisted matrices may take together.
-    """
-
-    rows: Mapping[str, int]
-    nonzeros: Mapping[str, int] = field(default_factory=dict)
-    memory: float = float("inf")
 
 
 @dataclass(frozen=True)
@@ -389,71 +374,3 @@ def phases(forward: Program, joint: Program) -> dict[Value, int]:
     needed = Program(joint.inputs, tuple((name, value) for name, value in joint.outputs if name in names))
     reached = set(needed.values)
     return {value: FORWARD if value in reached else BACKWARD for value in joint.values}
-
-
-def tensor_bytes(value: Value, sizes: Sizes) -> float:
-    """Memory of a value's result; structures count nothing here."""
-    if not isinstance(value.type, TensorType):
-        return 0.0
-    count = 1.0 if value.type.rows is None else float(sizes.rows.get(value.type.rows, 1))
-    for size in value.type.dims:
-        count *= size
-    return count * value.type.dtype.itemsize
-
-
-def group_work(group: Group, sizes: Sizes) -> Work:
-    """What the kernel of ``group`` does, with the bytes of its epilogue's operands."""
-    value = group.anchor or group.result
-    if group.walk is not None:
-        return _walk_work(group, sizes)
-    extra = sum(tensor_bytes(operand, sizes) for operand in group.stages.values() if operand is not None)
-    work = _anchor_work(value, group, sizes)
-    return Work(work.kind, work.amount, work.bytes + extra)
-
-
-def _walk_work(group: Group, sizes: Sizes) -> Work:
-    """A walk over edges reads rows of the far ends, which may be anywhere."""
-    assert group.walk is not None  # a walk
-    graph = group.walk.struct
-    inside = set(group.chain)
-    rows = {o for v in group.chain for o in v.inputs if o not in inside and isinstance(o.type, TensorType)}
-    width = sum(prod(o.tensor.dims) for o in rows if o.tensor.rows in (graph.src, graph.dst))
-    counts = [sizes.rows.get(name, 1) for name in (graph.dst, graph.edge, graph.src)]
-    return gather_work(counts[0], counts[1], max(width, 1), counts[2], group.result.tensor.dtype.itemsize)
-
-
-def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
-    if not isinstance(value.type, TensorType):
-        return rows_work(0)
-    item = value.type.dtype.itemsize
-    width = value.type.dims[-1] if value.type.dims else 1
-    rows = 1 if value.type.rows is None else sizes.rows.get(value.type.rows, 1)
-    if group.anchor is None:
-        return rows_work(rows * width)
-    if value.op in (Op.OWN_ROWS, Op.PAD_ROWS):
-        return rows_work(0 if value.op is Op.OWN_ROWS else rows * width)
-    graph = next((o.type for o in value.inputs if isinstance(o.type, StructType)), None)
-    if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
-        source = sizes.rows.get(graph.src, 1)
-        return gather_work(rows, sizes.rows.get(graph.edge, 1), width, source, item)
-    if value.op is Op.MATMUL:
-        left = value.inputs[0].tensor
-        if left.sparse:
-            return _sparse_product(value, left, width, sizes, item)
-        n = sizes.rows.get(left.rows or "", 1)
-        if value.get("ta"):
-            return contraction_work(n, left.dims[-1], width, item)
-        return product_work(rows, left.dims[-1], width, item)
-    if graph is not None:
-        return gather_work(rows, sizes.rows.get(graph.edge, 1), width, sizes.rows.get(graph.src, 1), item)
-    return rows_work(rows * width, passes=1 + len(value.inputs), item=item, plain=True)
-
-
-def _sparse_product(value: Value, left: TensorType, width: int, sizes: Sizes, item: int) -> Work:
-    """Sparse features times weights, or its transpose: one gathered row per stored entry."""
-    source = value.inputs[0]
-    while source.inputs:  # through dropout and row selection
-        source = source.inputs[0]
-    entries = sizes.nonzeros.get(source["name"], 1)
-    n, features = sizes.rows.get(left.rows or "", 1), left.dims[-1]
-    return gather_work(features if value.get("ta") else n, entries, width, n if value.get("ta") else features, item)

@@ -1,4 +1,4 @@
-"""Order of aggregation and transform: ``A(XW)`` or ``(AX)W``, per occurrence.
+"""Order of aggregation and transform: ``A(XW)`` or ``(AX)W``, per occurrence; A may be additive attention.
 
 Comes in: a forward program and, for every weight at whose product there is a choice, which order to take. Goes out:
 the program in that order. Which order is the better is decided in ``pipeline.py`` by the predicted cost of the whole
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import substitute
 from graphweft.ir.program import Builder, Program, Value, topological
+from graphweft.passes.late import is_late_site, transform_late
 
 
 class Order(enum.Enum):
@@ -37,9 +38,14 @@ def sites(program: Program) -> dict[str, Order]:
         name = value.inputs[1]["name"]
         if _linear_leaf(value.inputs[0]) is not None:
             found[name] = Order.AGGREGATE
-        elif not value.inputs[0].tensor.sparse and _region(program, users, value) is not None:
+        elif not value.inputs[0].tensor.sparse and _is_free(program, users, value):
             found[name] = Order.TRANSFORM
     return found
+
+
+def _is_free(program: Program, users: dict[Value, list[Value]], product: Value) -> bool:
+    """Whether the aggregation behind ``product`` can go before it."""
+    return _region(program, users, product) is not None or is_late_site(program, users, product)
 
 
 def place(program: Program, orders: Mapping[str, Order]) -> Program:
@@ -51,7 +57,8 @@ def place(program: Program, orders: Mapping[str, Order]) -> Program:
         if order is Order.TRANSFORM:
             program = _transform_first(program, value)
         elif not value.inputs[0].tensor.sparse:
-            program = _aggregate_first(program, value)
+            late = _region(program, program.users(), value) is None
+            program = transform_late(program, value) if late else _aggregate_first(program, value)
     return program
 
 

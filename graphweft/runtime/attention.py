@@ -34,6 +34,7 @@ class Score(enum.IntEnum):
 class _Operands(ctypes.Structure):
     _fields_ = (
         ("score", ctypes.c_int32),
+        ("shared", ctypes.c_int32),
         ("heads", ctypes.c_int64),
         ("channels", ctypes.c_int64),
         ("slope", ctypes.c_double),
@@ -69,6 +70,7 @@ class Attention:
     Attributes:
         score: The kind of score.
         heads: How many heads; rows of values have ``heads * channels`` columns, head by head.
+        shared: All heads read the same values, rows of ``channels`` columns; for ADD only.
         slope: Of the leaky unit, in [0, 1].
         scale: Factor of a dot product.
         drop: Probability to drop an edge's softmax, per head; what is kept is scaled by ``1 / (1 - drop)``.
@@ -81,6 +83,11 @@ class Attention:
     scale: float = 1.0
     drop: float = 0.0
     stream: int = 0
+    shared: bool = False
+
+    def width(self, value: Tensor) -> int:
+        """Columns of a row of the result."""
+        return value.size(-1) * self.heads if self.shared else value.size(-1)
 
     def stats_width(self, width: int) -> int:
         """Numbers per destination that the forward pass keeps for the backward pass."""
@@ -92,15 +99,16 @@ def attend(
 ) -> tuple[Tensor, Tensor | None]:
     """``out[i] = sum over e = (j -> i) of softmax_e(score[e]) value[j]`` for every head; a row without edges gives 0.
 
-    Shape: value (num_cols, H C). ``other`` by score: ADD (src (num_cols, H), dst (num_rows, H)); ADD2 (dst (num_rows,
-    H C), vector (H C,)); DOT (src (num_cols, H C), dst (num_rows, H C)). All float32. Returns out (num_rows, H C) and,
-    with ``stats``, what :func:`attend_grad` reads.
+    Shape: value (num_cols, H C), (num_cols, C) when shared. ``other`` by score: ADD (src (num_cols, H), dst (num_rows,
+    H)); ADD2 (dst (num_rows, H C), vector (H C,)); DOT (src (num_cols, H C), dst (num_rows, H C)). All float32. Returns
+    out (num_rows, H C) and, with ``stats``, what :func:`attend_grad` reads.
 
     Raises: ShapeError, DtypeError.
     """
     operands = _operands(adj, kind, value, other, seed)
-    out = empty((adj.num_rows, value.size(1)), torch.float32)
-    kept = empty((adj.num_rows, kind.stats_width(value.size(1))), torch.float32) if stats else None
+    width = kind.width(value)
+    out = empty((adj.num_rows, width), torch.float32)
+    kept = empty((adj.num_rows, kind.stats_width(width)), torch.float32) if stats else None
     _attend(adj.native, operands, out.data_ptr(), pointer(kept))
     return out, kept
 
@@ -167,7 +175,7 @@ def head_sums(s: Tensor, x: Tensor) -> Tensor:
 
 
 def _operands(adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tensor, ...], seed: int) -> _Operands:
-    heads, width = kind.heads, value.size(-1)
+    heads, width = kind.heads, kind.width(value)
     expected = _shapes(adj, kind, width)
     given = (value, *other)
     if (
@@ -179,12 +187,14 @@ def _operands(adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tenso
     first, second = (t.data_ptr() for t in other)
     places = (None, first, second) if kind.score is Score.ADD2 else (first, second, None)
     draws = (kind.drop, seed & _U64, kind.stream & _U64)
-    return _Operands(kind.score, heads, width // heads, kind.slope, kind.scale, *draws, value.data_ptr(), *places)
+    sizes = (heads, width // heads, kind.slope, kind.scale)
+    return _Operands(kind.score, kind.shared, *sizes, *draws, value.data_ptr(), *places)
 
 
 def _shapes(adj: Adjacency, kind: Attention, width: int) -> tuple[tuple[int, ...], ...]:
     rows = (adj.num_cols, width)
     if kind.score is Score.ADD:
+        rows = (adj.num_cols, width // kind.heads) if kind.shared else rows
         return rows, (adj.num_cols, kind.heads), (adj.num_rows, kind.heads)
     if kind.score is Score.ADD2:
         return rows, (adj.num_rows, width), (width,)

@@ -27,16 +27,19 @@ def lower(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], None]:
     """The call that computes a group of float32 attention values."""
     value = group.anchor
     assert value is not None  # the anchor is what brought us here
-    first = value.inputs[1 if value.op is Op.ATTENTION else 2]
+    forward = value.op is Op.ATTENTION
+    rows, out = value.inputs[1 if forward else 2], value if forward else value.inputs[-3]
+    heads = out.tensor.dims[0]
     kind = Attention(
         score=_SCORES[value["score"]],
-        heads=first.tensor.dims[0],
+        heads=heads,
         slope=value["alpha"],
         scale=value["scale"],
         drop=value["p"],
         stream=value["stream"],
+        shared=rows.tensor.dims[0] != heads,
     )
-    return _forward(group, slot, kind) if value.op is Op.ATTENTION else _backward(group, slot, kind)
+    return _forward(group, slot, kind) if forward else _backward(group, slot, kind)
 
 
 def lower_einsum(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], None] | None:

@@ -33,7 +33,8 @@ from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 from graphweft.passes.certificate import Refuted
-from graphweft.passes.pipeline import Request, Sizes, run_passes
+from graphweft.passes.pipeline import Request, run_passes
+from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
 from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import RunPlan, saved_elsewhere

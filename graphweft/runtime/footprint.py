@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphweft.ir.ops import LEAVES
-from graphweft.passes.pipeline import Sizes, tensor_bytes
+from graphweft.passes.work import Sizes, tensor_bytes
 from graphweft.runtime.plan import Plan, Step
 
 

@@ -26,7 +26,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import TensorType
 from graphweft.passes.fuse import Group
-from graphweft.runtime import attention_calls, dense, sparse, typed
+from graphweft.runtime import attention_calls, by_head, dense, sparse, typed
 from graphweft.runtime.edge_kernels import Walk, Walks
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
@@ -67,7 +67,7 @@ def lower(
     if value.op in (Op.ATTENTION, Op.ATTENTION_GRAD) and value.tensor.dtype == torch.float32:
         return attention_calls.lower(group, slot)
     if value.op is Op.EINSUM:
-        call = attention_calls.lower_einsum(group, slot)
+        call = attention_calls.lower_einsum(group, slot) or by_head.lower(value, slot[group.result], slot)
         if call is not None:
             return call
     simple = _SIMPLE.get(value.op)

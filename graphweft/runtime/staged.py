@@ -29,9 +29,10 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 from graphweft.passes.fuse import group_values
 from graphweft.passes.hoist import constant_values
-from graphweft.passes.pipeline import FORWARD, Request, Sizes, run_passes
+from graphweft.passes.pipeline import FORWARD, Request, run_passes
 from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
+from graphweft.passes.work import Sizes
 from graphweft.runtime.lower import Call, Slots, lower
 from graphweft.runtime.plan import Plan
 from graphweft.sample.neighbor import NeighborSampler

@@ -12,19 +12,21 @@
 namespace {
 
 struct operands {
-  int32_t score;
+  int32_t score, shared;
   int64_t heads, channels;
   std::vector<float> value, src, dst, vector;
 
-  operands(const data::graph& g, int32_t kind, int64_t h, int64_t c) : score(kind), heads(h), channels(c) {
-    value = data::floats(g.num_cols * h * c, 11);
+  operands(const data::graph& g, int32_t kind, int64_t h, int64_t c, bool share = false)
+      : score(kind), shared(share), heads(h), channels(c) {
+    value = data::floats(g.num_cols * (shared ? 1 : h) * c, 11);
     if (kind == gw_score_add) src = data::floats(g.num_cols * h, 12), dst = data::floats(g.num_rows * h, 13);
     if (kind == gw_score_add2) dst = data::floats(g.num_rows * h * c, 13), vector = data::floats(h * c, 14);
     if (kind == gw_score_dot) src = data::floats(g.num_cols * h * c, 12), dst = data::floats(g.num_rows * h * c, 13);
   }
 
-  gw_attention_f32 view() {
+  [[nodiscard]] gw_attention_f32 view() {
     return {score,
+            shared,
             heads,
             channels,
             0.2,
@@ -66,8 +68,9 @@ std::vector<double> attended(const data::graph& g, const operands& o) {
       for (int64_t p = begin; p < end; ++p) {
         const int64_t j = g.indices[size_t(p)];
         const double weight = std::exp(o.scored(i, j, h) - top) / total;
+        const int64_t row = o.shared ? j : j * o.heads + h;
         for (int64_t c = 0; c < o.channels; ++c)
-          out[size_t(i * width + h * o.channels + c)] += weight * o.value[size_t((j * o.heads + h) * o.channels + c)];
+          out[size_t(i * width + h * o.channels + c)] += weight * o.value[size_t(row * o.channels + c)];
       }
     }
   return out;
@@ -95,8 +98,8 @@ void compare_slopes(const data::graph& g, operands& o, std::vector<float>& leaf,
   }
 }
 
-void compare(data::graph& g, int32_t score, int64_t heads, int64_t channels) {
-  operands o(g, score, heads, channels);
+void compare(data::graph& g, int32_t score, int64_t heads, int64_t channels, bool shared = false) {
+  operands o(g, score, heads, channels, shared);
   const int64_t width = heads * channels;
   const gw_adjacency adj = g.view();
   const gw_attention_f32 view = o.view();
@@ -135,6 +138,13 @@ TEST(attention_is_its_definition) {
   }
 }
 
+TEST(heads_may_share_their_values) {
+  data::graph small(12, 9, 40, 1), hub(30, 40, 700, 2, true), none(5, 4, 0, 1);
+  for (const auto& [heads, channels] :
+       std::vector<std::pair<int64_t, int64_t>>{{1, 5}, {8, 8}, {3, 20}, {8, 64}, {2, 100}, {5, 150}})
+    for (data::graph* g : {&small, &hub, &none}) compare(*g, gw_score_add, heads, channels, true);
+}
+
 TEST(attention_refuses_what_it_cannot_read) {
   data::graph g(4, 4, 9, 1);
   operands o(g, gw_score_add, 2, 3);
@@ -145,6 +155,10 @@ TEST(attention_refuses_what_it_cannot_read) {
   CHECK(gw_attend_f32(&adj, &wrong, out.data(), nullptr) != 0);
   wrong = o.view();
   wrong.channels = INT64_MAX / 2;
+  CHECK(gw_attend_f32(&adj, &wrong, out.data(), nullptr) != 0);
+  operands dots(g, gw_score_dot, 2, 3);
+  wrong = dots.view();
+  wrong.shared = 1;
   CHECK(gw_attend_f32(&adj, &wrong, out.data(), nullptr) != 0);
   CHECK(gw_attend_f32(nullptr, &wrong, out.data(), nullptr) != 0);
   CHECK(gw_edge_margins_f32(&adj, o.src.data(), 0, out.data()) != 0);

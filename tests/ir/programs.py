@@ -129,10 +129,10 @@ def one_op_programs() -> dict[Op, Program]:
     return made
 
 
-def attention(w: Writer, score: str, op: Op = Op.ATTENTION, p: float = 0.0) -> Value:
+def attention(w: Writer, score: str, op: Op = Op.ATTENTION, p: float = 0.0, shared: bool = False) -> Value:
     """Two heads of WIDTH channels."""
     full, narrow = (2, WIDTH), (2,)
-    x = w.rows_of("x", *full)
+    x = w.rows_of("x", *((1, WIDTH) if shared else full))
     a = w.rows_of("a", *(narrow if score == "add" else full))
     b = w.shared("b", *full) if score == "add2" else w.rows_of("b", *(narrow if score == "add" else full))
     seed = [w.seed()] if p else []

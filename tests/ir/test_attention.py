@@ -50,6 +50,28 @@ def test_gradient_rule_agrees_with_autograd(name, score, p):
     compare_with_autograd(program, random_inputs(program, ZOO[name]))
 
 
+@pytest.mark.parametrize("name", ZOO)
+def test_heads_may_share_their_values(name):
+    w = Writer()
+    program = w.done(out=attention(w, "add", shared=True), stats=attention(w, "add", Op.ATTENTION_STATS, shared=True))
+    inputs = random_inputs(program, ZOO[name])
+    w = Writer()
+    apart = w.done(out=attention(w, "add"), stats=attention(w, "add", Op.ATTENTION_STATS))
+    wanted = interpret(apart, {**inputs, "x": inputs["x"].expand(-1, 2, -1)})
+    for key, value in interpret(program, inputs).items():
+        torch.testing.assert_close(value, wanted[key])
+    w = Writer()
+    dropped = w.done(out=attention(w, "add", p=0.4, shared=True))
+    compare_with_autograd(dropped, random_inputs(dropped, ZOO[name]))
+
+
+def test_only_sums_of_scores_share_values():
+    w = Writer()
+    for score in ("add2", "dot"):
+        with pytest.raises(IRError, match=r"attention: expected dst\[V x 1 x 3\]"):
+            attention(w, score, shared=True)
+
+
 def test_wrong_operands_are_refused():
     w = Writer()
     add = w.b.add

@@ -15,14 +15,14 @@ SHAPES = [(1, 1), (1, 7), (1, 40), (8, 8), (3, 5), (4, 16), (2, 33), (5, 24), (1
 KINDS = list(Score)
 
 
-def operands(layout, kind, heads, channels, seed=0):
+def operands(layout, kind, heads, channels, seed=0, shared=False):
     generator = torch.Generator().manual_seed(seed)
 
     def rows(*shape):
         return torch.randn(*shape, generator=generator)
 
     width = heads * channels
-    value = rows(layout.num_cols, width)
+    value = rows(layout.num_cols, channels if shared else width)
     if kind is Score.ADD:
         return value, (rows(layout.num_cols, heads), rows(layout.num_rows, heads))
     if kind is Score.ADD2:
@@ -50,13 +50,13 @@ def expected(layout, kind, value, other, keep=None):
     weights = shifted / total[dst]
     if keep is not None:
         weights = weights * keep
-    messages = weights[:, :, None] * split(value)[src]
+    messages = weights[:, :, None] * (value[:, None] if kind.shared else split(value))[src]
     return torch.zeros(layout.num_rows, *messages.shape[1:], dtype=value.dtype).index_add(0, dst, messages).flatten(1)
 
 
 def check(layout, kind, value, other, tolerance=2e-5, **options):
     given = [t.double().requires_grad_() for t in (value, *other)]
-    dout = torch.randn(layout.num_rows, value.shape[1], generator=torch.Generator().manual_seed(9))
+    dout = torch.randn(layout.num_rows, kind.width(value), generator=torch.Generator().manual_seed(9))
     wanted = expected(layout, kind, given[0], tuple(given[1:]), **options)
     gradients = torch.autograd.grad(wanted, given, dout.double(), allow_unused=True)
     out, stats = attend(layout, kind, value, other, seed=5, stats=True)
@@ -74,6 +74,19 @@ def check(layout, kind, value, other, tolerance=2e-5, **options):
 def test_on_the_zoo(name, score, wide):
     layout = Layout.of(ZOO[name], wide=wide)
     check(layout, Attention(score, 4, scale=0.4), *operands(layout, score, 4, 6))
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (8, 100), (2, 8), (4, 4)], ids=str)
+@pytest.mark.parametrize("name", ["power_law", "multi_edges", "no_edges", "isolated"])
+def test_heads_may_share_their_values(name, shape):
+    layout = Layout.of(ZOO[name])
+    check(layout, Attention(Score.ADD, shape[0], shared=True), *operands(layout, Score.ADD, *shape, shared=True))
+
+
+def test_shared_values_of_a_hub_are_cut_into_pieces():
+    layout = Layout.of(power_law_edges(400, 60_000, seed=3))
+    kind = Attention(Score.ADD, 3, shared=True)
+    check(layout, kind, *operands(layout, Score.ADD, 3, 20, shared=True), tolerance=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)

@@ -13,6 +13,9 @@
 // For `add` the forward pass also keeps `plus`, the part of out[i] over edges where the leaky unit is in its upper
 // half: as softmax gradients of a row add up to nothing, d dst[i] = (1 - slope) (<dout_i, plus_i> - <dout_i, out_i>
 // upper_i), and no second pass over the edges is needed.
+//
+// Heads may share their values (`add` only): all sum the same C channels of a source, each with its own weights. That
+// is the late transform of GAT, whose product with a weight per head follows (Joestar, section 5.4).
 #pragma once
 
 #include <cmath>
@@ -32,12 +35,13 @@ enum gw_score : int32_t { gw_score_add = 0, gw_score_add2 = 1, gw_score_dot = 2 
 // Operands; all rows are contiguous, H heads of C channels.
 struct gw_attention_f32 {
   int32_t score;
+  int32_t shared;  // 1: value and its gradient have C columns, which all heads read
   int64_t heads, channels;
   double slope;           // of the leaky unit, in [0, 1]
   double scale;           // dot
   double drop;            // probability to drop an edge's softmax, per head
   uint64_t seed, stream;  // of these draws; draw (edge id, head)
-  const float* value;     // [num_src, H C]
+  const float* value;     // [num_src, H C], [num_src, C] when shared
   const float* src;       // add [num_src, H], dot [num_src, H C], add2 null
   const float* dst;       // add [num_dst, H], else [num_dst, H C]
   const float* vector;    // add2 [H C], else null
@@ -45,7 +49,7 @@ struct gw_attention_f32 {
 
 // Results of the backward pass; those of the sources together, those of the destinations together.
 struct gw_attention_grad_f32 {
-  float* value;   // [num_src, H C]
+  float* value;   // [num_src, H C], [num_src, C] when shared
   float* src;     // add [num_src, H], dot [num_src, H C], else null
   float* dst;     // add [num_dst, H], else [num_dst, H C]; null: not wanted
   float* vector;  // add2 [H C], with dst
@@ -59,6 +63,7 @@ struct attention_problem {
   static constexpr bool additive = Score == gw_score_add, leaky = Score != gw_score_dot;
   gw_attention_f32 o;
   int64_t heads, channels, width;
+  int64_t value_width, value_step;  // columns of a row of values, and from head to head in it
   float slope, scale, kept;
   uint32_t threshold;  // of a 16-bit draw; 0: nothing is dropped
 
@@ -67,6 +72,8 @@ struct attention_problem {
         heads(o.heads),
         channels(o.channels),
         width(checked_mul(heads, channels)),
+        value_width(o.shared ? channels : width),
+        value_step(o.shared ? 0 : channels),
         slope(float(o.slope)),
         scale(float(o.scale)),
         kept(float(1.0 / (1.0 - o.drop))),
@@ -74,6 +81,21 @@ struct attention_problem {
 
   // Numbers per row that forward keeps for backward: lse, and for `add` also plus and its share of the sum.
   [[nodiscard]] int64_t stats_width() const { return additive ? width + 2 * heads : heads; }
+
+  // Tiles over the values: `body(tile, first, step, bytes)`, where a tile's values begin in a row, how far heads are
+  // apart and how many bytes they reach.
+  template <class Body>
+  void for_each_value_tile(Body&& body) const {
+    if (additive && o.shared)
+      for_each_head_tile(
+          heads, channels,
+          [&](auto tile) {
+            body(tile, tile.c0, int64_t{0}, std::min<int64_t>(channels - tile.c0, decltype(tile)::reach) * 4);
+          },
+          false);
+    else
+      for_each_head_tile(heads, channels, [&](auto tile) { body(tile, tile.first(), tile.step(), tile.bytes()); });
+  }
 
   GW_INLINE vf::vec act(vf::vec z) const { return additive ? (z > 0.0f ? z : z * slope) : z; }
 
@@ -322,10 +344,10 @@ class attention_forward {
     const id_list columns = columns_;
     // what `score` has not brought near
     const int64_t ahead = Score == gw_score_add2 ? 0 : ahead_;
-    for_each_head_tile(heads, p_.channels, [&](auto tile) {
+    const int64_t value_width = p_.value_width;
+    p_.for_each_value_tile([&](auto tile, int64_t from_column, int64_t step, int64_t bytes) {
       using T = decltype(tile);
-      const float* from = p_.o.value + tile.first();
-      const int64_t bytes = tile.bytes();
+      const float* from = p_.o.value + from_column;
       const float* scale = inverse + tile.h0;
       for (const row_part part : b) {
         typename T::vec sum[T::vectors], plus[with_plus ? T::vectors : 1];
@@ -333,12 +355,12 @@ class attention_forward {
         for (auto& v : plus) v = typename T::vec{};
         for (int64_t p = part.begin; p < part.end; ++p) {
           if (ahead > 0 && p + ahead < last) {
-            fetch<2>(from + columns[p + ahead] * width, bytes);
-            fetch<3>(from + columns[p + 4] * width, bytes);
+            fetch<2>(from + columns[p + ahead] * value_width, bytes);
+            fetch<3>(from + columns[p + 4] * value_width, bytes);
           }
           const typename T::weights weight(w + (p - first) * heads + tile.h0);
           const typename T::weights other((with_plus ? upper : w) + (p - first) * heads + tile.h0);
-          tile.each(from + columns[p] * width, [&](int k, const float* at) GW_INLINE_LAMBDA {
+          tile.each(from + columns[p] * value_width, step, [&](int k, const float* at) GW_INLINE_LAMBDA {
             const auto x = tile.load_vector(k, at);
             sum[k] += weight[k] * x;
             if constexpr (with_plus) plus[k] += other[k] * x;

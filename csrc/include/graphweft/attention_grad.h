@@ -94,8 +94,11 @@ class attention_backward {
     float* edge[5];
     s.edges.reserve(count, edge);
     float *z = edge[0], *t = edge[1], *d = edge[2], *mean = edge[3], *keep = edge[4];
-    dot_heads<false>(b, heads, p_.channels, columns_, FromSource ? p_.o.value : dout_, FromSource ? dout_ : p_.o.value,
-                     nullptr, 0.0f, ahead_, d);
+    if (additive && p_.o.shared)
+      shared_dots(b, d);
+    else
+      dot_heads<false>(b, heads, p_.channels, columns_, FromSource ? p_.o.value : dout_,
+                       FromSource ? dout_ : p_.o.value, nullptr, 0.0f, ahead_, d);
     if constexpr (!additive) score(b, z);
     spread(b, z, t, mean);
     if (p_.threshold > 0) p_.draw(ids_, b, keep);
@@ -126,7 +129,7 @@ class attention_backward {
       for (int64_t c = 0; c < width; ++c) sum[size_t(width + c)] *= p_.o.vector[c];
     if constexpr (leaky_rows && FromSource)
       for (int64_t c = 0; c < width; ++c) sum[size_t(c)] += sum[size_t(width + c)];
-    if constexpr (has_value) std::copy_n(sum.data(), width, grad_.value + cut.row * width);
+    if constexpr (has_value) std::copy_n(sum.data(), p_.value_width, grad_.value + cut.row * p_.value_width);
     if constexpr (has_other && !(leaky_rows && FromSource))
       std::copy_n(sum.data() + width, width, (FromSource ? grad_.src : grad_.dst) + cut.row * width);
     if constexpr (additive) std::copy_n(sum.data() + 2 * width, p_.heads, grad_.src + cut.row * p_.heads);
@@ -149,6 +152,30 @@ class attention_backward {
                           z);
     if constexpr (Score == gw_score_dot)
       for_flat(b.count * p_.heads, [&](int64_t i) GW_INLINE_LAMBDA { vf::store(z + i, vf::load(z + i) * p_.scale); });
+  }
+
+  // out[e][h] = <value[row], dout[column]_h>: the heads' gradients against the values they share.
+  void shared_dots(const edge_block& b, float* out) const {
+    const int64_t heads = p_.heads, width = p_.width, value_width = p_.value_width, first = b.first, last = b.last;
+    const int64_t ahead = ahead_;
+    const id_list columns = columns_;
+    const float *value = p_.o.value, *dout = dout_;
+    p_.for_each_value_tile([&](auto tile, int64_t from_column, int64_t step, int64_t) {
+      using T = decltype(tile);
+      const float* from = dout + tile.first();
+      for (const row_part part : b) {
+        typename T::vec a[T::vectors];
+        tile.each(value + part.row * value_width + from_column, step,
+                  [&](int k, const float* at) GW_INLINE_LAMBDA { a[k] = tile.load_vector(k, at); });
+        for (int64_t p = part.begin; p < part.end; ++p) {
+          if (ahead > 0 && p + ahead < last) fetch<2>(from + columns[p + ahead] * width, tile.bytes());
+          typename T::vec t[T::vectors];
+          tile.each(from + columns[p] * width,
+                    [&](int k, const float* at) GW_INLINE_LAMBDA { t[k] = a[k] * tile.load_vector(k, at); });
+          T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
+        }
+      }
+    });
   }
 
   // t = score - lse and mean = <dout, out> of each edge's destination; z as well where it is a sum of two scores.
@@ -194,7 +221,7 @@ class attention_backward {
     const id_list columns = columns_;
     const float *dout = dout_, *others = has_other ? column_side() : nullptr;
     const float unit_slope = p_.slope;
-    for_each_head_tile(heads, p_.channels, [&](auto tile) {
+    p_.for_each_value_tile([&](auto tile, int64_t, int64_t, int64_t) {
       using T = decltype(tile);
       using vec = typename T::vec;
       for (const row_part part : b) {
@@ -251,12 +278,28 @@ class attention_backward {
           for (int k = 0; k < T::vectors; ++k) value[k] += other[k];
       }
     }
-    if constexpr (has_value) tile.store(whole ? grad_.value + row : kept, value);
+    if (has_value && additive && p_.o.shared)
+      add_shared(tile, whole ? grad_.value + part.row * p_.value_width : slot(part.slot), value);
+    else if constexpr (has_value)
+      tile.store(whole ? grad_.value + row : kept, value);
     if constexpr (has_other) {
       if (!whole)
         tile.store(kept + width, other);
       else if constexpr (!(leaky_rows && FromSource))
         tile.store((FromSource ? grad_.src : grad_.dst) + row, other);
+    }
+  }
+
+  // The sum over the tile's heads goes to the row they share; tiles of one row follow each other in one thread.
+  template <class T, class Values>
+  static GW_INLINE void add_shared(const T& tile, float* row, const Values& value) {
+    for (int v = 0; v < T::per_head; ++v) {
+      typename T::vec total = value[v];
+      for (int k = v + T::per_head; k < T::vectors; k += T::per_head) total += value[k];
+      float* at = row + tile.c0 + v * vf::lanes;
+      const int lanes = int(std::min<int64_t>(vf::lanes, tile.channels - tile.c0 - v * vf::lanes));
+      if (tile.h0 > 0) total += vf::load_part(at, lanes);
+      vf::store_part(at, total, lanes);
     }
   }
 

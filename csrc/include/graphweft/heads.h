@@ -23,13 +23,16 @@ inline constexpr int head_tile_vectors = vector_bytes == 64 ? 8 : 4;
 template <int Count, int Per, int Pack, bool Full>
 struct head_tile {
   using vec = vf::vec;
-  static constexpr int heads = Count * Pack, vectors = Count * Per;
+  static constexpr int heads = Count * Pack, vectors = Count * Per, per_head = Per;
+  static constexpr int reach = Per * vf::lanes;  // columns of one head, or of one vector of packed heads
   static_assert(Pack == 1 || (Per == 1 && Full), "packed heads fill their vectors");
   int64_t channels;
   int64_t h0, c0;
   int tail;
 
   [[nodiscard]] int64_t first() const { return h0 * channels + c0; }
+  // Columns from one head, or vector of packed heads, to the next.
+  [[nodiscard]] int64_t step() const { return Pack > 1 ? vf::lanes : channels; }
   // Bytes from the first to the last element.
   [[nodiscard]] int64_t bytes() const {
     if (Pack > 1) return Count * vf::lanes * int64_t(sizeof(float));
@@ -39,11 +42,16 @@ struct head_tile {
   // visit(k, p) for every vector k of the row whose first column in this tile is at p.
   template <class Visit>
   GW_INLINE void each(const float* p, Visit&& visit) const {
+    each(p, step(), visit);
+  }
+  // The same where heads are `step` apart; 0: all heads read the same channels.
+  template <class Visit>
+  GW_INLINE void each(const float* p, int64_t step, Visit&& visit) const {
 #pragma GCC unroll 8
     for (int t = 0; t < Count; ++t) {
 #pragma GCC unroll 8
       for (int v = 0; v < Per; ++v) visit(t * Per + v, p + v * vf::lanes);
-      p += Pack > 1 ? vf::lanes : channels;
+      p += step;
     }
   }
   // Vector k, at p.
@@ -134,15 +142,15 @@ struct head_tile {
   }
 };
 
-// Calls visit(tile) for tiles that cover all heads.
+// Calls visit(tile) for tiles that cover all heads; a vector is part of one head unless `pack`.
 template <class Visit>
-void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit) {
+void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pack = true) {
   constexpr int most = head_tile_vectors, lanes = vf::lanes;
   int64_t h = 0;
-  const auto packed = [&](auto pack) {
-    constexpr int n = decltype(pack)::value;
+  const auto packed = [&](auto per_vector) {
+    constexpr int n = decltype(per_vector)::value;
     if constexpr (n <= lanes) {
-      if (channels * n != lanes) return;
+      if (!pack || channels * n != lanes) return;
       if constexpr (4 * n <= lanes)
         for (; h + 4 * n <= heads; h += 4 * n) visit(head_tile<4, 1, n, true>{channels, h, 0, lanes});
       if constexpr (2 * n <= lanes)

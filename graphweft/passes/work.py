@@ -1,0 +1,131 @@
+"""What the kernel of a group does: operations, bytes and gathered lines, for the cost model.
+
+Comes in: a group of values and the sizes behind the symbols. Goes out: :class:`graphweft.cost.Work`. Called by
+``pipeline.py``, which compares programs by it, and for the predictions that ``gw.explain`` prints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+
+from graphweft.cost import Work, attention_work, contraction_work, gather_work, product_work, rows_work
+from graphweft.ir.head_product import head_product
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
+from graphweft.ir.residency import StructType, TensorType
+from graphweft.passes.fuse import Group
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Numbers behind the symbols of a program.
+
+    Attributes:
+        rows: Leading sizes by symbol (nodes, edges, listed rows).
+        nonzeros: Stored entries of each sparse input by name.
+        memory: Bytes that hoisted matrices may take together.
+    """
+
+    rows: Mapping[str, int]
+    nonzeros: Mapping[str, int] = field(default_factory=dict)
+    memory: float = float("inf")
+
+
+def tensor_bytes(value: Value, sizes: Sizes) -> float:
+    """Memory of a value's result; structures count nothing here."""
+    if not isinstance(value.type, TensorType):
+        return 0.0
+    count = 1.0 if value.type.rows is None else float(sizes.rows.get(value.type.rows, 1))
+    for size in value.type.dims:
+        count *= size
+    return count * value.type.dtype.itemsize
+
+
+def group_work(group: Group, sizes: Sizes) -> Work:
+    """What the kernel of ``group`` does, with the bytes of its epilogue's operands."""
+    value = group.anchor or group.result
+    if group.walk is not None:
+        return _walk_work(group, sizes)
+    extra = sum(tensor_bytes(operand, sizes) for operand in group.stages.values() if operand is not None)
+    work = _anchor_work(value, group, sizes)
+    return Work(work.kind, work.amount, work.bytes + extra)
+
+
+def _walk_work(group: Group, sizes: Sizes) -> Work:
+    """A walk over edges reads rows of the far ends, which may be anywhere."""
+    assert group.walk is not None  # a walk
+    graph = group.walk.struct
+    inside = set(group.chain)
+    rows = {o for v in group.chain for o in v.inputs if o not in inside and isinstance(o.type, TensorType)}
+    width = sum(prod(o.tensor.dims) for o in rows if o.tensor.rows in (graph.src, graph.dst))
+    counts = [sizes.rows.get(name, 1) for name in (graph.dst, graph.edge, graph.src)]
+    return gather_work(counts[0], counts[1], max(width, 1), counts[2], group.result.tensor.dtype.itemsize)
+
+
+def _anchor_work(value: Value, group: Group, sizes: Sizes) -> Work:
+    if not isinstance(value.type, TensorType):
+        return rows_work(0)
+    item = value.type.dtype.itemsize
+    width = value.type.dims[-1] if value.type.dims else 1
+    rows = 1 if value.type.rows is None else sizes.rows.get(value.type.rows, 1)
+    if group.anchor is None:
+        return rows_work(rows * width)
+    if value.op in (Op.OWN_ROWS, Op.RESHAPE, Op.PAD_ROWS):  # the first two are views
+        return rows_work(rows * width if value.op is Op.PAD_ROWS else 0)
+    if value.op in (Op.ATTENTION, Op.ATTENTION_STATS, Op.ATTENTION_GRAD):
+        return _attention_work(value, sizes)
+    if value.op is Op.EINSUM:
+        found = _einsum_work(value, sizes)
+        if found is not None:
+            return found
+    graph = next((o.type for o in value.inputs if isinstance(o.type, StructType)), None)
+    if graph is not None and value.op in (Op.SPMM, Op.SPMM_MAX, Op.SPMM_ARG, Op.SPMM_MAX_GRAD, Op.SDDMM):
+        source = sizes.rows.get(graph.src, 1)
+        return gather_work(rows, sizes.rows.get(graph.edge, 1), width, source, item)
+    if value.op is Op.MATMUL:
+        left = value.inputs[0].tensor
+        if left.sparse:
+            return _sparse_product(value, left, width, sizes, item)
+        n = sizes.rows.get(left.rows or "", 1)
+        if value.get("ta"):
+            return contraction_work(n, left.dims[-1], width, item)
+        return product_work(rows, left.dims[-1], width, item)
+    if graph is not None:
+        return gather_work(rows, sizes.rows.get(graph.edge, 1), width, sizes.rows.get(graph.src, 1), item)
+    return rows_work(rows * width, passes=1 + len(value.inputs), item=item, plain=True)
+
+
+def _attention_work(value: Value, sizes: Sizes) -> Work:
+    """Of all results of one attention, or all its gradients: they come from one call."""
+    backward = value.op is Op.ATTENTION_GRAD
+    graph, rows = value.inputs[0].type, value.inputs[2 if backward else 1].tensor
+    assert isinstance(graph, StructType)  # an attention's first operand
+    heads = value.inputs[4 if backward else 3].tensor.dims[0]
+    heads = rows.dims[0] if value["score"] != "add" else heads
+    counts = [sizes.rows.get(name, 1) for name in (graph.dst, graph.edge, graph.src)]
+    shared = rows.dims[0] != heads
+    return attention_work(counts[0], counts[1], heads, rows.dims[1], counts[2], shared, backward)
+
+
+def _einsum_work(value: Value, sizes: Sizes) -> Work | None:
+    """Of products with one matrix per head."""
+    found = head_product(value["spec"])
+    if found is None:
+        return None
+    x, y = (operand.tensor for operand in (value.inputs[::-1] if found.swapped else value.inputs))
+    n = sizes.rows.get(x.rows or "", 1) * x.dims[0]
+    if found.outer:
+        return contraction_work(n, x.dims[1], y.dims[1])
+    return product_work(n, x.dims[1], value.tensor.dims[1])
+
+
+def _sparse_product(value: Value, left: TensorType, width: int, sizes: Sizes, item: int) -> Work:
+    """Sparse features times weights, or its transpose: one gathered row per stored entry."""
+    source = value.inputs[0]
+    while source.inputs:  # through dropout and row selection
+        source = source.inputs[0]
+    entries = sizes.nonzeros.get(source["name"], 1)
+    n, features = sizes.rows.get(left.rows or "", 1), left.dims[-1]
+    return gather_work(features if value.get("ta") else n, entries, width, n if value.get("ta") else features, item)
