@@ -61,6 +61,40 @@ class Epilogue(ctypes.Structure):
         ("ld_mask", ctypes.c_int64),
         ("col_sum", ctypes.c_void_p),
         ("post_scale", ctypes.c_void_p),
+        ("addend_rows", ctypes.c_int64),
+    )
+
+
+class Term(ctypes.Structure):
+    """``gw_term_f32`` of abi.h."""
+
+    _fields_ = (
+        ("k", ctypes.c_int64),
+        ("x", ctypes.c_void_p),
+        ("ldx", ctypes.c_int64),
+        ("table_rows", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("edges", ctypes.POINTER(Adjacency)),
+        ("row_scale", ctypes.c_void_p),
+        ("kept", ctypes.c_void_p),
+        ("ld_kept", ctypes.c_int64),
+        ("w", ctypes.c_void_p),
+        ("ldw", ctypes.c_int64),
+        ("w_transposed", ctypes.c_int32),
+    )
+
+
+class Left(ctypes.Structure):
+    """``gw_left_f32`` of abi.h."""
+
+    _fields_ = (
+        ("k", ctypes.c_int64),
+        ("x", ctypes.c_void_p),
+        ("ldx", ctypes.c_int64),
+        ("table_rows", ctypes.c_int64),
+        ("rows", ctypes.c_void_p),
+        ("dw", ctypes.c_void_p),
+        ("lddw", ctypes.c_int64),
     )
 
 
@@ -148,6 +182,8 @@ __all__ = [
     "Adjacency",
     "Epilogue",
     "GraphWeftError",
+    "Left",
+    "Term",
     "adopt",
     "check",
     "declare",

@@ -28,7 +28,7 @@ from graphweft import _config
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, topological
-from graphweft.passes.fuse import Group
+from graphweft.passes.fuse import Group, Term
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken
 from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements
@@ -393,7 +393,7 @@ def _compare_groups(
 
 def _is_one_value(group: Group) -> bool:
     """Whether a group is an operation and nothing else."""
-    more = group.stages or group.taps or group.src_scale is not None or group.gather is not None
+    more = group.stages or group.taps or group.terms or group.src_scale is not None or group.gather is not None
     return group.anchor is group.result and not more
 
 
@@ -412,7 +412,11 @@ def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
     """What one kernel gives: its anchor, then the stages in the kernels' order."""
     local = dict(env)
     made: Memo = {}
-    if group.anchor is None:
+    if group.terms and group.terms[0].shared is not None:
+        return _of_contractions(group, doubled, env)
+    if group.terms:
+        x = torch.stack([_of_term(term, group, doubled, env, made) for term in group.terms]).sum(0)
+    elif group.anchor is None:
         x = local[group.source]  # type: ignore[index]  # a group without anchor has a source
     else:
         if group.gather is not None:
@@ -424,12 +428,42 @@ def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
     for stage, operand in group.stages.items():
         if stage == "col_sum":
             made[group.taps[0]] = x.sum(0)
+        elif stage == "addend" and group.padded is not None:
+            x = x + evaluate(doubled.value(group.padded), [local[o] for o in group.padded.inputs])
         else:
             x = _STAGE[stage](x, None if operand is None else local[operand])
     made[group.result] = x
     for tap in group.taps:
         if tap not in made:
             made[tap] = evaluate(doubled.value(tap), [{**local, **made}[o] for o in tap.inputs])
+    return made
+
+
+def _of_term(term: Term, group: Group, doubled: Doubled, env: Mapping[Value, Any], made: Memo) -> Tensor:
+    """One product of several; sums that are stored beside the result go into ``made``."""
+    left, right = term.product.inputs
+    if term.gather is not None:
+        x = evaluate(doubled.value(term.gather), [env[o] for o in term.gather.inputs])
+    elif term.sums is not None:
+        x = _of_group(term.sums, doubled, env)[left]
+        if left in group.taps:
+            made[left] = x
+    else:
+        x = env[left]
+    return evaluate(doubled.value(term.product), [x, env[right]])  # type: ignore[no-any-return]
+
+
+def _of_contractions(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
+    """Several products with one second operand that is made on the way."""
+    shared = group.terms[0].shared
+    assert shared is not None  # what such groups have
+    made = _of_group(shared, doubled, env)
+    right = made.pop(shared.result)
+    for term in group.terms:
+        local = {**env, shared.result: right}
+        if term.gather is not None:
+            local[term.gather] = evaluate(doubled.value(term.gather), [env[o] for o in term.gather.inputs])
+        made[term.product] = evaluate(doubled.value(term.product), [local[o] for o in term.product.inputs])
     return made
 
 
@@ -467,7 +501,9 @@ def _shown(outcome: Outcome) -> str:
     for group in outcome.groups:
         stages = [f"{name}={'' if v is None else at[v]}" for name, v in group.stages.items()]
         operands = [at[v] for v in (*group.operands(), group.result, *group.taps, *group.chain)]
-        parts.append(" ".join([*operands, *stages, str(group.anchor is None), str(group.src_scale is None)]))
+        terms = [f"{at[t.product]}{[list(g.stages) for g in (t.sums, t.shared) if g is not None]}" for t in group.terms]
+        kinds = [str(group.anchor is None), str(group.src_scale is None), str(group.padded is None)]
+        parts.append(" ".join([*operands, *stages, *terms, *kinds]))
     return "\n".join(parts)
 
 

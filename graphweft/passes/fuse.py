@@ -24,6 +24,31 @@ STAGES = ("row_scale", "bias", "addend", "relu", "mask", "col_sum", "post_scale"
 _ANCHORS = frozenset({Op.MATMUL, Op.SPMM})
 
 
+@dataclass(frozen=True)
+class Term:
+    """One of the products that a kernel adds up.
+
+    Attributes:
+        product: The product.
+        gather: The rows that its first operand takes from a table, read there by index.
+        sums: The aggregation that is its first operand, made on the way.
+        shared: The aggregation that is its second operand and that of all others, made on the way.
+    """
+
+    product: Value
+    gather: Value | None = None
+    sums: Group | None = None
+    shared: Group | None = None
+
+    def operands(self) -> list[Value]:
+        """Every value that the kernel reads for it."""
+        left, right = self.product.inputs
+        second = [right] if self.shared is None else self.shared.operands()
+        if self.sums is not None:
+            return [*self.sums.operands(), *second]
+        return [left, *second] if self.gather is None else [*self.gather.inputs, *second]
+
+
 @dataclass
 class Group:
     """What one kernel call computes.
@@ -39,6 +64,9 @@ class Group:
         chain: Values computed in one pass, the result last, or, in a walk, anywhere; empty for one value.
         walk: The graph whose rows are walked, edge by edge, to compute the result and the taps.
         gather: The rows that the first operand takes from a table, where the kernel reads them there by index.
+        terms: The products that are added up before the stages, the anchor's first; or contractions with one second
+            operand, whose results are the group's and its taps. Empty for one product.
+        padded: The rows padded by zeros that are the addend, of which the kernel reads those before the zeros.
     """
 
     anchor: Value | None
@@ -51,14 +79,18 @@ class Group:
     chain: tuple[Value, ...] = ()
     walk: Value | None = None
     gather: Value | None = None
+    terms: tuple[Term, ...] = ()
+    padded: Value | None = None
 
     def operands(self) -> list[Value]:
         """Every value the call reads."""
-        found: list[Value] = []
+        found: list[Value] = [operand for term in self.terms for operand in term.operands()]
         if self.chain:
             walked = [] if self.walk is None else [self.walk]
             return list(dict.fromkeys([*walked, *(o for v in self.chain for o in v.inputs if o not in self.chain)]))
-        if self.anchor is not None:
+        if self.terms:
+            pass
+        elif self.anchor is not None:
             found += self.anchor.inputs
             if self.scaled is not None and self.src_scale is not None:
                 found[1] = self.scaled

@@ -31,6 +31,7 @@ from graphweft.passes.edges import cover_edges, edge_bytes, is_wide, open_softma
 from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import constant_values, kept_tensors
+from graphweft.passes.join import join_products
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.placement import Order, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
@@ -57,6 +58,7 @@ PASSES = (
     "edges",
     "hoist",
     "fuse",
+    "join",
 )
 OPTIONAL = frozenset(PASSES) - {"differentiate"}
 
@@ -353,6 +355,9 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         groups = fuse_elementwise(joint, groups, phase, lambda v: tensor_bytes(v, sizes) >= WORTH_A_KERNEL)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
+    if request.on("fuse", 3) and request.on("join", 3):
+        groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
+        works = {group.result: group_work(group, sizes) for group in groups}
     steps = Steps(forward, raw, derived)
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks)
 

@@ -49,8 +49,8 @@ def group_work(group: Group, sizes: Sizes) -> Work:
     if group.walk is not None:
         return _walk_work(group, sizes)
     extra = sum(tensor_bytes(operand, sizes) for operand in group.stages.values() if operand is not None)
-    work = _anchor_work(value, group, sizes)
-    return Work(work.kind, work.amount, work.bytes + extra)
+    parts = [_anchor_work(v, group, sizes) for v in ([term.product for term in group.terms] or [value])]
+    return Work(parts[0].kind, sum(part.amount for part in parts), sum(part.bytes for part in parts) + extra)
 
 
 def _walk_work(group: Group, sizes: Sizes) -> Work:

@@ -8,6 +8,7 @@ do not depend on the number of threads; other dtypes and devices run the same me
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import torch
 
@@ -61,8 +62,7 @@ def _finish(t: torch.Tensor, epilogue: Epilogue | None, out: torch.Tensor | None
     """The epilogue in torch, with its column sums, stored where it was asked for."""
     if epilogue is not None:
         if epilogue.col_sum is not None:
-            before = Epilogue(epilogue.row_scale, epilogue.bias, epilogue.addend, epilogue.relu, epilogue.mask)
-            epilogue.col_sum.copy_(before.reference(t).sum(0))
+            epilogue.col_sum.copy_(replace(epilogue, post_scale=None).reference(t).sum(0))
         t = epilogue.reference(t)
     return t if out is None else out.copy_(t)
 

@@ -22,6 +22,7 @@ class Epilogue:
         row_scale: (n,) float32, ``t *= row_scale[i]``.
         bias: (f,) float32, ``t += bias``.
         addend: (n, f) float32 with contiguous rows, ``t += addend[i]``.
+        addend_rows: The addend is (addend_rows, f) and the rows from there on add nothing; None: it is (n, f).
         relu: ``t = max(t, 0)``; NaN stays NaN.
         mask: (n, f) float32 with contiguous rows, ``t = where(mask[i] > 0, t, 0)``.
         col_sum: (f,) float32 **output**: column sums of t as it is after the mask.
@@ -39,10 +40,12 @@ class Epilogue:
     mask: torch.Tensor | None = None
     col_sum: torch.Tensor | None = None
     post_scale: torch.Tensor | None = None
+    addend_rows: int | None = None
 
     def native(self) -> _native.Epilogue:
         """The structure a kernel reads. It holds addresses only: this object must outlive the call."""
-        row_scale, bias, addend, mask = self.row_scale, self.bias, self.addend, self.mask
+        row_scale, bias, mask = self.row_scale, self.bias, self.mask
+        addend = None if self.addend_rows == 0 else self.addend
         col_sum, post_scale = self.col_sum, self.post_scale
         return _native.Epilogue(
             None if row_scale is None else row_scale.data_ptr(),
@@ -54,6 +57,7 @@ class Epilogue:
             0 if mask is None else mask.stride(0),
             None if col_sum is None else col_sum.data_ptr(),
             None if post_scale is None else post_scale.data_ptr(),
+            self.addend_rows or 0,
         )
 
     def reference(self, t: torch.Tensor) -> torch.Tensor:
@@ -62,8 +66,10 @@ class Epilogue:
             t = t * self.row_scale.to(t.dtype)[:, None]
         if self.bias is not None:
             t = t + self.bias.to(t.dtype)
-        if self.addend is not None:
+        if self.addend is not None and self.addend_rows is None:
             t = t + self.addend.to(t.dtype)
+        elif self.addend is not None:
+            t = torch.cat([t[: self.addend_rows] + self.addend.to(t.dtype), t[self.addend_rows :]])
         if self.relu:
             t = torch.relu(t)
         if self.mask is not None:
@@ -87,11 +93,13 @@ class Epilogue:
         stages = (
             ("row_scale", self.row_scale, (rows,)),
             ("bias", self.bias, (width,)),
-            ("addend", self.addend, (rows, width)),
+            ("addend", self.addend, (rows if self.addend_rows is None else self.addend_rows, width)),
             ("mask", self.mask, (rows, width)),
             ("col_sum", self.col_sum, (width,)),
             ("post_scale", self.post_scale, (rows,)),
         )
+        if self.addend_rows is not None and not 0 <= self.addend_rows <= rows:
+            raise ShapeError(f"{who}: expected an addend of at most {rows} rows, got {self.addend_rows}")
         for name, tensor, shape in stages:
             if tensor is None:
                 continue

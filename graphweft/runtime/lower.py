@@ -26,11 +26,12 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import TensorType
 from graphweft.passes.fuse import Group
-from graphweft.runtime import attention_calls, by_head, dense, sparse, typed
+from graphweft.runtime import attention_calls, by_head, dense, sparse, term_calls, typed
 from graphweft.runtime.edge_kernels import Walk, Walks
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.row_kernels import row_kernel
+from graphweft.runtime.term_calls import epilogue_of
 from graphweft.storage.gather import gather_rows
 
 Slots = list[Any]
@@ -52,6 +53,8 @@ def lower(
     value = group.anchor
     if value is None:
         return _rows(group, slot)
+    if group.terms:
+        return term_calls.lower(group, slot)
     if group.walk is not None:
         return _walk(group, slot, (walks or {}).get(group.result))
     if group.chain:
@@ -135,27 +138,9 @@ def _contiguous(result: Any) -> Any:
     return result.contiguous() if isinstance(result, Tensor) else result
 
 
-def _epilogue(group: Group, slot: Mapping[Value, int]) -> Callable[[Slots], Epilogue | None]:
-    """How to build the epilogue of each call; the column sums are allocated and put into their slot."""
-    if not group.stages:
-        return lambda env: None
-    fixed = {name: slot[v] for name, v in group.stages.items() if v is not None}
-    relu = "relu" in group.stages
-    tap = slot[group.taps[0]] if group.taps else None
-    width = group.result.tensor.dims[0]
-
-    def build(env: Slots) -> Epilogue:
-        operands = {name: env[i] for name, i in fixed.items()}
-        if tap is not None:
-            operands["col_sum"] = env[tap] = torch.empty(width)
-        return Epilogue(relu=relu, **operands)
-
-    return build
-
-
 def _rows(group: Group, slot: Mapping[Value, int]) -> Call:
     assert group.source is not None  # a group without anchor has a source
-    out, epilogue = slot[group.result], _epilogue(group, slot)
+    out, epilogue = slot[group.result], epilogue_of(group, slot)
     source, ids = _left(group, group.source, slot)
 
     def call(env: Slots) -> None:
@@ -170,7 +155,7 @@ def _spmm(group: Group, slot: Mapping[Value, int], over: bool) -> Call:
     graph, x, out = slot[value.inputs[0]], slot[group.scaled or value.inputs[1]], slot[group.result]
     weight = slot[value.inputs[2]] if len(value.inputs) == 3 else None
     scale = slot[group.src_scale] if group.src_scale is not None else None
-    coefficient, epilogue = float(value.get("self_coef", 0.0)), _epilogue(group, slot)
+    coefficient, epilogue = float(value.get("self_coef", 0.0)), epilogue_of(group, slot)
 
     def call(env: Slots) -> None:
         env[out] = sparse.spmm(
@@ -190,7 +175,7 @@ def _matmul(group: Group, slot: Mapping[Value, int]) -> Call:
     value = group.anchor
     assert value is not None
     (a, ids), b, out = _left(group, value.inputs[0], slot), slot[value.inputs[1]], slot[group.result]
-    epilogue, transposed = _epilogue(group, slot), bool(value.get("tb"))
+    epilogue, transposed = epilogue_of(group, slot), bool(value.get("tb"))
     if value.inputs[0].tensor.sparse:
         by_column = bool(value.get("ta"))
 

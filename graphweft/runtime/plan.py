@@ -261,7 +261,13 @@ def label(group: Group) -> str:
         name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name
         name += " transposed" if group.anchor.get("ta") else ""
     extra = ["src_scale"] if group.src_scale is not None else []
-    tapped = ["col_sum"] if group.taps and "col_sum" not in group.stages else []
+    if group.terms:
+        kinds = ["gathered rows" if t.gather else "sums" if t.sums else "rows" for t in group.terms]
+        name = f"matmul of {' and '.join(kinds)}"
+        shared = group.terms[0].shared
+        if shared is not None:
+            name = " + ".join([f"matmul transposed of {' and '.join(kinds)} by sums", *shared.stages])
+    tapped = ["col_sum"] if group.taps and not group.terms and "col_sum" not in group.stages else []
     return " + ".join([name, *extra, *group.stages, *tapped])
 
 

@@ -101,9 +101,16 @@ TEST(epilogue_stages_run_in_order) {
     std::vector<float> x = data::floats(n * f, 1), scale = data::floats(n, 2), bias = data::floats(f, 3);
     std::vector<float> addend = data::floats(n * f, 4), mask = data::floats(n * f, 5), post = data::floats(n, 6);
     std::vector<float> y(size_t(n * f)), sums(size_t(f), -7.0f);
-    const gw_epilogue_f32 stages = {
-        scale.data(),        data::pointer(bias), data::pointer(addend), f, 1, data::pointer(mask), f,
-        data::pointer(sums), post.data()};
+    const gw_epilogue_f32 stages = {scale.data(),
+                                    data::pointer(bias),
+                                    data::pointer(addend),
+                                    f,
+                                    1,
+                                    data::pointer(mask),
+                                    f,
+                                    data::pointer(sums),
+                                    post.data(),
+                                    0};
     CHECK(gw_rows_apply_f32(n, f, data::pointer(x), f, &stages, data::pointer(y), f, nullptr, 0) == 0);
     std::vector<double> want_sums(size_t(f), 0.0);
     for (int64_t i = 0; i < n; ++i)

@@ -45,6 +45,7 @@ FORMS = [
     ("stages", STRUCTURE_AHEAD),
     ("stages", ROWS_AHEAD),
     ("stages,structure,fuse,placement", STRUCTURE_AHEAD),
+    ("join", STRUCTURE_AHEAD),
 ]
 KEY = (1, 2)
 

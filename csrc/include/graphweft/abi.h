@@ -37,6 +37,35 @@ struct gw_epilogue_f32 {
   int64_t ld_mask;
   float* col_sum;           // [f] out  column sums of t as it is here, in a fixed order for any thread count
   const float* post_scale;  // [n]      t *= post_scale[i]
+  int64_t addend_rows;      //          rows of the addend: those from here on add nothing; 0: it has all n
+};
+
+// One left operand of a product with several, y = epilogue(sum of the terms' products): rows of x as they lie, rows of
+// a table x by index, or for each row the sum of the table's rows at its edges.
+struct gw_term_f32 {
+  int64_t k;                  // columns of x
+  const float* x;             // [n, k], or a table [table_rows, k]
+  int64_t ldx;                //          elements between rows
+  int64_t table_rows;         // read with `rows` only; of sums, edges->num_cols
+  const int64_t* rows;        // [n] row i is row rows[i] of x; null: no index
+  const gw_adjacency* edges;  // [n rows] row i is the sum of x[j] over the edges j of row i; null: no sum
+  const float* row_scale;     // [n]      the sums are multiplied by row_scale[i]; null: not
+  float* kept;                // [n, k] out: the scaled sums; null: not wanted
+  int64_t ld_kept;            //          elements between rows
+  const float* w;             // [k, m], or, when w_transposed, [m, k]
+  int64_t ldw;
+  int32_t w_transposed;
+};
+
+// One left operand of contractions with a common right one: dw = x^T G, x rows as they lie or rows of a table by index.
+struct gw_left_f32 {
+  int64_t k;            // columns of x
+  const float* x;       // [n, k], or a table [table_rows, k]
+  int64_t ldx;          //          elements between rows
+  int64_t table_rows;   // read with `rows` only
+  const int64_t* rows;  // [n] row i is row rows[i] of x; null: no index
+  float* dw;            // [k, m] out
+  int64_t lddw;
 };
 
 GW_API const char* gw_last_error(void);

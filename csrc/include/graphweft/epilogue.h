@@ -9,6 +9,11 @@
 
 namespace gw {
 
+// Whether row `row` has an addend.
+GW_INLINE bool has_addend(const gw_epilogue_f32& stages, int64_t row) {
+  return stages.addend && (stages.addend_rows == 0 || row < stages.addend_rows);
+}
+
 // Applies the stages to columns [col, col + V vectors) of row `row`. `col_sum` is the partial-sum row of the caller's
 // chunk (column 0), or null. Nothing beyond the row's `tail` lanes is read or written.
 template <int V, bool Full>
@@ -23,7 +28,7 @@ GW_INLINE void apply_epilogue(const gw_epilogue_f32& stages, int64_t row, int64_
     io::load(stages.bias + col, tail, other);
     for (int v = 0; v < V; ++v) t[v] += other[v];
   }
-  if (stages.addend) {
+  if (has_addend(stages, row)) {
     io::load(stages.addend + row * stages.ld_addend + col, tail, other);
     for (int v = 0; v < V; ++v) t[v] += other[v];
   }

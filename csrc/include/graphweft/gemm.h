@@ -19,7 +19,23 @@ struct gemm_shape {
   float* y;
   int64_t ldy;
   const gw_epilogue_f32* epilogue;  // null: none
-  const int64_t* rows = nullptr;    // row i of the product reads row rows[i] of x; null: row i
+};
+
+// Rows that will be read soon. They are fetched while a product is computed, `rate` rows at every step of a tile, so
+// that neither the sums nor the memory waits for the other.
+struct row_queue {
+  struct entry {
+    const char* at;
+    int64_t bytes;
+  };
+  const entry* next;
+  const entry* end;
+  int64_t rate;
+
+  GW_INLINE void fetch(int64_t count) {
+    for (; count > 0 && next != end; --count, ++next)
+      for (int64_t b = 0; b < next->bytes + 63; b += 64) __builtin_prefetch(next->at + b, 0, 2);
+  }
 };
 
 // One panel of packed W against a block of rows, over one block of the inner dimension.
@@ -31,17 +47,16 @@ struct gemm_block {
   int64_t ldx;
   int64_t row, rows;  // rows [row, row + rows) of X and Y
   int64_t depth_first, depth;
-  float* partial;    // [rows, padded] sums of the inner blocks before this one; null when there is just one
-  bool first, last;  // of the inner blocks
-  float* col_sum;    // the chunk's partial column sums, or null
-  const int64_t* ahead = nullptr;  // by row of this block: a row of the table to fetch for the next; null: rows follow
+  float* partial;              // [rows, padded] sums of the inner blocks before this one; null when there is just one
+  bool first, last;            // of the inner blocks
+  float* col_sum;              // the chunk's partial column sums, or null
+  row_queue* ahead = nullptr;  // what to fetch meanwhile; null: the rows that follow
 };
 
-// acc = X[rows of the tile, depth columns] * packed weights. The rows at `next` are fetched, a line for every line that
-// is used: as fast as the sums go, so that neither waits for the other.
-template <int Rows, int Vectors, int Lanes>
+// acc = X[rows of the tile, depth columns] * packed weights. `fetch(at)` is called for every line of the rows.
+template <int Rows, int Vectors, int Lanes, class Fetch>
 __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx, int64_t depth, const float* weights,
-                                                     const float* const (&next)[Rows],
+                                                     Fetch&& fetch,
                                                      typename float_lanes<Lanes>::vec (&acc)[Rows][Vectors]) {
   using io = float_lanes<Lanes>;
   constexpr int step = 16;  // one cache line of each row
@@ -51,8 +66,7 @@ __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx
     for (int v = 0; v < Vectors; ++v) acc[r][v] = typename io::vec{};
   int64_t at = 0;
   for (; at + step <= depth; at += step) {
-#pragma GCC unroll 32
-    for (int r = 0; r < Rows; ++r) __builtin_prefetch(next[r] + at);
+    fetch(at);
 #pragma GCC unroll 4
     for (int s = 0; s < step; ++s) {
       typename io::vec w[Vectors];
@@ -65,8 +79,7 @@ __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx
       weights += Vectors * Lanes;
     }
   }
-#pragma GCC unroll 32
-  for (int r = 0; r < Rows; ++r) __builtin_prefetch(next[r] + at);
+  fetch(at);
   for (; at < depth; ++at) {
 #pragma GCC unroll 32
     for (int r = 0; r < Rows; ++r)
@@ -124,13 +137,28 @@ struct output_tile {
     }
   }
 
+  // The addend, of which the last rows of the tile may have none.
+  __attribute__((always_inline)) inline void add_rows(const gw_epilogue_f32& stages, int64_t row, int64_t col,
+                                                      int tail) {
+    const float* at = stages.addend + row * stages.ld_addend + col;
+    if (has_addend(stages, row + Rows - 1))
+      return combine(at, stages.ld_addend, tail, [](vec a, vec b) { return a + b; });
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r) {
+      if (!has_addend(stages, row + r)) continue;
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v)
+        t[r][v] += v < Vectors - 1 ? io::load(at + r * stages.ld_addend + v * Lanes)
+                                   : io::load_part(at + r * stages.ld_addend + v * Lanes, tail);
+    }
+  }
+
   // The stages in the order of gw_epilogue_f32, each over the whole tile.
   __attribute__((always_inline)) inline void apply(const gw_epilogue_f32& stages, int64_t row, int64_t col, int tail,
                                                    float* col_sum) {
     if (stages.row_scale) scale_rows(stages.row_scale + row);
     if (stages.bias) combine(stages.bias + col, 0, tail, [](vec a, vec b) { return a + b; });
-    if (stages.addend)
-      combine(stages.addend + row * stages.ld_addend + col, stages.ld_addend, tail, [](vec a, vec b) { return a + b; });
+    if (has_addend(stages, row)) add_rows(stages, row, col, tail);
     if (stages.relu) relu();
     if (stages.mask)
       combine(stages.mask + row * stages.ld_mask + col, stages.ld_mask, tail,
@@ -150,7 +178,7 @@ __attribute__((always_inline)) inline void fetch_tile(const float* at, int64_t l
 }
 
 // Runs tiles of `Rows` rows over [row, end) of the block; returns the first row that is left over.
-template <int Rows, int Vectors, int Lanes>
+template <int Rows, int Vectors, int Lanes, bool Queued>
 int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
   using io = float_lanes<Lanes>;
   const gemm_shape& shape = *block.shape;
@@ -161,12 +189,15 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
     float* out = shape.y + row * shape.ldy + columns.first;
     if (block.last) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
     const float* const x = block.x + (row - block.row) * block.ldx + block.depth_first;
-    const float* next[Rows];
+    const auto fetch = [&](int64_t at) GW_INLINE_LAMBDA {
+      if constexpr (Queued) {
+        block.ahead->fetch(block.ahead->rate);
+      } else {
 #pragma GCC unroll 32
-    for (int r = 0; r < Rows; ++r)
-      next[r] = block.ahead ? shape.x + block.ahead[row - block.row + r] * shape.ldx + block.depth_first
-                            : x + (r + Rows) * block.ldx;
-    gemm_tile<Rows, Vectors, Lanes>(x, block.ldx, block.depth, block.weights, next, tile.t);
+        for (int r = 0; r < Rows; ++r) __builtin_prefetch(x + (r + Rows) * block.ldx + at);
+      }
+    };
+    gemm_tile<Rows, Vectors, Lanes>(x, block.ldx, block.depth, block.weights, fetch, tile.t);
     if (block.partial) {
       float* sums = block.partial + (row - block.row) * Vectors * Lanes;
 #pragma GCC unroll 32
@@ -186,12 +217,19 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
 }
 
 // More rows than 12 would need more row addresses than there are registers.
+constexpr int gemm_tile_rows(int vectors) { return std::min(tile_rows(vectors), 12); }
+
+template <int Vectors, int Lanes, bool Queued>
+void gemm_panel_of(const gemm_block& block) {
+  const int64_t end = block.row + block.rows;
+  int64_t row = gemm_rows<gemm_tile_rows(Vectors), Vectors, Lanes, Queued>(block, block.row, end);
+  row = gemm_rows<4, Vectors, Lanes, Queued>(block, row, end);
+  gemm_rows<1, Vectors, Lanes, Queued>(block, row, end);
+}
+
 template <int Vectors, int Lanes>
 void gemm_panel(const gemm_block& block) {
-  const int64_t end = block.row + block.rows;
-  int64_t row = gemm_rows<std::min(tile_rows(Vectors), 12), Vectors, Lanes>(block, block.row, end);
-  row = gemm_rows<4, Vectors, Lanes>(block, row, end);
-  gemm_rows<1, Vectors, Lanes>(block, row, end);
+  block.ahead ? gemm_panel_of<Vectors, Lanes, true>(block) : gemm_panel_of<Vectors, Lanes, false>(block);
 }
 
 inline void gemm_run(const gemm_block& block) {
@@ -212,12 +250,13 @@ inline void gemm_run(const gemm_block& block) {
   }
 }
 
-// W[k, m], or its transpose stored [m, k], into panels: panel p starts at k * offset(p) and is [k][padded].
-inline void gemm_pack(const std::vector<panel>& panels, int64_t k, const float* w, int64_t ldw, bool transposed,
-                      float* packed) {
+// W[k, m], or its transpose stored [m, k], into rows [first, first + k) of panels: panel p starts at depth * offset(p)
+// and is [depth][padded].
+inline void gemm_pack_part(const std::vector<panel>& panels, int64_t depth, int64_t first, int64_t k, const float* w,
+                           int64_t ldw, bool transposed, float* packed) {
   for (const panel& columns : panels) {
     const int padded = columns.padded();
-    float* out = packed + k * columns.offset;
+    float* out = packed + depth * columns.offset + first * padded;
     for (int64_t i = 0; i < k; ++i, out += padded) {
       for (int j = 0; j < columns.width; ++j)
         out[j] = transposed ? w[(columns.first + j) * ldw + i] : w[i * ldw + columns.first + j];
@@ -226,38 +265,55 @@ inline void gemm_pack(const std::vector<panel>& panels, int64_t k, const float* 
   }
 }
 
-// The product. Chunks of rows depend on n alone; the sums over k do not depend on chunks at all.
+// W[k, m], or its transpose stored [m, k], into panels of depth k.
+inline void gemm_pack(const std::vector<panel>& panels, int64_t k, const float* w, int64_t ldw, bool transposed,
+                      float* packed) {
+  gemm_pack_part(panels, k, 0, k, w, ldw, transposed, packed);
+}
+
+// How a product is cut. Chunks of rows depend on n alone; the sums over k do not depend on chunks at all.
+struct gemm_cut {
+  static constexpr int64_t deepest = 768;  // inner block: its panel and the rows beside it stay in the second cache
+  int64_t blocks, depth;                   // of the inner dimension
+  int64_t rows;                            // that one panel after the other passes over
+  int64_t grain, chunks;
+
+  gemm_cut(int64_t n, int64_t k)
+      : blocks(std::max<int64_t>(1, (k + deepest - 1) / deepest)),
+        depth(((k + blocks - 1) / blocks + 15) / 16 * 16),
+        rows(n >= 768 ? 96 : 24),
+        grain(std::max<int64_t>(1, (n + 512 * rows - 1) / (512 * rows)) * rows),
+        chunks((n + grain - 1) / grain) {}
+};
+
+// Rows [row, row + count) of the product, from x, where row `row` of X is.
+inline void gemm_block_rows(const gemm_shape& shape, const gemm_cut& cut, const std::vector<panel>& panels,
+                            const float* packed, const float* x, int64_t ldx, int64_t row, int64_t count,
+                            float* partial, float* col_sum, row_queue* ahead) {
+  for (int64_t b = 0; b < cut.blocks; ++b) {
+    const int64_t at = b * cut.depth;
+    for (const panel& columns : panels)
+      gemm_run({&shape, packed + shape.k * columns.offset + at * columns.padded(), columns, x, ldx, row, count, at,
+                std::min(cut.depth, shape.k - at), partial ? partial + cut.rows * columns.offset : nullptr, b == 0,
+                b == cut.blocks - 1, col_sum, ahead});
+  }
+}
+
+// The product of rows as they lie.
 inline void gemm_nn(const gemm_shape& shape, const float* w, int64_t ldw, bool transposed) {
-  constexpr int64_t deepest = 768;  // inner block: its panel and the rows beside it stay in the second-level cache
-  const int64_t n = shape.n, k = shape.k;
   const std::vector<panel> panels = cut_panels(shape.m);
   const int64_t width = padded_width(panels);
-  const float_buffer packed = make_buffer(checked_mul(k, width));
-  gemm_pack(panels, k, w, ldw, transposed, packed.get());
-  const int64_t blocks = std::max<int64_t>(1, (k + deepest - 1) / deepest);
-  const int64_t depth = ((k + blocks - 1) / blocks + 15) / 16 * 16;
-  const int64_t rows = n >= 768 ? 96 : 24;
-  const int64_t grain = std::max<int64_t>(1, (n + 512 * rows - 1) / (512 * rows)) * rows;
-  const int64_t chunks = (n + grain - 1) / grain;
+  const float_buffer packed = make_buffer(checked_mul(shape.k, width));
+  gemm_pack(panels, shape.k, w, ldw, transposed, packed.get());
+  const gemm_cut cut(shape.n, shape.k);
   float* col_sum = shape.epilogue ? shape.epilogue->col_sum : nullptr;
-  column_sums sums(col_sum != nullptr, chunks, shape.m);
-  parallel_chunks(chunks, [&](int64_t chunk) {
-    const float_buffer partial = blocks > 1 ? make_buffer(rows * width) : float_buffer();
-    const float_buffer picked = shape.rows ? make_buffer(rows * k) : float_buffer();
-    const int64_t end = std::min(n, (chunk + 1) * grain);
-    for (int64_t row = chunk * grain; row < end; row += rows) {
-      const int64_t count = std::min(rows, end - row), ldx = shape.rows ? k : shape.ldx;
-      if (shape.rows) pick_rows(shape.x, shape.ldx, k, shape.rows, row, count, picked.get());
-      const int64_t* const ahead = shape.rows && row + rows + count <= end ? shape.rows + row + rows : nullptr;
-      const float* const x = shape.rows ? picked.get() : shape.x + row * shape.ldx;
-      for (int64_t b = 0; b < blocks; ++b) {
-        const int64_t at = b * depth;
-        for (const panel& columns : panels)
-          gemm_run({&shape, packed.get() + k * columns.offset + at * columns.padded(), columns, x, ldx, row, count, at,
-                    std::min(depth, k - at), partial ? partial.get() + rows * columns.offset : nullptr, b == 0,
-                    b == blocks - 1, sums.row(chunk), columns.first == 0 ? ahead : nullptr});
-      }
-    }
+  column_sums sums(col_sum != nullptr, cut.chunks, shape.m);
+  parallel_chunks(cut.chunks, [&](int64_t chunk) {
+    const float_buffer partial = cut.blocks > 1 ? make_buffer(cut.rows * width) : float_buffer();
+    const int64_t end = std::min(shape.n, (chunk + 1) * cut.grain);
+    for (int64_t row = chunk * cut.grain; row < end; row += cut.rows)
+      gemm_block_rows(shape, cut, panels, packed.get(), shape.x + row * shape.ldx, shape.ldx, row,
+                      std::min(cut.rows, end - row), partial.get(), sums.row(chunk), nullptr);
   });
   if (col_sum) sums.finish(col_sum);
 }

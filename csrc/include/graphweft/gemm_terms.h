@@ -1,0 +1,105 @@
+// Y = epilogue(X1 W1 + X2 W2 + ...): one product over the terms' columns side by side, so that no partial result is
+// stored. A block of rows of [X1 X2 ...] is put together in the core's own cache, rows by index and sums over edges
+// among them, and multiplied at once; the rows of tables that the next block needs are fetched meanwhile.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "graphweft/edge_sums.h"
+#include "graphweft/gemm.h"
+
+namespace gw {
+
+// Rows [row, row + count) of the terms, side by side.
+inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count, bool fetches, float* out,
+                      int64_t ldo) {
+  for (int64_t t = 0; t < num_terms; out += terms[t++].k) {
+    const gw_term_f32& term = terms[t];
+    if (!term.edges) {
+      for (int64_t i = 0; i < count; ++i)
+        std::memcpy(out + i * ldo, term.x + (term.rows ? term.rows[row + i] : row + i) * term.ldx,
+                    size_t(term.k) * sizeof(float));
+      continue;
+    }
+    gw_epilogue_f32 scaled{};
+    scaled.row_scale = term.row_scale;
+    sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, fetches}, row, row + count, out, ldo);
+    for (int64_t i = 0; term.kept && i < count; ++i)
+      std::memcpy(term.kept + (row + i) * term.ld_kept, out + i * ldo, size_t(term.k) * sizeof(float));
+  }
+}
+
+// What a thread has fetched: the rows of tables for the block of rows that begins at `row`.
+struct fetched_rows {
+  int64_t row = -1;
+  std::vector<row_queue::entry> entries;
+};
+
+// The rows of tables that put_terms will read for rows [row, row + count); none where they are more than the second
+// cache holds beside the product.
+inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count,
+                      std::vector<row_queue::entry>& found) {
+  constexpr int64_t most_bytes = 3 << 17;
+  int64_t bytes = 0;
+  for (int64_t t = 0; t < num_terms; ++t) {
+    const gw_term_f32& term = terms[t];
+    const int64_t wide = term.k * int64_t(sizeof(float));
+    const int64_t first = term.edges ? term.edges->indptr[row] : row;
+    const int64_t last = term.edges ? term.edges->indptr[row + count] : row + count;
+    bytes += (last - first) * wide;
+    if (bytes > most_bytes) return found.clear();
+    for (int64_t i = first; i < last; ++i) {
+      const int64_t at = !term.edges        ? (term.rows ? term.rows[i] : i)
+                         : term.edges->wide ? static_cast<const int64_t*>(term.edges->indices)[i]
+                                            : int64_t(static_cast<const int32_t*>(term.edges->indices)[i]);
+      found.push_back({reinterpret_cast<const char*>(term.x + at * term.ldx), wide});
+    }
+  }
+}
+
+// At how many steps of the tiles of `count` rows a queue is asked.
+inline int64_t count_steps(const std::vector<panel>& panels, int64_t k, int64_t count) {
+  int64_t tiles = 0;
+  for (const panel& columns : panels) tiles += std::max<int64_t>(1, count / gemm_tile_rows(columns.vectors));
+  return std::max<int64_t>(1, tiles * (k / 16));
+}
+
+inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
+                       const gw_epilogue_f32* epilogue, float* y, int64_t ldy) {
+  int64_t k = 0;
+  for (int64_t t = 0; t < num_terms; ++t) k += terms[t].k;
+  const gemm_shape shape{n, k, m, nullptr, k, y, ldy, epilogue};
+  const std::vector<panel> panels = cut_panels(m);
+  const int64_t width = padded_width(panels);
+  const float_buffer packed = make_buffer(checked_mul(k, width));
+  for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k)
+    gemm_pack_part(panels, k, first, terms[t].k, terms[t].w, terms[t].ldw, terms[t].w_transposed != 0, packed.get());
+  const gemm_cut cut(n, k);
+  float* col_sum = epilogue ? epilogue->col_sum : nullptr;
+  column_sums sums(col_sum != nullptr, cut.chunks, m);
+  std::vector<fetched_rows> fetched_by(static_cast<size_t>(num_threads()));
+  parallel_chunks(cut.chunks, [&](int64_t chunk) {
+    const float_buffer partial = cut.blocks > 1 ? make_buffer(cut.rows * width) : float_buffer();
+    const float_buffer joined = make_buffer(checked_mul(cut.rows, k));
+    fetched_rows& fetched = fetched_by[size_t(thread_id())];
+    const int64_t end = std::min(n, (chunk + 1) * cut.grain);
+    for (int64_t row = chunk * cut.grain; row < end; row += cut.rows) {
+      const int64_t count = std::min(cut.rows, end - row), next = row + count;
+      put_terms(terms, num_terms, row, count, fetched.row != row, joined.get(), k);
+      fetched.entries.clear();
+      // beyond the chunk too: most often the same thread goes on there
+      if (next < n) list_rows(terms, num_terms, next, std::min(cut.rows, n - next), fetched.entries);
+      const int64_t size = int64_t(fetched.entries.size()), steps = count_steps(panels, k, count);
+      fetched.row = size > 0 ? next : -1;
+      row_queue ahead{fetched.entries.data(), fetched.entries.data() + size, (size + steps - 1) / steps};
+      gemm_block_rows(shape, cut, panels, packed.get(), joined.get(), k, row, count, partial.get(), sums.row(chunk),
+                      size > 0 ? &ahead : nullptr);
+      ahead.fetch(size);
+    }
+  });
+  if (col_sum) sums.finish(col_sum);
+}
+
+}  // namespace gw

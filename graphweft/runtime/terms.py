@@ -1,0 +1,192 @@
+"""Launchers of several products in one call: ``epilogue(A1 W1 + A2 W2 + ...)``, and ``A1^T G, A2^T G, ...``.
+
+Comes in: a :class:`Term` per product, whose left operand is rows as they lie, rows of a table by index, or sums of a
+table's rows over edges; a :class:`Left` per contraction. Goes out: new matrices. float32 on the CPU. Called by compiled
+programs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from graphweft import _native
+from graphweft._errors import DtypeError, ShapeError
+from graphweft._memory import empty
+from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.sparse import Adjacency
+
+_I64, _PTR = ctypes.c_int64, ctypes.c_void_p
+_ADJ = ctypes.POINTER(_native.Adjacency)
+_gemm_tn_terms = _native.declare(
+    "gw_gemm_tn_terms_f32", _I64, ctypes.POINTER(_native.Left), _I64, _ADJ, _PTR, _I64, _PTR
+)
+_gemm_terms = _native.declare("gw_gemm_terms_f32", _I64, _I64, ctypes.POINTER(_native.Term), _I64, _PTR, _PTR, _I64)
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """``a @ w``, where row i of a is ``x[i]``, with ``rows`` ``x[rows[i]]``, with ``edges`` a sum over row i's columns.
+
+    Attributes:
+        x: (n, k), or a table of rows (t, k); rows are contiguous.
+        w: (k, m), with ``transposed`` (m, k).
+        rows: (n,) int64.
+        edges: An adjacency of n rows and t columns.
+        row_scale: (n,): the sums over edges are multiplied by it.
+        kept: (n, k) **output**: the scaled sums.
+    """
+
+    x: torch.Tensor
+    w: torch.Tensor
+    transposed: bool = False
+    rows: torch.Tensor | None = None
+    edges: Adjacency | None = None
+    row_scale: torch.Tensor | None = None
+    kept: torch.Tensor | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Rows, inner size and columns of the product.
+
+        Raises: ShapeError or DtypeError for what does not fit.
+        """
+        given = [t for t in (self.x, self.w, self.row_scale, self.kept) if t is not None]
+        if any(t.dtype is not torch.float32 for t in given):
+            raise DtypeError(f"matmul_terms: expected float32, got {', '.join(str(t.dtype) for t in given)}")
+        table, k = self.x.shape
+        n = table if self.rows is None else self.rows.numel()
+        if self.edges is not None:
+            n = self.edges.num_rows
+            if self.rows is not None or self.edges.num_cols != table:
+                raise ShapeError(f"matmul_terms: expected edges over {table} rows, got {self.edges.num_cols} columns")
+        _check_ids("matmul_terms", self.rows)
+        if self.w.dim() != 2 or self.w.shape[self.transposed] != k:
+            side = "columns" if self.transposed else "rows"
+            raise ShapeError(f"matmul_terms: expected a weight with {k} {side}, got {tuple(self.w.shape)}")
+        for name, tensor, shape in (("row_scale", self.row_scale, (n,)), ("kept", self.kept, (n, k))):
+            if tensor is not None and (tensor.shape != shape or not tensor.is_contiguous()):
+                raise ShapeError(f"matmul_terms: expected {name} of shape {shape}, got {tuple(tensor.shape)}")
+        return n, k, self.w.shape[not self.transposed]
+
+    def native(self) -> _native.Term:
+        """The structure that the kernel reads. It holds addresses only: this object must outlive the call."""
+        x, w, kept = self.x, self.w, self.kept
+        return _native.Term(
+            x.shape[1],
+            x.data_ptr(),
+            x.stride(0),
+            x.shape[0],
+            _native.pointer(self.rows),
+            None if self.edges is None else ctypes.pointer(self.edges.native),
+            _native.pointer(self.row_scale),
+            _native.pointer(kept),
+            0 if kept is None else kept.stride(0),
+            w.data_ptr(),
+            w.stride(0),
+            self.transposed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """The left operand of a contraction: ``x``, or with ``rows`` ``x[rows]``.
+
+    Attributes:
+        x: (n, k), or a table of rows (t, k).
+        rows: (n,) int64.
+    """
+
+    x: torch.Tensor
+    rows: torch.Tensor | None = None
+
+
+def _check_ids(who: str, rows: torch.Tensor | None) -> None:
+    if rows is not None and (rows.dim() != 1 or rows.dtype is not torch.int64 or not rows.is_contiguous()):
+        raise ShapeError(f"{who}: expected rows as contiguous int64 ids, got {rows.dtype}, shape {tuple(rows.shape)}")
+
+
+def _rows(x: torch.Tensor) -> torch.Tensor:
+    """The same with contiguous rows that do not overlap."""
+    return x if x.stride(1) == 1 and x.stride(0) >= x.shape[1] else x.contiguous()
+
+
+def _contiguous(term: Term) -> Term:
+    """The same over operands whose rows are contiguous; a transposed weight is read as what it is stored as."""
+    x, w, transposed = term.x, term.w, term.transposed
+    if w.stride(0) == 1 and w.stride(1) >= w.shape[0] > 1:
+        w, transposed = w.t(), not transposed
+    return replace(
+        term,
+        x=_rows(x),
+        w=_rows(w),
+        transposed=transposed,
+    )
+
+
+def matmul_terms(terms: Sequence[Term], *, epilogue: Epilogue | None = None) -> torch.Tensor:
+    """``epilogue`` of the sum of the terms' products.
+
+    Sums stay in registers from the first term to the last, and rows that are gathered or summed are put together in the
+    core's own cache: no partial result and no gathered copy is stored. Source: Morphling, section 4.
+
+    Shape: n and m are those of every term -> (n, m).
+    Raises: ShapeError or DtypeError where a term does not fit; IndexRangeError for a row outside its table.
+
+    Example:
+        >>> one, two = Term(torch.ones(2, 3), torch.ones(3, 1)), Term(torch.ones(4, 1), torch.ones(1, 1))
+        >>> matmul_terms([one, Term(two.x, two.w, rows=torch.tensor([3, 0]))]).flatten()
+        tensor([4., 4.])
+    """
+    shapes = [term.shape for term in terms]
+    n, _, m = shapes[0] if shapes else (0, 0, 0)
+    if not shapes or any((other[0], other[2]) != (n, m) for other in shapes):
+        raise ShapeError(f"matmul_terms: expected products of one shape, got {[(s[0], s[2]) for s in shapes]}")
+    terms = [_contiguous(term) for term in terms]
+    stages = None
+    if epilogue is not None:
+        epilogue.check("matmul_terms", n, m)
+        stages = ctypes.byref(epilogue.native())
+    y = empty((n, m), torch.float32)
+    table = (_native.Term * len(terms))(*(term.native() for term in terms))
+    _gemm_terms(n, m, table, len(terms), stages, y.data_ptr(), y.stride(0))
+    return y
+
+
+def contract_terms(
+    lefts: Sequence[Left], edges: Adjacency, x: torch.Tensor, *, epilogue: Epilogue | None = None
+) -> list[torch.Tensor]:
+    """``A.T @ G`` for every left operand A, where row i of G is ``epilogue`` of the sum of ``x[j]`` over i's edges.
+
+    G is made block of rows by block of rows, in the core's own cache, and never stored: with A the input of a layer and
+    the sums of its neighbours, these are the gradients of both weights.
+
+    Shape: x (edges.num_cols, m), left operands (edges.num_rows, k) -> (k, m) each.
+    Raises: ShapeError or DtypeError where an operand does not fit; IndexRangeError for a row outside its table.
+    """
+    who, n, m = "contract_terms", edges.num_rows, x.shape[1]
+    if any(t.dtype is not torch.float32 for t in (x, *(left.x for left in lefts))):
+        raise DtypeError(f"{who}: expected float32, got {x.dtype} and {[str(left.x.dtype) for left in lefts]}")
+    if x.shape[0] != edges.num_cols:
+        raise ShapeError(f"{who}: expected {edges.num_cols} rows, one per column, got {x.shape[0]}")
+    stages = None
+    if epilogue is not None:
+        epilogue.check(who, n, m)
+        stages = ctypes.byref(epilogue.native())
+    table = (_native.Left * len(lefts))()
+    made, read = [], [_rows(x)]
+    for place, left in enumerate(lefts):
+        _check_ids(who, left.rows)
+        count = left.x.shape[0] if left.rows is None else left.rows.numel()
+        if count != n:
+            raise ShapeError(f"{who}: expected left operands of {n} rows, got {count}")
+        rows, dw = _rows(left.x), empty((left.x.shape[1], m), torch.float32)
+        ids, target = _native.pointer(left.rows), (dw.data_ptr(), dw.stride(0))
+        table[place] = _native.Left(rows.shape[1], rows.data_ptr(), rows.stride(0), rows.shape[0], ids, *target)
+        made.append(dw)
+        read.append(rows)
+    _gemm_tn_terms(m, table, len(lefts), edges.native, read[0].data_ptr(), read[0].stride(0), stages)
+    return made
