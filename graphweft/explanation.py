@@ -1,6 +1,6 @@
 """What the compiler does with a model on a graph, and what it expects that to cost.
 
-Comes in: a module or a function, a graph and features. Goes out: a text: the program before and after each pass, the
+Comes in: a module or a function, a graph or a batch's blocks, and features. Goes out: a text: the program before and after each pass, the
 chosen orders and paths, the kernel calls with predicted time and bytes, the certificates' verdicts, and the predicted
 memory. Called by ``gw.explain`` and ``graphweft explain``.
 """
@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._errors import FallbackWarning
+from graphweft._errors import FallbackWarning, ShapeError
+from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import number
-from graphweft.nn.module import CompiledModule
+from graphweft.nn.module import CompiledModule, check_blocks
+from graphweft.nn.stack import Stack
 from graphweft.nn.user_call import observing
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, measure_sizes
 from graphweft.runtime.footprint import footprint
@@ -29,8 +32,8 @@ from graphweft.storage.feature import SparseFeatures
 Explained = CompiledModule | nn.Module | Callable[..., Any]
 
 
-def explain(module: Explained, graph: Graph, x: Features, rows: Tensor | None = None) -> str:
-    """The whole story of a training step of ``module`` on ``graph``, as text.
+def explain(module: Explained, graph: Graph | Sequence[Block], x: Features, rows: Tensor | None = None) -> str:
+    """The whole story of a training step of ``module`` on ``graph``, as text; on a batch's blocks, layer by layer.
 
     Features are taken as constant between steps, as they are in full-batch training. A module or function that is no
     model of this package is called once, with a copy of its state, as ``module(graph, x)``; every message-passing call
@@ -50,11 +53,32 @@ def explain(module: Explained, graph: Graph, x: Features, rows: Tensor | None = 
         >>> "spmm" in explain(layer, graph, x)
         True
     """
+    if not isinstance(graph, Graph):
+        return _explain_layers(module, graph, x)
     if not isinstance(module, CompiledModule):
         return _explain_calls(module, graph, x)
     arguments = module.arguments(graph, x, rows)
     constants = ("x",) if rows is None else ("x", "rows")
     return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, constants)])
+
+
+def _explain_layers(module: Explained, blocks: Sequence[Block], x: Features) -> str:
+    """Of every layer on its block."""
+    name = type(module).__name__
+    if not isinstance(module, Stack):
+        raise ShapeError(f"explain: expected a stack of layers, as GCN, for a batch's blocks, got {name}")
+    check_blocks(name, blocks, len(module.layers))
+    module = copy.deepcopy(module)
+    parts = []
+    with torch.random.fork_rng(devices=[]):
+        for at, block in enumerate(blocks):
+            parts.append(f"== layer {at} ==\n{_heading(module.layers[at], block, x)}")
+            arguments = module.layer_arguments(at, block, x)
+            if at > 0 and isinstance(arguments.x, Tensor):
+                arguments = replace(arguments, x=arguments.x.detach().requires_grad_())
+            parts += _story(module.layer_function(at), arguments, () if at else ("x",))
+            x = module.run_layer(at, block, x)
+    return "\n\n".join(parts)
 
 
 def _explain_calls(module: Explained, graph: Graph, x: Features) -> str:
@@ -106,7 +130,7 @@ def _story(function: CompiledFunction, arguments: Arguments, constants: tuple[st
     return parts
 
 
-def _heading(module: CompiledModule, graph: Graph, x: Features) -> str:
+def _heading(module: nn.Module, graph: Graph, x: Features) -> str:
     path = "sparse" if isinstance(x, SparseFeatures) else "dense"
     level = _config.current().opt_level
     return (

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from zoo import random_edges
 
 import graphweft as gw
+from graphweft.nn import GAT, SAGE
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -104,3 +105,22 @@ def test_what_is_not_compiled_is_said(graph: gw.Graph) -> None:
         assert "Nothing is compiled" in gw.explain(Attention(), graph, torch.ones(300, 6))
     with gw.config(certify=False):
         assert "-- certificates --\nswitched off" in gw.explain(Attention(), graph, torch.ones(300, 6))
+
+
+@pytest.mark.parametrize("model", [GAT(6, 8, 3, heads=2), SAGE(6, 8, 3)], ids=["gat", "sage"])
+def test_a_batchs_blocks_are_told_layer_by_layer(model: Any, graph: gw.Graph) -> None:
+    blocks = gw.NeighborSampler(graph, [3, 2]).sample(torch.arange(20), seed=0).blocks
+    text = gw.explain(model, blocks, torch.ones(blocks[0].num_src, 6))
+    first, second = text.split("== layer 1 ==")
+    assert first.startswith("== layer 0 ==") and text.count("-- orders --") == 2 == text.count("-- certificates --")
+    assert "grad:x=" not in first and "grad:x=" in second  # nothing flows back to the features
+    assert f"{blocks[1].num_dst:,} nodes, {blocks[1].num_edges:,} edges" in second
+
+
+def test_blocks_that_do_not_fit_are_refused(graph: gw.Graph) -> None:
+    blocks = gw.NeighborSampler(graph, [3, 2]).sample(torch.arange(20), seed=0).blocks
+    x = torch.ones(blocks[0].num_src, 6)
+    with pytest.raises(gw.GraphWeftError, match="GAT: expected 2 blocks, one per layer, got 1"):
+        gw.explain(GAT(6, 8, 3), blocks[:1], x)
+    with pytest.raises(gw.GraphWeftError, match="explain: expected a stack of layers, as GCN, for a batch's blocks"):
+        gw.explain(Both(), blocks, x)

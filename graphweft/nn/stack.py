@@ -112,6 +112,7 @@ class Stack(CompiledModule):
         return (
             mine.over_blocks is Stack.over_blocks
             and mine.run_layer is Stack.run_layer
+            and mine.layer_arguments is Stack.layer_arguments
             and mine.define is Stack.define
             and not any(layer.tables for layer in layers)
             and all(k.block is CompiledModule.block or k.sampled is not CompiledModule.sampled for k in layers)
@@ -147,6 +148,20 @@ class Stack(CompiledModule):
 
     def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
         """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
+        given = self.layer_arguments(index, block, x)
+        seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
+        result = self.layer_function(index)(replace(given, seed=seed, training=self.training))
+        return self._settled(result, given.graph, given.rows)
+
+    def layer_function(self, index: int) -> CompiledFunction:
+        """Layer ``index`` with what follows it, compiled once; parameters are named as in the model."""
+        function = self._pieces.get(index)
+        if function is None:
+            function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))
+        return function
+
+    def layer_arguments(self, index: int, block: Block, x: Features) -> Arguments:
+        """What :meth:`layer_function` is called with on a block."""
         layer = self.layers[index]
         assert isinstance(layer, CompiledModule)
         given = layer.arguments(block, x)
@@ -155,16 +170,7 @@ class Stack(CompiledModule):
             norm = self.norms[index]
             tensors = (*norm.named_parameters(), *((n, b) for n, b in norm.named_buffers() if b.is_floating_point()))
             names |= {f"norms.{index}.{name}": tensor for name, tensor in tensors}
-        return self._run_piece(index, replace(given, parameters=names))
-
-    def _run_piece(self, index: int, given: Arguments) -> Tensor:
-        """Layer ``index`` with what follows it, compiled once; parameters are named as in the model."""
-        function = self._pieces.get(index)
-        if function is None:
-            function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))
-        seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
-        result = function(replace(given, seed=seed, training=self.training))
-        return self._settled(result, given.graph, given.rows)
+        return replace(given, parameters=names)
 
     def _describe_piece(
         self, index: int, builder: Builder, inputs: dict[str, Value], training: bool

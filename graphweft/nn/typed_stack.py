@@ -102,7 +102,7 @@ class TypedStack(Stack):
         """What follows the product of features and embedding."""
         return x
 
-    def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
+    def layer_arguments(self, index: int, block: Block, x: Features) -> Arguments:
         """As every stack's; the block becomes a typed graph over its sources, of which the destinations are wanted.
 
         Raises: ShapeError when x does not fit, or the block is not one of a graph with the layers' types.
@@ -116,7 +116,7 @@ class TypedStack(Stack):
         tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
         rows = part.place[: block.num_dst]
-        return self._run_piece(index, Arguments(part.graph, ordered, tensors, rows, 0, self.training, fields))
+        return Arguments(part.graph, ordered, tensors, rows, 0, self.training, fields)
 
 
 def glorot_tables(*shape: int) -> torch.nn.Parameter:
