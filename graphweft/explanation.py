@@ -1,8 +1,8 @@
 """What the compiler does with a model on a graph, and what it expects that to cost.
 
-Comes in: a module or a function, a graph or a batch's blocks, and features. Goes out: a text: the program before and after each pass, the
-chosen orders and paths, the kernel calls with predicted time and bytes, the certificates' verdicts, and the predicted
-memory. Called by ``gw.explain`` and ``graphweft explain``.
+Comes in: a module or a function, a graph or a batch's blocks, and features. Goes out: a text: the program before and
+after each pass, the chosen orders and paths, the kernel calls with predicted time and bytes, the certificates'
+verdicts, and the predicted memory. Called by ``gw.explain`` and ``graphweft explain``.
 """
 
 from __future__ import annotations
