@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphweft._checks import check_rows
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.sample.sampler import Sample
-from graphweft.sample.stages import Key, LargeBatch, Level, Stage, Whole
+from graphweft.sample.stages import Key, LargeBatch, Level, Parts, Stage, Whole
 
 Path = tuple[int, ...]  # numbers of the groups, from the outermost stage inwards
 
@@ -94,7 +95,7 @@ class Nest:
         seeds: int64 distinct ids.
         stages: From the outermost inwards; the last one makes the batches.
 
-    Raises: ConfigError without a last stage that samples neighbours.
+    Raises: ConfigError without a last stage that samples neighbours, ShapeError for a partition of another graph.
 
     Example:
         >>> graph = Graph([1, 2, 3, 0], [0, 1, 2, 3])
@@ -107,6 +108,9 @@ class Nest:
     def __init__(self, graph: Graph, seeds: Tensor, stages: Sequence[Stage]) -> None:
         if not stages or not isinstance(stages[-1], LargeBatch) or isinstance(stages[-1].size, float):
             raise ConfigError("Nest: expected a last stage that makes batches of a number of seeds")
+        for stage in stages:
+            if isinstance(stage, Parts):
+                check_rows("Parts part", stage.part, graph.num_nodes, "node")
         self.stages: tuple[Stage, ...] = tuple(stages)
         self.last: LargeBatch = stages[-1]
         self.seeds = seeds

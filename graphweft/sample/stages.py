@@ -238,8 +238,11 @@ class Parts:
     def __post_init__(self) -> None:
         if not isinstance(self.part, Tensor) or self.part.dtype not in (torch.int32, torch.int64):
             raise DtypeError(f"Parts: expected part as a tensor of integers, got {type(self.part).__name__}")
-        if self.part.dim() != 1 or (self.part.numel() and int(self.part.min()) < 0):
-            raise ConfigError("Parts: expected one part >= 0 a node")
+        if self.part.dim() != 1:
+            raise ConfigError(f"Parts: expected one part a node, got a tensor of shape {tuple(self.part.shape)}")
+        if bool((self.part < 0).any()):
+            at = int((self.part < 0).nonzero()[0])
+            raise ConfigError(f"Parts: expected parts >= 0, got {int(self.part[at])} at position {at}")
         if isinstance(self.count, bool) or not isinstance(self.count, int) or self.count < 1:
             raise ConfigError(f"Parts: expected count >= 1, got {self.count!r}")
         object.__setattr__(self, "k", int(self.part.max()) + 1 if self.part.numel() else 1)

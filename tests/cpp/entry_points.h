@@ -31,6 +31,14 @@ int gw_sample_finish(void* sampler, int64_t* n_id, int64_t* inner_indptr, int32_
                      uint32_t* const* block_offsets, void* open, int64_t* num_nodes);
 int gw_sample_edges(const gw_adjacency* a, const int64_t* nodes, int64_t first, int64_t count, const int64_t* indptr,
                     const int32_t* indices, const uint32_t* offsets, int64_t* src, int64_t* dst, int64_t* ids);
+int gw_steps_first(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
+                   int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t parts, int64_t* sizes);
+int gw_steps_place(void* sampler, int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets, void* open);
+int gw_steps_draw(void* sampler, int64_t hop, int64_t part);
+int gw_steps_number(void* sampler, int64_t hop, int64_t* sizes);
+int gw_steps_ids(void* sampler, int64_t begin, int64_t end, int64_t* out);
+int gw_steps_settle(void* sampler, int64_t hop, int64_t* indptr, int32_t* indices, uint32_t* offsets);
+int gw_steps_inner(void* sampler, int64_t* indptr, int32_t* indices, uint32_t* offsets);
 int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst);
 int gw_order_by_time(const gw_adjacency* a, int64_t relations, const int64_t* bounds, const int64_t* times,
                      uint32_t* places, int64_t* sorted);

@@ -10,7 +10,7 @@ import torch
 from loader.test_loader import dataset
 from loader.test_samplers import KINDS
 
-from graphweft._errors import ConfigError, GraphError, GraphWeftError, IndexRangeError
+from graphweft._errors import ConfigError, GraphError, GraphWeftError, IndexRangeError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
@@ -25,6 +25,8 @@ from graphweft.sample.walk import WalkSampler
 
 ALL: dict[str, Callable[[Graph], Any]] = {"neighbor": lambda g: NeighborSampler(g, [4, 2]), **KINDS}
 BY_SEEDS = {name: make for name, make in ALL.items() if not name.startswith(("saint", "cluster"))}
+FILMS = Graph.hetero({("user", "likes", "film"): ([0, 1, 1], [0, 0, 1])}, {"user": 3, "film": 2})
+LIKES = ("user", "likes", "film")
 MACROS = {"large": lambda n: LargeBatch(0.5), "parts": lambda n: Parts(torch.arange(n) % 4, 2)}
 
 
@@ -62,6 +64,63 @@ def test_multistage_loaders_refuse_seeds_that_do_not_fit(macro: str) -> None:
     one_line(IndexRangeError, lambda: MultistageLoader(graph, [graph.num_nodes], (3, 2), 8, macro=stage))
     assert "distinct" in one_line(ConfigError, lambda: MultistageLoader(graph, [1, 1], (3, 2), 8, macro=stage))
     assert "got 0" in one_line(ConfigError, lambda: MultistageLoader(graph, [1], (3, 0), 8, macro=stage))
+
+
+@pytest.mark.parametrize("fanouts", [[2, 1], {LIKES: [2, 1]}], ids=["alike", "by relation"])
+def test_typed_loaders_refuse_seeds_that_do_not_fit(fanouts: Any) -> None:
+    for seeds in ([5], [-1]):
+        assert str(seeds[0]) in one_line(IndexRangeError, lambda seeds=seeds: Loader(FILMS, seeds, fanouts))
+    assert "distinct" in one_line(ConfigError, lambda: Loader(FILMS, [1, 1], fanouts))
+    (batch,) = Loader(FILMS, [3, 4], fanouts, batch_size=10**9)
+    assert batch.n_id[:2].tolist() == [3, 4] and batch.batch_size == 2
+
+
+def test_a_fan_out_of_zero_leaves_one_relation_out() -> None:
+    (batch,) = Loader(FILMS, [3], {LIKES: [0, 2]}, 8)
+    assert [block.num_edges for block in batch.blocks] == [2, 0]
+    for fanouts in ([0], {LIKES: [-2]}, {LIKES: []}, {}):
+        one_line(ConfigError, lambda fanouts=fanouts: Loader(FILMS, [3], fanouts))
+
+
+def test_seeds_may_repeat_where_each_has_a_tree_of_its_own() -> None:
+    graph = Graph([1, 2, 3], [0, 0, 1], 4)
+    sampler = SegmentSampler(graph, [-1], time=[1, 2, 3])
+    sample = sampler.sample([0, 0, 1], time=[1, 2, 2])
+    assert sample.owner is not None
+    found = sorted(zip(sample.owner[sample.edge_index[1]].tolist(), sample.e_id.tolist(), strict=True))
+    assert found == [(0, 0), (1, 0), (1, 1)]
+    for seeds in ([4], [-1]):
+        assert str(seeds[0]) in one_line(IndexRangeError, lambda seeds=seeds: sampler.sample(seeds, time=[1]))
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("macro", MACROS)
+@pytest.mark.parametrize("nodes", [0, 3])
+def test_macro_batches_of_a_graph_without_edges(nodes: int, macro: str, ahead: bool) -> None:
+    graph, stage = Graph([], [], nodes), MACROS[macro](nodes)
+    batches = list(MultistageLoader(graph, list(range(nodes)), (3, 2), 2, macro=stage, ahead=ahead))
+    assert all(batch.num_edges == 0 for batch in batches)
+    seen = [node for batch in batches for node in batch.n_id[: batch.batch_size].tolist()]
+    assert sorted(seen) == list(range(nodes))
+    assert list(MultistageLoader(graph, [], (3, 2), 2, macro=stage, ahead=ahead)) == []
+
+
+@pytest.mark.parametrize("length", [0, 7, 501])
+def test_a_partition_of_another_graph(length: int) -> None:
+    graph = dataset().graph
+    part = torch.zeros(length, dtype=torch.int64)
+    text = one_line(ShapeError, lambda: MultistageLoader(graph, [1], (3,), 8, macro=Parts(part, 1)))
+    assert f"expected {graph.num_nodes} rows, one per node, got {length} rows" in text
+
+
+@pytest.mark.parametrize("negatives", ["none", "binary", "tail", "triplet", "in-batch"])
+def test_links_of_a_graph_without_edges(negatives: str) -> None:
+    graph = Graph([], [], 3)
+    assert list(LinkLoader(graph, fanouts=(2,), negatives=negatives)) == []
+    (batch,) = LinkLoader(graph, [[0, 0], [1, 1]], fanouts=(2,), negatives=negatives, batch_size=10**9)
+    assert batch.batch_size == 2 and batch.num_edges == 0  # the same pair twice is two examples
+    for pair in ([[0], [3]], [[-1], [0]]):
+        one_line(IndexRangeError, lambda pair=pair: LinkLoader(graph, pair, fanouts=(2,), negatives=negatives))
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,7 @@ def test_graphs_of_a_level_sample_as_the_level_does(graph) -> None:
         lambda: LargeBatch(True),
         lambda: LargeBatch(4, (0,)),
         lambda: Parts(torch.tensor([0, -1]), 1),
+        lambda: Parts(torch.tensor([[0], [1]]), 1),
         lambda: Parts(torch.tensor([0, 1]), 0),
         lambda: Nest(gw.Graph([0], [1]), torch.arange(1), [LargeBatch(0.5, (1,))]),
         lambda: Nest(gw.Graph([0], [1]), torch.arange(1), []),
