@@ -42,7 +42,7 @@ def _push(b: Builder, v: Value) -> Value | None:
         return b.add(x.op, *(_taken(b, operand, rows) for operand in x.inputs), **dict(x.attrs))
     if x.op in (Op.SPMM, Op.SPMM_MAX) and len(x.inputs) == 2:
         return _restrict(b, x, rows)
-    if x.op is Op.ATTENTION:
+    if x.op is Op.ATTENTION and x["p"] == 0:  # weights are dropped by an edge's place, which it loses
         return _restrict_attention(b, x, rows)
     return None
 

@@ -105,6 +105,18 @@ def test_row_demand_restricts_the_edges(score):
     torch.testing.assert_close(interpret(pushed, inputs)["out"], interpret(whole, inputs)["out"])
 
 
+def test_row_demand_leaves_attention_whole_whose_weights_are_dropped(tmp_path, monkeypatch):
+    """What is dropped is keyed by places of edges: nothing for the certificates to refuse (warnings are errors)."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    edges = ZOO["power_law"]
+    graph, rows = Graph(edges.src, edges.dst, num_nodes=edges.num_nodes), torch.arange(0, edges.num_nodes, 3)
+    model, x = GATConv(5, 8, heads=2, dropout=0.5).train(), torch.randn(edges.num_nodes, 5)
+    torch.manual_seed(0)
+    whole = model(graph, x)
+    torch.manual_seed(0)
+    assert torch.equal(model(graph, x, rows), whole[rows])
+
+
 @pytest.mark.parametrize("layer", [GATConv, GATv2Conv])
 def test_no_value_of_edge_size_is_left_forward_or_backward(layer):
     """SPEC P11, P12, M13."""
