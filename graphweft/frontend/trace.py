@@ -109,6 +109,10 @@ class _Sizes(ShapeEnv):
             raise UnraisableError("Python code that depends on the number of nodes, edges or messages", line)
         return super().evaluate_expr(*args, **kwargs)
 
+    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> Any:
+        """As in torch, which imports its exporter to find a line for its log; errors here have the user's anyway."""
+        return super()._get_stack_summary(is_debug, framework_loc or "a user function")
+
 
 class _Recorder(TorchFunctionMode):
     """Puts placeholders in the place of captured tensors, notes lines, keeps gradients stopped where the user does."""

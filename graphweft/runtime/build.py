@@ -8,6 +8,7 @@ written into the package. Called by the launchers of generated kernels.
 
 from __future__ import annotations
 
+import contextvars
 import ctypes
 import functools
 import hashlib
@@ -17,6 +18,8 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +27,7 @@ from filelock import FileLock
 
 from graphweft import _config, _native
 from graphweft._errors import FallbackWarning
+from graphweft._workers import become_worker
 
 INCLUDE = Path(__file__).parents[1] / "include"
 # As CMakeLists.txt compiles the core: no arithmetic beyond what is written.
@@ -61,6 +65,15 @@ def load(source: str) -> ctypes.CDLL | None:
     except OSError:  # the folder cannot be written: the library lives as long as this process
         with tempfile.TemporaryDirectory() as passing:
             return _from_cache(source, compiler, Path(passing) / name)
+
+
+def load_all(sources: Sequence[str]) -> list[ctypes.CDLL | None]:
+    """As :func:`load` for each, compiled at the same time on all processors that the process may use."""
+    if len(sources) < 2:
+        return [load(source) for source in sources]
+    with ThreadPoolExecutor(len(sources), initializer=become_worker) as pool:  # a compiler is bound as who starts it
+        waiting = [pool.submit(contextvars.copy_context().run, load, source) for source in sources]
+        return [each.result() for each in waiting]
 
 
 def find_compiler() -> Compiler | None:

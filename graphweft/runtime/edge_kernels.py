@@ -1,4 +1,4 @@
-"""Launchers of generated kernels over edges: all walks of a plan are one translation unit, compiled at most once.
+"""Launchers of generated kernels over edges: the walks of a plan, in two translation units, compiled at most once.
 
 Comes in: groups that walk the edges of a graph. Goes out: for each a callable from the graph and the tensors it reads
 to its results, or None where nothing can be compiled, and the caller runs the values one by one. The text depends on
@@ -22,6 +22,8 @@ from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.runtime import build
 
+_SEVERAL = 4  # walks from which reading the headers twice pays
+
 # (the graph whose rows are walked, what is read) -> results, first the group's own, then its taps
 Walk = Callable[[Graph, Sequence[Tensor]], list[Tensor]]
 Walks = dict[Value, tuple[Walk, tuple[Value, ...]]]
@@ -36,13 +38,30 @@ def edge_kernels(groups: Sequence[Group]) -> Walks:
     for group in walks:
         assert group.walk is not None  # chosen so
         nests.append(edge_nest(group.chain, (group.result, *group.taps), group.walk))
-    library = build.load(render_unit([nest for nest, _ in nests]))
-    if library is None:
+    parts = _parts([len(nest.steps) + len(nest.sinks) for nest, _ in nests])
+    libraries = build.load_all([render_unit([nests[at][0] for at in part]) for part in parts])
+    if None in libraries:
         return {}
-    return {
-        group.result: (_launcher(library, number, group, len(read)), read)
-        for number, (group, (_, read)) in enumerate(zip(walks, nests, strict=True))
-    }
+    made: Walks = {}
+    for library, part in zip(libraries, parts, strict=True):
+        assert library is not None  # seen above
+        for number, at in enumerate(part):
+            read = nests[at][1]
+            made[walks[at].result] = (_launcher(library, number, walks[at], len(read)), read)
+    return made
+
+
+def _parts(lengths: Sequence[int]) -> list[list[int]]:
+    """Nests by translation unit: two of about the same text where there are enough of them."""
+    if len(lengths) < _SEVERAL:
+        return [list(range(len(lengths)))]
+    parts: list[list[int]] = [[], []]
+    sizes = [0, 0]
+    for at in sorted(range(len(lengths)), key=lambda k: -lengths[k]):
+        least = sizes.index(min(sizes))
+        parts[least].append(at)
+        sizes[least] += lengths[at]
+    return [sorted(part) for part in parts]
 
 
 def _launcher(library: ctypes.CDLL, number: int, group: Group, count: int) -> Walk:

@@ -95,8 +95,8 @@ def test_regions_agree_with_the_oracle_on_every_graph_and_compile_once(name, mon
     for case in CASES:
         if case.num_edges:
             compare(function, case.graph())
-    # nodes with fewer edges than nodes keep row-wise code behind the broadcasts: another program
-    assert sum("edge_nest.h" in text for text in texts) <= 2
+    # graphs with fewer edges than nodes keep row-wise code behind the broadcasts: another program; of two units at most
+    assert sum("edge_nest.h" in text for text in texts) <= 4
 
 
 @needs_compiler

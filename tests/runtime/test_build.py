@@ -171,3 +171,55 @@ def test_nothing_is_written_into_the_package(cache):
     build.load(SOURCE)
     written = [p for p in package.rglob("*") if "__pycache__" not in p.parts and p.stat().st_mtime > started]
     assert not written
+
+
+@needs_compiler
+def test_several_libraries_are_compiled_together(cache):
+    sources = [SOURCE, SOURCE.replace("x[i] * x[i]", "x[i] + x[i]"), "this is no C++"]
+    with pytest.warns(FallbackWarning, match="failed"):
+        libraries = build.load_all(sources)
+    x = torch.arange(1000.0)
+    assert torch.equal(square(libraries[0], x), x * x)
+    assert torch.equal(square(libraries[1], x), x + x)
+    assert libraries[2] is None
+    assert len(list(cache.glob("*.so"))) == 2
+    assert build.load(SOURCE) is libraries[0]
+
+
+PARTS = """
+#include "graphweft/lanes.h"
+#include "graphweft/unit.h"
+extern "C" GW_API int gw_parts(const float* x, const double* y, float* a, double* b, float* root) {
+  return gw::guarded([&] {
+    using gw::simd;
+    for (int n = 0; n <= simd<float>::lanes; ++n)
+      simd<float>::store_part(a + 32 * n, simd<float>::load_part(x, n) + 1.0f, n);
+    for (int n = 0; n <= simd<double>::lanes; ++n)
+      simd<double>::store_part(b + 32 * n, simd<double>::load_part(y, n) + 1.0, n);
+    simd<float>::store(root, gw::lanes_sqrt(simd<float>::load(x)));
+  });
+}
+extern "C" GW_API int gw_lanes(int* lanes) { *lanes = gw::simd<float>::lanes; return 0; }
+"""
+
+
+@needs_compiler
+@pytest.mark.parametrize("level", _native.LEVELS)
+def test_parts_of_vectors_on_every_level(level, cache, monkeypatch):
+    if _native.LEVELS.index(level) > _native.LEVELS.index(_native.LEVEL):
+        pytest.skip("this processor does not run it")
+    monkeypatch.setattr(_native, "LEVEL", level)
+    library = build.load(PARTS)
+    count = ctypes.c_int()
+    library.gw_lanes(ctypes.byref(count))
+    lanes = count.value
+    x, y = torch.rand(32) + 1, torch.rand(32, dtype=torch.float64)
+    a, b, root = torch.zeros(17, 32), torch.zeros(17, 32, dtype=torch.float64), torch.zeros(16)
+    call = _native.declare("gw_parts", *[ctypes.c_void_p] * 5, library=library)
+    call(*(t.data_ptr() for t in (x, y, a, b, root)))
+    for made, given, width in ((a, x, lanes), (b, y, lanes // 2)):
+        for n in range(width + 1):
+            expected = torch.zeros(32, dtype=given.dtype)
+            expected[:n] = given[:n] + 1
+            assert torch.equal(made[n], expected), (level, n)
+    torch.testing.assert_close(root[:lanes], x[:lanes].sqrt(), rtol=1e-7, atol=0)

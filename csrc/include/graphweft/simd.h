@@ -6,7 +6,11 @@
 #include <cstring>
 
 #if defined(__AVX2__) || defined(__AVX512F__)
+#if defined(GW_THREADS_HOST) && !defined(__clang__) && __GNUC__ >= 9 && __GNUC__ <= 14
+#include "graphweft/builtin_intrinsics.h"
+#else
 #include <immintrin.h>
+#endif
 #endif
 
 // For functions whose arrays of vectors must stay in the caller's registers.
