@@ -57,7 +57,7 @@ class TypedPart:
             whole.relations,
             _offsets(relation, len(whole.relations)),
         )
-        graph = Graph.typed(place[src[edge_order]], place[dst[edge_order]], layout)
+        graph = Graph.typed(place[src[edge_order]], place[dst[edge_order]], layout).as_drawn()
         return cls(graph, order, place, edge_order)
 
 

@@ -13,6 +13,7 @@ from typed_zoo import TYPED_ZOO, academic, many
 import graphweft as gw
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
+from graphweft.graph.typed_block import typed_block
 from graphweft.nn.hgt import HGT
 from graphweft.nn.rgcn import RGCN
 from graphweft.sample.neighbor import NeighborSampler
@@ -82,6 +83,18 @@ def test_sampled_blocks_agree_with_the_oracle(form: str) -> None:
     found.square().sum().backward()
     expected.square().sum().backward()
     _same_gradients(model, double)
+
+
+@pytest.mark.parametrize("form", ["full", "hgt"])
+def test_few_plans_serve_many_typed_batches(form: str) -> None:
+    graph = many()
+    model = _models(graph)[form]
+    sampler, x = SegmentSampler(graph, [2, 2]), torch.randn(graph.num_nodes, 5)
+    for start in range(0, 150, 5):  # other sizes in every batch
+        sample = sampler.sample(torch.arange(start, start + 10 + start // 10))
+        model(sample.blocks, x[sample.n_id]).sum().backward()
+    assert all(block.graph.is_drawn for block in map(typed_block, sample.blocks))
+    assert all(len(function.plans()) <= 6 for function in model._pieces.values())
 
 
 def test_gradients_reach_the_features_of_a_batch() -> None:
