@@ -54,23 +54,27 @@ def wide() -> Dataset:
     return Dataset("wide", ds.graph, torch.randn(ds.num_nodes, 6000), ds.y, ds.train_idx, ds.val_idx, ds.test_idx, 5)
 
 
+def take(loader: Any, count: int) -> None:
+    """So many batches, epoch after epoch; none is under way or ready afterwards."""
+    while count:
+        for batch in loader:
+            _ = batch.edge_index, batch.e_id
+            count -= 1
+            if not count:
+                break
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOADERS)
 def test_nothing_piles_up_over_many_batches(kind: str, threads_restored: None) -> None:
     torch.set_num_threads(2)
     ds = wide()
     loader = LOADERS[kind](ds)
-    process, found, done = psutil.Process(), [], 0
-    while done < BATCHES:
-        for batch in loader:
-            _ = batch.edge_index, batch.e_id
-            done += 1
-            if done in (BATCHES // 10, BATCHES):
-                del batch
-                gc.collect()
-                found.append((process.memory_info().rss, POOL.stats(), process.num_fds(), threading.active_count()))
-            if done == BATCHES:
-                break
+    process, found = psutil.Process(), []
+    for count in (BATCHES // 10, BATCHES - BATCHES // 10):
+        take(loader, count)
+        gc.collect()
+        found.append((process.memory_info().rss, POOL.stats(), process.num_fds(), threading.active_count()))
     (rss, pool, files, threads), (rss_after, pool_after, files_after, threads_after) = found
     assert pool_after.mapped - pool.mapped < 16 << 20 and pool_after.lent - pool.lent < 16 << 20
     assert files_after <= files and threads_after <= threads
