@@ -58,8 +58,8 @@ class Recipe(NamedTuple):
 
 FULL = {"cora": Recipe(200, 50, 2), "facebook": Recipe(160, 40, 5, 0.01), "arxiv": Recipe(100, 20, 5, 0.01)}
 MINI = {"cora": Recipe(60, 20, 1), "facebook": Recipe(30, 8, 1), "arxiv": Recipe(6, 3, 1)}
-BATCHES = {"cora": 32, "facebook": 1000, "arxiv": 1000}
-SEEDS = {"cora": 10}
+BATCHES = {"cora": 8, "facebook": 1000, "arxiv": 1000}
+SEEDS = {"cora": 40}
 for _twin in HOMOPHILY:
     FULL[_twin], MINI[_twin], BATCHES[_twin] = Recipe(120, 20, 5, 0.01), Recipe(24, 5, 1), 250
 
@@ -164,7 +164,7 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", default=["cora", "facebook"], choices=sorted(FULL))
     parser.add_argument("--models", nargs="+", default=["sage", "gat"], choices=["sage", "gat"])
     parser.add_argument("--ways", nargs="+", default=["full", *BOUNDS], choices=["full", *BOUNDS])
-    parser.add_argument("--seeds", type=int, help="5, on cora 10")
+    parser.add_argument("--seeds", type=int, help="5, on cora 40")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=RESULTS / "accuracy_multistage.csv")

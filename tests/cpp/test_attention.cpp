@@ -88,7 +88,7 @@ void compare_slopes(const data::graph& g, operands& o, std::vector<float>& leaf,
                     const std::vector<float>& slope) {
   const auto size = int64_t(leaf.size());
   for (int64_t k = 0; k < size; k += std::max<int64_t>(1, size / 7)) {
-    const float before = leaf[size_t(k)], step = 1.0f / 256.0f;
+    const float before = leaf[size_t(k)], step = 1.0f / 4096.0f;  // small: no leaky unit changes sides within it
     leaf[size_t(k)] = before + step;
     const double up = loss(g, o, slope), above = leaf[size_t(k)];
     leaf[size_t(k)] = before - step;
