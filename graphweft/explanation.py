@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._errors import FallbackWarning, ShapeError
+from graphweft._errors import FallbackWarning
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import number
@@ -53,21 +53,21 @@ def explain(module: Explained, graph: Graph | Sequence[Block], x: Features, rows
         >>> "spmm" in explain(layer, graph, x)
         True
     """
-    if not isinstance(graph, Graph):
-        return _explain_layers(module, graph, x)
     if not isinstance(module, CompiledModule):
         return _explain_calls(module, graph, x)
+    if not isinstance(graph, Graph):
+        if isinstance(module, Stack):
+            return _explain_layers(module, graph, x)
+        check_blocks(type(module).__name__, graph, 1)
+        graph = graph[0]
     arguments = module.arguments(graph, x, rows)
     constants = ("x",) if rows is None else ("x", "rows")
     return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, constants)])
 
 
-def _explain_layers(module: Explained, blocks: Sequence[Block], x: Features) -> str:
+def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features) -> str:
     """Of every layer on its block."""
-    name = type(module).__name__
-    if not isinstance(module, Stack):
-        raise ShapeError(f"explain: expected a stack of layers, as GCN, for a batch's blocks, got {name}")
-    check_blocks(name, blocks, len(module.layers))
+    check_blocks(type(module).__name__, blocks, len(module.layers))
     module = copy.deepcopy(module)
     parts = []
     with torch.random.fork_rng(devices=[]):
@@ -81,7 +81,7 @@ def _explain_layers(module: Explained, blocks: Sequence[Block], x: Features) -> 
     return "\n\n".join(parts)
 
 
-def _explain_calls(module: Explained, graph: Graph, x: Features) -> str:
+def _explain_calls(module: Explained, graph: Graph | Sequence[Block], x: Features) -> str:
     """Of every message-passing call that ``module`` makes."""
     module = copy.deepcopy(module) if isinstance(module, nn.Module) else module
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), observing() as seen:

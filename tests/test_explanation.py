@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from zoo import random_edges
 
 import graphweft as gw
-from graphweft.nn import GAT, SAGE
+from graphweft.nn import GAT, SAGE, GATConv
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -122,5 +122,23 @@ def test_blocks_that_do_not_fit_are_refused(graph: gw.Graph) -> None:
     x = torch.ones(blocks[0].num_src, 6)
     with pytest.raises(gw.GraphWeftError, match="GAT: expected 2 blocks, one per layer, got 1"):
         gw.explain(GAT(6, 8, 3), blocks[:1], x)
-    with pytest.raises(gw.GraphWeftError, match="explain: expected a stack of layers, as GCN, for a batch's blocks"):
-        gw.explain(Both(), blocks, x)
+    with pytest.raises(gw.GraphWeftError, match="GATConv: expected 1 blocks, one per layer, got 2"):
+        gw.explain(GATConv(6, 8), blocks, x)
+    with pytest.raises(gw.GraphWeftError, match="or the blocks of a batch, got str"):
+        gw.explain(GAT(6, 8, 3), "cora", x)
+
+
+def test_a_users_module_takes_the_blocks_as_it_likes(graph: gw.Graph) -> None:
+    class OnBlocks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = Attention()
+
+        def forward(self, blocks: Any, h: Tensor) -> Tensor:
+            z = self.layer.linear(h)
+            return self.layer.propagate(blocks[0], ndata={"z": (z, z[: blocks[0].num_dst])})["h"]
+
+    blocks = gw.NeighborSampler(graph, [3]).sample(torch.arange(20), seed=0).blocks
+    text = gw.explain(OnBlocks(), blocks, torch.ones(blocks[0].num_src, 6))
+    assert text.startswith("OnBlocks: 1 message-passing calls") and "-- forward calls --" in text
+    assert f"== call 0: 20 nodes, {blocks[0].num_edges} edges ==" in text
