@@ -11,10 +11,13 @@ does not count. Memory is the worker's own: its peak resident set above what it 
 from __future__ import annotations
 
 import json
+import math
 import os
+import select
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +27,10 @@ from graphweft.bench import REFCHECK_TOLERANCE, BenchError, machine_stamp, refch
 
 __all__ = ["BenchError", "refcheck", "write_csv"]  # with what is defined here
 RESULTS = Path(__file__).parent / "results"
+
+
+class OverrunError(BenchError):
+    """A worker did not answer in the time it was given."""
 
 
 @dataclass
@@ -81,10 +88,19 @@ class Worker:
         self.result.start_bytes = answer["start_bytes"]
         self.result.input_bytes = answer["input_bytes"]
 
-    def run(self, epochs: int) -> tuple[list[float], list[float]]:
-        """Losses and seconds of ``epochs`` further epochs."""
-        answer = self._ask("run", epochs=epochs)
+    def run(self, epochs: int, within: float = math.inf) -> tuple[list[float], list[float]]:
+        """Losses and seconds of ``epochs`` further epochs, or OverrunError when they take longer than ``within``."""
+        answer = self._ask("run", within, epochs=epochs)
         return answer["losses"], answer["seconds"]
+
+    def give_up(self, seconds: list[float], limit: float) -> None:
+        """Ends a worker that takes too long; ``seconds`` of the epochs it has done, or ``limit`` as their least."""
+        done = f"stopped after {len(seconds)} epochs" if seconds else f"no epoch in {limit:.0f} s, a lower bound"
+        self.result.seconds, self.result.note = seconds or [limit], done
+        status = Path(f"/proc/{self._child.pid}/status").read_text(encoding="utf-8")
+        self.result.peak_bytes = 1024 * int(status.split("VmHWM:")[1].split()[0])
+        self._child.kill()
+        self.close()
 
     def finish(self) -> Result:
         """Ends the worker and returns what it did."""
@@ -106,7 +122,7 @@ class Worker:
         if self._child.stdout:
             self._child.stdout.close()
 
-    def _ask(self, order: str, **details: Any) -> dict[str, Any]:
+    def _ask(self, order: str, within: float = math.inf, **details: Any) -> dict[str, Any]:
         stdin, stdout = self._child.stdin, self._child.stdout
         if stdin is None or stdout is None:
             raise BenchError(f"{self.system}: worker has no pipes")
@@ -115,6 +131,8 @@ class Worker:
             stdin.flush()
         except BrokenPipeError:
             raise BenchError(f"{self.system}: worker ended before {order!r}") from None
+        if within < math.inf and not select.select([stdout], [], [], within)[0]:
+            raise OverrunError(f"{self.system}: {order!r} took more than {within:.0f} s")
         line = stdout.readline()
         if not line:
             raise BenchError(f"{self.system}: worker ended in {order!r} with status {self._child.wait()}")
@@ -169,6 +187,7 @@ def paired(
     turn_seconds: float,
     reference_epochs: int = 3,
     tolerance: float = REFCHECK_TOLERANCE,
+    limit: float = math.inf,
 ) -> list[Result]:
     """Every system in one run: first losses compared with those of the first system, then interleaved turns.
 
@@ -179,6 +198,8 @@ def paired(
         turn_seconds: Seconds of counted epochs in a turn.
         reference_epochs: Epochs whose losses are compared.
         tolerance: By which losses may differ, relative to them.
+        limit: Seconds for the reference epochs of all systems but the first; one that takes longer has no turns, and
+            its result is the epochs it has done, or the limit as a lower bound.
 
     Raises: BenchError when a worker fails or computes another loss.
     """
@@ -186,14 +207,39 @@ def paired(
     workers = [Worker(system, command, shared) for system, command in commands.items()]
 
     def body() -> None:
-        losses, seconds = warmed_up(workers, reference_epochs)
-        refcheck(losses, workers[0].system, tolerance)
-        interleave(workers, rounds, turn_seconds, seconds)
-        for worker in workers:
+        losses, seconds = warmed_up(workers[:1], reference_epochs)
+        in_time = workers[:1]
+        for worker in workers[1:]:
+            worker.prepare()
+            losses[worker.system], taken = _first_epochs(worker, reference_epochs, limit)
+            if len(taken) < reference_epochs:
+                worker.give_up(taken, limit)
+            else:
+                seconds[worker.system] = min(taken)
+                in_time.append(worker)
+            most = {worker.system: losses[worker.system], workers[0].system: losses[workers[0].system][: len(taken)]}
+            refcheck(most, workers[0].system, tolerance)
+        interleave(in_time, rounds, turn_seconds, seconds)
+        for worker in in_time:
             worker.finish()
 
     closing(workers, body)
     return [worker.result for worker in workers]
+
+
+def _first_epochs(worker: Worker, epochs: int, limit: float) -> tuple[list[float], list[float]]:
+    """Losses and seconds of at most ``epochs`` epochs, as many as end within ``limit`` seconds."""
+    losses: list[float] = []
+    seconds: list[float] = []
+    end = time.monotonic() + limit
+    while len(losses) < epochs:
+        try:
+            loss, taken = worker.run(1, max(0.0, end - time.monotonic()))
+        except OverrunError:
+            break
+        losses += loss
+        seconds += taken
+    return losses, seconds
 
 
 def figures(result: Result, ours: Result) -> dict[str, object]:

@@ -6,6 +6,7 @@ Called by ``gat.py``, ``ngcf.py`` and ``user_functions.py``; their systems are t
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import tempfile
 from pathlib import Path
@@ -22,6 +23,7 @@ def add_options(parser: argparse.ArgumentParser, results: str) -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turn", type=float, default=0.5, help="seconds of counted epochs in a turn")
     parser.add_argument("--reference-epochs", type=int, default=3, help="epochs whose losses are compared")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds a peer has for them; inf: no limit")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dgl-python", default="", help="interpreter of an environment with DGL; empty: without DGL")
     parser.add_argument("--out", type=Path, default=RESULTS / results)
@@ -41,7 +43,7 @@ def run(
         commands = {s: [python, str(WORKER), s, str(case.folder)] for s, python in pythons.items() if python}
         options = {"threads": arguments.threads, "rounds": arguments.rounds, "turn_seconds": arguments.turn}
         try:
-            results = paired(commands, reference_epochs=arguments.reference_epochs, **options)
+            results = paired(commands, reference_epochs=arguments.reference_epochs, limit=arguments.limit, **options)
         except BenchError as failure:
             sys.stderr.write(f"{case.meta.name}: {failure}\n")
             return 1
@@ -52,6 +54,9 @@ def run(
         columns = (*COLUMNS, "times_module", "quartiles")
         other = next(result for result in results if result.system == module)
         for row, result in zip(rows, results, strict=True):
+            if len(result.turns) < len(other.turns):  # a peer that was stopped
+                row |= {"times_module": "", "quartiles": "", "rounds": 0}
+                continue
             low, middle, high = result.ratio_to(other)
             quartiles = f"{low:.3f} to {high:.3f}"
             row |= {"times_module": round(middle, 3), "quartiles": quartiles, "rounds": len(result.turns)}
