@@ -2,9 +2,11 @@
 
     python benchmarks/training/typed.py aifb.npz rgcn --dgl-python /path/to/dgl/bin/python
     python benchmarks/training/typed.py rgcn --relations 4 16 64 128   # ours on random graphs, paired in one run
+    python benchmarks/training/typed.py aifb.npz rgcn --relations 4 16 128 --split dst   # on the edges of a data set
 
 One line per system. Losses are compared before anything is timed; an epoch is forward, loss, backward and update after
-warm-up; memory is the peak resident set of the system's own process above what it held after its imports.
+warm-up; memory is the peak resident set of the system's own process above what it held after its imports. A pair is a
+relation and a node; every pair has a row that is multiplied by a matrix.
 
 PyTorch Geometric's HGTConv is left out but with ``--pyg``: without pyg-lib the backward pass of its HeteroLinear copies
 the rows of all edges once per relation and head, and one epoch on aifb takes more than a minute.
@@ -25,9 +27,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import case as cases
 import numpy as np
+import torch
+import typed_relations
 from harness import RESULTS, BenchError, Result, figures, paired, show, stamp, write_csv
 
+from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
+from graphweft.graph.graph import Graph
 
 WORKER = Path(__file__).with_name("worker.py")
 COLUMNS = ("system", "epoch_ms", "spread", "times_ours", "peak_mib", "memory_times_ours", "prepare_s")
@@ -48,14 +54,23 @@ def _save(folder: Path, name: str, arrays: dict[str, np.ndarray], classes: int, 
 def save_file(folder: Path, path: str, hidden: int) -> cases.Case:
     """A typed dataset of one node type, with every relation's inverse."""
     ds = load(path)
-    graph = ds.graph.add_inverse_relations()
+    return _save_graph(folder, ds.name, ds, ds.graph.add_inverse_relations(), hidden)
+
+
+def save_regrouped(folder: Path, ds: Dataset, relations: int, split: str, hidden: int) -> cases.Case:
+    """The same edges under so many relations, inverses among them."""
+    name = f"{ds.name} as {relations}, split by {split}"
+    return _save_graph(folder, name, ds, typed_relations.regrouped(ds, relations, split), hidden)
+
+
+def _save_graph(folder: Path, name: str, ds: Dataset, graph: Graph, hidden: int) -> cases.Case:
     arrays = {
         "edge_index": np.stack([end.numpy() for end in graph.edges()]),
         "edge_type": graph.edge_type().numpy(),
         "y": ds.y.numpy(),
         "train_idx": ds.labelled("train").numpy(),
     }
-    return _save(folder, ds.name, arrays, ds.num_classes, hidden)
+    return _save(folder, name, arrays, ds.num_classes, hidden)
 
 
 def save_random(folder: Path, relations: int, hidden: int, nodes: int = NODES, edges: int = EDGES) -> cases.Case:
@@ -95,12 +110,14 @@ def _turns(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _row(case: cases.Case, model: str, result: Result, first: Result) -> dict[str, object]:
+    src, dst, kind = (torch.from_numpy(end) for end in (*case.array("edge_index"), case.array("edge_type")))
     about = {
         "graph": case.meta.name,
         "model": model,
         "num_nodes": case.meta.num_nodes,
         "num_edges": case.meta.num_edges,
-        "num_relations": int(case.array("edge_type").max()) + 1,
+        "num_relations": int(kind.max()) + 1,
+        "num_pairs": typed_relations.num_pairs(src, dst, kind, case.meta.num_nodes),
     }
     return {**about, **figures(result, first)}
 
@@ -110,7 +127,12 @@ def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", nargs="?", default="", help="a typed dataset's name or path")
     parser.add_argument("model", choices=("rgcn", "hgt"))
-    parser.add_argument("--relations", type=int, nargs="*", default=[], help="random graphs instead, of ours alone")
+    parser.add_argument(
+        "--relations", type=int, nargs="*", default=[], help="of ours alone; without data on random graphs"
+    )
+    parser.add_argument(
+        "--split", choices=typed_relations.ENDS, default="dst", help="what tells parts of a relation apart"
+    )
     parser.add_argument("--hidden", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turn", type=float, default=0.5, help="seconds of counted epochs in a turn")
@@ -124,10 +146,14 @@ def main(given: list[str] | None = None) -> int:
         folder = Path(name)
         try:
             if arguments.relations:
+                ds = load(arguments.data) if arguments.data else None
                 made = []
                 for count in arguments.relations:
                     (folder / str(count)).mkdir()
-                    made.append(save_random(folder / str(count), count, arguments.hidden))
+                    if ds is None:
+                        made.append(save_random(folder / str(count), count, arguments.hidden))
+                    else:
+                        made.append(save_regrouped(folder / str(count), ds, count, arguments.split, arguments.hidden))
                 case, rows = made[0], measure_growth(made, arguments)
             else:
                 case = save_file(folder, arguments.data, arguments.hidden)
@@ -136,7 +162,7 @@ def main(given: list[str] | None = None) -> int:
             sys.stderr.write(f"{arguments.model}: {failure}\n")
             return 1
     title = f"{arguments.model} on {case.meta.name}: {case.meta.num_nodes:,} nodes, {case.meta.num_edges:,} edges"
-    columns = ("graph", *COLUMNS) if arguments.relations else COLUMNS
+    columns = ("graph", "num_pairs", *COLUMNS) if arguments.relations else COLUMNS
     show(title, rows, columns)
     write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
     return 0
