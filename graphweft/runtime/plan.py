@@ -63,6 +63,7 @@ class Plan:
         fixed: Names of the other inputs (graphs, ids, seeds, sparse features).
         hoisted: Values to be in their slots before the first call.
         saved: Slots kept for the backward calls.
+        walks: Generated kernels over edges, by the first of their results.
     """
 
     def __init__(self, compiled: Compiled) -> None:
@@ -84,7 +85,7 @@ class Plan:
         groups, pairs = _pair_extrema(compiled.groups)
         forward = [g for g in groups if compiled.phase[g.result] == FORWARD]
         backward = _contractions_first([g for g in groups if compiled.phase[g.result] == BACKWARD])
-        self._walks = edge_kernels([*forward, *backward])
+        self.walks = edge_kernels([*forward, *backward])
         self.saved = self._saved(backward)
         self.saved_shapes = frozenset(self.saved) - self._read_as_numbers(backward)
         self.saved_outputs = tuple(sorted({slot for _, slot in self.outputs} & set(self.saved)))
@@ -219,7 +220,7 @@ class Plan:
             writes = tuple(self._slot[v] for v in made)
             spent = _spent_operand(group)
             over = spent in made_here and self._slot[spent] in frees
-            call = lower(group, self._slot, also, over=over, walks=self._walks)
+            call = lower(group, self._slot, also, over=over, walks=self.walks)
             steps.append(Step(call, writes, frees, label(group), self.compiled.works[group.result], over))
         return tuple(steps)
 

@@ -4,9 +4,11 @@
 
 A program is drawn by ``functions.py`` and runs several times, each time on another graph with other passes left out:
 those are the cases. Outputs and all gradients are compared with the reference executor's in float64. Single precision
-takes the fused kernels, with ``kernels`` also those that are generated for large graphs. A case in which every pass ran
-under the certificates fails if they refuse anything. What fails has to fail again with other numbers: rounding may tip
-a comparison.
+takes the fused kernels, with ``kernels`` also those that are generated for large graphs: the last line tells how many
+programs and cases had some, forward and backward. A case in which every pass ran under the certificates fails if they
+refuse anything. What fails has to fail again with other numbers: rounding may tip a comparison.
+
+    python -m tests.fuzz.user_functions --kernels --seed 7 --programs 1000
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import random
 import sys
+import tempfile
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
@@ -39,6 +42,7 @@ from graphweft.passes import pipeline
 VARIANTS = 5  # cases of a program
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 3e-3}
 KINDS = ("square",) * 5 + ("typed",) * 2 + ("bipartite",) * 2
+_PHASES = {pipeline.FORWARD: "forward", pipeline.BACKWARD: "backward"}
 LARGEST = 400  # edges: the reference executor runs degree by degree
 
 
@@ -61,9 +65,10 @@ class Variant:
 
 @dataclass
 class Tally:
-    """What came of many cases."""
+    """What came of many cases; ``kernels``: cases with a generated kernel over edges, by phase, and programs."""
 
     counts: Counter[str] = field(default_factory=Counter)
+    kernels: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
 
@@ -91,7 +96,7 @@ def _typed_graph(rng: random.Random) -> gw.Graph:
 def variants(rng: random.Random, kind: str, kernels: bool) -> list[Variant]:
     """The cases of one program: all passes under certificates, a single one left out, and random subsets."""
     made = []
-    optional = sorted(pipeline.OPTIONAL)
+    optional = sorted(pipeline.OPTIONAL - ({"edges"} if kernels else set()))
     for i in range(VARIANTS):
         graph, name = graph_of(rng, kind)
         subset = [n for n in optional if rng.random() < rng.choice([0.1, 0.5])] if i > 1 else []
@@ -108,14 +113,31 @@ def run_program(seed: int, number: int, tally: Tally, kernels: bool = False) -> 
     rng = random.Random(seed * 1_000_003 + number)
     kind = rng.choice(KINDS)
     source = draw(rng, kind)
+    generated = set[str]()
     for variant in variants(rng, kind, kernels):
-        found = [run_case(source, variant, f"<{seed}:{number}>", 0)]
+        with user_call.observing() as seen:
+            found = [run_case(source, variant, f"<{seed}:{number}>", 0)]
+        phases = _generated(seen, variant)
+        tally.kernels.update(f"cases {phase}" for phase in phases)
+        generated |= phases
         if found[0][0] == "differs":
             found.append(run_case(source, variant, f"<{seed}:{number}>", 1))
         what, detail = found[-1]
         tally.counts[what if len(found) == 1 or what != "same" else "tipped by rounding"] += 1
         if what in ("differs", "fails"):
             tally.failures.append(f"program {number} of seed {seed} on {variant}: {detail}\n{source.text}")
+    tally.kernels.update(f"programs {phase}" for phase in generated)
+
+
+def _generated(seen: list[user_call.Observed], variant: Variant) -> set[str]:
+    """Phases of the case's program that ran on generated kernels over edges."""
+    plans = [
+        plan
+        for observed in seen
+        if observed.compiled is not None
+        for plan in observed.compiled.form(variant.graph).plans()[-1:]
+    ]
+    return {_PHASES[plan.compiled.phase[result]] for plan in plans for result in plan.walks}
 
 
 def run_case(source: Source, variant: Variant, name: str, draws: int) -> tuple[str, str]:
@@ -211,12 +233,14 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--kernels", action="store_true", help="single precision with generated kernels")
     arguments = parser.parse_args(given)
     tally = Tally()
-    for number in range(arguments.first, arguments.first + arguments.programs):
-        before = len(tally.failures)
-        run_program(arguments.seed, number, tally, arguments.kernels)
-        for failure in tally.failures[before:]:
-            print(failure, flush=True)
-    print(f"seed {arguments.seed}: {sum(tally.counts.values())} cases, {dict(tally.counts)}")
+    with tempfile.TemporaryDirectory(prefix="graphweft-fuzz-") as folder, gw.config(cache_dir=folder):
+        for number in range(arguments.first, arguments.first + arguments.programs):
+            before = len(tally.failures)
+            run_program(arguments.seed, number, tally, arguments.kernels)
+            for failure in tally.failures[before:]:
+                print(failure, flush=True)
+    kernels = dict(sorted(tally.kernels.items()))
+    print(f"seed {arguments.seed}: {sum(tally.counts.values())} cases, {dict(tally.counts)}, kernels in {kernels or 0}")
     return 1 if tally.failures else 0
 
 
