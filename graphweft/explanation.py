@@ -95,9 +95,7 @@ def _explain_calls(module: Explained, graph: Graph | Sequence[Block], x: Feature
         call = item.call
         parts.append(f"== call {at}: {call.graph.num_dst:,} nodes, {call.graph.num_edges:,} edges ==")
         if item.compiled is None:
-            assert item.failure is not None  # a call is compiled or has a reason
-            line = f"\nat {item.failure.line}" if item.failure.line else ""
-            parts.append(f"runs on the reference executor: {item.failure.what}{line}")
+            parts.append(item.reason)
             continue
         arguments = item.compiled.arguments(call, item.captured)
         plain = tuple(n for n, (tensor, _) in arguments.fields.items() if not tensor.requires_grad)

@@ -8,6 +8,8 @@ the rules that raise ATen operations.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -22,11 +24,22 @@ N, D = "n", "d"
 
 
 class UnraisableError(Exception):
-    """Something that has no counterpart in the IR; names the operation and why."""
+    """Something that has no counterpart in the IR; names the operation and why, and in which function where known."""
 
     def __init__(self, what: str, line: str | None = None) -> None:
         super().__init__(what)
         self.what, self.line = what, line
+        self.stage: str | None = None
+
+    @staticmethod
+    @contextlib.contextmanager
+    def within(stage: str) -> Iterator[None]:
+        """Failures inside belong to ``stage``."""
+        try:
+            yield
+        except UnraisableError as failure:
+            failure.stage = failure.stage or stage
+            raise
 
 
 @dataclass(frozen=True)

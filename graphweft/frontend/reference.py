@@ -2,8 +2,8 @@
 
 Comes in: a :class:`Call`. Goes out: node tensors by name, in torch's graph. ``message`` runs once on all edges;
 ``reduce`` runs once per distinct in-degree on the nodes of that degree, mailboxes listing messages by ascending edge
-id; nodes without in-edges get zeros; ``update`` runs once on all nodes. Used at ``opt_level=0``, for what cannot be
-compiled, and as the oracle of what can. Source of degree buckets: DGL (Wang et al., 2019).
+id; nodes without in-edges get zeros; ``update`` runs once on all nodes. Used at ``opt_level=0``, for the functions that
+cannot be compiled, and as the oracle of those that can. Source of degree buckets: DGL (Wang et al., 2019).
 """
 
 from __future__ import annotations
@@ -83,6 +83,11 @@ def run_reference(call: Call) -> Fields:
 def run_message(call: Call) -> Fields:
     """Runs only ``message``: edge tensors by name."""
     return _Run(call).message()
+
+
+def run_update(call: Call, reduced: Fields) -> Fields:
+    """Runs only ``update`` after a reduction that gave ``reduced``."""
+    return _Run(call).update(reduced)
 
 
 class _Run:

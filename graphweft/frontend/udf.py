@@ -175,14 +175,19 @@ def _rows(tensor: Tensor) -> int:
 def _raise(call: Call, captured: Captured, rowed: dict[str, frozenset[int]]) -> RaisedCall:
     node_fields = {name: (tensor.shape[1:], tensor.dtype) for name, tensor in call.dst.items()}
     message = reduce = update = None
+    sent: Kinds = {}
+    reduced: Kinds = {}
     if call.message is not absent:
-        message = _trace_message(call, captured, rowed[MESSAGE])
+        with UnraisableError.within(MESSAGE):
+            message = _trace_message(call, captured, rowed[MESSAGE])
+            sent = _kinds(message)
     if call.reduce is not absent:
-        sent = _kinds(message) if message is not None else {}
-        reduce = _trace_nodes(call, REDUCE, call.reduce, node_fields, sent, captured, frozenset())
+        with UnraisableError.within(REDUCE):
+            reduce = _trace_nodes(call, REDUCE, call.reduce, node_fields, sent, captured, frozenset())
+            reduced = _kinds(reduce)
     if call.update is not None:
-        reduced = _kinds(reduce) if reduce is not None else {}
-        update = _trace_nodes(call, UPDATE, call.update, node_fields | reduced, {}, captured, rowed[UPDATE])
+        with UnraisableError.within(UPDATE):
+            update = _trace_nodes(call, UPDATE, call.update, node_fields | reduced, {}, captured, rowed[UPDATE])
     raised = RaisedCall(message, reduce, update, rowed)
     _rehearse(raised, call, captured)
     return raised
@@ -301,13 +306,15 @@ class _Writer:
         fields: dict[str, Value] = {}
         updates: dict[int, Value] = {}
         if traced.message is not None:
-            fields, found = self._message(traced.message)
-            updates |= found
+            with UnraisableError.within(MESSAGE):
+                fields, updates = self._message(traced.message)
         if traced.reduce is not None:
-            fields, found = self._reduce(traced.reduce, fields)
+            with UnraisableError.within(REDUCE):
+                fields, found = self._reduce(traced.reduce, fields)
             updates |= found
         if traced.update is not None:
-            fields, found = self._update(traced.update, fields)
+            with UnraisableError.within(UPDATE):
+                fields, found = self._update(traced.update, fields)
             updates |= found
         return fields, updates
 

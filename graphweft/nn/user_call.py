@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,15 +23,17 @@ from torch import Tensor
 from graphweft import _config
 from graphweft._errors import FallbackWarning
 from graphweft._memory import keep_heap
-from graphweft.frontend.call import Call, Fields
+from graphweft.frontend.algebra import MESSAGE, UPDATE
+from graphweft.frontend.call import Call, Fields, absent
 from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.layout import UnraisableError
-from graphweft.frontend.reference import run_reference
+from graphweft.frontend.reference import run_message, run_reference, run_update
 from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.source import user_depth
 from graphweft.frontend.stable_key import stable_text
 from graphweft.frontend.stored import StoredCall, load, store
 from graphweft.frontend.udf import RaisedCall, raise_call
+from graphweft.frontend.views import Edges
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.verification import verify
@@ -101,6 +103,14 @@ class Observed:
     compiled: CompiledCall | None
     failure: UnraisableError | None
 
+    @property
+    def reason(self) -> str:
+        """Why there is none, and what runs as it stands."""
+        assert self.failure is not None  # a call is compiled or has a reason
+        line = f"\nat {self.failure.line}" if self.failure.line else ""
+        rest = "\nthe other functions: next call" if _is_apart(self.call, self.failure) else ""
+        return f"{_what_falls_back(self.call, self.failure)}: {self.failure.what}{line}{rest}"
+
 
 _CALLS: OrderedDict[Any, CompiledCall | UnraisableError] = OrderedDict()
 _OBSERVED: contextvars.ContextVar[list[Observed] | None] = contextvars.ContextVar("observed", default=None)
@@ -144,11 +154,38 @@ def execute(call: Call) -> Fields:
             verify(call, captured, outputs)
             compiled.verified = True
         return outputs
-    result = run_reference(call)  # wrong user code is reported here, before any warning
-    if failure is not None and fresh:
+    assert failure is not None  # a call is compiled or has a reason
+    result = _run_as_it_stands(call, failure)  # wrong user code is reported here, before any warning
+    if fresh:
         line = f" ({failure.line})" if failure.line else ""
-        warnings.warn(f"{failure.what}: {_FALLBACK}{line}", FallbackWarning, stacklevel=user_depth())
+        warnings.warn(f"{failure.what}: {_what_falls_back(call, failure)}{line}", FallbackWarning, user_depth())
     return result
+
+
+def _run_as_it_stands(call: Call, failure: UnraisableError) -> Fields:
+    """``call`` with the function that cannot be compiled as written, and the others compiled.
+
+    Only a reduction needs degree buckets: a message is plain tensor code on all edges, an update on all nodes.
+    """
+    if _is_apart(call, failure) and failure.stage == MESSAGE:
+        return execute(replace(call, message=_sent, edata=run_message(call), params=()))
+    if _is_apart(call, failure) and failure.stage == UPDATE:
+        return run_update(call, execute(replace(call, update=None)))
+    return run_reference(call)
+
+
+def _is_apart(call: Call, failure: UnraisableError) -> bool:
+    """Whether something is left to compile beside the function that cannot be."""
+    return failure.stage in (MESSAGE, UPDATE) and call.reduce is not absent
+
+
+def _what_falls_back(call: Call, failure: UnraisableError) -> str:
+    return f"{failure.stage} {_FALLBACK}" if _is_apart(call, failure) else _FALLBACK
+
+
+def _sent(edges: Edges) -> dict[str, Tensor]:
+    """The message function of a call whose messages lie there already."""
+    return dict(edges.data)
 
 
 def _is_large(call: Call) -> bool:
