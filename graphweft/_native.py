@@ -42,12 +42,6 @@ class Adjacency(ctypes.Structure):
     )
 
 
-class Threads(ctypes.Structure):
-    """``gw_threads`` of parallel.h."""
-
-    _fields_ = (("run", ctypes.c_void_p), ("count", ctypes.c_void_p), ("id", ctypes.c_void_p))
-
-
 class Epilogue(ctypes.Structure):
     """``gw_epilogue_f32`` of abi.h."""
 
@@ -128,15 +122,6 @@ def last_error(library: ctypes.CDLL = _lib) -> str:
     return text.decode(errors="replace")
 
 
-def adopt(library: ctypes.CDLL) -> ctypes.CDLL:
-    """A library of kernels compiled at run time (``unit.h``), ready to call: it runs on the core's threads."""
-    library.gw_last_error.restype = ctypes.c_char_p
-    threads = Threads()
-    _lib.gw_lend_threads(ctypes.byref(threads))
-    library.gw_bind_threads(ctypes.byref(threads))
-    return library
-
-
 class Recorder(threading.local):
     """Where this thread's native calls are written down while a tape is recorded; None at other times."""
 
@@ -184,7 +169,6 @@ __all__ = [
     "GraphWeftError",
     "Left",
     "Term",
-    "adopt",
     "check",
     "declare",
     "last_error",

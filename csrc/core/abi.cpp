@@ -36,13 +36,4 @@ GW_API int gw_cpu_level(void) {
 
 GW_API const char* gw_level(void) { return GW_LEVEL; }
 GW_API int gw_max_threads(void) { return gw::num_threads(); }
-
-// This library's threads, for kernels compiled at run time.
-GW_API void gw_lend_threads(gw_threads* out) {
-  out->run = [](int64_t num_chunks, void (*body)(void*, int64_t), void* context) {
-    gw::parallel_chunks(num_chunks, [&](int64_t chunk) { body(context, chunk); });
-  };
-  out->count = []() -> int32_t { return gw::num_threads(); };
-  out->id = []() -> int32_t { return gw::thread_id(); };
-}
 }

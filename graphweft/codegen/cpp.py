@@ -16,16 +16,14 @@ _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 _LOGIC = {"logical_and": "&", "logical_or": "|", "logical_xor": "^"}
 _ALPHA = ("leaky_relu", "elu")
 
-_UNIT = """#include "graphweft/lanes.h"
-#include "graphweft/unit.h"
+_UNIT = """#include "graphweft/adjacency.h"
+#include "graphweft/lanes.h"
 
 {nest}
-extern "C" GW_API int gw_rows(int64_t count, const float* const* in, float* out) {{
-  return gw::guarded([&] {{
-    gw::for_each_lanes(count, [&](int64_t at, auto part) {{
+extern "C" GW_API void gw_rows(int64_t begin, int64_t end, const float* const* in, float* out) {{
+  gw::for_each_lanes<float>(begin, end, [&](int64_t at, auto part) GW_INLINE_LAMBDA {{
 {body}
-      part.store(out + at, t{last});
-    }});
+    part.store(out + at, t{last});
   }});
 }}
 """
@@ -33,16 +31,16 @@ extern "C" GW_API int gw_rows(int64_t count, const float* const* in, float* out)
 
 def render(nest: RowNest) -> str:
     """The translation unit of ``nest``."""
-    body = [f"      const auto in{k} = part.load(in[{k}] + at);" for k in range(nest.inputs)]
+    body = [f"    const auto in{k} = part.load(in[{k}] + at);" for k in range(nest.inputs)]
     for k, statement in enumerate(nest.statements):
         operands = [_operand(operand) for operand in statement.operands]
-        body.append(f"      const auto t{k} = {expression(statement, operands)};")
+        body.append(f"    const auto t{k} = {expression(statement, operands)};")
     comment = "".join(f"// {line}\n" for line in str(nest).splitlines())
     return _UNIT.format(nest=comment, body="\n".join(body), last=len(nest.statements) - 1)
 
 
-def expression(statement: Statement, operands: Sequence[str]) -> str:
-    """One function of vectors, applied to the texts of its operands."""
+def expression(statement: Statement, operands: Sequence[str], real: str = "float") -> str:
+    """One function of vectors of ``real``, applied to the texts of its operands."""
     sign = _INFIX.get(statement.fn) or _COMPARE.get(statement.fn) or _LOGIC.get(statement.fn)
     if sign is not None:
         return f"{operands[0]} {sign} {operands[1]}"
@@ -52,7 +50,7 @@ def expression(statement: Statement, operands: Sequence[str]) -> str:
         return operands[0]
     if statement.fn == "where":
         return f"{operands[0]} ? {operands[1]} : {operands[2]}"
-    extra = [number_text(statement.alpha)] if statement.fn in _ALPHA else []
+    extra = [number_text(statement.alpha, real)] if statement.fn in _ALPHA else []
     return f"gw::lanes_{statement.fn}({', '.join([*operands, *extra])})"
 
 
@@ -62,10 +60,10 @@ def _operand(operand: Operand) -> str:
     return f"{'in' if operand.kind == 'input' else 't'}{operand.index}"
 
 
-def number_text(number: float) -> str:
-    """A float literal with the same value."""
+def number_text(number: float, real: str = "float") -> str:
+    """A literal of type ``real`` with the same value."""
     if math.isnan(number):
         return '__builtin_nanf("")'
     if math.isinf(number):
         return "__builtin_inff()" if number > 0 else "-__builtin_inff()"
-    return f"{number.hex()}f"
+    return number.hex() + ("f" if real == "float" else "")

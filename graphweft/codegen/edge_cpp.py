@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from math import prod
 
 from graphweft.codegen.cpp import expression, number_text
-from graphweft.codegen.edge_nest import Dims, EdgeNest, Sink, Step, work
+from graphweft.codegen.edge_nest import SIZES, Dims, EdgeNest, Sink, Step, work
 from graphweft.codegen.loops import Operand, Statement
 
 _BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not"})
 _VIEWS = frozenset({"reshape", "expand", "permute", "slice"})
-_START = {"max": "-std::numeric_limits<float>::infinity()", "min": "std::numeric_limits<float>::infinity()"}
+_START = {"max": "-__builtin_inff()", "min": "__builtin_inff()"}
 _LETTER = {"far": "f", "own": "o", "edge": "e", "shared": "c"}
 
 
 def render_unit(nests: Sequence[EdgeNest]) -> str:
     """The translation unit of several nests."""
-    parts = ['#include "graphweft/edge_nest.h"\n#include "graphweft/unit.h"\n']
+    parts = ['#include "graphweft/edge_nest.h"\n']
     parts += [_Kernel(nest, k).text() for k, nest in enumerate(nests)]
     return "\n".join(parts)
 
@@ -63,11 +63,9 @@ class _Kernel:
         comment = "".join(f"// {line}\n" for line in str(self.nest).splitlines())
         name = f"nest_{self.number}"
         inner = "\n".join(f"      {line}" for line in body)
-        return f"""{comment}struct {name} {{
+        return f"""{comment}struct {name} : gw::nest_memory<{self.nest.real}> {{
   static constexpr int64_t width = {max(work(self.nest), 1)}, gathered = {gathered};
   static constexpr int64_t partial = {partial}, total = {total};
-  const float* const* in;
-  float* const* out;
   struct state {{
 {self._state(rows)}
   }};
@@ -75,30 +73,28 @@ class _Kernel:
 {self._per_row(rows, "clear")}
   }}
   GW_INLINE void edges(state& st, int64_t row, int64_t begin, int64_t end, const gw::nest_edges& list,
-                       float* total) const {{
+                       real* total) const {{
 {self._pointers()}
     for (int64_t p = begin; p < end; ++p) {{
 {self._edge_pointers()}
 {inner}
     }}
   }}
-  GW_INLINE void save(const state& st, float* slot) const {{
+  GW_INLINE void save(const state& st, real* slot) const {{
 {self._per_row(rows, "save")}
   }}
-  GW_INLINE void merge(state& st, const float* slot) const {{
+  GW_INLINE void merge(state& st, const real* slot) const {{
 {self._per_row(rows, "merge")}
   }}
   GW_INLINE void finish(state& st, int64_t row, int64_t degree) const {{
 {self._per_row(rows, "finish")}
   }}
-  void store_total(const float* sum) const {{
+  void keep_total(const real* sum) const {{
 {self._totals()}
   }}
 }};
 
-extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in, float* const* out) {{
-  return gw::guarded([&] {{ gw::run_nest({name}{{in, out}}, *adj); }});
-}}
+extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
 """
 
     # -- what lies where
@@ -149,7 +145,7 @@ extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in,
 
     def _arrays(self, group: Sequence[Item]) -> list[str]:
         made = [k for kind, k in group if kind == "step" and (k in self.stored or self.nest.steps[k].kind == "sum")]
-        return [f"alignas(64) float t{k}[{_padded(self.nest.steps[k].dims)}];" for k in made]
+        return [f"alignas(64) real t{k}[{_padded(self.nest.steps[k].dims)}];" for k in made]
 
     def _item(self, item: Item, reads: dict[Operand, _View], loop: _Loop, group: int) -> list[str]:
         kind, k = item
@@ -160,25 +156,25 @@ extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in,
         if step.kind == "sum":
             value = values[0]
             if loop.sums_inner:
-                return [f"s{k} += gw::keep_lanes(part, {value});"]
+                return [f"s{k} += part.keep({value});"]
             return [f"s{k}[at] += {value};"]
         attrs = dict(step.attrs)
-        text = expression(Statement(step["fn"], step.operands, attrs.get("alpha", 0.0)), values)
+        text = expression(Statement(step["fn"], step.operands, attrs.get("alpha", 0.0)), values, self.nest.real)
         lines = [f"const auto v{k} = {text};"]
         if k in self.stored:
-            whole = f"(v{k} ? gw::vf::splat(1.0f) : gw::lanes_t{{}})" if step["fn"] in _BOOL else f"v{k}"
-            lines.append(f"gw::vf::store(t{k} + {loop.place(_strides(loop.given))}, {whole});")
+            whole = f"(v{k} ? io::splat(1) : lanes{{}})" if step["fn"] in _BOOL else f"v{k}"
+            lines.append(f"io::store(t{k} + {loop.place(_strides(loop.given))}, {whole});")
         return lines
 
     def _value(self, operand: Operand, reads: dict[Operand, _View], loop: _Loop, group: int) -> str:
         """A vector of what is read: the register of this loop, or a load."""
         if operand.kind == "number":
-            return f"gw::vf::splat({number_text(operand.number)})"
+            return f"io::splat({number_text(operand.number, self.nest.real)})"
         base, _ = _base(self.nest, operand)
         if base is not None and self.made_in[("step", base)] == group:
             return f"v{base}"
         text = loop.load(reads[operand])
-        return f"({text} != gw::lanes_t{{}})" if _is_logic(self.nest, operand) else text
+        return f"({text} != lanes{{}})" if _is_logic(self.nest, operand) else text
 
     def _feed(self, k: int, value: str, loop: _Loop) -> list[str]:
         sink = self.nest.sinks[k]
@@ -197,12 +193,12 @@ extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in,
     def _rearranged(self, k: int) -> list[str]:
         """Copies of the parts of a joined or spread value."""
         step = self.nest.steps[k]
-        lines = [f"alignas(64) float t{k}[{_padded(step.dims)}];"]
+        lines = [f"alignas(64) real t{k}[{_padded(step.dims)}];"]
         strides = list(_strides(step.dims))
         axis, offset = step["axis"], 0
         if step.kind == "unslice":
-            lines.append(f"gw::each_lanes<{prod(step.dims)}>([&](auto at, auto) GW_INLINE_LAMBDA {{ "
-                         f"gw::vf::store(t{k} + at, gw::lanes_t{{}}); }});")  # fmt: skip
+            lines.append(f"gw::each_lanes<real, {prod(step.dims)}>([&](auto at, auto) GW_INLINE_LAMBDA {{ "
+                         f"io::store(t{k} + at, lanes{{}}); }});")  # fmt: skip
             offset = step["start"] * strides[axis]
             strides[axis] *= step["step"]
         for operand in step.operands:
@@ -225,8 +221,8 @@ extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in,
         lines = []
         for k in rows:
             dims = self.nest.sinks[k].dims
-            flat = f"gw::lane_row<{prod(dims)}> r{k};"
-            lines.append(f"    {flat if k in self.flat_sinks else f'alignas(64) float r{k}[{_padded(dims)}];'}")
+            flat = f"gw::lane_row<real, {prod(dims)}> r{k};"
+            lines.append(f"    {flat if k in self.flat_sinks else f'alignas(64) real r{k}[{_padded(dims)}];'}")
         return "\n".join(lines)
 
     def _per_row(self, rows: Sequence[int], what: str) -> str:
@@ -234,21 +230,21 @@ extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in,
         for k in rows:
             sink = self.nest.sinks[k]
             flat = k in self.flat_sinks
-            mine = f"st.r{k}[at]" if flat else f"gw::vf::load(st.r{k} + at)"
-            put = f"st.r{k}[at] = {{}};" if flat else f"gw::vf::store(st.r{k} + at, {{}});"
+            mine = f"st.r{k}[at]" if flat else f"io::load(st.r{k} + at)"
+            put = f"st.r{k}[at] = {{}};" if flat else f"io::store(st.r{k} + at, {{}});"
             if what == "clear":
-                text = put.format(f"gw::vf::splat({_START[sink.kind]})" if sink.kind in _START else "gw::lanes_t{}")
+                text = put.format(f"io::splat({_START[sink.kind]})" if sink.kind in _START else "lanes{}")
             elif what == "save":
-                text = f"gw::vf::store(slot + {offset} + at, {mine});"
+                text = f"io::store(slot + {offset} + at, {mine});"
             elif what == "merge":
-                text = put.format(_joined(sink, mine, f"gw::vf::load(slot + {offset} + at)"))
+                text = put.format(_joined(sink, mine, f"io::load(slot + {offset} + at)"))
             else:
-                value = f"{mine} / float(degree)" if sink.kind == "mean" else mine
+                value = f"{mine} / real(degree)" if sink.kind == "mean" else mine
                 if sink.kind != "sum":
-                    value = f"degree > 0 ? {value} : gw::lanes_t{{}}"
-                text = f"part.store(out[{k}] + row * {prod(sink.dims)} + at, {value});"
+                    value = f"degree > 0 ? {value} : lanes{{}}"
+                text = f"part.store(write({k}) + row * {prod(sink.dims)} + at, {value});"
             lines.append(
-                f"    gw::each_lanes<{prod(sink.dims)}>([&](auto at, auto part) GW_INLINE_LAMBDA {{ {text} }});"
+                f"    gw::each_lanes<real, {prod(sink.dims)}>([&](auto at, auto part) GW_INLINE_LAMBDA {{ {text} }});"
             )
             offset += _padded(sink.dims)
         return "\n".join(lines)
@@ -257,25 +253,25 @@ extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in,
         lines = []
         for k, source in enumerate(self.nest.sources):
             if source.kind == "own":
-                lines.append(f"    const float* __restrict o{k} = in[{k}] + row * {prod(source.dims)};")
+                lines.append(f"    const real* __restrict o{k} = read({k}) + row * {prod(source.dims)};")
             elif source.kind == "shared":
-                lines.append(f"    const float* __restrict c{k} = in[{k}];")
+                lines.append(f"    const real* __restrict c{k} = read({k});")
             else:
-                lines.append(f"    const float* __restrict b{k} = in[{k}];")
+                lines.append(f"    const real* __restrict b{k} = read({k});")
         return "\n".join(lines)
 
     def _edge_pointers(self) -> str:
         lines, ahead = [], []
         for k, source in enumerate(self.nest.sources):
             if source.kind == "far":
-                lines.append(f"const float* __restrict f{k} = b{k} + col * {prod(source.dims)};")
-                bytes_ = min(4 * prod(source.dims), 2048)
+                lines.append(f"const real* __restrict f{k} = b{k} + col * {prod(source.dims)};")
+                bytes_ = min(SIZES[self.nest.real] * prod(source.dims), 2048)
                 ahead.append(f"gw::fetch<2>(b{k} + list.columns[p + list.far] * {prod(source.dims)}, {bytes_});")
             elif source.kind == "edge":
-                lines.append(f"const float* __restrict e{k} = b{k} + id * {prod(source.dims)};")
+                lines.append(f"const real* __restrict e{k} = b{k} + id * {prod(source.dims)};")
         for k, sink in enumerate(self.nest.sinks):
             if sink.kind == "edge":
-                lines.append(f"float* x{k} = out[{k}] + id * {prod(sink.dims)};")
+                lines.append(f"real* x{k} = write({k}) + id * {prod(sink.dims)};")
         if ahead:
             lines.insert(0, f"if (list.far > 0 && p + list.far < list.last) {{ {' '.join(ahead)} }}")
             lines.insert(0, "const int64_t col = list.columns[p];")
@@ -290,8 +286,8 @@ extern "C" GW_API int gw_{name}(const gw_adjacency* adj, const float* const* in,
         lines = []
         for k, sink in enumerate(self.nest.sinks):
             if sink.kind == "total":
-                start = self._total_offset(k)
-                lines.append(f"    std::copy(sum + {start}, sum + {start + prod(sink.dims)}, out[{k}]);")
+                start, count = self._total_offset(k), prod(sink.dims)
+                lines.append(f"    for (int at = 0; at < {count}; ++at) write({k})[at] = sum[{start} + at];")
         return "\n".join(lines)
 
 
@@ -350,10 +346,10 @@ class _Loop:
         at = f"{view.base} + {view.offset} + {self.place(view.strides)}"
         inner = self.inner_stride(view.strides)
         if inner == 0:
-            return f"gw::vf::splat(*({at}))"
+            return f"io::splat(*({at}))"
         if inner != 1:
             return f"gw::load_strided<{inner}>({at}, part)"
-        return f"gw::vf::load({at})" if view.whole else f"part.load({at})"
+        return f"io::load({at})" if view.whole else f"part.load({at})"
 
     def wrap(self, body: Sequence[str], sums: Sequence[int]) -> list[str]:
         """The loops around ``body``; ``sums`` are begun before the summed ones and stored after them."""
@@ -363,9 +359,9 @@ class _Loop:
         rest = [k for k in outer if self.summed[k]]
         lines = [_head(k, self.sizes[k]) for k in kept]
         for k in sums:
-            lines.append(f"gw::lanes_t s{k}{{}};" if self.sums_inner else f"gw::lane_row<{inner}> s{k}{{}};")
+            lines.append(f"lanes s{k}{{}};" if self.sums_inner else f"gw::lane_row<real, {inner}> s{k}{{}};")
         lines += [_head(k, self.sizes[k]) for k in rest]
-        lines.append(f"gw::each_lanes<{inner}>([&](auto at, auto part) GW_INLINE_LAMBDA {{")
+        lines.append(f"gw::each_lanes<real, {inner}>([&](auto at, auto part) GW_INLINE_LAMBDA {{")
         lines += [f"  {line}" for line in body]
         lines.append("});")
         lines += ["}"] * len(rest)
@@ -375,8 +371,8 @@ class _Loop:
             if self.sums_inner:
                 lines.append(f"t{k}[{place}] = gw::sum_lanes(s{k});")
             else:
-                lines.append(f"gw::each_lanes<{inner}>([&](auto at, auto) GW_INLINE_LAMBDA {{ "
-                             f"gw::vf::store(t{k} + {place} + at, s{k}[at]); }});")  # fmt: skip
+                lines.append(f"gw::each_lanes<real, {inner}>([&](auto at, auto) GW_INLINE_LAMBDA {{ "
+                             f"io::store(t{k} + {place} + at, s{k}[at]); }});")  # fmt: skip
         return lines + ["}"] * len(kept)
 
 
@@ -396,7 +392,7 @@ def _strides(dims: Dims) -> tuple[int, ...]:
 
 
 def _padded(dims: Dims) -> int:
-    """Floats that hold the elements and the vector that begins at the last one."""
+    """Numbers that hold the elements and the vector that begins at the last one."""
     return (prod(dims) + 15) // 16 * 16 + 16
 
 

@@ -23,6 +23,7 @@ from graphweft.ir.program import Value
 from graphweft.ir.trailing import ROWS, split_spec
 
 Dims = tuple[int, ...]
+SIZES = {"float": 4, "double": 8}  # bytes of a number, by its name in C++
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,12 @@ class Sink:
 
 @dataclass(frozen=True)
 class EdgeNest:
-    """``for every row, for every edge of it: run the steps, feed the sinks``."""
+    """``for every row, for every edge of it: run the steps, feed the sinks``; ``real``: the numbers' type in C++."""
 
     sources: tuple[Source, ...]
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
+    real: str = "float"
 
     def __str__(self) -> str:
         lines = [f"in{k} = {s.kind}{list(s.dims)}{' logic' * s.logic}" for k, s in enumerate(self.sources)]
@@ -109,7 +111,8 @@ def edge_nest(region: Sequence[Value], results: Sequence[Value], graph: Value) -
     """
     writer = _Writer(set(region), graph)
     sinks = tuple(writer.sink(value) for value in results)
-    return EdgeNest(tuple(writer.sources), tuple(writer.steps), sinks), tuple(writer.read)
+    real = "double" if results[0].tensor.dtype == torch.float64 else "float"
+    return EdgeNest(tuple(writer.sources), tuple(writer.steps), sinks, real), tuple(writer.read)
 
 
 class _Writer:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ class Request:
     orders: Mapping[str, Order] | None = None
     hoists_from: int = 3  # the level from which constants are computed apart
     certify: bool = False
+    prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
 
     def on(self, name: str, level: int) -> bool:
         """Whether the pass ``name``, which belongs to ``level``, runs."""
@@ -139,6 +140,7 @@ def run_passes(program: Program, request: Request) -> Compiled:
     while True:
         try:
             compiled, outcome = _Run(program, request).compiled()
+            request.prepare(compiled.groups)
             compiled.certificates = [*refuted, *certifier.certify(outcome)]
             return compiled
         except Refuted as found:

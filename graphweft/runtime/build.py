@@ -8,7 +8,7 @@ written into the package. Called by the launchers of generated kernels.
 
 from __future__ import annotations
 
-import contextvars
+import contextlib
 import ctypes
 import functools
 import hashlib
@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,7 @@ _LEVEL_FLAGS = {
     "avx2": ("-march=x86-64-v3",),
     "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
 }
+_STARTED: dict[str, Future[None]] = {}  # by text
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -58,22 +59,43 @@ def load(source: str) -> ctypes.CDLL | None:
     if compiler is None:
         _warn_once("no C++ compiler was found (CXX, g++, clang++)")
         return None
-    name = f"{_key(source, compiler)}.so"
-    folder = _config.current().cache_path / "kernels"
+    started = _STARTED.pop(source, None)
+    if started is not None:
+        started.result()
+    path = _path(source, compiler)
     try:
-        return _from_cache(source, compiler, folder / name)
+        return _from_cache(source, compiler, path)
     except OSError:  # the folder cannot be written: the library lives as long as this process
         with tempfile.TemporaryDirectory() as passing:
-            return _from_cache(source, compiler, Path(passing) / name)
+            return _from_cache(source, compiler, Path(passing) / path.name)
 
 
 def load_all(sources: Sequence[str]) -> list[ctypes.CDLL | None]:
     """As :func:`load` for each, compiled at the same time on all processors that the process may use."""
-    if len(sources) < 2:
-        return [load(source) for source in sources]
-    with ThreadPoolExecutor(len(sources), initializer=become_worker) as pool:  # a compiler is bound as who starts it
-        waiting = [pool.submit(contextvars.copy_context().run, load, source) for source in sources]
-        return [each.result() for each in waiting]
+    if len(sources) > 1:
+        start(sources)
+    return [load(source) for source in sources]
+
+
+def start(sources: Sequence[str]) -> None:
+    """Begins to compile what :func:`load` will be asked for, while the caller goes on; what fails is left to it."""
+    compiler = find_compiler()
+    waiting = [source for source in dict.fromkeys(sources) if source not in _STARTED]
+    if compiler is None or not waiting:
+        return
+    pool = ThreadPoolExecutor(len(waiting), initializer=become_worker)  # a compiler is bound as who starts it
+    for source in waiting:
+        _STARTED[source] = pool.submit(_make, source, compiler, _path(source, compiler))
+    pool.shutdown(wait=False)
+
+
+def _path(source: str, compiler: Compiler) -> Path:
+    return _config.current().cache_path / "kernels" / f"{_key(source, compiler)}.so"
+
+
+def _make(source: str, compiler: Compiler, path: Path) -> None:
+    with contextlib.suppress(OSError):
+        _made(source, compiler, path)
 
 
 def find_compiler() -> Compiler | None:
@@ -95,7 +117,7 @@ def _find(named: str, path: str) -> Compiler | None:
 
 
 def _flags() -> tuple[str, ...]:
-    return (*_FLAGS, *_LEVEL_FLAGS[_native.LEVEL], "-DGW_THREADS_HOST", f"-I{INCLUDE}")
+    return (*_FLAGS, *_LEVEL_FLAGS[_native.LEVEL], "-DGW_GENERATED", f"-I{INCLUDE}")
 
 
 def _key(source: str, compiler: Compiler) -> str:
@@ -113,17 +135,25 @@ def headers_digest() -> str:
 
 
 def _from_cache(source: str, compiler: Compiler, path: Path) -> ctypes.CDLL | None:
-    """The library at ``path``; compiled by whoever holds its lock first, if it is not there or not whole."""
-    if not _whole(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            if not _whole(path) and not _compile(source, compiler, path):
-                return None
-    return _native.adopt(ctypes.CDLL(str(path), mode=os.RTLD_LOCAL))
+    """The library at ``path``, compiled now if it is not there or not whole."""
+    failure = _made(source, compiler, path)
+    if failure:
+        _warn_once(f"{compiler.command[0]} failed ({failure})")
+        return None
+    return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
 
 
-def _compile(source: str, compiler: Compiler, path: Path) -> bool:
-    """Writes the library and its digest beside ``path``, then moves it there in one step."""
+def _made(source: str, compiler: Compiler, path: Path) -> str:
+    """Sees to it that the library is at ``path``, by whoever holds its lock first; why it is not, else nothing."""
+    if _whole(path):
+        return ""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):
+        return "" if _whole(path) else _compile(source, compiler, path)
+
+
+def _compile(source: str, compiler: Compiler, path: Path) -> str:
+    """Writes the library and its digest beside ``path``, then moves it there in one step; why it could not."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix="build-") as scratch:
         text, made = Path(scratch) / "unit.cpp", Path(scratch) / "unit.so"
         text.write_text(source, encoding="utf-8")
@@ -131,21 +161,15 @@ def _compile(source: str, compiler: Compiler, path: Path) -> bool:
         try:
             subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
         except subprocess.CalledProcessError as failure:
-            lines = [line for line in failure.stderr.splitlines() if "error" in line] or [
-                f"status {failure.returncode}"
-            ]
-            _warn_once(f"{compiler.command[0]} failed ({lines[0].strip()})")
-            return False
+            lines = [line for line in failure.stderr.splitlines() if "error" in line]
+            return lines[0].strip() if lines else f"status {failure.returncode}"
         except (OSError, subprocess.SubprocessError) as failure:
-            _warn_once(f"{compiler.command[0]} failed ({failure})")
-            return False
+            return str(failure) or type(failure).__name__
         content = made.read_bytes()
         with made.open("ab") as file:  # the loader does not look behind the last section
             file.write(hashlib.sha256(content).digest())
-            file.flush()
-            os.fsync(file.fileno())
         made.replace(path)  # a new file: another process may have the old one mapped
-    return True
+    return ""
 
 
 def _whole(path: Path) -> bool:

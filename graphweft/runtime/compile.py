@@ -36,6 +36,7 @@ from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
 from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
+from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import RunPlan, saved_elsewhere
 from graphweft.runtime.lower import Slots
@@ -174,6 +175,7 @@ class CompiledFunction:
             model=self._fitted or (calibrate.cost_model() if active.tune else CostModel()),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
             certify=active.certify,
+            prepare=start_edge_kernels,
         )
         return Plan(run_passes(program, request))
 

@@ -8,9 +8,10 @@ the program alone, never on a graph. Called by ``plan.py`` and ``lower.py``.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
-from torch import Tensor, float32
+from torch import Tensor
 
 from graphweft import _native
 from graphweft._memory import empty
@@ -22,7 +23,8 @@ from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.runtime import build
 
-_SEVERAL = 4  # walks from which reading the headers twice pays
+_RUN = declare("gw_run_nest", ctypes.POINTER(_native.Adjacency), *[ctypes.c_void_p] * 3)
+_SEVERAL = 3  # walks from which a second compiler pays
 
 # (the graph whose rows are walked, what is read) -> results, first the group's own, then its taps
 Walk = Callable[[Graph, Sequence[Tensor]], list[Tensor]]
@@ -31,24 +33,40 @@ Walks = dict[Value, tuple[Walk, tuple[Value, ...]]]
 
 def edge_kernels(groups: Sequence[Group]) -> Walks:
     """For every walk among ``groups``, by its result: the kernel and the values that it reads, in order."""
-    walks = [group for group in groups if group.walk is not None]
-    if not walks:
-        return {}
-    nests = []
-    for group in walks:
-        assert group.walk is not None  # chosen so
-        nests.append(edge_nest(group.chain, (group.result, *group.taps), group.walk))
-    parts = _parts([len(nest.steps) + len(nest.sinks) for nest, _ in nests])
-    libraries = build.load_all([render_unit([nests[at][0] for at in part]) for part in parts])
+    units = _units(groups)
+    libraries = build.load_all([unit.text for unit in units])
     if None in libraries:
         return {}
     made: Walks = {}
-    for library, part in zip(libraries, parts, strict=True):
+    for library, unit in zip(libraries, units, strict=True):
         assert library is not None  # seen above
-        for number, at in enumerate(part):
-            read = nests[at][1]
-            made[walks[at].result] = (_launcher(library, number, walks[at], len(read)), read)
+        for number, (group, read) in enumerate(unit.walks):
+            made[group.result] = (_launcher(library, number, group, len(read)), read)
     return made
+
+
+def start_edge_kernels(groups: Iterable[Group]) -> None:
+    """Begins to compile the walks among ``groups`` while the caller goes on."""
+    build.start([unit.text for unit in _units(groups)])
+
+
+class _Unit(NamedTuple):
+    """One translation unit: its text, and its walks in order, each with what it reads."""
+
+    text: str
+    walks: list[tuple[Group, tuple[Value, ...]]]
+
+
+def _units(groups: Iterable[Group]) -> list[_Unit]:
+    """The units of the walks among ``groups``, the same whatever their order."""
+    nests = []
+    for group in groups:
+        if group.walk is not None:
+            nest, read = edge_nest(group.chain, (group.result, *group.taps), group.walk)
+            nests.append((nest, (group, read)))
+    nests.sort(key=lambda item: str(item[0]))
+    parts = _parts([len(nest.steps) + len(nest.sinks) for nest, _ in nests]) if nests else []
+    return [_Unit(render_unit([nests[at][0] for at in part]), [nests[at][1] for at in part]) for part in parts]
 
 
 def _parts(lengths: Sequence[int]) -> list[list[int]]:
@@ -65,26 +83,23 @@ def _parts(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def _launcher(library: ctypes.CDLL, number: int, group: Group, count: int) -> Walk:
-    kernel = declare(
-        f"gw_nest_{number}",
-        ctypes.POINTER(_native.Adjacency),
-        ctypes.c_void_p,
-        ctypes.c_void_p,
-        library=library,
-    )
+    function = getattr(library, f"gw_nest_{number}")
+    function.restype = ctypes.c_void_p
+    nest = function()
     results = (group.result, *group.taps)
     dims = [value.tensor.dims for value in results]
     assert group.walk is not None  # a walk
     struct = group.walk.struct
     rows = [value.tensor.rows for value in results]
+    real = results[0].tensor.dtype
     inputs, outputs = ctypes.c_void_p * max(count, 1), ctypes.c_void_p * len(results)
 
     def walk(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
         sizes = {struct.edge: graph.num_edges, struct.dst: graph.num_dst}
-        made = [empty((*(() if r is None else (sizes[r],)), *d), float32) for r, d in zip(rows, dims, strict=True)]
-        given = [t.to(float32).contiguous() if t.dtype != float32 or not t.is_contiguous() else t for t in tensors]
+        made = [empty((*(() if r is None else (sizes[r],)), *d), real) for r, d in zip(rows, dims, strict=True)]
+        given = [t.to(real).contiguous() if t.dtype != real or not t.is_contiguous() else t for t in tensors]
         adjacency = graph.csc
-        kernel(adjacency.native, inputs(*(t.data_ptr() for t in given)), outputs(*(t.data_ptr() for t in made)))
+        _RUN(adjacency.native, nest, inputs(*(t.data_ptr() for t in given)), outputs(*(t.data_ptr() for t in made)))
         return made
 
     return walk

@@ -21,6 +21,7 @@ from graphweft.ir.program import Value
 from graphweft.runtime import build
 
 Kernel = Callable[..., None]
+_RUN = declare("gw_run_rows", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def row_kernel(region: Sequence[Value]) -> tuple[Callable[[Sequence[Tensor]], Tensor], tuple[Value, ...]] | None:
@@ -45,4 +46,4 @@ def _compiled(nest: RowNest) -> Kernel | None:
     library = build.load(render(nest))
     if library is None:
         return None
-    return declare("gw_rows", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, library=library)
+    return functools.partial(_RUN, ctypes.cast(library.gw_rows, ctypes.c_void_p))  # libraries are never unloaded

@@ -20,15 +20,10 @@ from graphweft._errors import FallbackWarning, ShapeError
 from graphweft.runtime import build
 
 SOURCE = """
-#include "graphweft/unit.h"
-extern "C" GW_API int gw_square(int64_t n, const float* x, float* y) {
-  return gw::guarded([&] {
-    gw::require(n > 0, "square: expected n > 0");
-    gw::parallel_ranges(n, 64, [&](int64_t begin, int64_t end) {
-      if (begin <= 640 && 640 < end && x[640] < 0) throw gw::error(gw::bad_argument, "square: expected x >= 0");
-      for (int64_t i = begin; i < end; ++i) y[i] = x[i] * x[i];
-    });
-  });
+#include "graphweft/adjacency.h"
+#include "graphweft/lanes.h"
+extern "C" GW_API void gw_square(int64_t begin, int64_t end, const float* const* in, float* out) {
+  for (int64_t i = begin; i < end; ++i) out[i] = in[0][i] * in[0][i];
 }
 """
 
@@ -46,23 +41,26 @@ def cache(tmp_path, monkeypatch):
     build._warn_once.cache_clear()
 
 
+RUN = _native.declare("gw_run_rows", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+
+
 def square(library, x):
     y = torch.empty_like(x)
-    call = _native.declare("gw_square", ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p, library=library)
-    call(x.numel(), x.data_ptr(), y.data_ptr())
+    RUN(ctypes.cast(library.gw_square, ctypes.c_void_p), x.numel(), (ctypes.c_void_p * 1)(x.data_ptr()), y.data_ptr())
     return y
 
 
 @needs_compiler
-def test_a_library_computes_in_the_cores_threads_and_reports_failures(cache):
+def test_the_core_runs_the_kernels_of_a_library_on_all_elements(cache):
     library = build.load(SOURCE)
-    x = torch.arange(1000.0)
-    assert torch.equal(square(library, x), x * x)
-    with pytest.raises(ShapeError, match="expected n > 0"):
-        square(library, torch.empty(0))
-    x[640] = -1.0
-    with pytest.raises(ShapeError, match="expected x >= 0"):  # thrown in a thread of the core's team
-        square(library, x)
+    for count in (0, 1, 1000, 100_003):
+        x = torch.rand(count)
+        assert torch.equal(square(library, x), x * x)
+
+
+def test_the_core_refuses_a_kernel_that_is_not_there():
+    with pytest.raises(ShapeError, match="expected a kernel"):
+        RUN(None, 4, None, None)
 
 
 @needs_compiler
@@ -175,7 +173,7 @@ def test_nothing_is_written_into_the_package(cache):
 
 @needs_compiler
 def test_several_libraries_are_compiled_together(cache):
-    sources = [SOURCE, SOURCE.replace("x[i] * x[i]", "x[i] + x[i]"), "this is no C++"]
+    sources = [SOURCE, SOURCE.replace("] * in", "] + in"), "this is no C++"]
     with pytest.warns(FallbackWarning, match="failed"):
         libraries = build.load_all(sources)
     x = torch.arange(1000.0)
@@ -187,39 +185,91 @@ def test_several_libraries_are_compiled_together(cache):
 
 
 PARTS = """
+#include "graphweft/adjacency.h"
 #include "graphweft/lanes.h"
-#include "graphweft/unit.h"
-extern "C" GW_API int gw_parts(const float* x, const double* y, float* a, double* b, float* root) {
-  return gw::guarded([&] {
-    using gw::simd;
-    for (int n = 0; n <= simd<float>::lanes; ++n)
-      simd<float>::store_part(a + 32 * n, simd<float>::load_part(x, n) + 1.0f, n);
-    for (int n = 0; n <= simd<double>::lanes; ++n)
-      simd<double>::store_part(b + 32 * n, simd<double>::load_part(y, n) + 1.0, n);
-    simd<float>::store(root, gw::lanes_sqrt(simd<float>::load(x)));
-  });
+using gw::simd;
+extern "C" GW_API void gw_parts(const float* x, const double* y, float* a, double* b) {
+  for (int n = 0; n <= simd<float>::lanes; ++n)
+    simd<float>::store_part(a + 32 * n, simd<float>::load_part(x, n) + 1.0f, n);
+  for (int n = 0; n <= simd<double>::lanes; ++n)
+    simd<double>::store_part(b + 32 * n, simd<double>::load_part(y, n) + 1.0, n);
 }
-extern "C" GW_API int gw_lanes(int* lanes) { *lanes = gw::simd<float>::lanes; return 0; }
+extern "C" GW_API int gw_lanes(void) { return simd<float>::lanes; }
 """
+
+
+def library_of(source, level, monkeypatch):
+    """Compiled for a level that the processor runs."""
+    if _native.LEVELS.index(level) > _native.LEVELS.index(_native.LEVEL):
+        pytest.skip("this processor does not run it")
+    monkeypatch.setattr(_native, "LEVEL", level)
+    return build.load(source)
 
 
 @needs_compiler
 @pytest.mark.parametrize("level", _native.LEVELS)
 def test_parts_of_vectors_on_every_level(level, cache, monkeypatch):
-    if _native.LEVELS.index(level) > _native.LEVELS.index(_native.LEVEL):
-        pytest.skip("this processor does not run it")
-    monkeypatch.setattr(_native, "LEVEL", level)
-    library = build.load(PARTS)
-    count = ctypes.c_int()
-    library.gw_lanes(ctypes.byref(count))
-    lanes = count.value
+    library = library_of(PARTS, level, monkeypatch)
+    lanes = library.gw_lanes()
     x, y = torch.rand(32) + 1, torch.rand(32, dtype=torch.float64)
-    a, b, root = torch.zeros(17, 32), torch.zeros(17, 32, dtype=torch.float64), torch.zeros(16)
-    call = _native.declare("gw_parts", *[ctypes.c_void_p] * 5, library=library)
-    call(*(t.data_ptr() for t in (x, y, a, b, root)))
+    a, b = torch.zeros(17, 32), torch.zeros(17, 32, dtype=torch.float64)
+    library.gw_parts(*(ctypes.c_void_p(t.data_ptr()) for t in (x, y, a, b)))
     for made, given, width in ((a, x, lanes), (b, y, lanes // 2)):
         for n in range(width + 1):
             expected = torch.zeros(32, dtype=given.dtype)
             expected[:n] = given[:n] + 1
             assert torch.equal(made[n], expected), (level, n)
-    torch.testing.assert_close(root[:lanes], x[:lanes].sqrt(), rtol=1e-7, atol=0)
+
+
+FUNCTIONS = {
+    "exp": torch.exp,
+    "log": torch.log,
+    "sqrt": torch.sqrt,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "expm1": torch.expm1,
+    "log1p": torch.log1p,
+    "erf": torch.erf,
+    "floor": torch.floor,
+    "relu": torch.relu,
+    "abs": torch.abs,
+    "rsqrt": torch.rsqrt,
+}
+SPECIAL = (0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1.0, -1.0, 700.0)
+EACH = """
+extern "C" GW_API void gw_{name}_{real}(int64_t count, const {real}* x, {real}* y) {{
+  gw::for_each_lanes<{real}>(0, count, [&](int64_t at, auto part) {{
+    part.store(y + at, gw::lanes_{name}(part.load(x + at)));
+  }});
+}}
+"""
+
+
+def points(dtype):
+    """Numbers anywhere, near zero, of all sizes, and those that are none."""
+    sizes = torch.logspace(-30, 30, 2000, dtype=dtype)
+    special = torch.tensor(SPECIAL, dtype=dtype)
+    near = torch.linspace(-1e-3, 1e-3, 4000, dtype=dtype)
+    return torch.cat([torch.linspace(-30, 30, 4000, dtype=dtype), near, sizes, -sizes, special])
+
+
+@needs_compiler
+@pytest.mark.parametrize("level", _native.LEVELS)
+@pytest.mark.parametrize(("real", "dtype", "units"), [("float", torch.float32, 4), ("double", torch.float64, 4)])
+def test_functions_of_vectors_on_every_level(level, real, dtype, units, cache, monkeypatch):
+    """Against torch in float64, in units in the last place."""
+    source = '#include "graphweft/adjacency.h"\n#include "graphweft/lanes.h"\n'
+    source += "".join(EACH.format(name=name, real=real) for name in FUNCTIONS)
+    library = library_of(source, level, monkeypatch)
+    smallest, x = torch.finfo(dtype).tiny, points(dtype)
+    for name, function in FUNCTIONS.items():
+        y = torch.empty_like(x)
+        call = getattr(library, f"gw_{name}_{real}")
+        call(ctypes.c_int64(x.numel()), ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()))
+        exact = function(x.double())
+        expected = exact.to(dtype)
+        at = expected.isfinite() & ((expected.abs() >= smallest) | (expected == 0))  # subnormal results may be 0
+        error = (y.double() - exact).abs()[at] / exact.abs()[at].clamp(min=smallest) / torch.finfo(dtype).eps
+        assert float(error.max()) <= units, (name, float(error.max()), float(x[at][error.argmax()]))
+        strange = ~expected.isfinite()
+        assert torch.equal(y[strange].nan_to_num(7), expected[strange].nan_to_num(7)), name

@@ -19,6 +19,7 @@ typedef unsigned short __mmask16;
 typedef float gw_v4sf __attribute__((vector_size(16)));
 typedef float gw_v8sf __attribute__((vector_size(32)));
 typedef float gw_v16sf __attribute__((vector_size(64)));
+typedef double gw_v4df __attribute__((vector_size(32)));
 typedef double gw_v8df __attribute__((vector_size(64)));
 
 GW_INTRINSIC __m512 _mm512_setzero_ps() { return __m512{}; }
@@ -31,6 +32,10 @@ GW_INTRINSIC __m256 _mm256_maskz_loadu_ps(__mmask8 mask, const float* p) {
 GW_INTRINSIC __m512 _mm512_maskz_loadu_ps(__mmask16 mask, const float* p) {
   return __m512(__builtin_ia32_loadups512_mask(p, gw_v16sf{}, mask));
 }
+GW_INTRINSIC __m512d _mm512_setzero_pd() { return __m512d{}; }
+GW_INTRINSIC __m256d _mm256_maskz_loadu_pd(__mmask8 mask, const double* p) {
+  return __m256d(__builtin_ia32_loadupd256_mask(p, gw_v4df{}, mask));
+}
 GW_INTRINSIC __m512d _mm512_maskz_loadu_pd(__mmask8 mask, const double* p) {
   return __m512d(__builtin_ia32_loadupd512_mask(p, gw_v8df{}, mask));
 }
@@ -41,17 +46,26 @@ GW_INTRINSIC __m512 _mm512_insertf32x4(__m512 a, __m128 b, int) {
 GW_INTRINSIC __m512 _mm512_insertf32x8(__m512 a, __m256 b, int) {
   return __m512(__builtin_ia32_insertf32x8_mask(gw_v16sf(a), gw_v8sf(b), 0, gw_v16sf{}, __mmask16(-1)));
 }
+GW_INTRINSIC __m512d _mm512_maskz_insertf64x4(__mmask8 mask, __m512d a, __m256d b, int) {
+  return __m512d(__builtin_ia32_insertf64x4_mask(gw_v8df(a), gw_v4df(b), 0, gw_v8df{}, mask));
+}
 GW_INTRINSIC void _mm256_mask_storeu_ps(float* p, __mmask8 mask, __m256 v) {
   __builtin_ia32_storeups256_mask(p, gw_v8sf(v), mask);
 }
 GW_INTRINSIC void _mm512_mask_storeu_ps(float* p, __mmask16 mask, __m512 v) {
   __builtin_ia32_storeups512_mask(p, gw_v16sf(v), mask);
 }
+GW_INTRINSIC void _mm256_mask_storeu_pd(double* p, __mmask8 mask, __m256d v) {
+  __builtin_ia32_storeupd256_mask(p, gw_v4df(v), mask);
+}
 GW_INTRINSIC void _mm512_mask_storeu_pd(double* p, __mmask8 mask, __m512d v) {
   __builtin_ia32_storeupd512_mask(p, gw_v8df(v), mask);
 }
 GW_INTRINSIC __m512 _mm512_sqrt_ps(__m512 v) {
   return __m512(__builtin_ia32_sqrtps512_mask(gw_v16sf(v), gw_v16sf{}, __mmask16(-1), 4));  // 4: as the mode is set
+}
+GW_INTRINSIC __m512d _mm512_sqrt_pd(__m512d v) {
+  return __m512d(__builtin_ia32_sqrtpd512_mask(gw_v8df(v), gw_v8df{}, __mmask8(-1), 4));
 }
 #elif defined(__AVX2__)
 typedef float gw_v8sf __attribute__((vector_size(32)));
@@ -76,6 +90,7 @@ GW_INTRINSIC void _mm256_maskstore_pd(double* p, __m256i mask, __m256d v) {
   __builtin_ia32_maskstorepd256(reinterpret_cast<gw_v4df*>(p), gw_v4di(mask), gw_v4df(v));
 }
 GW_INTRINSIC __m256 _mm256_sqrt_ps(__m256 v) { return __m256(__builtin_ia32_sqrtps256(gw_v8sf(v))); }
+GW_INTRINSIC __m256d _mm256_sqrt_pd(__m256d v) { return __m256d(__builtin_ia32_sqrtpd256(gw_v4df(v))); }
 #endif
 
 #undef GW_INTRINSIC

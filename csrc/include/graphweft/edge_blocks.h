@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "graphweft/balance.h"
+#include "graphweft/id_list.h"
 #include "graphweft/row_stream.h"
 
 namespace gw {
@@ -57,25 +58,6 @@ void for_each_block(const Kernel& kernel, const gw_adjacency& adj, const balance
   });
   const auto& cut = shares.cut_rows();
   parallel_chunks(int64_t(cut.size()), [&](int64_t k) { kernel.merge(cut[size_t(k)]); });
-}
-
-// The columns of an adjacency, or its edge ids, whatever their width; position p itself where there are no ids.
-class id_list {
- public:
-  id_list(const void* ids, bool wide)
-      : narrow_(wide ? nullptr : static_cast<const int32_t*>(ids)),
-        wide_(wide ? static_cast<const int64_t*>(ids) : nullptr) {}
-  GW_INLINE int64_t operator[](int64_t p) const { return narrow_ ? int64_t(narrow_[p]) : wide_ ? wide_[p] : p; }
-
- private:
-  const int32_t* narrow_;
-  const int64_t* wide_;
-};
-
-// Brings `bytes` from p on into the first-level cache (Level 3) or the second (2).
-template <int Level>
-GW_INLINE void fetch(const float* p, int64_t bytes) {
-  for (int64_t at = 0; at < bytes; at += 64) __builtin_prefetch(reinterpret_cast<const char*>(p) + at, 0, Level);
 }
 
 }  // namespace gw

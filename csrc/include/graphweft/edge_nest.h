@@ -2,25 +2,21 @@
 // the rows of the two ends, and reduce what it gives by row, by edge or over all edges. No value of an edge outlives it
 // but what is stored.
 //
-// A kernel gives
+// A kernel is a nest_memory and gives
+//   using real                                    float or double
 //   struct state;                                 sums of one row, in registers where they are few
-//   static constexpr int64_t partial, total;      floats of a cut row's part, and of the sums over all edges
-//   static constexpr int64_t width, gathered;     floats of work an edge, and of rows of far ends read for it
+//   static constexpr int64_t width, gathered, partial, total;   as in gw_nest
 //   void clear(state&);
-//   void edges(state&, row, begin, end, nest_edges, float* total);
-//   void save(const state&, float*), merge(state&, const float*);
+//   void edges(state&, row, begin, end, nest_edges, real* total);
+//   void save(const state&, real*), merge(state&, const real*);
 //   void finish(const state&, row, degree);
-//   void store_total(const float*);
-// Pieces, and the order of every sum, follow from the graph and the kernel alone: the same bits for any number of
-// threads.
+//   void keep_total(const real*);
+// Compiled at run time: nothing of the standard library is read here but small headers.
 #pragma once
 
-#include <limits>
-#include <utility>
-
-#include "graphweft/edge_blocks.h"
+#include "graphweft/id_list.h"
 #include "graphweft/lanes.h"
-#include "graphweft/scratch.h"
+#include "graphweft/nest.h"
 
 namespace gw {
 
@@ -33,109 +29,128 @@ struct nest_edges {
   int64_t far, last;
 };
 
-// A row of `Count` floats as vectors; what is behind the last element is of no account.
-template <int Count>
-struct lane_row {
-  static constexpr int vectors = (Count + vf::lanes - 1) / vf::lanes;
-  lanes_t v[vectors];
-  GW_INLINE lanes_t& operator[](int64_t at) { return v[at / vf::lanes]; }
-  GW_INLINE const lanes_t& operator[](int64_t at) const { return v[at / vf::lanes]; }
+// Where a kernel reads and writes.
+template <class T>
+struct nest_memory {
+  using real = T;
+  using io = simd<T>;
+  using lanes = typename io::vec;
+  const void* const* in;
+  void* const* out;
+  GW_INLINE const real* read(int k) const { return static_cast<const real*>(in[k]); }
+  GW_INLINE real* write(int k) const { return static_cast<real*>(out[k]); }
 };
 
-// The first lanes of a vector, zero behind them.
-GW_INLINE lanes_t keep_lanes(whole_lanes, lanes_t v) { return v; }
-GW_INLINE lanes_t keep_lanes(last_lanes part, lanes_t v) {
-  int_lanes number;
-  for (int lane = 0; lane < vf::lanes; ++lane) number[lane] = lane;
-  return number < part.count ? v : lanes_t{};
-}
-
-GW_INLINE int count_lanes(whole_lanes) { return vf::lanes; }
-GW_INLINE int count_lanes(last_lanes part) { return part.count; }
+// A row of `Count` numbers as vectors; what is behind the last element is of no account.
+template <class T, int Count>
+struct lane_row {
+  using lanes = typename simd<T>::vec;
+  static constexpr int vectors = (Count + simd<T>::lanes - 1) / simd<T>::lanes;
+  lanes v[vectors];
+  GW_INLINE lanes& operator[](int64_t at) { return v[at / simd<T>::lanes]; }
+  GW_INLINE const lanes& operator[](int64_t at) const { return v[at / simd<T>::lanes]; }
+};
 
 // Every `Step`-th element from p on.
-template <int Step, class Part>
-GW_INLINE lanes_t load_strided(const float* p, Part part) {
-  lanes_t v{};
-  for (int lane = 0; lane < count_lanes(part); ++lane) v[lane] = p[int64_t(lane) * Step];
+template <int Step, class T, class Part>
+GW_INLINE typename simd<T>::vec load_strided(const T* p, Part part) {
+  typename simd<T>::vec v{};
+  for (int lane = 0; lane < part.size(); ++lane) v[lane] = p[int64_t(lane) * Step];
   return v;
 }
 
-template <int Step, class Part>
-GW_INLINE void store_strided(float* p, Part part, lanes_t v) {
-  for (int lane = 0; lane < count_lanes(part); ++lane) p[int64_t(lane) * Step] = v[lane];
+template <int Step, class T, class Part>
+GW_INLINE void store_strided(T* p, Part part, typename simd<T>::vec v) {
+  for (int lane = 0; lane < part.size(); ++lane) p[int64_t(lane) * Step] = v[lane];
 }
 
 // The sum of all lanes, halves folded onto each other: a fixed order.
-GW_INLINE float sum_lanes(lanes_t v) {
-  float part[vf::lanes];
-  vf::store(part, v);
+template <class V>
+GW_INLINE real_of<V> sum_lanes(V v) {
+  constexpr int lanes = sizeof(V) / sizeof(real_of<V>);
+  real_of<V> part[lanes];
+  simd<real_of<V>>::store(part, v);
 #pragma GCC unroll 8
-  for (int half = vf::lanes / 2; half > 0; half /= 2) {
+  for (int half = lanes / 2; half > 0; half /= 2) {
 #pragma GCC unroll 16
     for (int lane = 0; lane < half; ++lane) part[lane] += part[lane + half];
   }
   return part[0];
 }
 
-template <int Count, class Body, int... K>
-GW_INLINE void each_lanes_unrolled(Body&& body, std::integer_sequence<int, K...>) {
-  (body(std::integral_constant<int, K * vf::lanes>{}, whole_lanes{}), ...);
+// An offset known to the compiler.
+template <int64_t At>
+struct fixed_place {
+  GW_INLINE constexpr operator int64_t() const { return At; }
+};
+
+template <class T, int From, int End, class Body>
+GW_INLINE void each_vector_unrolled(Body&& body) {
+  if constexpr (From < End) {
+    body(fixed_place<From * simd<T>::lanes>{}, whole_lanes<T>{});
+    each_vector_unrolled<T, From + 1, End>(body);
+  }
 }
 
 // body(at, lanes) for the elements [0, Count), a vector at a time; unrolled where they are few.
-template <int Count, class Body>
+template <class T, int Count, class Body>
 GW_INLINE void each_lanes(Body&& body) {
-  constexpr int whole = Count / vf::lanes, rest = Count % vf::lanes;
+  constexpr int lanes = simd<T>::lanes, whole = Count / lanes, rest = Count % lanes;
   if constexpr (whole <= nest_vectors) {
-    each_lanes_unrolled<Count>(body, std::make_integer_sequence<int, whole>{});
+    each_vector_unrolled<T, 0, whole>(body);
   } else {
-    for (int at = 0; at < whole * vf::lanes; at += vf::lanes) body(at, whole_lanes{});
+    for (int64_t at = 0; at < whole * lanes; at += lanes) body(at, whole_lanes<T>{});
   }
-  if constexpr (rest > 0) body(std::integral_constant<int, whole * vf::lanes>{}, last_lanes{rest});
+  if constexpr (rest > 0) body(fixed_place<whole * lanes>{}, last_lanes<T>{rest});
 }
 
+// The functions that a kernel gives the core.
 template <class Kernel>
-void run_nest(const Kernel& kernel, const gw_adjacency& adj) {
-  const balanced_pieces shares(adj, Kernel::width);
-  const auto& pieces = shares.pieces();
-  scratch<float> slots(checked_mul(shares.num_slots(), Kernel::partial));
-  scratch<float> totals(checked_mul(int64_t(pieces.size()), Kernel::total));
-  const bool wide = adj.wide != 0;
-  const id_list columns(adj.indices, wide), ids(adj.edge_ids, wide);
-  const int64_t far = prefetch_distance(adj.num_cols, Kernel::gathered * int64_t(sizeof(float)));
-  parallel_chunks(int64_t(pieces.size()), [&](int64_t k) {
-    const piece& p = pieces[size_t(k)];
-    const nest_edges edges{columns, ids, far, p.edge_end};
-    float* total = totals.data() + k * Kernel::total;
-    std::fill(total, total + Kernel::total, 0.0f);
-    const int64_t head = p.head_slot >= 0 ? p.row_begin - 1 : -1, tail = p.tail_slot >= 0 ? p.row_end : -1;
-    const int64_t first = head >= 0 ? head : p.row_begin, last = tail >= 0 ? p.row_end + 1 : p.row_end;
+struct nest_functions {
+  using real = typename Kernel::real;
+
+  static void rows(const gw_nest_run* run, const piece* p, void* slots, void* total) {
+    const gw_adjacency& adj = *run->adj;
+    const Kernel kernel{{run->in, run->out}};
+    const bool wide = adj.wide != 0;
+    const nest_edges edges{id_list(adj.indices, wide), id_list(adj.edge_ids, wide), run->far, p->edge_end};
+    const int64_t head = p->head_slot >= 0 ? p->row_begin - 1 : -1, tail = p->tail_slot >= 0 ? p->row_end : -1;
+    const int64_t first = head >= 0 ? head : p->row_begin, last = tail >= 0 ? p->row_end + 1 : p->row_end;
     for (int64_t row = first; row < last; ++row) {
       typename Kernel::state state;
       kernel.clear(state);
-      const int64_t begin = std::max(adj.indptr[row], p.edge_begin), end = std::min(adj.indptr[row + 1], p.edge_end);
-      kernel.edges(state, row, begin, end, edges, total);
+      const int64_t from = adj.indptr[row], to = adj.indptr[row + 1];
+      const int64_t begin = from > p->edge_begin ? from : p->edge_begin, end = to < p->edge_end ? to : p->edge_end;
+      kernel.edges(state, row, begin, end, edges, static_cast<real*>(total));
       if (row != head && row != tail)
         kernel.finish(state, row, end - begin);
       else
-        kernel.save(state, slots.data() + (row == tail ? p.tail_slot : p.head_slot) * Kernel::partial);
+        kernel.save(state, static_cast<real*>(slots) + (row == tail ? p->tail_slot : p->head_slot) * Kernel::partial);
     }
-  });
-  for (const cut_row& cut : shares.cut_rows()) {
+  }
+
+  static void join(const gw_nest_run* run, const cut_row* cut, const void* slots) {
+    const Kernel kernel{{run->in, run->out}};
     typename Kernel::state state;
     kernel.clear(state);
-    for (int64_t slot = cut.first_slot; slot < cut.last_slot; ++slot)
-      kernel.merge(state, slots.data() + slot * Kernel::partial);
-    kernel.finish(state, cut.row, adj.indptr[cut.row + 1] - adj.indptr[cut.row]);
+    for (int64_t slot = cut->first_slot; slot < cut->last_slot; ++slot)
+      kernel.merge(state, static_cast<const real*>(slots) + slot * Kernel::partial);
+    kernel.finish(state, cut->row, run->adj->indptr[cut->row + 1] - run->adj->indptr[cut->row]);
   }
-  if (Kernel::total == 0) return;
-  std::vector<float> sum(size_t(Kernel::total), 0.0f);
-  parallel_ranges(Kernel::total, 1024, [&](int64_t begin, int64_t end) {
-    for (size_t k = 0; k < pieces.size(); ++k)
-      for (int64_t at = begin; at < end; ++at) sum[size_t(at)] += totals[int64_t(k) * Kernel::total + at];
-  });
-  kernel.store_total(sum.data());
-}
+
+  static void keep_total(const gw_nest_run* run, const void* total) {
+    Kernel{{run->in, run->out}}.keep_total(static_cast<const real*>(total));
+  }
+};
+
+template <class Kernel>
+inline constexpr gw_nest nest_of{sizeof(typename Kernel::real),
+                                 Kernel::width,
+                                 Kernel::gathered,
+                                 Kernel::partial,
+                                 Kernel::total,
+                                 nest_functions<Kernel>::rows,
+                                 nest_functions<Kernel>::join,
+                                 nest_functions<Kernel>::keep_total};
 
 }  // namespace gw

@@ -1,42 +1,84 @@
-// Elementwise functions on native float vectors, as kernels compiled at run time use them, and the loop around them.
+// Elementwise functions on native vectors of floats and doubles, as kernels compiled at run time use them. No header of
+// the standard library is read but small ones: reading them would take longer than compiling a kernel.
 #pragma once
 
-#include <cmath>
-#include <limits>
-
 #include "graphweft/explog.h"
-#include "graphweft/parallel.h"
 
 namespace gw {
 
-using lanes_t = vf::vec;
+// The element of a vector, and integers of its size.
+template <class V>
+struct lane_of;
+template <>
+struct lane_of<vf::vec> {
+  using real = float;
+  using ints = int_lanes;
+  static constexpr int32_t all_but_sign = 0x7fffffff;
+  static constexpr float smallest = __FLT_MIN__, largest = __FLT_MAX__;
+};
+template <>
+struct lane_of<vd::vec> {
+  using real = double;
+  using ints = long_lanes;
+  static constexpr int64_t all_but_sign = 0x7fffffffffffffff;
+  static constexpr double smallest = __DBL_MIN__, largest = __DBL_MAX__;
+};
+template <class V>
+using real_of = typename lane_of<V>::real;
+template <class V>
+using ints_of = typename lane_of<V>::ints;
 
-inline lanes_t lanes_neg(lanes_t x) { return -x; }
-inline lanes_t lanes_reciprocal(lanes_t x) { return 1.0f / x; }
-inline lanes_t lanes_square(lanes_t x) { return x * x; }
-inline lanes_t lanes_abs(lanes_t x) { return lanes_t(int_lanes(x) & 0x7fffffff); }
-inline lanes_t lanes_relu(lanes_t x) { return x < 0.0f ? lanes_t{} : x; }
-inline lanes_t lanes_leaky_relu(lanes_t x, float alpha) { return x > 0.0f ? x : x * alpha; }
+template <class V>
+inline V lanes_neg(V x) {
+  return -x;
+}
+template <class V>
+inline V lanes_reciprocal(V x) {
+  return real_of<V>(1) / x;
+}
+template <class V>
+inline V lanes_square(V x) {
+  return x * x;
+}
+template <class V>
+inline V lanes_abs(V x) {
+  return V(ints_of<V>(x) & lane_of<V>::all_but_sign);
+}
+template <class V>
+inline V lanes_relu(V x) {
+  return x < real_of<V>(0) ? V{} : x;
+}
+template <class V>
+inline V lanes_leaky_relu(V x, real_of<V> alpha) {
+  return x > real_of<V>(0) ? x : x * alpha;
+}
 // NaN where either is, as in torch.
-inline lanes_t lanes_maximum(lanes_t x, lanes_t y) {
-  const lanes_t larger = x > y ? x : y;
+template <class V>
+inline V lanes_maximum(V x, V y) {
+  const V larger = x > y ? x : y;
   return x == x ? larger : x;
 }
-inline lanes_t lanes_minimum(lanes_t x, lanes_t y) {
-  const lanes_t smaller = x < y ? x : y;
+template <class V>
+inline V lanes_minimum(V x, V y) {
+  const V smaller = x < y ? x : y;
   return x == x ? smaller : x;
 }
 
-// exp over the whole range: infinite above 88.72.
-inline lanes_t lanes_exp(lanes_t x) {
-  const lanes_t half = exp_lanes((x > 88.0f ? vf::splat(88.0f) : x));
-  const lanes_t rest = exp_lanes(x > 88.0f ? (x > 89.0f ? vf::splat(1.0f) : x - 88.0f) : lanes_t{});
+// exp over the whole range: infinite above 88.72, in double precision above 709.78.
+inline vf::vec lanes_exp(vf::vec x) {
+  const vf::vec half = exp_lanes((x > 88.0f ? vf::splat(88.0f) : x));
+  const vf::vec rest = exp_lanes(x > 88.0f ? (x > 89.0f ? vf::splat(1.0f) : x - 88.0f) : vf::vec{});
+  return half * rest;
+}
+inline vd::vec lanes_exp(vd::vec x) {
+  const vd::vec half = exp_lanes((x > 709.0 ? vd::splat(709.0) : x));
+  const vd::vec rest = exp_lanes(x > 709.0 ? (x > 710.0 ? vd::splat(1.0) : x - 709.0) : vd::vec{});
   return half * rest;
 }
 
 // exp(x) - 1 for x <= 0, exact to a few units in the last place near 0 as well.
-inline lanes_t expm1_lanes(lanes_t x) {
-  lanes_t p = x * (1.0f / 40320.0f) + (1.0f / 5040.0f);
+inline vf::vec expm1_lanes(vf::vec x) {
+  vf::vec p = x * (1.0f / 40320.0f) + (1.0f / 5040.0f);
   p = p * x + (1.0f / 720.0f);
   p = p * x + (1.0f / 120.0f);
   p = p * x + (1.0f / 24.0f);
@@ -45,98 +87,134 @@ inline lanes_t expm1_lanes(lanes_t x) {
   p = p * x + 1.0f;
   return x > -0.5f ? p * x : exp_lanes(x) - 1.0f;
 }
-inline lanes_t lanes_elu(lanes_t x, float alpha) {
-  const lanes_t below = expm1_lanes(x < 0.0f ? x : lanes_t{}) * alpha;
-  return x > 0.0f ? x : (x == x ? below : x);
+inline vd::vec expm1_lanes(vd::vec x) {
+  const vd::vec small = x > -0.5 ? x : vd::vec{};
+  return x > -0.5 ? exp_less_one(small) : exp_lanes(x) - 1.0;
 }
-inline lanes_t lanes_sigmoid(lanes_t x) {
-  const lanes_t e = exp_lanes(lanes_neg(lanes_abs(x)));
-  return (x < 0.0f ? e : vf::splat(1.0f)) / (1.0f + e);
+template <class V>
+inline V lanes_elu(V x, real_of<V> alpha) {
+  const V below = expm1_lanes(x < real_of<V>(0) ? x : V{}) * alpha;
+  return x > real_of<V>(0) ? x : (x == x ? below : x);
 }
-inline lanes_t lanes_tanh(lanes_t x) {
-  const lanes_t size = lanes_abs(x), e = expm1_lanes(-2.0f * size);
-  const lanes_t t = -e / (e + 2.0f);
-  return x < 0.0f ? -t : t;
+template <class V>
+inline V lanes_sigmoid(V x) {
+  const V e = exp_lanes(lanes_neg(lanes_abs(x))), one = V{} + real_of<V>(1);
+  return (x < real_of<V>(0) ? e : one) / (one + e);
+}
+template <class V>
+inline V lanes_tanh(V x) {
+  const V size = lanes_abs(x), e = expm1_lanes(real_of<V>(-2) * size);
+  const V t = -e / (e + real_of<V>(2));
+  return x < real_of<V>(0) ? -t : t;
 }
 
 // One lane after the other: functions that have no vector form here.
-template <class F>
-__attribute__((noinline)) lanes_t map_lanes(lanes_t x, F f) {
+template <class V, class F>
+__attribute__((noinline)) V map_lanes(V x, F f) {
 #pragma GCC unroll 1
-  for (int lane = 0; lane < vf::lanes; ++lane) x[lane] = f(x[lane]);
+  for (int lane = 0; lane < int(sizeof(V) / sizeof(real_of<V>)); ++lane) x[lane] = f(x[lane]);
   return x;
 }
-inline lanes_t lanes_sqrt(lanes_t x) {
+inline vf::vec lanes_sqrt(vf::vec x) {
 #if defined(__AVX512F__)
-  return lanes_t(_mm512_sqrt_ps(__m512(x)));
+  return vf::vec(_mm512_sqrt_ps(__m512(x)));
 #elif defined(__AVX2__)
-  return lanes_t(_mm256_sqrt_ps(__m256(x)));
+  return vf::vec(_mm256_sqrt_ps(__m256(x)));
 #else
-  return map_lanes(x, [](float v) { return std::sqrt(v); });
+  return map_lanes(x, [](float v) { return __builtin_sqrtf(v); });
 #endif
 }
-inline lanes_t lanes_sqrt0(lanes_t x) { return lanes_sqrt(x); }
-inline lanes_t lanes_rsqrt(lanes_t x) { return 1.0f / lanes_sqrt(x); }
-inline lanes_t lanes_sign(lanes_t x) {
-  const lanes_t one = vf::splat(1.0f);
-  return x > 0.0f ? one : (x < 0.0f ? -one : x * 0.0f);
+inline vd::vec lanes_sqrt(vd::vec x) {
+#if defined(__AVX512F__)
+  return vd::vec(_mm512_sqrt_pd(__m512d(x)));
+#elif defined(__AVX2__)
+  return vd::vec(_mm256_sqrt_pd(__m256d(x)));
+#else
+  return map_lanes(x, [](double v) { return __builtin_sqrt(v); });
+#endif
 }
+template <class V>
+inline V lanes_sqrt0(V x) {
+  return lanes_sqrt(x);
+}
+template <class V>
+inline V lanes_rsqrt(V x) {
+  return real_of<V>(1) / lanes_sqrt(x);
+}
+template <class V>
+inline V lanes_sign(V x) {
+  const V one = V{} + real_of<V>(1), none = V{};
+  return x > none ? one : (x < none ? -one : x * real_of<V>(0));
+}
+
+// The mathematical library's functions, lane by lane.
+#define GW_MAPPED(name, single, twice)                                  \
+  inline vf::vec lanes_##name(vf::vec x) {                              \
+    return map_lanes(x, [](float v) { return __builtin_##single(v); }); \
+  }                                                                     \
+  inline vd::vec lanes_##name(vd::vec x) {                              \
+    return map_lanes(x, [](double v) { return __builtin_##twice(v); }); \
+  }
+GW_MAPPED(mapped_log, logf, log)
+GW_MAPPED(log1p, log1pf, log1p)
+GW_MAPPED(expm1, expm1f, expm1)
+GW_MAPPED(sin, sinf, sin)
+GW_MAPPED(cos, cosf, cos)
+GW_MAPPED(erf, erff, erf)
+GW_MAPPED(floor, floorf, floor)
+GW_MAPPED(ceil, ceilf, ceil)
+GW_MAPPED(round, nearbyintf, nearbyint)
+#undef GW_MAPPED
+
 // Normal positive numbers by the polynomial, the rest as the mathematical library has it.
-inline lanes_t lanes_log(lanes_t x) {
-  const int_lanes normal = (x >= std::numeric_limits<float>::min()) & (x <= std::numeric_limits<float>::max());
-  const lanes_t y = log_lanes(normal ? x : vf::splat(1.0f));
+template <class V>
+inline V lanes_log(V x) {
+  const ints_of<V> normal = (x >= lane_of<V>::smallest) & (x <= lane_of<V>::largest);
+  const V y = log_lanes(normal ? x : V{} + real_of<V>(1));
   bool all = true;
-  for (int lane = 0; lane < vf::lanes; ++lane) all &= normal[lane] != 0;
-  return all ? y : (normal ? y : map_lanes(x, [](float v) { return std::log(v); }));
+  for (int lane = 0; lane < int(sizeof(V) / sizeof(real_of<V>)); ++lane) all &= normal[lane] != 0;
+  return all ? y : (normal ? y : lanes_mapped_log(x));
 }
-inline lanes_t lanes_log1p(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::log1p(v); });
-}
-inline lanes_t lanes_expm1(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::expm1(v); });
-}
-inline lanes_t lanes_sin(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::sin(v); });
-}
-inline lanes_t lanes_cos(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::cos(v); });
-}
-inline lanes_t lanes_erf(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::erf(v); });
-}
-inline lanes_t lanes_floor(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::floor(v); });
-}
-inline lanes_t lanes_ceil(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::ceil(v); });
-}
-inline lanes_t lanes_round(lanes_t x) {
-  return map_lanes(x, [](float v) { return std::nearbyint(v); });
-}
-__attribute__((noinline)) inline lanes_t lanes_pow(lanes_t x, lanes_t y) {
+__attribute__((noinline)) inline vf::vec lanes_pow(vf::vec x, vf::vec y) {
 #pragma GCC unroll 1
-  for (int lane = 0; lane < vf::lanes; ++lane) x[lane] = std::pow(x[lane], y[lane]);
+  for (int lane = 0; lane < vf::lanes; ++lane) x[lane] = __builtin_powf(x[lane], y[lane]);
+  return x;
+}
+__attribute__((noinline)) inline vd::vec lanes_pow(vd::vec x, vd::vec y) {
+#pragma GCC unroll 1
+  for (int lane = 0; lane < vd::lanes; ++lane) x[lane] = __builtin_pow(x[lane], y[lane]);
   return x;
 }
 
 // A whole vector of a matrix, or its last few elements.
+template <class T>
 struct whole_lanes {
-  GW_INLINE lanes_t load(const float* p) const { return vf::load(p); }
-  GW_INLINE void store(float* p, lanes_t v) const { vf::store(p, v); }
+  using io = simd<T>;
+  GW_INLINE typename io::vec load(const T* p) const { return io::load(p); }
+  GW_INLINE void store(T* p, typename io::vec v) const { io::store(p, v); }
+  GW_INLINE typename io::vec keep(typename io::vec v) const { return v; }
+  GW_INLINE int size() const { return io::lanes; }
 };
+template <class T>
 struct last_lanes {
+  using io = simd<T>;
   int count;
-  GW_INLINE lanes_t load(const float* p) const { return vf::load_part(p, count); }
-  GW_INLINE void store(float* p, lanes_t v) const { vf::store_part(p, v, count); }
+  GW_INLINE typename io::vec load(const T* p) const { return io::load_part(p, count); }
+  GW_INLINE void store(T* p, typename io::vec v) const { io::store_part(p, v, count); }
+  // Zero behind the elements.
+  GW_INLINE typename io::vec keep(typename io::vec v) const {
+    ints_of<typename io::vec> number;
+    for (int lane = 0; lane < io::lanes; ++lane) number[lane] = lane;
+    return number < count ? v : typename io::vec{};
+  }
+  GW_INLINE int size() const { return count; }
 };
 
-// body(at, lanes) for the elements [0, count), a vector at a time.
-template <class Body>
-void for_each_lanes(int64_t count, Body&& body) {
-  parallel_ranges(count, 16384, [&](int64_t at, int64_t end) {
-    for (; at + vf::lanes <= end; at += vf::lanes) body(at, whole_lanes{});
-    if (at < end) body(at, last_lanes{int(end - at)});
-  });
+// body(at, lanes) for the elements [at, end), a vector at a time.
+template <class T, class Body>
+GW_INLINE void for_each_lanes(int64_t at, int64_t end, Body&& body) {
+  for (; at + simd<T>::lanes <= end; at += simd<T>::lanes) body(at, whole_lanes<T>{});
+  if (at < end) body(at, last_lanes<T>{int(end - at)});
 }
 
 }  // namespace gw

@@ -5,8 +5,7 @@
 // (torch.set_num_threads governs both).
 //
 // GW_THREADS_STD puts std::thread in OpenMP's place: ThreadSanitizer sees every synchronisation of that, but not
-// libgomp's. GW_THREADS_HOST borrows the threads of another library through `host_threads`: kernels compiled at run
-// time run in the core's team, whatever compiler made them.
+// libgomp's.
 #pragma once
 
 #include <algorithm>
@@ -18,16 +17,9 @@
 #if defined(GW_THREADS_STD)
 #include <mutex>
 #include <thread>
-#elif !defined(GW_THREADS_HOST)
+#else
 #include <omp.h>
 #endif
-
-// The three functions of a team of threads, as the core lends them.
-struct gw_threads {
-  void (*run)(int64_t num_chunks, void (*body)(void* context, int64_t chunk), void* context);
-  int32_t (*count)(void);
-  int32_t (*id)(void);
-};
 
 namespace gw {
 
@@ -73,35 +65,6 @@ void parallel_chunks(int64_t num_chunks, Body&& body) {
   work();
   for (std::thread& member : team) member.join();
   if (failure) std::rethrow_exception(failure);
-}
-
-#elif defined(GW_THREADS_HOST)
-
-inline gw_threads host_threads{};
-
-inline int num_threads() { return host_threads.count(); }
-inline int thread_id() { return host_threads.id(); }
-
-// Exceptions stay inside the library that threw them: the first one is rethrown here.
-template <class Body>
-void parallel_chunks(int64_t num_chunks, Body&& body) {
-  struct call {
-    Body& body;
-    std::exception_ptr failure;
-    std::atomic_flag claimed = ATOMIC_FLAG_INIT;
-  } shared{body, nullptr};
-  host_threads.run(
-      num_chunks,
-      [](void* context, int64_t chunk) {
-        auto& self = *static_cast<call*>(context);
-        try {
-          self.body(chunk);
-        } catch (...) {
-          if (!self.claimed.test_and_set()) self.failure = std::current_exception();
-        }
-      },
-      &shared);
-  if (shared.failure) std::rethrow_exception(shared.failure);
 }
 
 #else

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #if defined(__AVX2__) || defined(__AVX512F__)
-#if defined(GW_THREADS_HOST) && !defined(__clang__) && __GNUC__ >= 9 && __GNUC__ <= 14
+#if defined(GW_GENERATED) && !defined(__clang__) && __GNUC__ >= 9 && __GNUC__ <= 14
 #include "graphweft/builtin_intrinsics.h"
 #else
 #include <immintrin.h>
@@ -47,7 +47,12 @@ struct simd {
       if (n <= 8) return vec(_mm512_insertf32x8(_mm512_setzero_ps(), _mm256_maskz_loadu_ps(mask, p), 0));
       return vec(_mm512_maskz_loadu_ps(__mmask16((1u << n) - 1u), p));
     }
-    if constexpr (sizeof(T) == 8) return vec(_mm512_maskz_loadu_pd(__mmask8((1u << n) - 1u), p));
+    if constexpr (sizeof(T) == 8) {
+      const auto mask = __mmask8((1u << n) - 1u);
+      if (n <= 4)
+        return vec(_mm512_maskz_insertf64x4(__mmask8(-1), _mm512_setzero_pd(), _mm256_maskz_loadu_pd(mask, p), 0));
+      return vec(_mm512_maskz_loadu_pd(mask, p));
+    }
 #elif defined(__AVX2__)
     if constexpr (sizeof(T) == 4) return vec(_mm256_maskload_ps(reinterpret_cast<const float*>(p), lane_mask(n)));
     if constexpr (sizeof(T) == 8) return vec(_mm256_maskload_pd(reinterpret_cast<const double*>(p), lane_mask(n)));
@@ -69,7 +74,15 @@ struct simd {
         _mm512_mask_storeu_ps(p, __mmask16((1u << n) - 1u), __m512(v));
       }
     }
-    if constexpr (sizeof(T) == 8) _mm512_mask_storeu_pd(p, __mmask8((1u << n) - 1u), __m512d(v));
+    if constexpr (sizeof(T) == 8) {
+      if (n <= 4) {
+        __m256d low;
+        std::memcpy(&low, &v, sizeof(low));
+        _mm256_mask_storeu_pd(p, __mmask8((1u << n) - 1u), low);
+      } else {
+        _mm512_mask_storeu_pd(p, __mmask8((1u << n) - 1u), __m512d(v));
+      }
+    }
 #elif defined(__AVX2__)
     if constexpr (sizeof(T) == 4) _mm256_maskstore_ps(reinterpret_cast<float*>(p), lane_mask(n), __m256(v));
     if constexpr (sizeof(T) == 8) _mm256_maskstore_pd(reinterpret_cast<double*>(p), lane_mask(n), __m256d(v));
@@ -90,5 +103,6 @@ struct simd {
 };
 
 using vf = simd<float>;
+using vd = simd<double>;
 
 }  // namespace gw
