@@ -90,16 +90,11 @@ GW_API int gw_typed_spmm_f32(const gw_typed_pairs* pairs, int32_t turned, const 
   return gw::guarded([&] {
     check_weight(w);
     check_pairs(pairs, w->heads, weight_heads);
-    const gw::typed_rows from{x, w->heads * w->in, weight, weight_heads};
-    const gw::typed_rows made{t, w->heads * w->out, weight, weight_heads};
-    const gw_typed_sums& sums = pairs->sums[turned ? 1 : 0];
-    if (pairs->wide) {
-      gw::pair_products<int64_t>(*pairs, turned != 0, from, *w, room, t);
-      gw::sum_pairs<int64_t>(sums, made, y);
-    } else {
-      gw::pair_products<int32_t>(*pairs, turned != 0, from, *w, room, t);
-      gw::sum_pairs<int32_t>(sums, made, y);
-    }
+    const gw::typed_rows rows{x, w->heads * w->in, weight, weight_heads};
+    if (pairs->wide)
+      gw::typed_spmm<int64_t>(*pairs, turned != 0, rows, *w, room, t, y);
+    else
+      gw::typed_spmm<int32_t>(*pairs, turned != 0, rows, *w, room, t, y);
   });
 }
 

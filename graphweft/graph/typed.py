@@ -84,10 +84,10 @@ def invert(src: torch.Tensor, dst: torch.Tensor, layout: TypedLayout) -> dict[Re
     return forth | back
 
 
-def stretches(offsets: tuple[int, ...]) -> torch.Tensor:
-    """int64 number of the stretch that every position lies in."""
+def stretches(offsets: tuple[int, ...], kind: torch.dtype = torch.int64) -> torch.Tensor:
+    """The number of the stretch that every position lies in."""
     sizes = torch.tensor(offsets[1:]) - torch.tensor(offsets[:-1])
-    out = empty((offsets[-1],), torch.int64)
+    out = empty((offsets[-1],), kind)
     for at, size in enumerate(sizes.tolist()):
         out[offsets[at] : offsets[at] + size] = at
     return out

@@ -7,11 +7,12 @@ nodes have no features (Schlichtkrull et al., ESWC 2018, section 2.2). Called by
 
 from __future__ import annotations
 
-import scipy.sparse as sp
+import numpy as np
 import torch
 
 from graphweft._errors import GraphError
 from graphweft.graph.graph import Graph
+from graphweft.graph.typed import stretches
 from graphweft.graph.typed_pairs import same_type_degrees
 from graphweft.storage.feature import SparseFeatures
 
@@ -32,13 +33,27 @@ def relational_rows(graph: Graph, mean: bool = True, own: bool = True) -> Sparse
     nodes, relations = graph.num_nodes, len(graph.relations)
     if (relations + 1) * max(nodes, 1) >= 2**62:
         raise GraphError(f"relational_rows: expected relations x nodes below 2**62, got {relations} x {nodes}")
-    src, dst = graph.edges()
-    column = graph.edge_type() * nodes + src
-    value = same_type_degrees(graph).reciprocal_() if mean else torch.ones(graph.num_edges)
-    if own:
-        every = torch.arange(nodes)
-        dst, column = torch.cat([dst, every]), torch.cat([column, relations * nodes + every])
-        value = torch.cat([value, torch.ones(nodes)])
-    shape = (nodes, (relations + own) * nodes)
-    entries = (value.numpy(), (dst.numpy(), column.numpy()))
-    return SparseFeatures.from_scipy(sp.coo_array(entries, shape=shape))
+    width = (relations + own) * nodes
+    narrow = torch.int32 if width <= torch.iinfo(torch.int32).max else torch.int64
+    form = graph.csc
+    column, value = stretches(graph.layout.edge_offsets, narrow), same_type_degrees(graph).reciprocal_()
+    if form.edge_ids is not None:
+        column, value = column.index_select(0, form.edge_ids), value.index_select(0, form.edge_ids)
+    column = column.mul_(nodes).add_(form.indices)
+    value = value if mean else torch.ones_like(value)
+    if not own:
+        return SparseFeatures(form.indptr, column, value, (nodes, width))
+    every = torch.arange(nodes)
+    indptr = form.indptr + torch.arange(nodes + 1)
+    column = _with_last(indptr, column, relations * nodes + every)
+    return SparseFeatures(indptr, column, _with_last(indptr, value, torch.ones(nodes)), (nodes, width))
+
+
+def _with_last(indptr: torch.Tensor, others: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Rows that begin at ``indptr``: their ``others``, one after the other, and then the one ``last`` of each."""
+    out, place = others.new_empty(others.numel() + last.numel()), indptr[1:] - 1
+    mask = np.ones(out.numel(), dtype=bool)
+    mask[place.numpy()] = False
+    out.numpy()[mask] = others.numpy()
+    out[place] = last.to(out.dtype)
+    return out

@@ -15,7 +15,8 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.typed_pairs import TypedPairs, same_type_degrees, typed_nodes, typed_pairs
 from graphweft.runtime import sparse, typed
 
-SHAPES = [(1, 7, 5), (1, 64, 64), (4, 8, 8), (2, 3, 20), (1, 1, 1)]
+NARROW = [(1, 37, 3), (1, 20, 8), (1, 3, 69), (1, 8, 40)]  # few columns on one side or the other
+SHAPES = [(1, 7, 5), (1, 64, 64), (4, 8, 8), (4, 4, 4), (2, 3, 20), (1, 1, 1), *NARROW]
 
 
 def _numbers(graph: Graph, heads: int, inner: int, outer: int) -> tuple[Tensor, Tensor, Tensor]:
