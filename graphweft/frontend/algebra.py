@@ -15,11 +15,16 @@ from typing import Any
 import torch
 
 from graphweft.frontend.layout import Axes, Axis, D, N, Raised, Size, Symbols, Token, UnraisableError
+from graphweft.frontend.message_counts import written
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 
 MESSAGE, REDUCE, UPDATE = "message", "reduce", "update"
 Operand = Raised | int | float | bool
+
+
+def _is_by_node(x: Raised) -> bool:
+    return x.has_rows and N not in x.tokens
 
 
 @dataclass
@@ -108,8 +113,10 @@ class Algebra:
 
     # leaves
 
-    def number(self, number: bool | int | float, dtype: torch.dtype) -> Raised:
-        """A constant."""
+    def number(self, number: Any, dtype: torch.dtype) -> Raised:
+        """A constant, or a number by node where it comes from the size of a mailbox."""
+        if isinstance(number, torch.SymInt | torch.SymFloat):
+            return self._count_of_messages(number.node.expr, dtype)
         return Raised(self.b.add(Op.CONST, value=number, dtype=dtype), ())
 
     def cast(self, x: Operand, dtype: torch.dtype) -> Raised:
@@ -126,12 +133,36 @@ class Algebra:
         """An operation that keeps shape and order."""
         return Raised(self.b.add(op, x.value, **attrs), x.axes)
 
+    def _count_of_messages(self, expression: Any, dtype: torch.dtype) -> Raised:
+        """``expression`` of the size of a mailbox."""
+        inner = dtype if dtype in (torch.float32, torch.float64) else torch.float64
+        count = Raised(self.node_rows(self.degree(inner)), ())
+        return self.cast(
+            written(expression, self.stage.symbols.messages, count, lambda x: self.number(x, inner), self.ewise), dtype
+        )
+
     # elementwise
 
     def ewise(self, fn: str, *operands: Raised, **attrs: Any) -> Raised:
         """``fn`` of operands of one dtype, broadcast from the right."""
-        aligned, axes = self.align(self.joined(operands))
+        aligned, axes = self.align(self.joined(self._placed(operands)))
         return Raised(self.b.add(Op.EWISE, *aligned, fn=fn, **attrs), axes)
+
+    def _placed(self, operands: Sequence[Raised]) -> Sequence[Raised]:
+        """What differs by node without a row axis, given that of the tensor which it meets."""
+        rank = max(len(x.axes) for x in operands)
+        padded = [((),) * (rank - len(x.axes)) + x.axes for x in operands]
+        place = next((at for axes in padded for at, tokens in enumerate(axes) if N in tokens), None)
+        if place is None or not any(map(_is_by_node, operands)):
+            return operands
+        placed = []
+        for x, axes in zip(operands, padded, strict=True):
+            if _is_by_node(x):
+                if axes[place]:
+                    raise UnraisableError("a tensor made with the number of messages that has no rows")
+                x = Raised(x.value, (*axes[:place], (N,), *axes[place + 1 :]))
+            placed.append(x)
+        return placed
 
     def align(self, operands: Sequence[Raised]) -> tuple[list[Value], tuple[Axis, ...]]:
         """Values whose trailing dimensions broadcast against each other, and the axes of the result."""

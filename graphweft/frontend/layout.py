@@ -44,7 +44,10 @@ class UnraisableError(Exception):
 
 @dataclass(frozen=True)
 class Raised:
-    """A traced tensor as an IR value. Tokens ``n`` and ``d`` of a shared value are virtual: the same for all rows."""
+    """A traced tensor as an IR value. Tokens ``n`` and ``d`` of a shared value are virtual: the same for all rows.
+
+    A value with rows and without a token ``n`` is a number that differs by node: of the messages in its mailbox.
+    """
 
     value: Value
     axes: tuple[Axis, ...]
@@ -78,7 +81,7 @@ class Symbols:
     """Reads sizes: which symbol is the rows of the stage, which the messages of a mailbox."""
 
     def __init__(self, rows: Any, messages: Any) -> None:
-        self._rows, self._messages = rows, messages
+        self._rows, self.messages = rows, messages
 
     def read(self, size: Any) -> Size:
         """``size``, an int or a symbolic one, as a product."""
@@ -90,7 +93,7 @@ class Symbols:
         for base, power in powers.items():
             if base == self._rows and power == 1:
                 n = True
-            elif base == self._messages and power == 1:
+            elif base == self.messages and power == 1:
                 d = True
             elif base.is_Integer and power.is_Integer and power >= 0:
                 number *= int(base) ** int(power)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor
 from torch._decomp import decomposition_table
@@ -34,6 +35,7 @@ from graphweft.frontend import shape_rules, sum_rules  # noqa: F401  they fill t
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.elementwise_rules import stop_gradient
 from graphweft.frontend.layout import Symbols, UnraisableError
+from graphweft.frontend.message_counts import decided, symbolic_math
 from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import current_line, is_user_file, raising_line
@@ -97,7 +99,9 @@ class _Named(Source):
 
 
 class _Sizes(ShapeEnv):
-    """Symbolic sizes on which user code must not branch."""
+    """Symbolic sizes on which user code must not branch, unless all mailboxes go the same way."""
+
+    messages: Any = None  # the symbol of a mailbox's size
 
     def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
         """As in torch, unless the line that asks is the user's own."""
@@ -105,6 +109,9 @@ class _Sizes(ShapeEnv):
         while frame is not None and any(part in frame.f_code.co_filename for part in _CONTEXT):
             frame = frame.f_back  # type: ignore[assignment]
         if frame is not None and is_user_file(frame.f_code.co_filename):
+            known = decided(args[0], self.messages)
+            if known is not None:
+                return sympy.true if known else sympy.false
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             raise UnraisableError("Python code that depends on the number of nodes, edges or messages", line)
         return super().evaluate_expr(*args, **kwargs)
@@ -183,10 +190,19 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return product if bias is None else product + bias
 
 
+def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> Tensor:
+    """As torch's, which would fix a symbolic size."""
+    if not isinstance(data, torch.SymInt | torch.SymFloat):
+        return torch.tensor(data, dtype=dtype, **options)
+    kind = dtype or (torch.int64 if isinstance(data, torch.SymInt) else torch.get_default_dtype())
+    return torch.scalar_tensor(data, dtype=kind)  # type: ignore[arg-type]
+
+
 # torch functions that are recorded as something else
 _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.dropout: _dropout,
     torch.nn.functional.linear: _linear,
+    torch.tensor: _tensor,
     torch.detach: stop_gradient,
     Tensor.detach: stop_gradient,
     Tensor.data.__get__: stop_gradient,  # type: ignore[attr-defined]
@@ -208,6 +224,7 @@ def trace(
     sizes = _Sizes()
     fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
     rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
+    sizes.messages = _expression(messages)
     with fake:
         shapes = [tuple({"n": rows, "d": messages}.get(size, size) for size in spec.shape) for spec in specs]  # type: ignore[arg-type]
         fields = [torch.empty(shape, dtype=spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
@@ -239,7 +256,7 @@ def trace(
 
     table = _decompositions() | DECOMPOSITIONS
     try:
-        with warnings.catch_warnings(), torch.enable_grad(), _without_log():
+        with warnings.catch_warnings(), torch.enable_grad(), _without_log(), symbolic_math():
             warnings.simplefilter("ignore")
             recording = make_fx(torch.func.functionalize(run), table, tracing_mode="symbolic")(*fields, *others)
     except UnraisableError:

@@ -417,10 +417,9 @@ def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
     if group.terms:
         x = torch.stack([_of_term(term, group, doubled, env, made) for term in group.terms]).sum(0)
     elif group.anchor is None:
-        x = local[group.source]  # type: ignore[index]  # a group without anchor has a source
+        x = _with_gathered(group, doubled, local)[group.source]  # type: ignore[index]  # without anchor it has a source
     else:
-        if group.gather is not None:
-            local[group.gather] = evaluate(doubled.value(group.gather), [local[o] for o in group.gather.inputs])
+        local = _with_gathered(group, doubled, local)
         operands = [local[o] for o in replace(group, gather=None).operands()[: len(group.anchor.inputs)]]
         if group.src_scale is not None:
             operands[1] = _per_row(operands[1], local[group.src_scale])
@@ -439,17 +438,21 @@ def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
     return made
 
 
+def _with_gathered(kernel: Group | Term, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
+    """``env`` with the rows that the kernel fetches by index."""
+    rows = kernel.gather
+    return dict(env) if rows is None else {**env, rows: evaluate(doubled.value(rows), [env[o] for o in rows.inputs])}
+
+
 def _of_term(term: Term, group: Group, doubled: Doubled, env: Mapping[Value, Any], made: Memo) -> Tensor:
     """One product of several; sums that are stored beside the result go into ``made``."""
     left, right = term.product.inputs
-    if term.gather is not None:
-        x = evaluate(doubled.value(term.gather), [env[o] for o in term.gather.inputs])
-    elif term.sums is not None:
+    if term.sums is not None:
         x = _of_group(term.sums, doubled, env)[left]
         if left in group.taps:
             made[left] = x
     else:
-        x = env[left]
+        x = _with_gathered(term, doubled, env)[left]
     return evaluate(doubled.value(term.product), [x, env[right]])  # type: ignore[no-any-return]
 
 
@@ -460,9 +463,7 @@ def _of_contractions(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -
     made = _of_group(shared, doubled, env)
     right = made.pop(shared.result)
     for term in group.terms:
-        local = {**env, shared.result: right}
-        if term.gather is not None:
-            local[term.gather] = evaluate(doubled.value(term.gather), [env[o] for o in term.gather.inputs])
+        local = _with_gathered(term, doubled, {**env, shared.result: right})
         made[term.product] = evaluate(doubled.value(term.product), [local[o] for o in term.product.inputs])
     return made
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from frontend.functions.world import F64, Functions, World, case, copy
@@ -121,3 +123,75 @@ def masked_mean(w: World) -> Functions:
         return {"h": (nodes.mailbox["m"] * mask).sum(1) / mask.sum(1).clamp(min=1.0)}
 
     return message, reduce
+
+
+@case
+def mean_by_the_mailbox_size(w: World) -> Functions:
+    w.node("h", 3)
+
+    def reduce(nodes: Any) -> dict[str, Tensor]:
+        m = nodes.mailbox["m"]
+        return {"a": m.sum(1) / m.shape[1], "b": (m / m.size(1)).sum(1), "c": m.sum(-2).div(m.size(-2) + 1)}
+
+    return copy, reduce
+
+
+@case
+def scalers_by_logarithms_of_the_mailbox_size(w: World) -> Functions:
+    w.node("h", 3)
+    delta = 1.7
+
+    def reduce(nodes: Any) -> dict[str, Tensor]:
+        m = nodes.mailbox["m"]
+        size = m.shape[1]
+        parts = [m.mean(1), m.amax(1) * (math.log(size + 1) / delta), m.mean(1) * (delta / np.log(size + 1))]
+        parts += [
+            m.sum(1) / math.sqrt(size),
+            m.sum(1) * size**-0.5,
+            m.sum(1) * np.log1p(size),
+            m.mean(1) * math.log2(size),
+        ]
+        return {"h": torch.cat(parts, dim=-1)}
+
+    return copy, reduce
+
+
+@case
+def mailbox_size_as_a_tensor(w: World) -> Functions:
+    w.node("h", 3)
+
+    def reduce(nodes: Any) -> dict[str, Tensor]:
+        m = nodes.mailbox["m"]
+        degree = torch.full((m.shape[0], 1), m.shape[1], dtype=m.dtype)
+        scale = torch.tensor(m.shape[1], dtype=m.dtype).log1p()
+        count = (m > 0).sum(1) * m.shape[1]
+        return {"h": m.sum(1) * degree.rsqrt() + nodes.data["h"] * scale, "n": count, "d": degree.squeeze(1)}
+
+    return copy, reduce
+
+
+@case
+def branches_that_every_mailbox_takes_alike(w: World) -> Functions:
+    w.node("h", 3)
+
+    def reduce(nodes: Any) -> dict[str, Tensor]:
+        m = nodes.mailbox["m"]
+        assert m.shape[1] > 0
+        if m.shape[1] == 0:
+            return {"h": nodes.data["h"]}
+        return {"h": m.sum(1) / max(m.shape[1], 1)}
+
+    return copy, reduce
+
+
+@case
+def temperature_by_the_mailbox_size(w: World) -> Functions:
+    w.node("h", 3)
+    scale = w.param("scale", 1)
+
+    def reduce(nodes: Any) -> dict[str, Tensor]:
+        m = nodes.mailbox["m"]
+        weights = torch.softmax(m * (scale / m.shape[1] ** 0.5), dim=1)
+        return {"h": (weights * m).sum(dim=1) - m.shape[1] * nodes.data["h"]}
+
+    return copy, reduce

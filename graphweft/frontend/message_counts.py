@@ -1,0 +1,109 @@
+"""The number of messages in a mailbox as a number: ``nodes.mailbox["m"].shape[1]`` in arithmetic.
+
+Comes in: code on symbolic sizes while it is recorded, and the expressions that come of it. Goes out: in-degrees in
+place of them. A mailbox has one message or more: reduce never sees nodes without in-edges. Called by ``trace.py`` and
+``algebra.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import sympy
+import torch
+
+from graphweft.frontend.layout import UnraisableError
+
+_T = TypeVar("_T")
+_LN2 = math.log(2.0)
+_FUNCTIONS = {
+    "Add": "add",
+    "Mul": "mul",
+    **dict.fromkeys(("Pow", "FloatPow", "PowByNatural"), "pow"),
+    **dict.fromkeys(("FloatTrueDiv", "IntTrueDiv"), "div"),
+    "Max": "maximum",
+    "Min": "minimum",
+    "OpaqueUnaryFn_sqrt": "sqrt",
+    "OpaqueUnaryFn_log2": "log2",
+}
+
+
+def written(expression: Any, messages: Any, count: _T, constant: Callable[[float], _T], apply: Callable[..., _T]) -> _T:
+    """``expression`` of the symbol ``messages`` by ``apply(function, *operands)`` of ``count`` and constants.
+
+    Raises: UnraisableError for a function that is not known, or another symbol, as the number of nodes.
+    """
+
+    def visit(part: Any) -> _T:
+        name = type(part).__name__
+        if part == messages:
+            return count
+        if part.is_number:
+            return constant(float(part))
+        if name == "ToFloat":
+            return visit(part.args[0])
+        if name not in _FUNCTIONS:
+            raise UnraisableError(f"a number of {expression}")
+        first, *others = map(visit, part.args)
+        if _FUNCTIONS[name] == "log2":
+            return apply("mul", apply("log", first), constant(1 / _LN2))
+        if not others:
+            return apply(_FUNCTIONS[name], first)
+        for other in others:
+            first = apply(_FUNCTIONS[name], first, other)
+        return first
+
+    return visit(sympy.sympify(expression))
+
+
+def decided(condition: Any, messages: Any) -> bool | None:
+    """What ``condition`` comes to for every mailbox, None if that depends on its size."""
+    more = sympy.Symbol("more", integer=True, nonnegative=True)
+    exact = condition.replace(lambda part: type(part).__name__ == "ToFloat", lambda part: part.args[0])
+    known = exact.xreplace({messages: 1 + more})
+    return bool(known) if known in (sympy.true, sympy.false) else None
+
+
+def _is_symbolic(number: Any) -> bool:
+    return isinstance(number, torch.SymInt | torch.SymFloat)
+
+
+def _log(number: Any, base: Any = math.e) -> Any:
+    return torch._sym_log2(number) * (_LN2 / math.log(base))  # type: ignore[attr-defined]
+
+
+_SYMBOLIC: dict[str, Callable[..., Any]] = {
+    "sqrt": lambda number: torch._sym_sqrt(number),  # type: ignore[attr-defined]
+    "log": _log,
+    "log2": lambda number: torch._sym_log2(number),  # type: ignore[attr-defined]
+    "log10": lambda number: _log(number, 10.0),
+    "log1p": lambda number: _log(number + 1),
+}
+_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def symbolic_math() -> Iterator[None]:
+    """Inside, ``math.log`` and its like, and NumPy's, take symbolic sizes; other numbers go where they always go."""
+
+    def taking(own: Callable[..., Any], symbolic: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: symbolic(*args) if args and _is_symbolic(args[0]) else own(*args)
+
+    kinds = (torch.SymInt, torch.SymFloat)  # NumPy calls a method of what it does not know
+    with _LOCK:
+        before = {name: getattr(math, name) for name in _SYMBOLIC}
+        for name, symbolic in _SYMBOLIC.items():
+            setattr(math, name, taking(before[name], symbolic))
+            for kind in kinds:
+                setattr(kind, name, symbolic)
+        try:
+            yield
+        finally:
+            for name, own in before.items():
+                setattr(math, name, own)
+                for kind in kinds:
+                    delattr(kind, name)
