@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-PAGES = {"links": 15, "message_passing": 15, "sampling": 10}  # and the fewest examples each has
+PAGES = {"links": 15, "message_passing": 15, "sampling": 10, "training": 7}  # and the fewest examples each has
 
 
 @pytest.mark.parametrize("page", PAGES)
