@@ -30,6 +30,8 @@ inline uint64_t sample_seed(uint64_t seed, uint64_t epoch, uint64_t stage) {
   return mix64(seed + mix64(epoch + mix64(stage)));
 }
 
+typedef uint32_t u32x8 __attribute__((vector_size(32)));
+
 // Up to `few` draws of 32 bits for each of eight nodes.
 class lane_draws {
  public:
@@ -40,13 +42,45 @@ class lane_draws {
       random_blocks(key.seed, key.narrow(uint32_t(block)), nodes, words_[2 * block], words_[2 * block + 1]);
   }
 
-  [[nodiscard]] uint32_t get(int64_t lane, int64_t draw) const {
-    return uint32_t(words_[draw / 2][lane] >> (32 * (draw % 2)));
+  // Draw number `draw` of every node, below that node's bound.
+  [[nodiscard]] u32x8 below(int64_t draw, u32x8 bounds) const {
+    const u64x8 words = (words_[draw / 2] >> (32 * (draw % 2))) & 0xFFFFFFFFu;
+    return __builtin_convertvector((words * __builtin_convertvector(bounds, u64x8)) >> 32, u32x8);
   }
 
  private:
   u64x8 words_[few / 2];
 };
+
+enum class sample_kind { again, set, ordered };
+
+// k[lane] of n[lane] offsets for each of eight rows, `most` the largest k: entry i of a lane is out[i][lane]. The same
+// samples as pick_distinct makes of each row alone, or draws with replacement.
+template <sample_kind Kind>
+void pick_eight(const lane_draws& draws, u32x8 n, u32x8 k, int64_t most, u32x8* out) {
+  u32x8 last = n - k;
+  for (int64_t i = 0; i < most; ++i, last += 1) {
+    if constexpr (Kind == sample_kind::again) {
+      out[i] = draws.below(i, n);
+    } else if constexpr (Kind == sample_kind::set) {
+      const u32x8 drawn = draws.below(i, last + 1);
+      decltype(n == k) taken{};
+      for (int64_t p = 0; p < i; ++p) taken |= out[p] == drawn;
+      out[i] = taken ? last : drawn;
+    } else {  // `last` goes in front of what was drawn again, and all from there on move up; not in lanes that are done
+      const u32x8 drawn = k > uint32_t(i) ? draws.below(i, last + 1) : u32x8{} - 1;
+      decltype(n == k) moved{};
+      u32x8 carried = last;
+      for (int64_t p = 0; p < i; ++p) {
+        const u32x8 here = out[p];
+        moved |= here == drawn;
+        out[p] = moved ? carried : here;
+        carried = moved ? here : carried;
+      }
+      out[i] = moved ? carried : drawn;
+    }
+  }
+}
 
 // `k` of `n` offsets, draw(i, bound) being in [0, bound). As a set: Floyd's algorithm F; in random order: algorithm P
 // (Bentley and Floyd, CACM 1987).

@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -334,50 +335,68 @@ class neighbor_sampler : public sampler {
     }
   }
 
+  // Eight rows at once; each lane of a vector is a row.
   void draw_eight(int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets, pick_memory& memory) {
     const draw_key key{seed_, uint32_t(hop)};
-    const int64_t width = widths_[size_t(hop)];
-    lane_draws lanes;
-    bool filled = false;
+    const int64_t least = least_[size_t(hop)];
+    u32x8 n{}, k{};
+    u64x8 nodes{};
+    uint32_t most = 0;
+    for (int64_t lane = 0; lane < last - first; ++lane) {
+      const int64_t row = first + lane;
+      const uint32_t degree = degrees_[row], count = uint32_t(starts_[row + 1] - starts_[row]);
+      if (weights_ != nullptr || degree > narrow_most || count > lane_draws::few) {
+        draw_alone(key, row, degree, count, memory, offsets + (starts_[row] - base));
+      } else if (replace_ || count < degree || least < int64_t(degree)) {
+        n[lane] = degree;
+        k[lane] = count;
+        nodes[lane] = uint64_t(nodes_[row]);
+        most = std::max(most, count);
+      } else {
+        std::iota(offsets + (starts_[row] - base), offsets + (starts_[row] - base) + count, 0u);
+      }
+    }
+    if (most > 0) {
+      lane_draws lanes;
+      u32x8 picked[lane_draws::few];
+      lanes.fill(key, nodes, most);
+      if (replace_)
+        pick_eight<sample_kind::again>(lanes, n, k, most, picked);
+      else if (least < widths_[size_t(hop)])
+        pick_eight<sample_kind::ordered>(lanes, n, k, most, picked);
+      else
+        pick_eight<sample_kind::set>(lanes, n, k, most, picked);
+      const uint32_t* const flat = reinterpret_cast<const uint32_t*>(picked);
+      for (int64_t lane = 0; lane < last - first; ++lane) {
+        uint32_t* const out = offsets + (starts_[first + lane] - base);
+        for (uint32_t i = 0; i < k[lane]; ++i) out[i] = flat[8 * i + lane];
+      }
+    }
     for (int64_t row = first; row < last; ++row) {
       uint32_t* const out = offsets + (starts_[row] - base);
-      const uint32_t n = degrees_[row], k = uint32_t(starts_[row + 1] - starts_[row]);
-      const uint64_t node = uint64_t(nodes_[row]);
-      if (k == 0) continue;
-      const bool again = replace_;
-      if (weights_ != nullptr) {
-        const float* const left = skips_.remaining(row, weights_ + begins_[row], n, memory.weights);
-        (again ? pick_weighted_again : pick_weighted_distinct)(left, n, k, key, node, memory, out);
-      } else if (!again && k == n && least_[size_t(hop)] >= int64_t(n)) {
-        for (uint32_t i = 0; i < k; ++i) out[i] = i;
-      } else if (n > narrow_most || k > lane_draws::few) {
-        const auto draw = [&](uint32_t i, uint64_t bound) {
-          return to_below(random_u64(key.seed, key.wide(i), node), bound);
-        };
-        if (again)
-          for (uint32_t i = 0; i < k; ++i) out[i] = uint32_t(draw(i, n));
-        else
-          pick_many(n, k, draw, memory, out);
-      } else {
-        if (!filled) {
-          u64x8 nodes{};
-          for (int64_t lane = 0; lane < last - first; ++lane) nodes[lane] = uint64_t(nodes_[first + lane]);
-          lanes.fill(key, nodes, std::min<int64_t>(width, lane_draws::few));
-          filled = true;
-        }
-        const auto draw = [&, lane = row - first](uint32_t i, uint64_t bound) {
-          return (lanes.get(lane, int64_t(i)) * bound) >> 32;
-        };
-        if (again)
-          for (uint32_t i = 0; i < k; ++i) out[i] = uint32_t(draw(i, n));
-        else if (least_[size_t(hop)] < int64_t(k))
-          pick_distinct<true>(n, k, draw, out);
-        else
-          pick_distinct<false>(n, k, draw, out);
-      }
-      skips_.shift(row, out, k);
-      for (uint32_t i = 0; i < k; ++i) __builtin_prefetch(graph_.indices + begins_[row] + out[i], 0, 2);
+      const uint32_t count = uint32_t(starts_[row + 1] - starts_[row]);
+      skips_.shift(row, out, count);
+      for (uint32_t i = 0; i < count; ++i) __builtin_prefetch(graph_.indices + begins_[row] + out[i], 0, 2);
     }
+  }
+
+  // A row by weight, or longer or with more draws than fit a lane.
+  void draw_alone(const draw_key& key, int64_t row, uint32_t n, uint32_t k, pick_memory& memory, uint32_t* out) const {
+    const uint64_t node = uint64_t(nodes_[row]);
+    if (k == 0) return;
+    if (weights_ != nullptr) {
+      const float* const left = skips_.remaining(row, weights_ + begins_[row], n, memory.weights);
+      (replace_ ? pick_weighted_again : pick_weighted_distinct)(left, n, k, key, node, memory, out);
+      return;
+    }
+    if (!replace_ && k == n && least_[key.hop] >= int64_t(n)) return std::iota(out, out + k, 0u);
+    const auto draw = [&](uint32_t i, uint64_t bound) {
+      return to_below(random_u64(key.seed, key.wide(i), node), bound);
+    };
+    if (replace_)
+      for (uint32_t i = 0; i < k; ++i) out[i] = uint32_t(draw(i, n));
+    else
+      pick_many(n, k, draw, memory, out);
   }
 
   // Numbers what the first fanouts[hop] entries of rows [first, last) name; the others wait for a later hop.
