@@ -15,8 +15,8 @@ std::unique_ptr<sampler> make_sampler(const gw_adjacency& adjacency, const float
     for (int64_t row = begin; row < end; ++row)
       require(graph.indptr[row + 1] - graph.indptr[row] < int64_t(UINT32_MAX), "sampler: a row has 2^32 entries");
   });
-  if (dense) return std::make_unique<stepped_sampler<I, dense_numbers>>(graph, weights);
-  return std::make_unique<stepped_sampler<I, hashed_numbers>>(graph, weights);
+  if (dense) return std::make_unique<stepped_sampler<I, dense_renumbering<I>>>(graph, weights);
+  return std::make_unique<stepped_sampler<I, hashed_renumbering<I>>>(graph, weights);
 }
 
 // The sampled edges of rows [first, first + count) of a batch, row r listing indptr[r] .. indptr[r + 1], as ends in

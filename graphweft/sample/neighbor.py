@@ -46,6 +46,9 @@ class NeighborSampler:
     batch, when it is first reached; a later hop with a smaller fan-out reads the beginning of the same sample, which
     is a uniform one too. With weights, edges of weight 0 are never drawn.
 
+    The nodes of a batch are numbered hop by hop: the seeds in their order, then what each hop reaches for the first
+    time, in ascending order of the ids. Rows of tables by ``n_id`` are read forward through memory that way.
+
     Draws are keyed by (seed, epoch, stage, node, hop): the same for any number of threads and any order of batches.
 
     Args:

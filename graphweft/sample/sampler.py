@@ -27,7 +27,8 @@ class Sample:
     """The structure of one batch.
 
     Attributes:
-        n_id: int64 (num_nodes,) ids of its nodes: the seeds first, in their order, every node once.
+        n_id: int64 (num_nodes,) ids of its nodes: the seeds first, in their order, every node once. A
+            :class:`NeighborSampler` numbers what a hop adds in ascending order of the ids.
         batch_size: Number of seeds.
         blocks: One bipartite layer a hop, the one farthest from the seeds first: layer i of a model runs on block i.
             None where the sampler makes one graph for all layers, :attr:`subgraph`.

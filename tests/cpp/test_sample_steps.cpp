@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -101,11 +102,19 @@ batch slow(const data::graph& g, const std::vector<int64_t>& seeds, const std::v
     const bool names = open && hop + 1 == fanouts.size();
     block made;
     made.indptr.push_back(0);
+    const auto count = [&](size_t row) { return size_t(std::min(limit(fanouts[hop]), int64_t(drawn[row].size()))); };
+    std::set<int64_t> fresh;
+    for (size_t row = 0; row < rows; ++row)
+      for (size_t i = 0; i < count(row); ++i)
+        if (known.count(source(row, drawn[row][i])) == 0) fresh.insert(source(row, drawn[row][i]));
+    for (const int64_t node : fresh) {  // ascending
+      if (names) break;
+      known[node] = int32_t(out.n_id.size());
+      out.n_id.push_back(node);
+    }
     for (size_t row = 0; row < rows; ++row) {
-      const auto count = size_t(std::min(limit(fanouts[hop]), int64_t(drawn[row].size())));
-      for (size_t i = 0; i < count; ++i) {
+      for (size_t i = 0; i < count(row); ++i) {
         const int64_t node = source(row, drawn[row][i]);
-        if (!names && known.emplace(node, int32_t(out.n_id.size())).second) out.n_id.push_back(node);
         made.indices.push_back(names ? int32_t(node) : known[node]);
         if (!names) made.offsets.push_back(drawn[row][i]);
       }

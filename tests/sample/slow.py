@@ -132,7 +132,6 @@ def neighbor(
     limits = [math.inf if k < 0 else k for k in fanouts]
     nodes, known = list(seeds), {node: i for i, node in enumerate(seeds)}
     drawn: list[list[int]] = []  # offsets by row
-    born: list[int] = []
     layers = []
     for hop, limit in enumerate(limits):
         ends = len(nodes)
@@ -140,13 +139,11 @@ def neighbor(
         width, least = max(limits[hop:]), min(limits[hop:])
         for row in range(first, ends):
             drawn.append(_neighbor_row(into, nodes[row], width, least, replace, weights, seed, hop))
-            born.append(hop)
-        rows: list[list[tuple[int, int]]] = []
-        for row in range(ends):
-            taken = drawn[row][: int(min(limit, len(drawn[row])))]
-            entries = [into[nodes[row]][offset] for offset in taken]
-            rows.append([(_number(nodes, known, source), edge) for source, edge in entries])
-        layers.append(Layer(rows, len(nodes)))
+        taken = [drawn[row][: int(min(limit, len(drawn[row])))] for row in range(ends)]
+        entries = [[into[nodes[row]][offset] for offset in offsets] for row, offsets in enumerate(taken)]
+        for source in sorted({source for row in entries for source, _ in row}):
+            _number(nodes, known, source)
+        layers.append(Layer([[(known[source], edge) for source, edge in row] for row in entries], len(nodes)))
     return nodes, layers
 
 

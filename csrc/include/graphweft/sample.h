@@ -1,16 +1,14 @@
-// One sampled batch: hop by hop, every new node draws in-edges, and the nodes those come from are numbered in the order
-// in which they first occur.
+// One sampled batch: hop by hop, every new node draws in-edges, and the new ones of the nodes those come from are
+// numbered in ascending order of their ids.
 //
 // A node draws once, in the hop that first reaches it, as many edges as any later hop may want; hop h then reads the
 // first fanouts[h] of them, a uniform sample as well. So every block has min(in-degree, fan-out) edges per destination,
 // and an edge is in the batch once.
 //
-// With one thread, drawing and numbering alternate in small steps, each fetching memory for the next. With more, all
-// draw and one of them numbers; see draw_in_parallel. Both give the same numbers.
+// All threads draw and mark what they reach; what is new is collected from the marks; all threads look numbers up.
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,9 +17,9 @@
 #include <vector>
 
 #include "graphweft/csr.h"
-#include "graphweft/hash.h"
 #include "graphweft/parallel.h"
 #include "graphweft/pick.h"
+#include "graphweft/renumber.h"
 #include "graphweft/scratch.h"
 #include "graphweft/skips.h"
 
@@ -94,7 +92,7 @@ class sampler {
   virtual const std::vector<hop_times>& times() const = 0;
 };
 
-template <class I, class Numbers>
+template <class I, class Renumbering>
 class neighbor_sampler : public sampler {
  public:
   // `weights` by position, or null; both outlive the sampler.
@@ -126,8 +124,8 @@ class neighbor_sampler : public sampler {
     const int64_t last = hops_ - 1, inner_rows = ends_[size_t(last)];
     int64_t* const indptr = out.block_indptr[last];
     const int64_t before = write_offsets(last, inner_rows, indptr);
-    const int64_t shift = before - starts_[inner_rows];
-    for (int64_t row = inner_rows; row <= ends_[size_t(hops_)]; ++row) indptr[row] = starts_[row] + shift;
+    const int64_t outer_rows = ends_[size_t(hops_)] - inner_rows;
+    copy(starts_.data() + inner_rows, outer_rows + 1, indptr + inner_rows, before - starts_[inner_rows]);
     if (out.open != nullptr)
       draw_open(last, indptr, static_cast<I*>(out.open), before);
     else
@@ -138,18 +136,16 @@ class neighbor_sampler : public sampler {
       if (out.block_indptr[hop] != nullptr)
         copy_rows(std::min(inner_rows, ends_[size_t(hop) + 1]), out.block_indptr[hop], out.block_indices[hop],
                   out.block_offsets[hop]);
-    std::copy(starts_.data(), starts_.data() + inner_rows + 1, out.inner_indptr);
-    std::copy(columns_.data(), columns_.data() + starts_[inner_rows], out.inner_indices);
-    std::copy(offsets_.data(), offsets_.data() + starts_[inner_rows], out.inner_offsets);
-    parallel_ranges(num_nodes_, entry_grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) out.n_id[i] = int64_t(nodes_[i]);
-    });
+    copy(starts_.data(), inner_rows + 1, out.inner_indptr);
+    copy(columns_.data(), starts_[inner_rows], out.inner_indices);
+    copy(offsets_.data(), starts_[inner_rows], out.inner_offsets);
+    copy(nodes_.data(), num_nodes_, out.n_id);
     return num_nodes_;
   }
 
  protected:
-  static constexpr int64_t entries_under_way = 24, draw_grain = 512, entry_grain = int64_t{1} << 14, ahead = 32,
-                           near = 16;
+  static constexpr int64_t entries_under_way = 24, draw_grain = 256, row_grain = 2048, entry_grain = int64_t{1} << 14,
+                           ahead = 32;
   static constexpr uint32_t narrow_most = 1u << 16;  // rows longer than that are drawn from with 64 bits
 
   [[nodiscard]] static int64_t limit(int64_t fanout) { return fanout < 0 ? INT64_MAX : fanout; }
@@ -167,14 +163,13 @@ class neighbor_sampler : public sampler {
   }
 
   void add_seeds(const int64_t* seeds, int64_t count) {
-    numbers_.start();
-    numbers_.template reserve<I>(count, nullptr, 0);
+    numbers_.start(count);
     nodes_.reserve(count, 0);
     for (int64_t i = 0; i < count; ++i) {
       if (seeds[i] < 0 || seeds[i] >= graph_.num_rows)
         throw error(out_of_range, "expected seeds in [0, " + std::to_string(graph_.num_rows) + "), got " +
                                       std::to_string(seeds[i]) + " at position " + std::to_string(i));
-      const uint32_t number = numbers_.find_or_add(seeds[i], uint32_t(i));
+      const uint32_t number = numbers_.add_seed(seeds[i], uint32_t(i));
       if (number != uint32_t(i))
         throw error(bad_argument, "expected distinct seeds, got " + std::to_string(seeds[i]) + " at positions " +
                                       std::to_string(number) + " and " + std::to_string(i));
@@ -207,17 +202,25 @@ class neighbor_sampler : public sampler {
     degrees_.reserve(rows, first);
     starts_.reserve(rows + 1, hop == 0 ? 0 : first + 1);
     if (hop == 0) starts_[0] = 0;
-    const int64_t width = widths_[size_t(hop)];
-    parallel_ranges(rows - first, entry_grain, [&](int64_t begin, int64_t end) {
+    const int64_t width = widths_[size_t(hop)], chunks = (rows - first + row_grain - 1) / row_grain;
+    sums_.assign(size_t(chunks) + 1, 0);
+    parallel_ranges(rows - first, row_grain, [&](int64_t begin, int64_t end) {
+      int64_t sum = 0;
       for (int64_t row = first + begin; row < first + end; ++row) {
         if (row + ahead < first + end) __builtin_prefetch(graph_.indptr + nodes_[row + ahead], 0, 2);
         const int64_t at = graph_.indptr[nodes_[row]], whole = graph_.indptr[nodes_[row] + 1] - at;
         begins_[row] = at;
         degrees_[row] = uint32_t(whole - skips_.count(row));
-        starts_[row + 1] = drawn(row, whole, width);
+        starts_[row + 1] = sum += drawn(row, whole, width);
       }
+      sums_[size_t(begin / row_grain) + 1] = sum;
     });
-    for (int64_t row = first; row < rows; ++row) starts_[row + 1] += starts_[row];
+    sums_[0] = starts_[first];
+    for (int64_t chunk = 0; chunk < chunks; ++chunk) sums_[size_t(chunk) + 1] += sums_[size_t(chunk)];
+    parallel_ranges(rows - first, row_grain, [&](int64_t begin, int64_t end) {
+      const int64_t before = sums_[size_t(begin / row_grain)];
+      for (int64_t row = first + begin; row < first + end; ++row) starts_[row + 1] += before;
+    });
   }
 
   // How many edges a row draws; it has `whole` of them, those left out included.
@@ -238,8 +241,7 @@ class neighbor_sampler : public sampler {
     for (int64_t hop = 0; hop < hops_; ++hop) {
       const int64_t rows = ends_[size_t(hop) + 1];
       int64_t edges = 0;
-      for (int64_t row = 0; row < std::min(rows, inner_rows); ++row)
-        edges += std::min(starts_[row + 1] - starts_[row], limit(fanouts_[size_t(hop)]));
+      for (int64_t row = 0; row < std::min(rows, inner_rows); ++row) edges += wanted(hop, row);
       if (hop + 1 == hops_) edges += starts_[rows] - starts_[inner_rows];
       out.block_edges.push_back(edges);
     }
@@ -257,12 +259,12 @@ class neighbor_sampler : public sampler {
     return {hop, first, end, base, starts_[end] - base};
   }
 
-  // Memory for what a hop names, and for the numbers of what is new.
-  void make_room(const hop_rows& h) {
+  // Memory for what a hop names, for the numbers of what is new, and for marks of so many parts of the work.
+  void make_room(const hop_rows& h, int64_t parts) {
     int64_t growing = h.edges;  // entries that may name a new node
     for (int64_t row = 0; !falling_ && row < h.first; ++row) growing += starts_[row + 1] - starts_[row];
-    numbers_.reserve(num_nodes_ + growing, nodes_.data(), num_nodes_);
-    nodes_.reserve(std::min(graph_.num_cols, num_nodes_ + growing) + 1, num_nodes_);  // one is written ahead
+    numbers_.reserve(num_nodes_ + growing, nodes_.data(), num_nodes_, parts);
+    nodes_.reserve(std::min(graph_.num_cols, num_nodes_ + growing), num_nodes_);
     named_.reserve(h.edges, 0);
     names_ = named_.data();
   }
@@ -271,14 +273,29 @@ class neighbor_sampler : public sampler {
   void run_hop(int64_t hop, int32_t* columns, uint32_t* offsets) {
     const hop_rows h = rows_of(hop);
     const int64_t begun = clock_ns();
-    make_room(h);
-    if (!falling_) number_older(hop, h.first);
-    if (num_threads() > 1 && h.edges > 2 * entry_grain)
-      draw_in_parallel(hop, h.first, h.end, h.base, columns, offsets);
-    else
-      draw_rows(hop, h.first, h.end, h.base, offsets, memory_.front(),
-                [&](int64_t begin, int64_t end) { number_rows(hop, begin, end, h.base, columns); });
+    make_room(h, num_threads());
+    parallel_ranges(h.end - h.first, draw_grain, [&](int64_t begin, int64_t end) {
+      draw_rows<true>(h, h.first + begin, h.first + end, offsets, thread_id());
+    });
+    number_hop(h, columns);
     times_.push_back({begun, clock_ns()});
+  }
+
+  // Numbers what a hop reaches, once all of it was drawn and marked.
+  void number_hop(const hop_rows& h, int32_t* columns) {
+    if (!falling_) for_older(h, [&](int64_t, I id) { numbers_.mark(0, &id, 1); });
+    num_nodes_ = numbers_.collect(num_nodes_, nodes_.data());
+    if (falling_)
+      return parallel_ranges(h.edges, entry_grain, [&](int64_t begin, int64_t end) {
+        numbers_.look_up(named_.data() + begin, end - begin, columns + begin);
+      });
+    parallel_ranges(h.end - h.first, row_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = h.first + begin; row < h.first + end; ++row) {
+        const int64_t at = starts_[row] - h.base;
+        numbers_.look_up(named_.data() + at, wanted(h.hop, row), columns + at);
+      }
+    });
+    for_older(h, [&](int64_t p, I id) { numbers_.look_up(&id, 1, columns_.data() + p); });
   }
 
   // The block of the last hop by ids: those of older rows as they were drawn, then those drawn now, `before` of them
@@ -290,7 +307,7 @@ class neighbor_sampler : public sampler {
     names_ = ids + before;
     parallel_ranges(h.first, draw_grain, [&](int64_t begin, int64_t end) { copy_ids(begin, end, indptr, ids); });
     parallel_ranges(h.end - h.first, draw_grain, [&](int64_t begin, int64_t end) {
-      draw_ids(h, h.first + begin, h.first + end, memory_[size_t(thread_id())]);
+      draw_rows<false>(h, h.first + begin, h.first + end, outer_.data(), thread_id());
     });
     times_.push_back({begun, clock_ns()});
   }
@@ -305,34 +322,35 @@ class neighbor_sampler : public sampler {
     }
   }
 
-  void draw_ids(const hop_rows& h, int64_t begin, int64_t end, pick_memory& memory) {
-    draw_rows<false>(h.hop, begin, end, h.base, outer_.data(), memory, [](int64_t, int64_t) {});
-  }
-
-  // Draws rows [first, last) of `hop` a few at a time and hands them to `use`: while some are drawn, the ids of those
-  // before come out of memory, and the numbers of those before them.
-  template <bool Numbered = true, class Use>
-  void draw_rows(int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets, pick_memory& memory,
-                 Use&& use) {
-    const int64_t step = std::clamp<int64_t>(entries_under_way / widths_[size_t(hop)], 1, 4) * 8;
-    for (int64_t row = first; row < last + 2 * step; row += step) {
-      const int64_t drawn = std::min(last, row), read = std::min(last, row - step), used = row - 2 * step;
-      for (int64_t at = drawn; at < std::min(last, row + step); at += 8)
-        draw_eight(hop, at, std::min(last, at + 8), base, offsets, memory);
-      if (read >= first) read_ids<Numbered>(read, drawn, base, offsets);
-      if (used >= first) use(used, read);
+  // Draws rows [first, last) of a hop, a few at a time: while some are drawn, the ids of those before come out of
+  // memory. `part` of the work marks them, where they will be numbered.
+  template <bool Numbered>
+  void draw_rows(const hop_rows& h, int64_t first, int64_t last, uint32_t* offsets, int64_t part) {
+    const int64_t step = std::clamp<int64_t>(entries_under_way / widths_[size_t(h.hop)], 1, 4) * 8;
+    for (int64_t row = first; row < last + step; row += step) {
+      const int64_t end = std::min(last, row + step);
+      for (int64_t at = row; at < end; at += 8)
+        draw_eight(h.hop, at, std::min(end, at + 8), h.base, offsets, memory_[size_t(part)]);
+      if (row > first) read_ids<Numbered>(h, row - step, std::min(last, row), offsets, part);
     }
   }
 
   template <bool Numbered>
-  void read_ids(int64_t first, int64_t last, int64_t base, const uint32_t* offsets) {
+  void read_ids(const hop_rows& h, int64_t first, int64_t last, const uint32_t* offsets, int64_t part) {
+    I* const names = names_;
     for (int64_t row = first; row < last; ++row) {
       const I* const from = graph_.indices + begins_[row];
-      for (int64_t p = starts_[row] - base; p < starts_[row + 1] - base; ++p) {
-        names_[p] = from[offsets[p]];
-        if constexpr (Numbered) numbers_.prefetch(int64_t(names_[p]));
-      }
+      const int64_t begin = starts_[row] - h.base, end = starts_[row + 1] - h.base;
+      for (int64_t p = begin; p < end; ++p) names[p] = from[offsets[p]];
+      if (Numbered && !falling_) numbers_.mark(part, names + begin, wanted(h.hop, row));
     }
+    if (Numbered && falling_ && first < last)
+      numbers_.mark(part, names + (starts_[first] - h.base), starts_[last] - starts_[first]);
+  }
+
+  // How many of the entries of a row drawn in it a hop reads.
+  [[nodiscard]] int64_t wanted(int64_t hop, int64_t row) const {
+    return std::min(starts_[row + 1] - starts_[row], limit(fanouts_[size_t(hop)]));
   }
 
   // Eight rows at once; each lane of a vector is a row.
@@ -399,99 +417,52 @@ class neighbor_sampler : public sampler {
       pick_many(n, k, draw, memory, out);
   }
 
-  // Numbers what the first fanouts[hop] entries of rows [first, last) name; the others wait for a later hop.
-  void number_rows(int64_t hop, int64_t first, int64_t last, int64_t base, int32_t* columns) {
-    if (falling_) return number_entries(starts_[first] - base, starts_[last] - base, columns);
-    for (int64_t row = first; row < last; ++row) {
-      const int64_t from = starts_[row] - base, end = starts_[row + 1] - base;
-      number_entries(from, from + std::min(end - from, limit(fanouts_[size_t(hop)])), columns);
-    }
-  }
-
-  void number_entries(int64_t from, int64_t end, int32_t* columns) {
-    int64_t next = num_nodes_;
-    I* const nodes = nodes_.data();
-    for (int64_t p = from; p < end; ++p) {
-      const I id = named_[p];
-      numbers_.prefetch_near(int64_t(named_[std::min(p + near, end - 1)]));
-      uint32_t number;
-      nodes[next] = id;
-      next += numbers_.add(int64_t(id), uint32_t(next), number);
-      columns[p] = int32_t(number);
-    }
-    num_nodes_ = next;
-  }
-
-  // Rows of earlier hops whose sample this hop reads further than any before: fan-outs that grow.
-  void number_older(int64_t hop, int64_t rows) {
-    for (int64_t row = 0, reached = 0; row < rows; ++row) {
+  // body(entry, id) for entries of rows of earlier hops that this hop reads and none before it did: where fan-outs
+  // grow.
+  template <class Body>
+  void for_older(const hop_rows& h, Body&& body) const {
+    for (int64_t row = 0, reached = 0; row < h.first; ++row) {
       while (row >= ends_[size_t(reached) + 1]) ++reached;
       int64_t before = 0;
-      for (int64_t h = reached; h < hop; ++h) before = std::max(before, limit(fanouts_[size_t(h)]));
-      const int64_t count = starts_[row + 1] - starts_[row];
-      const int64_t end = starts_[row] + std::min(count, limit(fanouts_[size_t(hop)]));
-      for (int64_t p = starts_[row] + std::min(before, count); p < end; ++p) {
-        const I id = graph_.indices[begins_[row] + offsets_[p]];
-        const uint32_t number = numbers_.find_or_add(int64_t(id), uint32_t(num_nodes_));
-        if (int64_t(number) == num_nodes_) nodes_[num_nodes_++] = id;
-        columns_[p] = int32_t(number);
-      }
+      for (int64_t hop = reached; hop < h.hop; ++hop) before = std::max(before, wanted(hop, row));
+      for (int64_t p = starts_[row] + before; p < starts_[row] + wanted(h.hop, row); ++p)
+        body(p, graph_.indices[begins_[row] + offsets_[p]]);
     }
-  }
-
-  // As run_hop, on several threads: all draw chunks of rows, and one of them numbers the chunks in order as they become
-  // ready. Numbering is a quarter of the work, in whose caches the table of numbers then stays.
-  void draw_in_parallel(int64_t hop, int64_t first, int64_t rows, int64_t base, int32_t* columns, uint32_t* offsets) {
-    const int64_t chunks = (rows - first + draw_grain - 1) / draw_grain, shares = num_threads();
-    const int64_t per_share = (chunks + shares - 1) / shares;
-    const auto begin_of = [&](int64_t chunk) { return std::min(rows, first + chunk * draw_grain); };
-    std::vector<std::atomic<bool>> ready(static_cast<size_t>(chunks));
-    for (std::atomic<bool>& flag : ready) flag.store(false, std::memory_order_relaxed);
-    int64_t numbered = 0;
-    const auto number_ready = [&] {
-      for (; numbered < chunks && ready[size_t(numbered)].load(std::memory_order_acquire); ++numbered) {
-        const int64_t begin = begin_of(numbered), end = begin_of(numbered + 1);
-        for (int64_t p = starts_[begin] - base; p < starts_[end] - base; ++p) numbers_.prefetch(int64_t(named_[p]));
-        number_rows(hop, begin, end, base, columns);
-      }
-    };
-    // a thread's share is every so-manieth chunk, so that those at the front are ready first
-    parallel_chunks(per_share * shares, [&](int64_t place) {
-      const int64_t chunk = place % per_share * shares + place / per_share;
-      if (chunk >= chunks) return;
-      draw_rows<false>(hop, begin_of(chunk), begin_of(chunk + 1), base, offsets, memory_[size_t(thread_id())],
-                       [](int64_t, int64_t) {});
-      ready[size_t(chunk)].store(true, std::memory_order_release);
-      if (thread_id() == 0) number_ready();
-    });
-    number_ready();
   }
 
   // Offsets of the block of `hop` over its first `rows` rows, none of the last hop's; returns their number of edges.
   int64_t write_offsets(int64_t hop, int64_t rows, int64_t* indptr) const {
-    const int64_t most = limit(fanouts_[size_t(hop)]);
     indptr[0] = 0;
-    for (int64_t row = 0; row < rows; ++row)
-      indptr[row + 1] = indptr[row] + std::min(starts_[row + 1] - starts_[row], most);
+    for (int64_t row = 0; row < rows; ++row) indptr[row + 1] = indptr[row] + wanted(hop, row);
     return indptr[rows];
   }
 
   // What the rows of a block keep of the drawn edges.
   void copy_rows(int64_t rows, const int64_t* indptr, int32_t* indices, uint32_t* offsets) const {
-    for (int64_t row = 0; row < rows; ++row) {
-      const int64_t count = indptr[row + 1] - indptr[row];
-      std::copy_n(columns_.data() + starts_[row], count, indices + indptr[row]);
-      std::copy_n(offsets_.data() + starts_[row], count, offsets + indptr[row]);
-    }
+    parallel_ranges(rows, row_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t count = indptr[row + 1] - indptr[row];
+        std::copy_n(columns_.data() + starts_[row], count, indices + indptr[row]);
+        std::copy_n(offsets_.data() + starts_[row], count, offsets + indptr[row]);
+      }
+    });
+  }
+
+  template <class From, class To>
+  static void copy(const From* from, int64_t count, To* to, To more = 0) {
+    parallel_ranges(count, entry_grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) to[i] = To(from[i]) + more;
+    });
   }
 
   csr_view<I> graph_;
   const float* weights_;
-  Numbers numbers_;
+  Renumbering numbers_;
   row_skips skips_;
   std::vector<pick_memory> memory_;
 
   std::vector<int64_t> fanouts_, widths_, least_;  // per hop: as asked, drawn, and the least of this and later hops
+  std::vector<int64_t> sums_;                      // drawn edges before every chunk of rows
   std::vector<int64_t> ends_;                      // rows [ends_[h], ends_[h + 1]) are first reached before hop h
   bool replace_ = false, falling_ = true;          // falling: no fan-out is larger than one before it
   uint64_t seed_ = 0;

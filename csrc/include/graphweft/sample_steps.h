@@ -1,9 +1,10 @@
 // A batch sampled in steps that callers may overlap: for every hop draw, number, settle.
 //
-// Drawing (the sampling algorithm) is cut into parts that run at once and touch nothing shared. Numbering is the only
-// step that writes the table of numbers. Settling writes the arrays of a block, while the next hop is drawn. place() of
-// the next hop comes with number(); neither runs beside a settle(). Same bits as begin() and finish().
-// Source: GraphTensor, section IV-D (algorithm and hash-table update apart, to relax the contention of locks).
+// Drawing (the sampling algorithm) is cut into parts that run at once and touch nothing shared: each marks what it
+// reaches for itself. Numbering is the only step that writes the table of numbers. Settling writes the arrays of a
+// block, while the next hop is drawn. place() of the next hop comes with number(); neither runs beside a settle(). Same
+// bits as begin() and finish(). Source: GraphTensor, section IV-D (algorithm and hash-table update apart, to relax the
+// contention of locks).
 #pragma once
 
 #include "graphweft/sample.h"
@@ -48,9 +49,9 @@ class sampler_steps {
   virtual void inner(const block_arrays& out) const = 0;
 };
 
-template <class I, class Numbers>
-class stepped_sampler final : public neighbor_sampler<I, Numbers>, public sampler_steps {
-  using base = neighbor_sampler<I, Numbers>;
+template <class I, class Renumbering>
+class stepped_sampler final : public neighbor_sampler<I, Renumbering>, public sampler_steps {
+  using base = neighbor_sampler<I, Renumbering>;
 
  public:
   using base::base;
@@ -80,35 +81,26 @@ class stepped_sampler final : public neighbor_sampler<I, Numbers>, public sample
       this->names_ = static_cast<I*>(block.open) + before_;
       return;
     }
-    this->make_room(h);
+    this->make_room(h, parts_);
   }
 
   void draw(int64_t hop, int64_t part) override {
     const auto h = this->rows_of(hop);
-    pick_memory& memory = this->memory_[size_t(part)];
     const auto share = [&](int64_t count) { return std::pair{count * part / parts_, count * (part + 1) / parts_}; };
     if (is_open(hop)) {
       const auto [begin, end] = share(h.first);
       this->copy_ids(begin, end, block_.indptr, static_cast<I*>(block_.open));
       const auto [from, to] = share(h.end - h.first);
-      this->draw_ids(h, h.first + from, h.first + to, memory);
+      this->template draw_rows<false>(h, h.first + from, h.first + to, this->outer_.data(), part);
       return;
     }
     const auto [begin, end] = share(h.end - h.first);
-    this->template draw_rows<false>(hop, h.first + begin, h.first + end, h.base, offsets_of(h), memory,
-                                    [](int64_t, int64_t) {});
+    this->template draw_rows<true>(h, h.first + begin, h.first + end, offsets_of(h), part);
   }
 
   hop_sizes number(int64_t hop) override {
     const auto h = this->rows_of(hop);
-    if (!this->falling_) this->number_older(hop, h.first);
-    constexpr int64_t few = base::draw_grain;  // rows whose numbers are fetched together
-    for (int64_t row = h.first; row < h.end; row += few) {
-      const int64_t end = std::min(h.end, row + few);
-      for (int64_t p = this->starts_[row] - h.base; p < this->starts_[end] - h.base; ++p)
-        this->numbers_.prefetch(int64_t(this->named_[p]));
-      this->number_rows(hop, row, end, h.base, columns_of(h));
-    }
+    this->number_hop(h, columns_of(h));
     if (hop + 1 == this->hops_) return {this->num_nodes_, 0, 0};
     this->open(hop + 1);
     return sizes_of(hop + 1);
@@ -146,8 +138,7 @@ class stepped_sampler final : public neighbor_sampler<I, Numbers>, public sample
     const int64_t first = this->ends_[size_t(hop)], end = this->ends_[size_t(hop) + 1];
     const bool is_last = hop + 1 == this->hops_;
     int64_t edges = is_last ? this->starts_[end] - this->starts_[first] : 0;
-    for (int64_t row = 0; row < (is_last ? first : end); ++row)
-      edges += std::min(this->starts_[row + 1] - this->starts_[row], base::limit(this->fanouts_[size_t(hop)]));
+    for (int64_t row = 0; row < (is_last ? first : end); ++row) edges += this->wanted(hop, row);
     return {this->num_nodes_, edges, this->starts_[first]};
   }
 
