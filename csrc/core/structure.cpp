@@ -51,6 +51,11 @@ GW_API int gw_csr_count_columns(const gw_adjacency* a, int64_t* counts) {
   return with_view(a, [&](const auto& view) { gw::count_ids(view.indices, view.num_edges, view.num_cols, counts); });
 }
 
+// Entries of every row, or with `inverse` 1 over them and 0 for a row without any.
+GW_API int gw_csr_row_degrees(const gw_adjacency* a, int32_t inverse, float* out) {
+  return with_view(a, [&](const auto& view) { gw::row_degrees(view.indptr, view.num_rows, inverse != 0, out); });
+}
+
 GW_API int gw_csr_to_coo(const gw_adjacency* a, int64_t* rows, int64_t* cols) {
   return with_view(a, [&](const auto& view) { gw::to_coo(view, rows, cols); });
 }

@@ -29,6 +29,7 @@ _check = declare("gw_csr_check", _ADJ)
 _to_coo = declare("gw_csr_to_coo", _ADJ, _PTR, _PTR)
 _take_rows = declare("gw_csr_take_rows", _ADJ, _INT, _PTR, _PTR, _I32, _PTR, _PTR, _PTR)
 _count_columns = declare("gw_csr_count_columns", _ADJ, _PTR)
+_row_degrees = declare("gw_csr_row_degrees", _ADJ, ctypes.c_int32, _PTR)
 _has_loops = declare("gw_csr_has_loops", _ADJ, _OUT)
 _is_symmetric = declare("gw_csr_is_symmetric", _ADJ, _OUT)
 _columns_ascend = declare("gw_csr_columns_ascend", _ADJ, _I32, _OUT)
@@ -177,6 +178,17 @@ class Adjacency:
     def degrees(self) -> torch.Tensor:
         """Entries per row, int64."""
         return self.indptr[1:] - self.indptr[:-1]
+
+    def float_degrees(self, inverse: bool = False) -> torch.Tensor:
+        """Entries per row, float32; with ``inverse`` 1 over them, and 0 for a row without any.
+
+        Example:
+            >>> Adjacency(torch.tensor([0, 2, 2]), torch.tensor([0, 1]), None, 2).float_degrees(inverse=True).tolist()
+            [0.5, 0.0]
+        """
+        out = empty((self.num_rows,), torch.float32)
+        _row_degrees(ctypes.byref(self.native), inverse, out.data_ptr())
+        return out
 
     def column_counts(self) -> torch.Tensor:
         """Entries per column, int64."""

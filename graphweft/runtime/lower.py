@@ -73,6 +73,9 @@ def lower(
         call = attention_calls.lower_einsum(group, slot) or by_head.lower(value, slot[group.result], slot)
         if call is not None:
             return call
+    if _is_inverse_degree(value):
+        of, out = slot[value.inputs[0].inputs[0]], slot[group.result]
+        return lambda env: _put(env, out, env[of].csc.float_degrees(inverse=True))
     simple = _SIMPLE.get(value.op)
     if simple is None and isinstance(value.type, TensorType) and value.tensor.dtype == torch.float32:
         simple = _TYPED.get(value.op)
@@ -83,6 +86,22 @@ def lower(
     if simple is None:
         return lambda env: _put(env, out, _contiguous(evaluate(value, [env[i] for i in operands])))
     return lambda env: _put(env, out, simple(value, *[env[i] for i in operands]))
+
+
+def _is_inverse_degree(value: Value) -> bool:
+    """Whether it is 1 over the in-degrees of a sampled block, 0 where there are none; blocks lie by destination."""
+    if value.op is not Op.POW or value["exponent"] != -1.0 or value.get("eps") or value.tensor.dtype != torch.float32:
+        return False
+    degree = value.inputs[0]
+    return degree.op is Op.IN_DEGREE and _is_block(degree.inputs[0])
+
+
+def _is_block(graph: Value) -> bool:
+    return graph.op is Op.SAMPLE and not graph.get("turned")
+
+
+def _in_degree(value: Value, graph: Graph) -> Tensor:
+    return graph.csc.float_degrees() if _is_block(value.inputs[0]) else evaluate(value, [graph])
 
 
 def _chain(group: Group, slot: Mapping[Value, int]) -> Call:
@@ -356,6 +375,7 @@ def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor, over: b
 
 # in float32; other dtypes are the oracle's
 _TYPED: dict[Op, Callable[..., Any]] = {
+    Op.IN_DEGREE: _in_degree,
     Op.TYPED_SPMM: _typed_spmm,
     Op.TYPED_OUTER: _typed_outer,
     Op.TYPED_SDDMM: _typed_sddmm,

@@ -55,6 +55,7 @@ def check_sample(
                 assert len(set(drawn.tolist())) == drawn.size
         new = [v for v in dict.fromkeys(s.tolist()) if v >= reached]
         assert sorted(new) == list(range(reached, block.num_src))
+        assert (np.diff(n_id[reached : block.num_src]) > 0).all()
         reached = block.num_src
         for edge in ids.tolist():
             union[edge] = max(union.get(edge, 0), int((ids == edge).sum()))

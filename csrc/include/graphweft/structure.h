@@ -92,6 +92,16 @@ void count_ids(const I* ids, int64_t n, int64_t num_bins, int64_t* counts) {
     for (int64_t bin = 0; bin < num_bins; ++bin) counts[bin] += part[size_t(bin)];
 }
 
+// Entries of every row, or 1 over them and 0 for a row without any.
+inline void row_degrees(const int64_t* indptr, int64_t num_rows, bool inverse, float* out) {
+  parallel_ranges(num_rows, int64_t{1} << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float degree = float(indptr[row + 1] - indptr[row]);
+      out[row] = !inverse ? degree : degree > 0 ? 1.0f / degree : 0.0f;
+    }
+  });
+}
+
 // Row and column of every edge, at the edge's id.
 template <class I>
 void to_coo(const csr_view<I>& a, int64_t* rows, int64_t* cols) {
