@@ -273,6 +273,16 @@ class _Writer:
             ]
         )
         self.rows = 1
+        if rng.random() < 0.2:
+            size = f"{box}.shape[1]"
+            scaled = [
+                f"/ {size}",
+                f"/ max({size}, 1)",
+                f"* {size} ** -0.5",
+                f"/ math.sqrt({size})",
+                f"* math.log({size} + 1)",
+            ]
+            text = f"({text}) {rng.choice(scaled)}"
         return text, dims
 
     def functions(self) -> Source:

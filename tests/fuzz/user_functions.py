@@ -14,6 +14,7 @@ refuse anything. What fails has to fail again with other numbers: rounding may t
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 import tempfile
@@ -217,7 +218,7 @@ def _call(
     }
     if source.tables:
         fields["etype_data"]["id"] = torch.arange(len(graph.relations))
-    scope: dict[str, object] = {"torch": torch, "F": F, "__name__": "fuzzed"}
+    scope: dict[str, object] = {"torch": torch, "F": F, "math": math, "__name__": "fuzzed"}
     scope |= {key: leaf(key, *shape) for key, shape in source.captured.items()}
     exec(compile(source.text, name, "exec"), scope)
     functions = [scope["message"], scope["reduce"], *([scope["update"]] if source.updates else [])]
