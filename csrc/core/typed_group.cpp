@@ -1,6 +1,9 @@
-// Entry points of the grouping of typed edges: checks, then typed_group.h. Ids are int64 where `wide`, else int32; the
-// caller has checked that they fit, and that offsets ascend from 0 to the number of edges.
+// Entry points of the grouping of typed edges and of typed parts: checks, then typed_group.h and typed_part.h. Ids are
+// int64 where `wide`, else int32; the caller has checked that they fit, and that offsets ascend from 0 to the number of
+// edges.
 #include "graphweft/typed_group.h"
+
+#include "graphweft/typed_part.h"
 
 namespace {
 
@@ -65,6 +68,46 @@ GW_API int gw_typed_degrees(const gw_adjacency* adj, int32_t turned, int64_t typ
       gw::same_type_counts(stretches, adj->num_rows, to, static_cast<float*>(out));
     else
       gw::same_type_counts(stretches, adj->num_rows, to, static_cast<double*>(out));
+  });
+}
+
+// ids[i] sorted by the stretch of `bounds` [types + 1] that they lie in, those of one type as they come: order[place]
+// is the i, place[i] (or null) its inverse; counts [types].
+GW_API int gw_typed_sort(int64_t count, const int64_t* ids, int64_t types, const int64_t* bounds, int64_t* order,
+                         int64_t* place, int64_t* counts) {
+  return gw::guarded([&] {
+    gw::require(count >= 0 && types >= 0 && bounds != nullptr, "typed_sort: expected bounds of types, got null");
+    gw::sort_by_type(count, ids, types, bounds, order, place, counts);
+  });
+}
+
+// src[i], dst[i] (or both int64 where `wide`) = the places of the ends of edge order[i].
+GW_API int gw_typed_ends(int64_t edges, const int64_t* order, const int64_t* place, const int64_t* from,
+                         const int64_t* to, int32_t wide, void* src, void* dst) {
+  return gw::guarded([&] {
+    gw::require(edges >= 0, "typed_ends: expected edges");
+    const auto run = [&](auto id) {
+      using I = decltype(id);
+      gw::place_ends(edges, order, place, from, to, static_cast<I*>(src), static_cast<I*>(dst));
+    };
+    wide ? run(int64_t{}) : run(int32_t{});
+  });
+}
+
+// A block, whose edges are numbered as they lie, as rows of all its sources in the order of gw_typed_sort: indptr
+// [num_src + 1], indices and edge ids, int64 where `wide`.
+GW_API int gw_typed_rows(const gw_adjacency* block, int64_t num_src, const int64_t* order, const int64_t* place,
+                         const int64_t* edge_order, const int64_t* edge_place, int32_t wide, int64_t* indptr,
+                         void* indices, void* ids) {
+  return gw::guarded([&] {
+    gw::require(block && block->indptr && !block->edge_ids && block->num_rows <= num_src,
+                "typed_rows: expected a block with its edges as they lie");
+    const auto run = [&](auto id) {
+      using I = decltype(id);
+      gw::rows_by_type(*block, num_src, order, place, edge_order, edge_place, indptr, static_cast<I*>(indices),
+                       static_cast<I*>(ids));
+    };
+    wide ? run(int64_t{}) : run(int32_t{});
   });
 }
 }

@@ -190,14 +190,14 @@ class Graph:
             >>> Graph.hetero({("author", "writes", "paper"): ([0, 1], [0, 0])}, {"author": 2, "paper": 3})
             Graph(num_nodes={'author': 2, 'paper': 3}, num_edges={('author', 'writes', 'paper'): 2})
         """
-        return cls.typed(*flatten(edges, num_nodes))
+        src, dst, layout = flatten(edges, num_nodes)
+        total = layout.node_offsets[-1]
+        return cls.typed(Adjacency.from_coo(dst, src, total, total), layout)
 
     @classmethod
-    def typed(cls, src: torch.Tensor, dst: torch.Tensor, layout: TypedLayout) -> Graph:
-        """A typed graph from edges that are known to fit ``layout``: ends over all nodes, of one dtype, by relation."""
-        total = layout.node_offsets[-1]
-        forms = _Forms(Adjacency.from_coo(dst, src, total, total), None)
-        return cls._make(forms, total, total, True, layout)
+    def typed(cls, csc: Adjacency, layout: TypedLayout) -> Graph:
+        """A typed graph over in-edges that are known to fit ``layout``: nodes type after type, ids by relation."""
+        return cls._make(_Forms(csc, None), csc.num_rows, csc.num_rows, True, layout)
 
     # Sizes
 

@@ -7,6 +7,7 @@ typed models and typed batches.
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,9 +15,19 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from graphweft import _native
+from graphweft._memory import empty
+from graphweft._native import declare
+from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.graph.ids import index_dtype
 from graphweft.graph.typed import TypedLayout
+
+_I64, _P = ctypes.c_int64, ctypes.c_void_p
+_sort = declare("gw_typed_sort", _I64, _P, _I64, *[_P] * 4)
+_ends = declare("gw_typed_ends", _I64, *[_P] * 4, ctypes.c_int32, _P, _P)
+_rows = declare("gw_typed_rows", ctypes.POINTER(_native.Adjacency), _I64, *[_P] * 4, ctypes.c_int32, *[_P] * 3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,19 +57,28 @@ class TypedPart:
             >>> part.order.tolist(), part.graph
             ([1, 0], Graph(num_nodes={'a': 1, 'b': 1}, num_edges={('a', 'to', 'b'): 1}))
         """
-        node_type = torch.bucketize(n_id, torch.tensor(whole.node_offsets[1:-1], dtype=torch.int64), right=True)
-        relation = torch.bucketize(e_id, torch.tensor(whole.edge_offsets[1:-1], dtype=torch.int64), right=True)
-        order, edge_order = torch.argsort(node_type, stable=True), torch.argsort(relation, stable=True)
-        place = torch.empty_like(order)
-        place[order] = torch.arange(order.numel())
-        layout = TypedLayout(
-            whole.node_types,
-            _offsets(node_type, len(whole.node_types)),
-            whole.relations,
-            _offsets(relation, len(whole.relations)),
-        )
-        graph = Graph.typed(place[src[edge_order]], place[dst[edge_order]], layout).as_drawn()
-        return cls(graph, order, place, edge_order)
+        order, place, node_offsets = _sorted(n_id, whole.node_offsets)
+        edge_order, _, edge_offsets = _sorted(e_id, whole.edge_offsets)
+        layout, nodes = TypedLayout(whole.node_types, node_offsets, whole.relations, edge_offsets), n_id.numel()
+        ends = [empty((e_id.numel(),), index_dtype(nodes, nodes, e_id.numel(), with_edge_ids=True)) for _ in range(2)]
+        given = (edge_order, place, src.contiguous(), dst.contiguous())
+        wide = ends[0].dtype == torch.int64
+        _ends(e_id.numel(), *(t.data_ptr() for t in given), wide, *(t.data_ptr() for t in ends))
+        graph = Graph.typed(Adjacency.from_coo(ends[1], ends[0], nodes, nodes), layout)
+        return cls(graph.as_drawn(), order, place, edge_order)
+
+    @classmethod
+    def of_block(cls, block: Block) -> TypedPart:
+        """The sources of a block, and its edges."""
+        whole, nodes, edges = block.source.layout, block.num_src, block.num_edges
+        order, place, node_offsets = _sorted(block.src_ids, whole.node_offsets)
+        edge_order, edge_place, edge_offsets = _sorted(block.e_id, whole.edge_offsets)
+        layout = TypedLayout(whole.node_types, node_offsets, whole.relations, edge_offsets)
+        kind = index_dtype(nodes, nodes, edges, with_edge_ids=True)
+        made = empty((nodes + 1,), torch.int64), empty((edges,), kind), empty((edges,), kind)
+        given = (t.data_ptr() for t in (order, place, edge_order, edge_place))
+        _rows(block.csc.native, nodes, *given, kind == torch.int64, *(t.data_ptr() for t in made))
+        return cls(Graph.typed(Adjacency(*made, nodes), layout).as_drawn(), order, place, edge_order)
 
 
 _PARTS: weakref.WeakKeyDictionary[Block, TypedPart] = weakref.WeakKeyDictionary()
@@ -68,10 +88,15 @@ def typed_block(block: Block) -> TypedPart:
     """A sampled block as a typed graph over its sources, made once; destinations are the nodes ``place[:num_dst]``."""
     known = _PARTS.get(block)
     if known is None:
-        src, dst = block.edges()
-        known = _PARTS[block] = TypedPart.of(block.source.layout, block.src_ids, block.e_id, src, dst)
+        known = _PARTS[block] = TypedPart.of_block(block)
     return known
 
 
-def _offsets(kinds: Tensor, count: int) -> tuple[int, ...]:
-    return (0, *accumulate(torch.bincount(kinds, minlength=count).tolist()))
+def _sorted(ids: Tensor, offsets: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:
+    """The stable order of ids by the stretch they lie in, its inverse, and where stretches begin in it."""
+    types, count, kind = len(offsets) - 1, ids.numel(), torch.int64
+    order, place, counts = empty((count,), kind), empty((count,), kind), torch.empty(types, dtype=kind)
+    given = ids.contiguous(), torch.tensor(offsets)
+    results = (t.data_ptr() for t in (order, place, counts))
+    _sort(count, given[0].data_ptr(), types, given[1].data_ptr(), *results)
+    return order, place, (0, *accumulate(counts.tolist()))

@@ -105,19 +105,19 @@ class TypedViews(Mapping[str | Relation, NodeView | EdgeView]):
         whole, n_id, e_id = graph.layout, sample.n_id, sample.e_id
         self.part = part = TypedPart.of(whole, n_id, e_id, src, dst)
         self._views: dict[str | Relation, NodeView | EdgeView] = {}
-        layout = part.graph.layout
+        layout, ends = part.graph.layout, part.graph.edges()
         for t, name in enumerate(layout.node_types):
             mine = part.order[layout.node_offsets[t] : layout.node_offsets[t + 1]]
             seeds = mine[: int(torch.count_nonzero(mine < sample.batch_size))]
             flat = n_id[mine]
             places = input_id[seeds] if input_id.numel() == sample.batch_size else seeds
             self._views[name] = NodeView(flat - whole.node_offsets[t], flat, seeds.numel(), places, name, data)
-        ends = torch.stack((part.place[src], part.place[dst]))[:, part.edge_order]
         for r, relation in enumerate(layout.relations):
             here = slice(layout.edge_offsets[r], layout.edge_offsets[r + 1])
-            first = torch.tensor([layout.node_range(relation[0]).start, layout.node_range(relation[2]).start])
             flat = e_id[part.edge_order[here]]
-            edges = ends[:, here] - first[:, None]
+            edges = torch.empty((2, flat.numel()), dtype=torch.int64)
+            for row, end, kind in zip(edges, ends, relation[::2], strict=True):
+                torch.sub(end[here], layout.node_range(kind).start, out=row)
             self._views[relation] = EdgeView(edges, flat - whole.edge_offsets[r], flat, data)
 
     def __getitem__(self, key: str | Relation) -> NodeView | EdgeView:

@@ -9,6 +9,7 @@ import torch
 from typed_zoo import TYPED_ZOO
 
 from graphweft.graph.typed_block import TypedPart, typed_block
+from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.segment import SegmentSampler
 
 
@@ -30,9 +31,13 @@ def _check(part: TypedPart, n_id: torch.Tensor, e_id: torch.Tensor, graph) -> No
 @pytest.mark.parametrize("name", [name for name in TYPED_ZOO if name != "untyped"])
 def test_blocks_and_batches_are_typed_graphs(name: str, fanouts: list[int]) -> None:
     graph = TYPED_ZOO[name]()
-    sample = SegmentSampler(graph, fanouts).sample(torch.arange(graph.num_nodes - 1, -1, -2))
-    for block in sample.blocks:
+    seeds = torch.arange(graph.num_nodes - 1, -1, -2)
+    sample = SegmentSampler(graph, fanouts).sample(seeds)
+    for block in (*sample.blocks, *NeighborSampler(graph, fanouts).sample(seeds).blocks):
         part = typed_block(block)
         assert typed_block(block) is part
         _check(part, block.src_ids, block.e_id, graph)
+        rows = part.graph.csc
+        if rows.edge_ids is not None:
+            assert all(bool((row.diff() > 0).all()) for row in rows.edge_ids.split(rows.degrees().tolist()))
     _check(TypedPart.of(graph.layout, sample.n_id, sample.e_id, *sample.edge_index), sample.n_id, sample.e_id, graph)

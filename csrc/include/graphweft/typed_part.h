@@ -1,0 +1,84 @@
+// A part of a typed graph, nodes and edges in any order, put in order by type.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "graphweft/abi.h"
+#include "graphweft/id_list.h"
+#include "graphweft/parallel.h"
+
+namespace gw {
+
+// A stable counting sort of `ids` by the stretch of bounds that they lie in. Pieces count for themselves, and then know
+// where theirs of every type begin.
+inline void sort_by_type(int64_t count, const int64_t* ids, int64_t types, const int64_t* bounds, int64_t* order,
+                         int64_t* place, int64_t* counts) {
+  const int64_t grain = std::max<int64_t>(4096, 4 * types), pieces = (count + grain - 1) / grain;
+  std::vector<int64_t> first(size_t(checked_mul(pieces, types)), 0);
+  std::vector<int32_t> kind(static_cast<size_t>(count));
+  parallel_chunks(pieces, [&](int64_t piece) {
+    int64_t* mine = first.data() + piece * types;
+    int64_t type = 0;
+    for (int64_t i = piece * grain; i < std::min(count, (piece + 1) * grain); ++i) {
+      if (ids[i] < bounds[type] || ids[i] >= bounds[type + 1])  // neighbours are often of one type
+        type = std::upper_bound(bounds, bounds + types, ids[i]) - bounds - 1;
+      kind[size_t(i)] = int32_t(type);
+      ++mine[type];
+    }
+  });
+  int64_t total = 0;
+  for (int64_t type = 0; type < types; ++type) {
+    const int64_t before = total;
+    for (int64_t piece = 0; piece < pieces; ++piece) {
+      int64_t& at = first[size_t(piece * types + type)];
+      const int64_t next = total + at;
+      at = total;
+      total = next;
+    }
+    counts[type] = total - before;
+  }
+  parallel_chunks(pieces, [&](int64_t piece) {
+    int64_t* mine = first.data() + piece * types;
+    for (int64_t i = piece * grain; i < std::min(count, (piece + 1) * grain); ++i) {
+      const int64_t at = mine[kind[size_t(i)]]++;
+      order[at] = i;
+      if (place) place[i] = at;
+    }
+  });
+}
+
+template <class I>
+void place_ends(int64_t edges, const int64_t* order, const int64_t* place, const int64_t* from, const int64_t* to,
+                I* src, I* dst) {
+  parallel_ranges(edges, 4096, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      src[i] = I(place[from[order[i]]]);
+      dst[i] = I(place[to[order[i]]]);
+    }
+  });
+}
+
+// The in-edges of the sources of a block, source i in row place[i]: those of the block's rows, none of the others. Edge
+// p of the block is edge edge_place[p].
+template <class I>
+void rows_by_type(const gw_adjacency& block, int64_t num_src, const int64_t* order, const int64_t* place,
+                  const int64_t* edge_order, const int64_t* edge_place, int64_t* indptr, I* indices, I* ids) {
+  const id_list columns(block.indices, block.wide != 0);
+  const auto degree = [&](int64_t row) { return row < block.num_rows ? block.indptr[row + 1] - block.indptr[row] : 0; };
+  indptr[0] = 0;
+  for (int64_t row = 0; row < num_src; ++row) indptr[row + 1] = indptr[row] + degree(order[row]);
+  parallel_ranges(num_src, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      if (indptr[row] == indptr[row + 1]) continue;
+      const int64_t first = block.indptr[order[row]] - indptr[row];
+      for (int64_t at = indptr[row]; at < indptr[row + 1]; ++at) ids[at] = I(edge_place[first + at]);
+      if (!std::is_sorted(ids + indptr[row], ids + indptr[row + 1]))
+        std::sort(ids + indptr[row], ids + indptr[row + 1]);
+      for (int64_t at = indptr[row]; at < indptr[row + 1]; ++at) indices[at] = I(place[columns[edge_order[ids[at]]]]);
+    }
+  });
+}
+
+}  // namespace gw
