@@ -31,6 +31,7 @@ WRITTEN = frozenset({
     Op.FILL_COLS, Op.FILL_ROWS, Op.ROW_SUM, Op.SUM_DIMS, Op.DETACH, Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.SLICE,
     Op.UNSLICE, Op.CAT,
 })  # fmt: skip
+REALS = (torch.float32, torch.float64)  # what it can write them for: one of both in a program
 NARROW = 16  # numbers per edge that may be stored
 _CONTRACTIONS = frozenset({Op.SDDMM, Op.EINSUM, Op.MATMUL, Op.ROW_SUM, Op.SUM_DIMS})
 _MOVES = frozenset({Op.BROADCAST_SRC, Op.BROADCAST_DST, Op.BROADCAST_SHARED})
@@ -57,7 +58,7 @@ def open_softmax(program: Program) -> Program:
     """A softmax over in-edges as the exponential of the score less the logarithm of its row's sum."""
 
     def rule(b: Builder, v: Value) -> Value | None:
-        if v.op is not Op.EDGE_SOFTMAX or v.tensor.dtype != torch.float32:
+        if v.op is not Op.EDGE_SOFTMAX or v.tensor.dtype not in REALS:
             return None
         f, (graph, score) = Formula(b), v.inputs
         top = b.add(Op.REDUCE, graph, score, kind="max")
@@ -110,6 +111,7 @@ class _Search:
         self.users = program.users()
         self.outputs = {value for _, value in program.outputs}
         self.graphs = _graphs(program)
+        self.real = _real(program, self.graphs)
         self.written: set[Value] = set()
         self.sinks: dict[Value, str] = {}  # result of a walk -> symbol of its edges
         self.kept: set[Value] = set()  # values per edge that are stored
@@ -150,7 +152,7 @@ class _Search:
 
     def _find_written(self) -> None:
         values = [v for v in self.program.values if v not in self.hoisted and isinstance(v.type, TensorType)]
-        self.written = {v for v in values if v.tensor.rows in self.graphs and _is_written(v)}
+        self.written = {v for v in values if v.tensor.rows in self.graphs and _is_written(v, self.real)}
         while True:
             lost = {v for v in self.written if not self._feeds(v)}
             if not lost:
@@ -178,11 +180,11 @@ class _Search:
     def _readable(self, operand: Value) -> bool:
         if operand in self.written or operand.op is Op.CONST:
             return True
-        return operand.tensor.dtype in (torch.float32, torch.bool) and not operand.tensor.sparse
+        return operand.tensor.dtype in (self.real, torch.bool) and not operand.tensor.sparse
 
     def _sink(self, value: Value) -> str | None:
         """The symbol of the edges over which ``value`` is reduced, or None where a nest does not give it."""
-        if value.tensor.dtype != torch.float32 or value.tensor.rows in self.graphs:
+        if value.tensor.dtype != self.real or value.tensor.rows in self.graphs:
             return None
         if value.op is Op.REDUCE:
             return self._edges(value.inputs[1:]) if value.get("ties", "first") in ("first", "split") else None
@@ -226,7 +228,7 @@ class _Search:
 
     def _is_costly(self, value: Value) -> bool:
         """A few numbers that sum over many, and that several results need."""
-        if value.op not in _CONTRACTIONS or value.tensor.dtype != torch.float32:
+        if value.op not in _CONTRACTIONS or value.tensor.dtype != self.real:
             return False
         width = prod(value.tensor.dims)
         widest = max(prod(o.tensor.dims) for o in value.inputs if isinstance(o.type, TensorType))
@@ -342,13 +344,19 @@ def _graphs(program: Program) -> dict[str, Value]:
     return {edge: graph for edge, graph in found.items() if edge not in twice}
 
 
-def _is_written(value: Value) -> bool:
-    """Whether a nest computes ``value`` from its operands."""
+def _real(program: Program, graphs: Mapping[str, Value]) -> torch.dtype:
+    """The dtype of the numbers of edges; float32 where there are both."""
+    types = [v.type for v in program.values if isinstance(v.type, TensorType) and v.type.rows in graphs]
+    return torch.float64 if {t.dtype for t in types if t.dtype in REALS} == {torch.float64} else torch.float32
+
+
+def _is_written(value: Value, real: torch.dtype) -> bool:
+    """Whether a nest of numbers ``real`` computes ``value`` from its operands."""
     if value.op not in WRITTEN or not prod(value.tensor.dims):
         return False
     if value.tensor.dtype == torch.bool:
         return value.op in (*_MOVES, Op.EXPAND) or (value.op is Op.EWISE and FUNCTIONS[value["fn"]].to_bool)
-    if value.tensor.dtype != torch.float32:
+    if value.tensor.dtype != real:
         return False
     if value.op is Op.MATMUL:
         return not value.get("ta") and value.inputs[1].tensor.rows is None

@@ -75,6 +75,7 @@ class Request:
     disabled: frozenset[str] = frozenset()
     orders: Mapping[str, Order] | None = None
     hoists_from: int = 3  # the level from which constants are computed apart
+    edges_from: int = 3  # and that from which kernels over edges are generated; below 3 for float64
     certify: bool = False
     prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
 
@@ -185,7 +186,8 @@ class _Run:
             program = self._step("structure", fuse_structure, program, tidy=False)
         program = self._rearranged(program)
         if request.on("messages", 1):
-            program = self._step("messages", lambda p: fuse_messages(raise_attention(p)), program, tidy=False)
+            raised = raise_attention if request.edges_from >= 3 else lambda p: p  # its kernels are float32
+            program = self._step("messages", lambda p: fuse_messages(raised(p)), program, tidy=False)
             program = self._step("cleanup", lambda p: p, program)
         candidates, shared = [program], len(self._rewrites)
         if request.on("demand", 2):
@@ -338,7 +340,10 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     joint = fuse_structure(raw) if request.on("structure", 1) else raw
     joint = derived = joint if joint is forward else _tidied(joint, request)
     sizes = request.sizes(joint)
-    walks = request.on("edges", 3) and edge_bytes(joint, lambda v: tensor_bytes(v, sizes)) >= WORTH_A_KERNEL
+    walks = (
+        request.on("edges", request.edges_from)
+        and edge_bytes(joint, lambda v: tensor_bytes(v, sizes)) >= WORTH_A_KERNEL
+    )
     if walks:
         joint = _tidied(open_softmax(joint), request)
     hoisted = constant_values(joint, request.constants if request.on("hoist", request.hoists_from) else ())

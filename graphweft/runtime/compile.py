@@ -167,8 +167,10 @@ class CompiledFunction:
         program = self.program(arguments)
         names = {value["name"] for value in program.inputs}
         wanted = _wanted(arguments, names) if torch.is_grad_enabled() else ()
+        level = active.opt_level if _single(arguments) else min(active.opt_level, 2)
         request = Request(
-            level=active.opt_level if _single(arguments) else min(active.opt_level, 2),
+            level=level,
+            edges_from=level if active.opt_level > level else 3,
             wanted=wanted,
             constants=constants,
             sizes=lambda joint: _decisive_sizes(joint, arguments, active.memory),

@@ -12,6 +12,7 @@ from torch import Tensor
 from zoo import CASES, Case, power_law_edges
 
 import graphweft as gw
+from graphweft import _native
 from graphweft._config import config
 from graphweft._errors import FallbackWarning
 from graphweft.ir.interpret import interpret
@@ -69,13 +70,15 @@ def close(got: Tensor, expected: Tensor, tolerance: float, what: str) -> None:
     torch.testing.assert_close(got.double(), expected, rtol=tolerance, atol=tolerance, msg=lambda m: f"{what}: {m}")
 
 
-def compare(function: CompiledFunction, graph: gw.Graph, tolerance: float = 2e-4) -> None:
-    """float32 kernels, and their gradients, against the interpreter in float64 under torch's autograd."""
+def compare(
+    function: CompiledFunction, graph: gw.Graph, tolerance: float = 2e-4, dtype: torch.dtype = torch.float32
+) -> None:
+    """Kernels of ``dtype``, and their gradients, against the interpreter in float64 under torch's autograd."""
     double = fields_of(graph, torch.float64)
     given = arguments(graph, double)
     expected = interpret(function.program(given), given.named())
     wanted = gradients(expected, double)
-    single = fields_of(graph, torch.float32)
+    single = fields_of(graph, dtype)
     got = function(arguments(graph, single))
     found = gradients(got, single)
     for name, tensor in expected.items():
@@ -100,6 +103,32 @@ def test_regions_agree_with_the_oracle_on_every_graph_and_compile_once(name, mon
 
 
 @needs_compiler
+@pytest.mark.parametrize("name", REGIONS)
+def test_regions_in_double_precision_agree_on_every_graph(name):
+    function = function_of(REGIONS[name])
+    for case in CASES:
+        if case.num_edges:
+            compare(function, case.graph(), 1e-10, torch.float64)
+    walks = [walk for plan in function.plans() for walk in plan.walks]
+    assert walks and all(walk.tensor.dtype == torch.float64 for walk in walks)
+
+
+@needs_compiler
+@pytest.mark.parametrize("level", [level for level in _native.LEVELS if level != "avx512"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("name", ["attention_by_distance", "linear_of_joined_ends", "sum_over_all_edges"])
+def test_narrower_vectors(name, dtype, level, monkeypatch):
+    if _native.LEVELS.index(level) > _native.LEVELS.index(_native.LEVEL):
+        pytest.skip("this processor does not run it")
+    monkeypatch.setattr(_native, "LEVEL", level)
+    build.load.cache_clear()
+    edges = power_law_edges(60, 400, seed=4)
+    graph = gw.Graph(edges.src, edges.dst, num_nodes=60)
+    compare(function_of(REGIONS[name]), graph, 1e-10 if dtype == torch.float64 else 2e-4, dtype)
+    build.load.cache_clear()
+
+
+@needs_compiler
 @pytest.mark.parametrize("case", [case for case in CASES if not case.num_edges], ids=str)
 def test_a_graph_without_edges(case: Case):
     compare(function_of(REGIONS["attention_by_distance"]), case.graph())
@@ -109,7 +138,9 @@ def test_a_graph_without_edges(case: Case):
 @pytest.mark.slow
 def test_every_function_of_elements():
     edges = power_law_edges(60, 400, seed=4)
-    compare(function_of(all_functions), gw.Graph(edges.src, edges.dst, num_nodes=60), tolerance=1e-3)
+    graph = gw.Graph(edges.src, edges.dst, num_nodes=60)
+    compare(function_of(all_functions), graph, tolerance=1e-3)
+    compare(function_of(all_functions), graph, 1e-9, torch.float64)
 
 
 @needs_compiler
