@@ -63,6 +63,43 @@ def test_scores_that_are_not_finite_stay_in_their_row() -> None:
     assert edge_margins_grad(graph.csc, scores, torch.ones(9), closed=False).isnan().all()
 
 
+def _rows_of_all_lengths(most: int) -> Case:
+    """Node i has i in-edges, in an order that is not that of their ids."""
+    dst = torch.arange(most).repeat_interleave(torch.arange(most))
+    dst = dst[torch.randperm(dst.numel(), generator=torch.Generator().manual_seed(4))]
+    return Case("lengths", torch.zeros_like(dst), dst, most, most)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+def test_short_and_long_rows_with_ties_and_both_zeros(dtype: torch.dtype) -> None:
+    case = _rows_of_all_lengths(150)
+    generator = torch.Generator().manual_seed(2)
+    scores = torch.randint(-6, 7, (case.num_edges, 2), generator=generator, dtype=dtype) / 4
+    scores = torch.where((scores == 0) & (torch.rand(scores.shape, generator=generator) < 0.5), -0.0, scores)
+    dout = torch.randint(-8, 9, scores.shape, generator=generator, dtype=dtype)  # sums are exact
+    adj = case.graph().csc
+    exact, slope = scores.double().numpy(), dout.double().numpy()
+    assert torch.equal(edge_margins(adj, scores).double(), torch.from_numpy(_pairs(case, exact)))
+    for closed in (False, True):
+        grad = edge_margins_grad(adj, scores, dout, closed=closed)
+        assert torch.equal(grad.double(), torch.from_numpy(_pairs_grad(case, exact, slope, closed)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["f32", "f64"])
+@pytest.mark.parametrize("strange", [(torch.nan,), (torch.inf,), (-torch.inf,), (torch.inf, -torch.inf, torch.nan)])
+def test_long_rows_with_scores_that_are_not_finite(dtype: torch.dtype, strange: tuple[float, ...]) -> None:
+    case = _rows_of_all_lengths(130)
+    scores = torch.randn(case.num_edges, generator=torch.Generator().manual_seed(3), dtype=dtype)
+    scores[:: case.num_edges // 40] = torch.tensor(strange, dtype=dtype).repeat(50)[:41]
+    with np.errstate(invalid="ignore"):
+        expected = _pairs(case, scores.double().numpy())
+    got = edge_margins(case.graph().csc, scores).double().numpy()
+    np.testing.assert_allclose(got, expected, rtol=1e-5 if dtype is torch.float32 else 1e-12)
+    grad = edge_margins_grad(case.graph().csc, scores, torch.ones_like(scores), closed=False)
+    hit = torch.zeros(case.num_dst, dtype=torch.bool).index_put((case.dst[~scores.isfinite()],), torch.tensor(True))
+    assert torch.equal(grad.isnan(), hit[case.dst])
+
+
 def test_large_scores_keep_small_margins() -> None:
     graph = Graph(range(3), [0, 0, 0], num_nodes=3)
     got = edge_margins(graph.csc, torch.tensor([1e6, 1e6 + 0.5, 1e6 + 1.0]))
