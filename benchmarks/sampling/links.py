@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -21,12 +20,13 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import RESULTS, BenchError, Worker, closing, environment, interleave, show, stamp, warmed_up, write_csv
+import paired_batches
+from harness import RESULTS, show, stamp, write_csv
+from neighbor import COLUMNS, row_of
 
 from graphweft.data.synthetic import synthetic
 
 WORKER = Path(__file__).parent / "links_worker.py"
-COLUMNS = ("system", "batches_per_s", "batch_ms", "spread", "batches", "times_slower", "nodes", "peak_mib")
 
 
 def save(folder: Path, arguments: argparse.Namespace) -> tuple[int, int]:
@@ -44,37 +44,10 @@ def save(folder: Path, arguments: argparse.Namespace) -> tuple[int, int]:
 
 def measure(folder: Path, systems: list[str], arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Interleaved turns of all systems; rows of the table."""
-    own = environment(arguments.threads)
     pythons = {system: arguments.dgl_python if system == "dgl" else sys.executable for system in systems}
-    workers = [Worker(s, [pythons[s], str(WORKER), s, str(folder)], own) for s in systems]
-    nodes: dict[str, float] = {}
-
-    def body() -> None:
-        seen, guess = warmed_up(workers, arguments.check_batches)
-        nodes.update({system: statistics.mean(counts) for system, counts in seen.items()})
-        for system, count in nodes.items():
-            if abs(count / nodes[systems[0]] - 1) > 0.10:
-                raise BenchError(f"{system}: expected {nodes[systems[0]]:.0f} distinct nodes a batch, got {count:.0f}")
-        interleave(workers, arguments.rounds, arguments.turn, guess)
-        for worker in workers:
-            worker.finish()
-
-    closing(workers, body)
+    workers, nodes = paired_batches.run(WORKER, folder, pythons, arguments)
     best = min(w.result.median_ms for w in workers if w.system != "dgl")
-    return [
-        {
-            "system": w.system,
-            "batches_per_s": round(1e3 / w.result.median_ms, 1),
-            "batch_ms": round(w.result.median_ms, 2),
-            "spread": round(w.result.spread, 3),
-            "batches": len(w.result.seconds),
-            "times_slower": round(w.result.median_ms / best, 2),
-            "nodes": round(nodes[w.system]),
-            "peak_mib": round(w.result.peak_above_start / 2**20, 1),
-            "note": w.result.note,
-        }
-        for w in workers
-    ]
+    return [row_of(worker, best, nodes) for worker in workers]
 
 
 def main() -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import tempfile
 from pathlib import Path
@@ -18,7 +17,8 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from harness import RESULTS, BenchError, Worker, closing, environment, interleave, show, stamp, warmed_up, write_csv
+import paired_batches
+from harness import RESULTS, show, stamp, write_csv
 from neighbor import COLUMNS, row_of
 
 WORKER = Path(__file__).parent / "typed_worker.py"
@@ -53,23 +53,8 @@ def save(folder: Path, arguments: argparse.Namespace) -> tuple[int, int]:
 
 def measure(folder: Path, systems: list[str], arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Interleaved turns of all systems; rows of the table, ratios to our ``layers``."""
-    pythons = [sys.executable if system in OWN else arguments.dgl_python for system in systems]
-    given = zip(systems, pythons, strict=True)
-    own = environment(arguments.threads)
-    workers = [Worker(system, [python, str(WORKER), system, str(folder)], own) for system, python in given]
-    nodes: dict[str, float] = {}
-
-    def body() -> None:
-        seen, guess = warmed_up(workers, arguments.check_batches)
-        nodes.update({system: statistics.mean(counts) for system, counts in seen.items()})
-        for system, count in nodes.items():
-            if abs(count / nodes[systems[0]] - 1) > 0.10:
-                raise BenchError(f"{system}: expected {nodes[systems[0]]:.0f} nodes a batch, got {count:.0f}")
-        interleave(workers, arguments.rounds, arguments.turn, guess)
-        for worker in workers:
-            worker.finish()
-
-    closing(workers, body)
+    pythons = {system: sys.executable if system in OWN else arguments.dgl_python for system in systems}
+    workers, nodes = paired_batches.run(WORKER, folder, pythons, arguments)
     layers = next(worker.result.median_ms for worker in workers if worker.system == "layers")
     return [row_of(worker, layers, nodes) for worker in workers]
 

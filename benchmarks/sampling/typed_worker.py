@@ -20,6 +20,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from orders import serve
+from worker import from_loader
 
 
 def _read(folder: Path):
@@ -53,16 +54,7 @@ def build_own(folder: Path, way: str):
                 typed_block(block)
         return batch.num_nodes
 
-    def run(count):
-        nodes, begun = [], time.perf_counter()
-        while len(nodes) < count:
-            for batch in loader:
-                nodes.append(nodes_of(batch))
-                if len(nodes) == count:
-                    return nodes, [(time.perf_counter() - begun) / count] * count
-        raise AssertionError("unreachable")
-
-    return run, "graphweft"
+    return from_loader(loader, nodes_of), "graphweft"
 
 
 def build_dgl(folder: Path, way: str):

@@ -37,9 +37,8 @@ class dense_numbers {
     limit_ = std::max(limit_, uint32_t(most));
   }
 
-  // Into the second cache, long before the id is looked up; into the first, shortly before.
+  // Into the second cache, long before the id is looked up.
   void prefetch(int64_t id) const { __builtin_prefetch(words_.data() + id, 0, 2); }
-  void prefetch_near(int64_t id) const { __builtin_prefetch(words_.data() + id, 0, 3); }
 
   // `number` of `id`, which becomes `next` if it has none; tells whether it had none.
   // Half of the ids are new and nothing foretells which, so there is no branch.
@@ -95,7 +94,6 @@ class hashed_numbers {
   }
 
   void prefetch(int64_t id) const { __builtin_prefetch(slots_->data() + place(id), 0, 2); }
-  void prefetch_near(int64_t id) const { __builtin_prefetch(slots_->data() + place(id), 0, 3); }
 
   bool add(int64_t id, uint32_t next, uint32_t& number) {
     entry* found = slot(id);

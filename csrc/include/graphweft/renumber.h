@@ -171,8 +171,6 @@ class hashed_renumbering {
 
   uint32_t add_seed(int64_t id, uint32_t number) { return numbers_.find_or_add(id, number); }
 
-  void settle(const I*, int64_t) {}
-
   void reserve(int64_t most, const I* nodes, int64_t count, int64_t parts) {
     numbers_.reserve(most, nodes, count);
     if (int64_t(marked_.size()) < parts) marked_.resize(size_t(parts));
