@@ -16,15 +16,18 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from graphweft.frontend.captured import LIBRARY_MODULE, Identity, is_library
 
-_STEADY = {"torch", "math", "functools", "operator", "itertools", "typing", "collections"}  # nothing outside is read
+# nothing outside is read; code that reads numpy.random is refused before
+_STEADY = {"torch", "numpy", "math", "functools", "operator", "itertools", "typing", "collections"}
 _READS_OUTSIDE = {
     "open", "input", "eval", "exec", "compile", "__import__", "globals", "locals", "vars", "id", "hash", "getenv",
-    "environ", "load", "from_file", "get_num_threads", "initial_seed", "is_available", "is_initialized",
+    "environ", "load", "from_file", "fromfile", "loadtxt", "genfromtxt", "memmap", "get_num_threads", "initial_seed",
+    "is_available", "is_initialized",
 }  # fmt: skip
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 _CALLED = (FunctionType, BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -57,8 +60,8 @@ def stable_text(key: Any) -> str | None:
 
 @functools.cache
 def _installation() -> str:
-    """A digest of what turns functions into programs: Python, torch, this room and the IR."""
-    digest = hashlib.sha256(f"{sys.version}\0{torch.__version__}".encode())
+    """A digest of what turns functions into programs: Python, torch, NumPy, this room and the IR."""
+    digest = hashlib.sha256(f"{sys.version}\0{torch.__version__}\0{np.__version__}".encode())
     rooms = Path(__file__).parents[1]
     for room in ("frontend", "ir"):
         for path in sorted((rooms / room).glob("*.py")):
