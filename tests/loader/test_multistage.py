@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -186,6 +187,29 @@ def test_the_same_for_any_workers_and_threads(ds, parts, kind) -> None:
         if "ahead" not in options:
             assert traffic is None or traffic == loader.traffic
             traffic = loader.traffic
+
+
+def test_the_next_macro_batch_is_staged_while_the_model_is_at_the_one_before(ds, parts, monkeypatch) -> None:
+    made: list[tuple[int, ...]] = []
+    second = threading.Event()
+    whole = gw.MultistageLoader._made
+
+    def counted(self, epoch, plan, path):
+        staged = whole(self, epoch, plan, path)
+        made.append(path)
+        if len(made) == 2:
+            second.set()
+        return staged
+
+    monkeypatch.setattr(gw.MultistageLoader, "_made", counted)
+    loader = load(ds, gw.Parts(parts, 3), prefetch=8, workers=1)
+    of_first = sum(planned.path == loader.plan(0).batches[0].path for planned in loader.plan(0).batches)
+    assert of_first < 8  # the queue reaches into the second macro-batch
+    batches = iter(loader)
+    first = next(batches)
+    assert second.wait(60)  # the consumer has not let go of the first batch of the first macro-batch
+    assert made[0] == first.path != made[1]
+    assert same([first, *batches], load(ds, gw.Parts(parts, 3)))
 
 
 def test_a_state_of_other_stages_is_refused(ds, parts) -> None:
