@@ -25,7 +25,8 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
 from graphweft.nn.opaque import left_out, traced, untraced
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Pullback
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features
+from graphweft.runtime.function import Pullback
 from graphweft.storage.feature import SparseFeatures
 
 REDUCERS = ("sum", "mean", "max")

@@ -38,7 +38,7 @@ from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.function import RunPlan, saved_elsewhere
+from graphweft.runtime.function import Pullback, RunPlan, linearize, saved_elsewhere
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import HoistedValue, Plan
 from graphweft.runtime.profile import profiling
@@ -92,7 +92,6 @@ class Arguments:
 # writes the forward program: (builder, inputs by name, training) -> outputs by name, the differentiable one called
 # "out"
 Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
-Pullback = Callable[[Tensor], dict[str, Tensor | None]]
 
 
 class CompiledFunction:
@@ -251,18 +250,7 @@ class CompiledFunction:
             return self._linearize_by_torch(arguments)
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             env, tensors = self._bind(plan, arguments)
-            results = plan.run_forward(env, tensors)
-            kept = plan.kept(env)
-            plan.restore(kept, tensors, tuple(env[slot] for slot in plan.saved_outputs))
-        outputs = {name: tensor for (name, _), tensor in zip(plan.outputs, results, strict=True)}
-        others = {name: outputs[name].shape for name, _ in plan.seeds if name != "out"}
-
-        def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
-            given = {"out": gradient} | {name: gradient.new_zeros(shape) for name, shape in others.items()}
-            with torch.no_grad(), torch.autocast("cpu", enabled=False):
-                return dict(zip(plan.tensors, plan.run_backward(kept, given), strict=True))
-
-        return outputs, pullback
+        return linearize(plan, env, tensors)
 
     def _linearize_by_torch(self, arguments: Arguments) -> tuple[dict[str, Tensor], Pullback]:
         """The same on the interpreter."""

@@ -1,11 +1,12 @@
-"""The one autograd function: runs a plan forward, keeps what its backward calls read, runs them on demand.
+"""Runs a plan forward, keeps what its backward calls read, and runs them on demand: in torch's graph or outside of it.
 
-Comes in: a plan, its bound slots, and the dense inputs. Goes out: output tensors in torch's graph. Called by
-``compile.py`` only.
+Comes in: a plan, its bound slots, and the dense inputs. Goes out: output tensors. Called by ``compile.py`` and
+``staged.py``.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,6 +16,28 @@ from graphweft._errors import GraphWeftError
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
+
+Pullback = Callable[[Tensor], dict[str, Tensor | None]]
+
+
+def linearize(plan: Plan, env: Slots, tensors: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Pullback]:
+    """Outputs by name outside torch's graph, and the function from the gradient of "out" to those of the dense inputs.
+
+    It works once.
+    """
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        results = plan.run_forward(env, tensors)
+        kept = plan.kept(env)
+        plan.restore(kept, tensors, tuple(env[slot] for slot in plan.saved_outputs))
+    outputs = {name: tensor for (name, _), tensor in zip(plan.outputs, results, strict=True)}
+    others = {name: outputs[name].shape for name, _ in plan.seeds if name != "out"}
+
+    def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
+        given = {"out": gradient} | {name: gradient.new_zeros(shape) for name, shape in others.items()}
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+            return dict(zip(plan.tensors, plan.run_backward(kept, given), strict=True))
+
+    return outputs, pullback
 
 
 class RunPlan(torch.autograd.Function):

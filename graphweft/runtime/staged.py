@@ -33,6 +33,7 @@ from graphweft.passes.pipeline import FORWARD, Request, run_passes
 from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
 from graphweft.passes.work import Sizes
+from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.lower import Call, Slots, lower
 from graphweft.runtime.plan import Plan
 from graphweft.sample.neighbor import NeighborSampler
@@ -42,7 +43,6 @@ from graphweft.storage.feature import SparseFeatures
 Features = Tensor | SparseFeatures
 # writes a batch's program: (builder, inputs by name, training) -> outputs by name
 Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
-Pullback = Callable[[Tensor], dict[str, Tensor | None]]
 # draws a batch: (sampler, seeds, (seed, epoch, stage), whether the last hop stays open)
 Draw = Callable[[NeighborSampler, Tensor, tuple[int, int, int], bool], Sample | OpenSample]
 
@@ -199,18 +199,7 @@ class StagedPlan:
         with torch.no_grad():
             env = plan.bind({name: named[name] for name in plan.fixed}, batch.values)
             tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
-            results = plan.run_forward(env, tensors)
-            kept = plan.kept(env)
-            plan.restore(kept, tensors, tuple(env[slot] for slot in plan.saved_outputs))
-        outputs = {name: tensor for (name, _), tensor in zip(plan.outputs, results, strict=True)}
-        others = {name: outputs[name].shape for name, _ in plan.seeds if name != "out"}
-
-        def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
-            given = {"out": gradient} | {name: gradient.new_zeros(shape) for name, shape in others.items()}
-            with torch.no_grad():
-                return dict(zip(plan.tensors, plan.run_backward(kept, given), strict=True))
-
-        return outputs, pullback
+        return linearize(plan, env, tensors)
 
     def gathered(self) -> list[Value]:
         """Matrices of rows that either stage copies out of the table of features."""
