@@ -6,9 +6,28 @@ after a cheap test failed.
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
+import numpy as np
 import torch
 
 from graphweft._errors import DtypeError, IndexRangeError, ShapeError
+
+
+def as_integer(value: Any) -> int | None:
+    """``value`` as a Python integer where it is one of any kind, NumPy's too; None for all else, booleans included.
+
+    Example:
+        >>> as_integer(3), as_integer(3.0), as_integer(True)
+        (3, None, None)
+    """
+    if isinstance(value, bool | np.bool_) or (isinstance(value, torch.Tensor) and value.dtype == torch.bool):
+        return None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None
 
 
 def check_ids(who: str, ids: torch.Tensor, bound: int) -> None:

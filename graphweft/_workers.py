@@ -1,14 +1,18 @@
 """Threads that work beside the caller's: how they take their place among the cores.
 
-Comes in: the calling thread. Goes out: it runs its parallel loops alone, on whichever core is free. Called first by
-threads of loaders and schedules.
+Comes in: what a thread does. Goes out: it runs its parallel loops alone, on whichever core is free, and has ended
+before the interpreter does. Called by loaders and schedules.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import os
+import threading
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,6 +20,28 @@ import torch
 from graphweft._native import declare
 
 _thread_width = declare("gw_thread_width", ctypes.c_int32)
+_stops: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
+
+
+def start_worker(name: str, stop: Callable[[], None], work: Callable[..., None], *args: object) -> threading.Thread:
+    """A thread that does ``work(*args)``, which returns soon after ``stop()``; that is called at exit at the latest.
+
+    A thread that is in native code while the interpreter ends takes the whole process down.
+    """
+    thread = threading.Thread(target=work, args=args, name=name, daemon=True)
+    _stops[thread] = stop
+    thread.start()
+    return thread
+
+
+@atexit.register
+def _end_workers() -> None:
+    """Stops what still runs, all of it first, then waits."""
+    running = [(thread, stop) for thread, stop in list(_stops.items()) if thread.is_alive()]
+    for _, stop in running:
+        stop()
+    for thread, _ in running:
+        thread.join()
 
 
 def become_worker() -> None:

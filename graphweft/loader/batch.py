@@ -216,6 +216,14 @@ class Batch:
         return f"Batch(batch_size={self.batch_size}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
 
 
+def graph_of(who: str, ds: Any) -> Graph:
+    """The graph of a dataset, or the graph itself. Raises: GraphError for anything else."""
+    graph = ds if isinstance(ds, Graph) else getattr(ds, "graph", None)
+    if not isinstance(graph, Graph):
+        raise GraphError(f"{who}: expected a dataset or a graph, got {type(ds).__name__}")
+    return graph
+
+
 def make_batch(sample: Sample, data: Data | Graph, input_id: Tensor, rows: Tensor | None = None) -> Batch:
     """The batch with its features gathered, or ``rows`` that were."""
     x = None if isinstance(data, Graph) else data.x

@@ -11,12 +11,13 @@ import abc
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
+from graphweft._checks import as_integer
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft._trace import span
 from graphweft._workers import set_width
@@ -26,6 +27,7 @@ from graphweft.sample.permutation import permutation
 
 B = TypeVar("B")
 
+_MOST = 2**63 - 1
 _SEGMENT = 10  # batches under one way while ways are tried
 _UNCOUNTED = 2  # of these, the first fill the queue
 
@@ -58,10 +60,9 @@ class EpochLoader(abc.ABC, Generic[B]):
         prefetch: int | None,
         workers: int | None,
     ) -> None:
-        self._check_count("batch_size", batch_size, 1)
-        self._check_count("seed", seed, 0, 2**63 - 1)
-        self.num_items, self.batch_size, self.shuffle, self.seed = num_items, batch_size, bool(shuffle), seed
-        self._drop_last = bool(drop_last)
+        self.num_items, self.shuffle, self._drop_last = num_items, bool(shuffle), bool(drop_last)
+        self.batch_size = self._as_count("batch_size", batch_size, 1)
+        self.seed = self._as_count("seed", seed, 0, _MOST)
         self._tempo: Tempo[Way] = Tempo(self._ways(prefetch, workers))
         self._epoch = self._position = 0
         self._begun = False
@@ -130,12 +131,14 @@ class EpochLoader(abc.ABC, Generic[B]):
 
         Raises: CheckpointError when the state belongs to other items or options.
         """
+        if not isinstance(state, Mapping):
+            raise CheckpointError(f"{self.who}: expected a state as a dict, got {type(state).__name__}")
         for name, mine in self._identity().items():
             if name not in state or state[name] != mine:
                 raise CheckpointError(f"{self.who}: expected a state with {name} {mine}, got {state.get(name)}")
         epoch, position = state.get("epoch"), state.get("position")
-        numbers = epoch if isinstance(epoch, int) else -1, position if isinstance(position, int) else -1
-        if numbers[0] < 0 or not 0 <= numbers[1] <= self._length(numbers[0]):
+        numbers = [-1 if type(number) is not int else number for number in (epoch, position)]
+        if not 0 <= numbers[0] <= _MOST or not 0 <= numbers[1] <= self._length(numbers[0]):
             given = f"{epoch!r} and {position!r}"
             raise CheckpointError(f"{self.who}: expected epoch and position of a loader, got {given}")
         self._epoch, self._position = numbers
@@ -177,20 +180,21 @@ class EpochLoader(abc.ABC, Generic[B]):
         """What may be tried. Raises: ConfigError."""
         cores = usable_cores()
         if workers is not None:
-            self._check_count("workers", workers, 1, 1024)
+            workers = self._as_count("workers", workers, 1, 1024)
         if prefetch is None:
             if workers is not None:
                 return [Way(workers, 2 * workers)]
             return [Way(0, 0), *(Way(count, 2 * count) for count in sorted({1, cores // 2, cores}) if count > 0)]
-        self._check_count("prefetch", prefetch, 0, 2**20)
+        prefetch = self._as_count("prefetch", prefetch, 0, 2**20)
         if prefetch == 0:
             return [Way(0, 0)]
         return [Way(workers or min(prefetch, cores), prefetch)]
 
-    def _check_count(self, name: str, value: Any, least: int, most: int | None = None) -> None:
-        fits = isinstance(value, int) and not isinstance(value, bool) and value >= least
-        if fits and (most is None or value <= most):
-            return
+    def _as_count(self, name: str, value: Any, least: int, most: int | None = None) -> int:
+        """``value``, an integer of any kind, as one of Python's. Raises: ConfigError."""
+        number = as_integer(value)
+        if number is not None and number >= least and (most is None or number <= most):
+            return number
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
         raise ConfigError(f"{self.who}: expected {name} as an integer {bounds}, got {value!r}")
 

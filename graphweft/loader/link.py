@@ -18,7 +18,7 @@ from graphweft._errors import ConfigError, GraphError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import as_ids, require_ids
 from graphweft.graph.typed import Relation
-from graphweft.loader.batch import Data
+from graphweft.loader.batch import Data, graph_of
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.link_batch import LinkBatch, make_link_batch
 from graphweft.sample.negative import NegativeSampler
@@ -103,7 +103,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         prefetch: int | None = None,
         workers: int | None = None,
     ) -> None:
-        graph = ds if isinstance(ds, Graph) else ds.graph
+        graph = graph_of("LinkLoader", ds)
         _check_choice("negatives", negatives, NEGATIVES)
         _check_choice("exclude", exclude, EXCLUDES)
         self._ds, self.negatives, self.exclude = ds, negatives, exclude
@@ -118,8 +118,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         self.src, self.dst = _targets(graph, edge_label_index, relation)
         count = self.src.numel()
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
-        self._check_count("amount", amount, 1, 2**20)
-        self.amount = amount
+        self.amount = self._as_count("amount", amount, 1, 2**20)
         self.edge_label = None if edge_label is None else _labels(edge_label, count, negatives)
         if edge_label_time is None and edge_label_index is None and time is not None:
             edge_label_time = torch.as_tensor(time)[_stretch(graph, relation)]

@@ -16,7 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
-from graphweft.loader.batch import Batch, Data, Preparer, make_batch
+from graphweft.loader.batch import Batch, Data, Preparer, graph_of, make_batch
 from graphweft.loader.epochs import EpochLoader
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
@@ -79,7 +79,7 @@ class Loader(EpochLoader[Batch]):
         workers: int | None = None,
         prepare: Preparer | None = None,
     ) -> None:
-        graph = ds if isinstance(ds, Graph) else ds.graph
+        graph = graph_of("Loader", ds)
         if sampler is None:
             fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
             if not graph.is_typed:
@@ -90,10 +90,14 @@ class Loader(EpochLoader[Batch]):
                 sampler = SegmentSampler(graph, fanouts, replace)
         elif fanouts is not None or replace or weight is not None:
             raise ConfigError("Loader: expected a sampler, or fanouts, replace and weight, got both")
+        elif not isinstance(getattr(sampler, "graph", None), Graph):
+            raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}")
         elif sampler.graph is not graph:
             raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
         if prepare is not None and not isinstance(sampler, NeighborSampler):
             raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
+        if prepare is not None and not hasattr(prepare, "prepare"):
+            raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
         self.sampler: Sampler | GroupSampler = sampler
         self.preparer = prepare
         self.seeds = _as_seeds(ds, graph, seeds)

@@ -179,6 +179,13 @@ class MultistageLoader(Loader):
         self._staged: OrderedDict[tuple[int, Path], _Cell] = OrderedDict()
         self._counted: dict[int, tuple[int, Path]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        made = ("_turned", "_plans", "_staged")  # follows from the rest
+        return {name: value for name, value in self.__dict__.items() if name not in made}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _turned=threading.Lock(), _plans={}, _staged=OrderedDict())
+
     @property
     def stages(self) -> tuple[Stage, ...]:
         """All stages, the one that makes the batches last."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from graphweft._trace import span
-from graphweft._workers import become_worker
+from graphweft._workers import become_worker, start_worker
 
 T = TypeVar("T")
 
@@ -30,11 +30,9 @@ class Pipeline(Generic[T]):
     def __init__(self, prepare: Callable[[int], T], first: int, last: int, workers: int, ahead: int) -> None:
         self._desk = _Desk(prepare, first, last, max(ahead, 1))
         self._threads = [
-            threading.Thread(target=_work, args=(self._desk,), name=f"graphweft-loader-{i}", daemon=True)
+            start_worker(f"graphweft-loader-{i}", self._desk.stop, _work, self._desk)
             for i in range(min(workers, last - first))
         ]
-        for thread in self._threads:
-            thread.start()
 
     def __iter__(self) -> Iterator[T]:
         while not self._desk.finished:

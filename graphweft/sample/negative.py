@@ -82,6 +82,14 @@ class NegativeSampler:
         more._native = ctypes.byref(more._sorted.native)
         return more
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"loops": self._loops, "limits": list(self._limits), "sorted": self._sorted}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._loops, self._sorted = state["loops"], state["sorted"]
+        self._limits = (ctypes.c_int64 * 4)(*state["limits"])
+        self._native = ctypes.byref(self._sorted.native)
+
     def pairs(self, keys: Ids, per: int = 1, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Tensor:
         """int64 (2, len(keys) * per): ``per`` pairs for every key >= 0, sources in row 0, key by key.
 

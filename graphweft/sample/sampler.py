@@ -11,8 +11,10 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 
+from graphweft._checks import as_integer
 from graphweft._errors import ConfigError
 from graphweft._memory import empty
 from graphweft.graph.block import Block, DrawnEdges, OpenBlock
@@ -177,10 +179,13 @@ def check_fanouts(who: str, fanouts: Any) -> tuple[int, ...]:
         >>> check_fanouts("Loader", [15, -1])
         (15, -1)
     """
-    if isinstance(fanouts, str | bytes) or not isinstance(fanouts, Sequence) or len(fanouts) == 0:
+    given = fanouts.tolist() if isinstance(fanouts, torch.Tensor | np.ndarray) else fanouts
+    if isinstance(given, str | bytes) or not isinstance(given, Sequence) or len(given) == 0:
         raise ConfigError(f"{who}: expected fanouts as a list of numbers, one a layer, got {fanouts!r}")
-    for position, fanout in enumerate(fanouts):
-        whole = isinstance(fanout, int) and not isinstance(fanout, bool)
-        if not whole or (fanout != -1 and not 0 < fanout < 2**31):
+    numbers = []
+    for position, fanout in enumerate(given):
+        number = as_integer(fanout)
+        if number is None or (number != -1 and not 0 < number < 2**31):
             raise ConfigError(f"{who}: expected fanouts >= 1, or -1 for all, got {fanout!r} at position {position}")
-    return tuple(int(fanout) for fanout in fanouts)
+        numbers.append(number)
+    return tuple(numbers)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from graphweft._errors import ConfigError, GraphWeftError
 from graphweft._trace import span
-from graphweft._workers import become_worker
+from graphweft._workers import become_worker, start_worker
 from graphweft.schedule.tasks import Ran, Task, TaskGraph
 
 
@@ -49,11 +49,8 @@ class Executor:
         """Works the graph off; from any thread, several at once. Raises: whatever a task raised."""
         with self._starting:
             while len(self._workers) < self.threads:
-                worker = threading.Thread(
-                    target=_work, args=(self._board,), name=f"graphweft-task-{len(self._workers)}", daemon=True
-                )
-                self._workers.append(worker)
-                worker.start()
+                name = f"graphweft-task-{len(self._workers)}"
+                self._workers.append(start_worker(name, self._board.stop, _work, self._board))
         self._board.finish(_Job(graph, rank))
 
     def close(self) -> None:
@@ -69,6 +66,9 @@ class Executor:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __reduce__(self) -> tuple[type[Executor], tuple[int, Callable[[], float]]]:
+        return Executor, (self.threads, self._board.clock)  # a copy has threads of its own, once it needs them
 
     def __del__(self) -> None:
         self._board.stop()

@@ -7,6 +7,7 @@ preparation of batches. On a machine without a device the second tier is host me
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,6 +34,12 @@ class Tier:
         self.device = torch.device(device)
         self.bytes = self.sends = 0
         self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=threading.Lock())
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory in the tier."""

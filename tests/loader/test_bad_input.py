@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from loader.test_loader import dataset
 from loader.test_samplers import KINDS
 
-from graphweft._errors import ConfigError, GraphError, GraphWeftError, IndexRangeError, ShapeError
+from graphweft._errors import CheckpointError, ConfigError, GraphError, GraphWeftError, IndexRangeError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
@@ -181,3 +182,37 @@ def test_a_graph_without_edges(kind: str, nodes: int) -> None:
         return
     for batch in Loader(graph, seeds=list(range(nodes)), sampler=sampler, batch_size=2):
         assert batch.num_edges == 0 and set(batch.n_id.tolist()) <= set(range(nodes))
+
+
+def test_what_is_no_dataset_sampler_or_state_is_told_in_one_line() -> None:
+    ds = dataset()
+    for thing in (None, "cora", ds.graph.edges(), {"graph": ds.graph}):
+        made: Any = thing
+        assert type(thing).__name__ in one_line(GraphError, lambda made=made: Loader(made, [0], [2]))
+        assert type(thing).__name__ in one_line(GraphError, lambda made=made: LinkLoader(made))
+    no_sampler: Any = "neighbor"
+    assert "'neighbor'" in one_line(ConfigError, lambda: Loader(ds, sampler=no_sampler))
+    assert "Subtasks" in one_line(ConfigError, lambda: Loader(ds, prepare=no_sampler))
+    loader = Loader(ds, fanouts=[2])
+    state = loader.state_dict()
+    for bad in (None, [1], "x", {**state, "epoch": True}, {**state, "position": 0.0}, {**state, "epoch": 2**64}):
+        broken: Any = bad
+        one_line(CheckpointError, lambda broken=broken: loader.load_state_dict(broken))
+
+
+def test_integers_of_other_libraries_are_integers() -> None:
+    ds = dataset()
+    plain = Loader(ds, fanouts=[3, 2], batch_size=16, seed=3, prefetch=1)
+    other = Loader(
+        ds,
+        fanouts=np.array([3, 2]),
+        batch_size=np.int64(16),
+        seed=np.uint8(3),
+        prefetch=torch.tensor(1),  # type: ignore[arg-type]
+    )
+    assert other.state_dict() == plain.state_dict()
+    assert {type(v) for v in other.state_dict().values()} == {type(v) for v in plain.state_dict().values()}
+    for wrong in (np.float64(3), np.bool_(True), torch.tensor(True), 3.0, "3", None):
+        number: Any = wrong
+        one_line(ConfigError, lambda number=number: Loader(ds, batch_size=number))
+        one_line(ConfigError, lambda number=number: Loader(ds, fanouts=[number]))
