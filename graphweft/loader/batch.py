@@ -15,7 +15,7 @@ from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.graph.typed_block import TypedPart
-from graphweft.loader.typed_views import TypedViews
+from graphweft.loader.typed_views import TypedViews, edge_table
 from graphweft.sample.sampler import Sample
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
@@ -94,6 +94,25 @@ class Batch:
         return {relation: views[relation].edge_index for relation in self.edge_types}  # type: ignore[union-attr]
 
     @property
+    def edge_attr_dict(self) -> dict[Relation, Tensor]:
+        """Edge features by relation, where the dataset has some."""
+        views = self._typed()
+        found = {relation: views[relation].edge_attr for relation in self.edge_types}  # type: ignore[union-attr]
+        return {relation: rows for relation, rows in found.items() if rows is not None}
+
+    @property
+    def num_sampled_nodes_dict(self) -> dict[str, list[int]]:
+        """:attr:`num_sampled_nodes` by node type."""
+        views = self._typed()
+        return {name: views[name].num_sampled_nodes for name in self.node_types}  # type: ignore[union-attr]
+
+    @property
+    def num_sampled_edges_dict(self) -> dict[Relation, list[int] | None]:
+        """:attr:`num_sampled_edges` by relation."""
+        views = self._typed()
+        return {relation: views[relation].num_sampled_edges for relation in self.edge_types}  # type: ignore[union-attr]
+
+    @property
     def node_types(self) -> tuple[str, ...]:
         """Node types of the whole graph."""
         return self._whole().node_types
@@ -152,6 +171,11 @@ class Batch:
         return self._sample.owner
 
     @property
+    def batch(self) -> Tensor | None:
+        """:attr:`owner` under the name that it has in PyTorch Geometric."""
+        return self.owner
+
+    @property
     def y(self) -> Tensor | None:
         """Labels of the nodes, rows as in ``n_id``; None without."""
         return self._table("y")
@@ -181,6 +205,14 @@ class Batch:
         """The seeds, and the new nodes of every hop."""
         return self._sample.num_sampled_nodes
 
+    @property
+    def num_sampled_edges(self) -> list[int] | None:
+        """Edges into the seeds, and into the new nodes of every hop but the last; None where layers share a graph.
+
+        With :attr:`num_sampled_nodes` what ``torch_geometric.utils.trim_to_layer`` takes.
+        """
+        return self._sample.num_sampled_edges
+
     def to(self, device: Any) -> Batch:
         """Features, labels and ``edge_index`` on ``device``; the batch itself."""
         if isinstance(self.x, Tensor):
@@ -193,7 +225,7 @@ class Batch:
 
     def _table(self, name: str, edges: bool = False) -> Tensor | None:
         if name not in self._moved:
-            table = getattr(self._data, name, None)
+            table = edge_table(self._data, name) if edges else getattr(self._data, name, None)
             if not isinstance(table, Tensor):
                 return None
             rows = gather_rows(table, self.e_id if edges else self.n_id)

@@ -92,11 +92,32 @@ class Sample:
         ends = [self.batch_size, *(block.num_src for block in reversed(self.blocks))]
         return [ends[0], *(after - before for before, after in itertools.pairwise(ends))]
 
+    @property
+    def num_sampled_edges(self) -> list[int] | None:
+        """Edges into the seeds, then into the new nodes of every hop but the last; None for one graph for all layers.
+
+        ``edge_index`` is in this order, so that a layer that needs fewer hops reads its beginning.
+        """
+        if not self.blocks:
+            return None
+        ends = torch.tensor([block.num_dst for block in reversed(self.blocks)])
+        return counts_up_to(self.edge_index[1].contiguous(), ends)
+
     def _fill(self, write: Any) -> None:
         done = 0
         for part in self._drawn:
             write(part, slice(done, done + part.num_edges))
             done += part.num_edges
+
+
+def counts_up_to(ascending: torch.Tensor, ends: torch.Tensor) -> list[int]:
+    """How many entries lie below the first end, between it and the second, and so on.
+
+    Example:
+        >>> counts_up_to(torch.tensor([0, 0, 1, 4]), torch.tensor([1, 3, 5]))
+        [2, 1, 1]
+    """
+    return torch.diff(torch.searchsorted(ascending, ends), prepend=torch.zeros(1, dtype=torch.int64)).tolist()
 
 
 class OpenSample:
