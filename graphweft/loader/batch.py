@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from graphweft._errors import GraphError
+from graphweft._checks import check_rows
+from graphweft._errors import DtypeError, GraphError, ShapeError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
@@ -65,7 +66,10 @@ class Batch:
         x: Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without.
         input_id: int64 (batch_size,) places of the seeds in the loader's list of seeds.
         batch_size: Number of seeds; rows ``[:batch_size]`` of every node table belong to them.
+        seed_time: Times of the seeds; None without.
     """
+
+    seed_time: Tensor | None = None
 
     def __init__(self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor) -> None:
         self._sample, self._data = sample, data
@@ -254,6 +258,29 @@ def graph_of(who: str, ds: Any) -> Graph:
     if not isinstance(graph, Graph):
         raise GraphError(f"{who}: expected a dataset or a graph, got {type(ds).__name__}")
     return graph
+
+
+def check_tables(who: str, ds: Any) -> None:
+    """Tables of a dataset are tensors, with a row for every node or edge where that is needed.
+
+    Raises: DtypeError, ShapeError.
+    """
+    if isinstance(ds, Graph):
+        return
+    edges = {"edge_features": ds.graph.num_edges, "edge_weight": ds.graph.num_edges}
+    for name, rows in {"x": ds.graph.num_nodes, "y": None, **edges}.items():
+        table = getattr(ds, name, None)
+        if table is None:
+            continue
+        if not isinstance(table, SparseFeatures) and (not isinstance(table, Tensor) or table.layout != torch.strided):
+            kind = str(table.layout) if isinstance(table, Tensor) else type(table).__name__
+            wanted = "a dense tensor or gw.SparseFeatures" if name == "x" else "a dense tensor"
+            raise DtypeError(f"{who}: expected {name} as {wanted}, got {kind}")
+        if isinstance(table, SparseFeatures):
+            if table.num_rows != rows:
+                raise ShapeError(f"{who} {name}: expected {rows} rows, one per node, got {table.num_rows} rows")
+        elif rows is not None:
+            check_rows(f"{who} {name}", table, rows, "edge" if name in edges else "node")
 
 
 def make_batch(sample: Sample, data: Data | Graph, input_id: Tensor, rows: Tensor | None = None) -> Batch:

@@ -18,7 +18,7 @@ from graphweft._errors import ConfigError, GraphError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import as_ids, require_ids
 from graphweft.graph.typed import Relation
-from graphweft.loader.batch import Data, graph_of
+from graphweft.loader.batch import Data, check_tables, graph_of
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.link_batch import LinkBatch, make_link_batch
 from graphweft.sample.negative import NegativeSampler
@@ -104,6 +104,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         workers: int | None = None,
     ) -> None:
         graph = graph_of("LinkLoader", ds)
+        check_tables("LinkLoader", ds)
         _check_choice("negatives", negatives, NEGATIVES)
         _check_choice("exclude", exclude, EXCLUDES)
         self._ds, self.negatives, self.exclude = ds, negatives, exclude

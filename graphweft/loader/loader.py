@@ -16,7 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
-from graphweft.loader.batch import Batch, Data, Preparer, graph_of, make_batch
+from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
 from graphweft.loader.epochs import EpochLoader
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
@@ -44,6 +44,7 @@ class Loader(EpochLoader[Batch]):
         weight: (E,) weights >= 0 of the edges, by edge id; None: uniform.
         sampler: Draws the batches; None: a :class:`NeighborSampler` of ``fanouts``, ``replace`` and ``weight``, or on a
             typed graph a :class:`SegmentSampler` of ``fanouts`` and ``replace``.
+        time: Times of the seeds, for a :class:`SegmentSampler` of edges with times; seeds may repeat then.
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
@@ -74,12 +75,14 @@ class Loader(EpochLoader[Batch]):
         replace: bool = False,
         weight: Tensor | None = None,
         sampler: Sampler | GroupSampler | None = None,
+        time: Any = None,
         drop_last: bool = False,
         prefetch: int | None = None,
         workers: int | None = None,
         prepare: Preparer | None = None,
     ) -> None:
         graph = graph_of("Loader", ds)
+        check_tables("Loader", ds)
         if sampler is None:
             fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
             if not graph.is_typed:
@@ -100,7 +103,12 @@ class Loader(EpochLoader[Batch]):
             raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
         self.sampler: Sampler | GroupSampler = sampler
         self.preparer = prepare
-        self.seeds = _as_seeds(ds, graph, seeds)
+        self.seeds = _as_seeds(ds, graph, seeds, isinstance(sampler, SegmentSampler) and sampler.disjoint)
+        self.seed_time: Tensor | None = None
+        if isinstance(sampler, SegmentSampler):
+            self.seed_time = sampler.seed_times(time, self.seeds.numel())
+        elif time is not None:
+            raise ConfigError("Loader: expected a SegmentSampler of edges with times for time, got another sampler")
         self._place = _places(self.seeds, graph.num_nodes) if isinstance(sampler, GroupSampler) else None
         self._wanted = None if self._place is None else self._place >= 0
         self._ds, self._checksum = ds, zlib.crc32(self.seeds.numpy().tobytes())
@@ -118,8 +126,10 @@ class Loader(EpochLoader[Batch]):
         return tuple(getattr(self.sampler, "fanouts", ()))
 
     def _identity(self) -> dict[str, Any]:
+        timed = {} if self.seed_time is None else {"seed_times_checksum": zlib.crc32(self.seed_time.numpy().tobytes())}
         return {
             **super()._identity(),
+            **timed,
             "sampler": type(self.sampler).__name__,
             **self.sampler.identity(),
             "num_seeds": self.seeds.numel(),
@@ -139,12 +149,18 @@ class Loader(EpochLoader[Batch]):
             table = x if isinstance(x, Tensor) else None
             made = self.preparer.prepare(self.sampler, self.seeds[places], (self.seed, epoch, 0), table)
             return make_batch(made.sample, self._ds, places, made.x)
-        sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
-        return make_batch(sample, self._ds, places)
+        if self.seed_time is None:
+            return make_batch(self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch), self._ds, places)
+        assert isinstance(self.sampler, SegmentSampler)  # it alone has times
+        times = self.seed_time[places]
+        sample = self.sampler.sample(self.seeds[places], time=times, keys=places, seed=self.seed, epoch=epoch)
+        batch = make_batch(sample, self._ds, places)
+        batch.seed_time = times
+        return batch
 
 
-def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None) -> Tensor:
-    """int64 ids, each once.
+def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) -> Tensor:
+    """int64 ids, each once unless ``repeats``.
 
     Raises: ConfigError for an id that comes twice, or when there are none to take; IndexRangeError.
     """
@@ -153,7 +169,7 @@ def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None) -> Tensor:
             raise ConfigError("Loader: expected seeds for a graph without a dataset, got None")
         seeds = ds.train_idx
     ids = as_selection("Loader", "seed", seeds, graph.num_nodes).clone()
-    if ids.numel() and int(torch.bincount(ids).max()) > 1:
+    if not repeats and ids.numel() and int(torch.bincount(ids).max()) > 1:
         ordered, places = torch.sort(ids, stable=True)
         at = int((ordered[1:] == ordered[:-1]).nonzero()[0])
         pair = f"positions {int(places[at])} and {int(places[at + 1])}"

@@ -7,7 +7,7 @@ Comes in: a value from a user. Goes out: nothing, or a ConfigError. Called by th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphweft._errors import ConfigError
@@ -78,6 +78,26 @@ def check_mode(mode: str) -> str:
         raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}, not available yet in this version")
     check_choice("mode", mode, MODES)
     return "full" if mode == "auto" else mode
+
+
+MINI_USUAL: dict[str, Any] = {
+    "fanouts": None,
+    "batch_size": 1024,
+    "macro": None,
+    "accumulate": 1,
+    "sampler": "neighbor",
+    "prepare": "whole",
+}
+
+
+def check_mini_only(mode: str, given: Mapping[str, Any]) -> None:
+    """Options of mini-batches are as they are without the user's doing, where every step takes all nodes.
+
+    Raises: ConfigError naming the first that is not.
+    """
+    for name, usual in MINI_USUAL.items():
+        if mode == "full" and not (given[name] is usual or given[name] == usual):
+            raise ConfigError(f"{name}: expected mode mini with it, got mode {mode!r}")
 
 
 def check_task(task: Any, mode: str) -> str:

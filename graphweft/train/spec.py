@@ -15,6 +15,7 @@ from typing import Any
 from graphweft._errors import ConfigError
 from graphweft.train.options import (
     DECAY_ON,
+    MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
     SAMPLERS,
@@ -23,6 +24,7 @@ from graphweft.train.options import (
     check_fanouts,
     check_integer,
     check_macro,
+    check_mini_only,
     check_mode,
     check_number,
     check_task,
@@ -77,7 +79,8 @@ class TrainSpec:
             rgcn and hgt; None: the trainer's.
         batch_size: For "mini": training nodes of a step, or draws of a GraphSAINT sampler.
         macro: For "mini": macro-batches, as "large:1/8" or "parts:16/128"; None: batches come from the whole graph.
-        quality: With macro: relative error of sampled gradients to keep to; None: not measured.
+        quality: With macro: relative error of sampled gradients to keep to; infinite: measured, nothing changed; None:
+            not measured.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": how batches are drawn, a name of ``options.SAMPLERS``.
         seed: Of the parameters, dropout, a random split and a synthetic graph.
@@ -184,8 +187,10 @@ class TrainSpec:
             check_integer(name, getattr(self, name), least, most)
         if self.macro is not None:
             check_macro(self.macro)
+        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.quality is not None:
-            check_number("quality", self.quality, above=0.0)
+            if self.quality != float("inf"):  # that only measures
+                check_number("quality", self.quality, above=0.0)
             if self.macro is None:
                 raise ConfigError("quality: expected macro to be given with it, got none")
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:

@@ -35,11 +35,13 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     DECAY_ON,
+    MINI_USUAL,
     OPTIMIZERS,
     STOP_ON,
     check_choice,
     check_fanouts,
     check_integer,
+    check_mini_only,
     check_mode,
     check_number,
     check_task,
@@ -154,6 +156,7 @@ class Trainer:
         self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
+        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
         self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
         self._best_model: dict[str, Tensor] = {}
         self._config = {

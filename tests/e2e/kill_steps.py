@@ -22,6 +22,7 @@ from graphweft.data.synthetic import synthetic
 from graphweft.nn.gat import GAT
 from graphweft.nn.sage import SAGE
 from graphweft.train import run_folder
+from graphweft.train.macro import Macro
 from graphweft.train.trainer import Trainer
 
 EPOCHS = 3
@@ -32,6 +33,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "parts": {"macro": "parts:3/12"},
     "walks": {"sampler": "saint-walk", "fanouts": None, "batch_size": 60},
     "links": {"task": "link", "batch_size": 400},
+    "layers": {"sampler": "layer", "fanouts": (80, 80)},
+    "scopes": {"sampler": "shadow", "fanouts": (5, 3)},
+    "edges": {"sampler": "saint-edge", "fanouts": None, "batch_size": 300},
+    "guarded": {"macro": Macro("parts:3/12", quality=0.2)},
+    "together": {"accumulate": 3, "prepare": "subtasks"},
 }
 
 

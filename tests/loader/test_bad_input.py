@@ -11,7 +11,15 @@ import torch
 from loader.test_loader import dataset
 from loader.test_samplers import KINDS
 
-from graphweft._errors import CheckpointError, ConfigError, GraphError, GraphWeftError, IndexRangeError, ShapeError
+from graphweft._errors import (
+    CheckpointError,
+    ConfigError,
+    DtypeError,
+    GraphError,
+    GraphWeftError,
+    IndexRangeError,
+    ShapeError,
+)
 from graphweft.graph.graph import Graph
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
@@ -23,6 +31,7 @@ from graphweft.sample.segment import SegmentSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.sample.stages import LargeBatch, Parts
 from graphweft.sample.walk import WalkSampler
+from graphweft.storage.feature import SparseFeatures
 
 ALL: dict[str, Callable[[Graph], Any]] = {"neighbor": lambda g: NeighborSampler(g, [4, 2]), **KINDS}
 BY_SEEDS = {name: make for name, make in ALL.items() if not name.startswith(("saint", "cluster"))}
@@ -216,3 +225,22 @@ def test_integers_of_other_libraries_are_integers() -> None:
         number: Any = wrong
         one_line(ConfigError, lambda number=number: Loader(ds, batch_size=number))
         one_line(ConfigError, lambda number=number: Loader(ds, fanouts=[number]))
+
+
+def test_tables_that_are_no_tensors_or_of_other_sizes() -> None:
+    ds = dataset()
+    assert isinstance(ds.x, torch.Tensor)
+
+    class Own:
+        def __init__(self, **tables: Any) -> None:
+            self.graph, self.x, self.y, self.train_idx = ds.graph, ds.x, ds.y, ds.train_idx
+            self.__dict__.update(tables)
+
+    for name, table in (("x", ds.x.numpy()), ("x", ds.x.to_sparse()), ("y", ds.y.tolist()), ("edge_weight", [1.0])):
+        assert name in one_line(DtypeError, lambda name=name, table=table: Loader(Own(**{name: table}), fanouts=[2]))
+    for name, rows in (("x", 499), ("x", 501), ("edge_features", 499)):
+        wrong = {name: torch.zeros(rows, 2)}
+        assert str(rows) in one_line(ShapeError, lambda wrong=wrong: Loader(Own(**wrong), fanouts=[2]))
+        assert str(rows) in one_line(ShapeError, lambda wrong=wrong: LinkLoader(Own(**wrong), fanouts=[2]))
+    sparse = SparseFeatures.from_dense(ds.x[:9])
+    assert "9 rows" in one_line(ShapeError, lambda: Loader(Own(x=sparse), fanouts=[2]))

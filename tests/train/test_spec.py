@@ -69,3 +69,12 @@ def test_identity_holds_what_decides_the_numbers() -> None:
 def test_options_need_no_torch(root: Path) -> None:
     code = "import sys, graphweft.train.spec; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_a_bound_that_only_measures_and_options_of_mini_batches_without_them() -> None:
+    assert TrainSpec(mode="mini", macro="large:1/4", quality=float("inf")).quality == float("inf")
+    given = {"fanouts": "5,3", "batch_size": 64, "macro": "large:1/4", "accumulate": 2, "sampler": "layer"}
+    for name, value in {**given, "prepare": "subtasks"}.items():
+        with pytest.raises(ConfigError, match=f"^{name}: expected mode mini with it, got mode 'full'$"):
+            TrainSpec(**{name: value})
+        TrainSpec(**{"mode": "auto", name: value})
