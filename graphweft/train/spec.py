@@ -185,14 +185,8 @@ class TrainSpec:
             ("accumulate", 1, 10**9),
         ):
             check_integer(name, getattr(self, name), least, most)
-        if self.macro is not None:
-            check_macro(self.macro)
+        self._check_macro()
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
-        if self.quality is not None:
-            if self.quality != float("inf"):  # that only measures
-                check_number("quality", self.quality, above=0.0)
-            if self.macro is None:
-                raise ConfigError("quality: expected macro to be given with it, got none")
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         if self.model in TYPED and mode == "mini":
@@ -205,6 +199,16 @@ class TrainSpec:
         if self.value_dropout and self.model not in ("gat", "cgat"):
             raise ConfigError(f"value_dropout: expected 0 with model {self.model}, got {self.value_dropout}")
         check_number("weight_decay", self.weight_decay, least=0.0)
+
+    def _check_macro(self) -> None:
+        if self.macro is not None:
+            check_macro(self.macro)
+        if self.quality is None:
+            return
+        if self.quality != float("inf"):  # that only measures
+            check_number("quality", self.quality, above=0.0)
+        if self.macro is None:
+            raise ConfigError("quality: expected macro to be given with it, got none")
 
     def _check_typed(self) -> None:
         """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""
