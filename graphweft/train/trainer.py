@@ -141,13 +141,10 @@ class Trainer:
         check_choice("optimizer", optimizer, OPTIMIZERS)
         check_choice("stop_on", stop_on, STOP_ON)
         check_integer("seed", seed, 0, 2**63 - 1)
-        for name, number, least in (
-            ("patience", patience, 0),
-            ("eval_every", eval_every, 1),
-            ("accumulate", accumulate, 1),
-        ):
-            check_integer(name, number, least)
+        check_integer("patience", patience, 0)
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
+        for name, number in (("eval_every", eval_every), ("accumulate", accumulate)):
+            check_integer(name, number, 1)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         ds.check_trainable() if task == "nodes" else ds.check_features()
         x = settle_features(_input(model, ds))
