@@ -143,16 +143,15 @@ class Trainer:
         check_integer("seed", seed, 0, 2**63 - 1)
         check_integer("patience", patience, 0)
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
-        for name, number in (("eval_every", eval_every), ("accumulate", accumulate)):
-            check_integer(name, number, 1)
+        check_integer("eval_every", eval_every, 1)
+        check_integer("accumulate", accumulate, 1)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         ds.check_trainable() if task == "nodes" else ds.check_features()
         x = settle_features(_input(model, ds))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode = model, check_mode(mode)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
-        self.history = History(best_by=stop_on)
-        self.out = None if out is None else Path(out)
+        self.history, self.out = History(best_by=stop_on), None if out is None else Path(out)
         self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
