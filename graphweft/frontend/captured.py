@@ -7,11 +7,17 @@ ever baked in. Called by ``udf.py``.
 
 from __future__ import annotations
 
+import argparse
+import array
+import collections
+import contextvars
 import functools
+import inspect
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +26,13 @@ from torch import Tensor, nn
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
+_SEQUENCES = (list, tuple, set, frozenset, collections.deque, collections.UserList)
+_NAMESPACES = (SimpleNamespace, argparse.Namespace)  # of the library, with contents of the user's
 LIBRARY_MODULE = "library module"  # stands before its name in a key
-_RANDOM = {"random", "time", "secrets", "numpy.random"}  # modules whose results differ from call to call
+_RANDOM = ("random", "time", "secrets", "numpy.random")  # modules whose results differ from call to call
+_HOOKS = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}  # run in a call
+_NOT_RUN = {"__init__", "__new__", "__repr__", "__str__", "__del__", "__reduce__", "__getstate__", "__setstate__"}
+_OF_CLASS = (FunctionType, Tensor, nn.Module, *_PLAIN, *_VALUES, *_SEQUENCES, *_NAMESPACES, Mapping, np.ndarray, type)
 
 
 class Identity:
@@ -51,18 +62,23 @@ class Captured:
         buffers: Ids of those that are buffers of modules.
         key: Everything else; equal keys mean equal behaviour on tensors of equal kinds.
         refused: Why the functions cannot be compiled at all, if so.
+        visited: Every object that the functions can reach.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
     buffers: set[int] = field(default_factory=set)
     key: tuple[Any, ...] = ()
     refused: str | None = None
+    visited: list[Any] = field(default_factory=list)
 
 
 def capture(roots: tuple[Any, ...]) -> Captured:
     """What ``roots`` (functions, methods, modules, parameters) read."""
     walk = _Walk()
     walk.found.key = tuple(walk.visit(root) for root in roots)
+    for name, reason in walk.suspects:
+        if name in walk.names:
+            walk.refuse(reason)
     return walk.found
 
 
@@ -75,8 +91,15 @@ def _names(code: CodeType) -> frozenset[str]:
 
 def is_library(name: str | None) -> bool:
     """Whether a module is torch's, Python's or our own: its code does not change between calls."""
-    top = (name or "").partition(".")[0]
+    top = name.partition(".")[0] if isinstance(name, str) else ""  # some classes of extensions have none
     return top in ("torch", "numpy", "graphweft") or (top in sys.stdlib_module_names and top != "__main__")
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_installed(name: str | None) -> bool:
+    """Whether a module is a package of others, whose classes do not change between calls."""
+    file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
+    return "site-packages" in file or "dist-packages" in file
 
 
 class _Walk:
@@ -84,9 +107,9 @@ class _Walk:
 
     def __init__(self) -> None:
         self.found = Captured()
+        self.names: set[str] = set()
+        self.suspects: list[tuple[str, str]] = []  # attributes whose reading cannot be compiled
         self._seen: dict[int, int] = {}
-        self._alive: list[Any] = []
-        self._names: set[str] = set()
 
     def visit(self, item: Any) -> Any:
         """The key of ``item``; tensors are collected."""
@@ -97,7 +120,7 @@ class _Walk:
         if id(item) in self._seen:
             return ("seen", self._seen[id(item)])
         self._seen[id(item)] = len(self._seen)
-        self._alive.append(item)
+        self.found.visited.append(item)
         if isinstance(item, Tensor):
             return self._tensor(item)
         if isinstance(item, nn.Module):
@@ -108,13 +131,29 @@ class _Walk:
             return self._function(item)
         if isinstance(item, functools.partial):
             return ("partial", self.visit(item.func), self.visit(item.args), self.visit(item.keywords))
-        if isinstance(item, list | tuple | set | frozenset):
+        if isinstance(item, _SEQUENCES):
             return (type(item).__name__, *(self.visit(part) for part in item))
         if isinstance(item, Mapping):
             return ("dict", *((self.visit(key), self.visit(part)) for key, part in item.items()))
         if isinstance(item, np.ndarray | np.generic):
             return ("numpy", str(item.dtype), item.shape, item.tobytes())
+        if isinstance(item, array.array | bytearray):
+            return (type(item).__name__, getattr(item, "typecode", ""), bytes(item))
+        if isinstance(item, contextvars.ContextVar):
+            return ("context", self.visit(item.get(None)))
         return self._other(item)
+
+    def refuse(self, reason: str) -> None:
+        """Nothing that reads this can be compiled."""
+        self.found.refused = self.found.refused or reason
+
+    def _attribute(self, name: str, value: Any) -> tuple[str, Any]:
+        """An attribute of an object, which code may or may not read."""
+        reason = _unsteady(value)
+        if reason is None:
+            return name, self.visit(value)
+        self.suspects.append((name, reason))
+        return name, Identity(value)
 
     def _tensor(self, item: Tensor) -> Any:
         self.found.tensors.append(item)
@@ -125,18 +164,20 @@ class _Walk:
         if is_library(item.__module__):
             return Identity(item)
         names = _names(item.__code__)
-        self._names |= names
+        self.names |= names
         cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
         read = [(name, item.__globals__[name]) for name in sorted(names) if name in item.__globals__]
         outside = tuple((name, self._global(value, names)) for name, value in read)
-        defaults = self.visit(item.__defaults__ or ()), self.visit(item.__kwdefaults__ or {})
-        return ("function", item.__code__, tuple(self.visit(cell) for cell in cells), defaults, outside)
+        held = self.visit(item.__defaults__ or ()), self.visit(item.__kwdefaults__ or {}), self.visit(item.__dict__)
+        return ("function", item.__code__, tuple(self.visit(cell) for cell in cells), held, outside)
 
     def _global(self, item: Any, names: frozenset[str]) -> Any:
         if not isinstance(item, ModuleType):
             return self.visit(item)
-        if item.__name__ in _RANDOM or (item.__name__ == "numpy" and "random" in names):
-            self.found.refused = self.found.refused or f"it reads the module {item.__name__}"
+        if _is_random(item.__name__) or (item.__name__ == "numpy" and "random" in names):
+            self.refuse(f"it reads the module {item.__name__}")
+        if item is os and not names.isdisjoint(("environ", "getenv")):
+            return (LIBRARY_MODULE, item.__name__, self.visit(os.environ))
         if is_library(item.__name__):
             return (LIBRARY_MODULE, item.__name__)
         inside = [(name, item.__dict__[name]) for name in sorted(names) if name in item.__dict__]
@@ -151,34 +192,62 @@ class _Walk:
         hidden = {"training", "_parameters", "_buffers", "_modules"}
         for name, value in item.__dict__.items():
             hooks = name.endswith("_hooks") and isinstance(value, Mapping)
-            if hooks and value:
-                self.found.refused = self.found.refused or f"{type(item).__name__} has hooks"
-            if name not in hidden and not hooks and (library or not name.startswith("_") or name in self._names):
-                parts.append((name, self.visit(value)))
+            if name in _HOOKS and value:
+                self.refuse(f"{type(item).__name__} has hooks")
+            if name not in hidden and not hooks and (library or not name.startswith("_") or name in self.names):
+                parts.append(self._attribute(name, value))
         return ("module", *parts, *self._of_class(type(item)))
 
-    def _of_class(self, kind: type) -> list[Any]:
-        """Methods and class attributes that code written by the user may read."""
+    def _of_class(self, kind: type, made: bool = False) -> list[Any]:
+        """Methods and class attributes that code written by the user may read; ``made``: it may make instances."""
         parts = []
-        for base in kind.__mro__:
-            if is_library(base.__module__):
+        for base in (*inspect.getmro(type(kind)), *inspect.getmro(kind)):
+            if is_library(base.__module__) or (base not in kind.__mro__ and _is_installed(base.__module__)):
                 continue
             for name, value in base.__dict__.items():
                 if isinstance(value, property):
                     value = value.fget
                 if isinstance(value, staticmethod | classmethod):
                     value = value.__func__
-                plain = isinstance(value, FunctionType | Tensor | nn.Module | bool | int | float | str)
-                if plain and (not name.startswith("__") or name == "__call__"):
-                    parts.append((name, self.visit(value)))
+                runs = isinstance(value, FunctionType) and (made or name not in _NOT_RUN)
+                if isinstance(value, _OF_CLASS) and (runs or not name.startswith("__")):
+                    parts.append(self._attribute(name, value))
         return parts
 
     def _other(self, item: Any) -> Any:
-        if isinstance(item, type | BuiltinFunctionType | ModuleType) or is_library(type(item).__module__):
+        reason = _unsteady(item)
+        if reason is not None:
+            self.refuse(reason)
+        if isinstance(item, type) and not is_library(item.__module__) and not _is_installed(item.__module__):
+            return (Identity(item, described=True), *self._of_class(item, made=True))
+        if isinstance(item, type | BuiltinFunctionType | ModuleType):
             return Identity(item)
-        read = getattr(item, "__dict__", {})
-        parts = [(name, self.visit(value)) for name, value in read.items() if not name.startswith("__")]
+        if is_library(type(item).__module__) and not isinstance(item, _NAMESPACES):
+            return Identity(item)
+        read = dict(getattr(item, "__dict__", {}))
+        for base in type(item).__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            read |= {name: getattr(item, name) for name in _slots(slots) if hasattr(item, name)}
+        parts = [self._attribute(name, value) for name, value in read.items() if not name.startswith("__")]
         return (Identity(type(item), described=True), *parts, *self._of_class(type(item)))
+
+
+def _slots(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_random(module: str | None) -> bool:
+    """Whether a module is, or is part of, one whose results differ from call to call."""
+    return any(module == name or (module or "").startswith(f"{name}.") for name in _RANDOM)
+
+
+def _unsteady(item: Any) -> str | None:
+    """Why reading ``item`` gives something else in every call, if so."""
+    owner = getattr(item, "__self__", None) if isinstance(item, BuiltinFunctionType) else item
+    for module in (getattr(item, "__module__", None), type(owner).__module__):
+        if _is_random(module) and not isinstance(item, ModuleType | type):
+            return f"it reads the module {module}"
+    return f"it reads a {type(item).__name__}" if isinstance(item, Iterator) else None
 
 
 def _is_filled(cell: Any) -> bool:

@@ -23,6 +23,7 @@ from graphweft.frontend.call import Call, Fields, Function, absent
 from graphweft.frontend.captured import capture
 from graphweft.frontend.failures import telling
 from graphweft.frontend.shield import Dropped, Shield
+from graphweft.frontend.side_effects import Surroundings
 from graphweft.frontend.source import return_line
 from graphweft.frontend.views import Edges, FieldView, Nodes
 from graphweft.graph.graph import Graph
@@ -95,7 +96,8 @@ class _Run:
 
     def __init__(self, call: Call) -> None:
         self.call, self.graph, self.structure = call, call.graph, structure_of(call.graph)
-        self._state = capture((call.message, call.reduce, call.update, call.params)).buffers
+        captured = capture((call.message, call.reduce, call.update, call.params))
+        self._state, self._visited = captured.buffers, captured.visited
 
     # message
 
@@ -249,12 +251,14 @@ class _Run:
         @functools.cache
         def squeezes() -> list[Dropped]:
             """What bare squeezes drop where no size is 1 by chance; nothing where that cannot be found out."""
-            probe = Shield(stage, set(), (), list)
+            probe, before = Shield(stage, set(), (), list), Surroundings(self._visited)
             try:
                 with torch.random.fork_rng(devices=[]), torch.no_grad(), probe:
                     function(trial(), *params)
             except Exception:  # whatever user code raises on other sizes
                 return []
+            finally:
+                before.restore()
             return probe.dropped
 
         shield = Shield(stage, self._state, guarded, squeezes)

@@ -168,8 +168,22 @@ def _select_scatter(a: Algebra, out: Out, x: Raised, source: Raised, dim: int, i
 
 
 @rule(aten.embedding.default)
-def _embedding(a: Algebra, out: Out, table: Raised, index: Raised, *_: Any, **__: Any) -> Raised:
-    return _lookup(a, table, index)
+def _embedding(
+    a: Algebra,
+    out: Out,
+    table: Raised,
+    index: Raised,
+    padding_idx: int = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Raised:
+    if scale_grad_by_freq:
+        raise UnraisableError("gradients scaled by how often a row is read")
+    rows = _lookup(a, table, index)
+    if padding_idx < 0:
+        return rows
+    padding = a.ewise("eq", index, a.number(padding_idx, index.value.tensor.dtype))  # no gradient for its row
+    return a.ewise("where", _unsqueeze(a, out, padding, -1), a.map(rows, Op.DETACH), rows)
 
 
 @rule(aten.index.Tensor)

@@ -120,7 +120,7 @@ def _named(identity: Identity) -> str:
 
 def _is_told(name: str, value: Any) -> bool:
     """Whether a key tells of a class's attribute, or it does not matter."""
-    told = (FunctionType, staticmethod, classmethod, Tensor, nn.Module, bool, int, float, str)
+    told = (FunctionType, staticmethod, classmethod, Tensor, nn.Module, bool, int, float, str, list, tuple, dict, set)
     if isinstance(value, property):
         return value.fget is not None and not name.startswith("__")
     return name in _SILENT or (isinstance(value, told) and not name.startswith("__"))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from graphweft.frontend.algebra import Algebra
-from graphweft.frontend.layout import Raised
+from graphweft.frontend.layout import Raised, UnraisableError
 from graphweft.frontend.rules import RULES, AtenRule, Out, rule
 
 aten = torch.ops.aten
@@ -24,7 +24,15 @@ def _dims(x: Raised, dims: Any) -> list[int]:
     rank = len(x.axes)
     if dims is None or (not isinstance(dims, int) and not dims):
         return list(range(rank))
-    return [d % rank for d in ([dims] if isinstance(dims, int) else dims)] if rank else []
+    return [_axis(x, d) for d in ([dims] if isinstance(dims, int) else dims)] if rank else []
+
+
+def _axis(x: Raised, dim: int) -> int:
+    """A dimension counted from the front; torch's recording does not look whether it exists."""
+    rank = len(x.axes)
+    if not -rank <= dim < rank:
+        raise UnraisableError(f"dimension {dim} of a tensor with {rank}")
+    return dim % rank
 
 
 @rule(aten.sum.dim_IntList, aten.sum.default)
@@ -104,12 +112,12 @@ def _norm(
 
 @rule(aten._softmax.default)
 def _softmax(a: Algebra, out: Out, x: Raised, dim: int, half_to_float: bool = False) -> Raised:
-    return a.softmax(a.cast(x, out.dtype), dim % len(x.axes), log=False)
+    return a.softmax(a.cast(x, out.dtype), _axis(x, dim), log=False)
 
 
 @rule(aten._log_softmax.default)
 def _log_softmax(a: Algebra, out: Out, x: Raised, dim: int, half_to_float: bool = False) -> Raised:
-    return a.softmax(a.cast(x, out.dtype), dim % len(x.axes), log=True)
+    return a.softmax(a.cast(x, out.dtype), _axis(x, dim), log=True)
 
 
 @rule(aten.logsumexp.default)

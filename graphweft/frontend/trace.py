@@ -8,10 +8,12 @@ was not found) stops the recording with an :class:`UnraisableError` that names t
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import logging
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +40,7 @@ from graphweft.frontend.layout import Symbols, UnraisableError
 from graphweft.frontend.message_counts import decided, symbolic_math
 from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.shield import READS_VALUES
+from graphweft.frontend.side_effects import refusing_changes
 from graphweft.frontend.source import current_line, is_user_file, raising_line
 
 _ROWS, _MESSAGES = 1013, 37  # hints of the symbolic sizes: unlikely numbers, never 1
@@ -150,8 +153,8 @@ class _Recorder(TorchFunctionMode):
         args, kwargs = pytree.tree_map(self.resolve, (args, kwargs or {}))
         if func in READS_VALUES:
             raise UnraisableError("a Python branch on tensor values", self.line)
-        if func is Tensor.register_hook:
-            raise UnraisableError("a hook", self.line)
+        if func in _REFUSED:
+            raise UnraisableError(_REFUSED[func], self.line)
         graph = _recorded()
         last = graph._root._prev if graph is not None else None
         result = _IN_PLACE_OF.get(func, func)(*args, **kwargs)
@@ -198,10 +201,26 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> T
     return torch.scalar_tensor(data, dtype=kind)  # type: ignore[arg-type]
 
 
+# what would happen once, while the function is recorded, or tells of the recording
+_REFUSED: dict[Any, str] = {
+    Tensor.register_hook: "a hook",
+    Tensor.__repr__: "a tensor that is printed",
+    Tensor.__format__: "a tensor that is printed",
+}
+
+
+def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
+    """As torch's, which looks at values; a class that does not exist is no row of the table."""
+    if num_classes < 0:
+        return torch.nn.functional.one_hot(x, num_classes)
+    return torch.eye(num_classes, dtype=torch.int64)[x]
+
+
 # torch functions that are recorded as something else
 _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.dropout: _dropout,
     torch.nn.functional.linear: _linear,
+    torch.nn.functional.one_hot: _one_hot,
     torch.tensor: _tensor,
     torch.detach: stop_gradient,
     Tensor.detach: stop_gradient,
@@ -256,8 +275,7 @@ def trace(
 
     table = _decompositions() | DECOMPOSITIONS
     try:
-        with warnings.catch_warnings(), torch.enable_grad(), _without_log(), symbolic_math():
-            warnings.simplefilter("ignore")
+        with _recording(), refusing_changes(captured.visited, function):
             recording = make_fx(torch.func.functionalize(run), table, tracing_mode="symbolic")(*fields, *others)
     except UnraisableError:
         raise
@@ -273,6 +291,46 @@ def trace(
         raise UnraisableError(what, recorders[-1].line if recorders else line) from failure
     _check_sizes(sizes, (rows, messages), recorders[-1].line)
     return _read(recording, specs, captured, names, Symbols(_expression(rows), _expression(messages)))
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    """Inside, a function is recorded: no warnings or logs, gradients on, sizes as numbers, nothing printed."""
+    with warnings.catch_warnings(), torch.enable_grad(), _without_log(), symbolic_math(), _watched():
+        warnings.simplefilter("ignore")
+        yield
+
+
+_WATCHED: tuple[tuple[Any, str, str], ...] = (
+    (builtins, "print", "printing"),
+    (torch, "is_grad_enabled", "code that asks whether gradients are recorded"),
+)
+_WATCHING = threading.RLock()
+
+
+@contextlib.contextmanager
+def _watched() -> Iterator[None]:
+    """Inside, user code of this thread that prints or asks for modes is refused: it would do so only once."""
+    mine = threading.get_ident()
+
+    def refusing(own: Callable[..., Any], what: str) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            frame = sys._getframe(1)
+            if threading.get_ident() == mine and is_user_file(frame.f_code.co_filename):
+                raise UnraisableError(what, f"{frame.f_code.co_filename}:{frame.f_lineno}")
+            return own(*args, **kwargs)
+
+        return call
+
+    with _WATCHING:
+        before = [getattr(owner, name) for owner, name, _ in _WATCHED]
+        for (owner, name, what), own in zip(_WATCHED, before, strict=True):
+            setattr(owner, name, refusing(own, what))
+        try:
+            yield
+        finally:
+            for (owner, name, _), own in zip(_WATCHED, before, strict=True):
+                setattr(owner, name, own)
 
 
 @contextlib.contextmanager

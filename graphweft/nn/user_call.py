@@ -149,7 +149,11 @@ def execute(call: Call) -> Fields:
     if compiled is not None:
         if _config.current().keep_heap and _is_large(call):
             keep_heap()
-        outputs = compiled(call, captured)
+        try:
+            outputs = compiled(call, captured)
+        except (IndexError, RuntimeError):
+            run_reference(call)  # says which field and where in the user's code
+            raise
         if _config.current().verify and not compiled.verified and compiled.repeats:
             verify(call, captured, outputs)
             compiled.verified = True

@@ -120,10 +120,10 @@ def test_changed_constants_and_code_are_recorded_anew(forget: Forget, monkeypatc
 
 
 class Odd:
-    sizes = (1, 2)  # a class attribute that the key does not hold
+    sizes = Path("12")  # a class attribute that the key does not hold
 
     def __call__(self, x: Tensor) -> Tensor:
-        return x * self.sizes[1]
+        return x * len(self.sizes.name)
 
 
 class Hidden:

@@ -1,0 +1,156 @@
+"""What user functions read from outside is read at every call, wherever Python keeps it."""
+
+from __future__ import annotations
+
+import argparse
+import array
+import collections
+import contextvars
+import dataclasses
+import itertools
+import os
+import random
+import types
+import warnings
+from collections.abc import Callable
+from random import uniform
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import graphweft as gw
+
+GRAPH = gw.Graph([0, 1, 2, 3], [1, 1, 2, 2], num_nodes=4)
+ONES = torch.ones(4, 1)
+
+
+class Settings:
+    """A class used as a namespace."""
+
+    scale = 2.0
+    parts: list[float] = [2.0]
+
+
+class Meta(type):
+    """Attributes of a class by its class."""
+
+    scale = 2.0
+
+
+class WithMeta(metaclass=Meta):
+    """Has none of its own."""
+
+
+class Slots:
+    """No dict."""
+
+    __slots__ = ("scale",)
+
+
+@dataclasses.dataclass(slots=True)
+class Record:
+    """No dict either."""
+
+    scale: float = 2.0
+
+
+class Scaler:
+    """Reads a class attribute in a class method and in an operator."""
+
+    scale = 2.0
+
+    @classmethod
+    def of(cls, x: Tensor) -> Tensor:
+        return x * cls.scale
+
+    def __getitem__(self, x: Tensor) -> Tensor:
+        return x * SIMPLE.scale
+
+
+def scaled(x: Tensor) -> Tensor:
+    out: Tensor = x * scaled.scale  # type: ignore[attr-defined]
+    return out
+
+
+scaled.scale = 2.0  # type: ignore[attr-defined]
+SIMPLE, PARSED, SLOTS, RECORD = types.SimpleNamespace(scale=2.0), argparse.Namespace(scale=2.0), Slots(), Record()
+SCALER, QUEUE, USER_LIST = Scaler(), collections.deque([2.0]), collections.UserList([2.0])
+NUMBERS, VARIABLE = array.array("d", [2.0]), contextvars.ContextVar("scale", default=2.0)
+
+READS: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[float], Any]]] = {
+    "an attribute of a class": (lambda x: x * Settings.scale, lambda v: setattr(Settings, "scale", v)),
+    "a list in a class": (lambda x: x * Settings.parts[0], lambda v: Settings.parts.__setitem__(0, v)),
+    "an attribute of a metaclass": (lambda x: x * WithMeta.scale, lambda v: setattr(Meta, "scale", v)),
+    "a class method": (lambda x: Scaler.of(x), lambda v: setattr(Scaler, "scale", v)),
+    "an operator of a class": (lambda x: SCALER[x], lambda v: setattr(SIMPLE, "scale", v)),
+    "an attribute of a function": (lambda x: scaled(x), lambda v: setattr(scaled, "scale", v)),
+    "a simple namespace": (lambda x: x * SIMPLE.scale, lambda v: setattr(SIMPLE, "scale", v)),
+    "parsed arguments": (lambda x: x * PARSED.scale, lambda v: setattr(PARSED, "scale", v)),
+    "slots": (lambda x: x * SLOTS.scale, lambda v: setattr(SLOTS, "scale", v)),
+    "a dataclass with slots": (lambda x: x * RECORD.scale, lambda v: setattr(RECORD, "scale", v)),
+    "a deque": (lambda x: x * QUEUE[0], lambda v: QUEUE.__setitem__(0, v)),
+    "a list of a user's class": (lambda x: x * USER_LIST[0], lambda v: USER_LIST.__setitem__(0, v)),
+    "an array": (lambda x: x * NUMBERS[0], lambda v: NUMBERS.__setitem__(0, v)),
+    "a context variable": (lambda x: x * VARIABLE.get(), lambda v: VARIABLE.set(v)),
+    "the environment": (lambda x: x * float(os.environ["SCALE"]), lambda v: os.environ.__setitem__("SCALE", str(v))),
+}
+
+
+def call(message: Callable[[Any], dict[str, Tensor]], h: Tensor = ONES) -> float:
+    """The message of one edge of ones."""
+    out = gw.update_all(GRAPH, message, lambda nodes: {"h": nodes.mailbox["m"].mean(1)}, ndata={"h": h})
+    return float(out["h"][1, 0])
+
+
+@pytest.mark.parametrize("name", READS)
+def test_a_changed_value_is_read_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALE", "2.0")
+    read, change = READS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gw.FallbackWarning)
+        for value in (2.0, 3.0, 2.0):
+            change(value)
+            assert call(lambda edges: {"m": read(edges.src["h"])}) == value
+
+
+NUMPY_STATE, NUMPY_GENERATOR, STATE = np.random.RandomState(0), np.random.default_rng(0), random.Random(0)
+COUNT = itertools.count(2)
+DRAWS: dict[str, Callable[[], float]] = {
+    "a generator of Python": STATE.random,
+    "a generator of NumPy": lambda: float(NUMPY_GENERATOR.normal()),
+    "a random state of NumPy": lambda: float(NUMPY_STATE.rand()),
+    "a function imported from random": lambda: uniform(0, 1),
+    "a clock": lambda: perf_counter() % 1.0,
+    "an iterator": lambda: float(next(COUNT)),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_what_differs_in_every_call_is_never_recorded(name: str) -> None:
+    draw = DRAWS[name]
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        return {"m": edges.src["h"] * draw()}
+
+    with pytest.warns(gw.FallbackWarning, match="it reads .*test_captured.py"):
+        first = call(message)
+    assert len({first, call(message), call(message)}) == 3
+
+
+@pytest.mark.filterwarnings("ignore::graphweft.FallbackWarning")
+def test_a_generator_that_only_forward_uses_is_no_obstacle() -> None:
+    class Layer(gw.MessagePassing):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator = random.Random(0)
+
+        def message(self, edges: Any) -> dict[str, Tensor]:
+            return {"m": edges.src["h"]}
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", gw.FallbackWarning)
+        assert call(Layer().message) == 1.0
