@@ -1,6 +1,16 @@
 """User functions of the kind people post in forums."""
 
-from frontend.functions import attention, convolutions, fallbacks, forum, networks, reducers, relations, shapes
+from frontend.functions import (
+    attention,
+    convolutions,
+    fallbacks,
+    forum,
+    networks,
+    papers,
+    reducers,
+    relations,
+    shapes,
+)
 from frontend.functions.world import CASES, FALLS_BACK, TYPED, World
 
 __all__ = [
@@ -13,6 +23,7 @@ __all__ = [
     "fallbacks",
     "forum",
     "networks",
+    "papers",
     "reducers",
     "relations",
     "shapes",
