@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._memory import empty
 from graphweft.graph.graph import Graph
 from graphweft.nn.stack import Stack
@@ -38,7 +38,8 @@ def infer(
     Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
     (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows.
 
-    Raises: ConfigError for a tile without rows; ShapeError when x does not fit.
+    Raises: ConfigError for a tile without rows, or a folder that cannot be written; DtypeError, ShapeError when x does
+    not fit.
 
     Example:
         >>> from graphweft.nn.sage import SAGE
@@ -47,6 +48,9 @@ def infer(
     """
     if isinstance(tile, bool) or not isinstance(tile, int) or tile < 1:
         raise ConfigError(f"infer: expected tile >= 1, got {tile!r}")
+    if not isinstance(model, Stack):
+        raise ConfigError(f"infer: expected a stack of layers such as gw.nn.SAGE, got {type(model).__name__}")
+    _check_features(model, graph, x)
     training = model.training
     model.eval()
     sampler = NeighborSampler(graph, [-1])
@@ -60,6 +64,18 @@ def infer(
         model.train(training)
     assert isinstance(x, Tensor)
     return x
+
+
+def _check_features(model: Stack, graph: Graph, x: Features) -> None:
+    """Raises: DtypeError, ShapeError."""
+    if not isinstance(x, Tensor | SparseFeatures):
+        raise DtypeError(f"infer: expected x as a tensor or gw.SparseFeatures, got {type(x).__name__}")
+    kind = next(model.parameters()).dtype
+    if isinstance(x, Tensor) and x.dtype != kind:
+        raise DtypeError(f"infer: expected x of {kind}, as the parameters are, got {x.dtype}")
+    rows = x.shape[0]
+    if isinstance(graph, Graph) and rows != graph.num_nodes:
+        raise ShapeError(f"infer: expected {graph.num_nodes} rows of x, one per node, got {rows}")
 
 
 def _layer(model: Stack, index: int, sampler: NeighborSampler, x: Features, tile: int, folder: Path | None) -> Tensor:
@@ -79,6 +95,11 @@ def _room(nodes: int, like: Tensor, folder: Path | None, index: int) -> Tensor:
     shape = (nodes, like.shape[1])
     if folder is None:
         return empty(shape, like.dtype)
-    folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"layer-{index}.npy"
-    return torch.from_numpy(np.lib.format.open_memmap(file, "w+", like.numpy().dtype, shape))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return torch.from_numpy(np.lib.format.open_memmap(file, "w+", like.numpy().dtype, shape))
+    except OSError as failure:
+        raise ConfigError(
+            f"infer: expected out as a folder that can be written, got {folder} ({failure.strerror})"
+        ) from None

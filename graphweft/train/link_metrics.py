@@ -101,7 +101,10 @@ def hits_at(k: int, positive: Tensor, negative: Tensor) -> float | None:
 
 def _scores(who: str, scores: Tensor, dims: tuple[int, ...] = (1,)) -> Tensor:
     """float64 scores. Raises: ShapeError, ConfigError for one that is not a number."""
-    scores = torch.as_tensor(scores).detach().double()
+    try:
+        scores = torch.as_tensor(scores).detach().double()
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(f"{who}: expected scores as numbers, got {type(scores).__name__}") from None
     if scores.dim() not in dims:
         raise ShapeError(f"{who}: expected scores with {' or '.join(map(str, dims))} dimensions, got {scores.dim()}")
     if bool(scores.isnan().any()):

@@ -53,8 +53,11 @@ class Macro:
     def __post_init__(self) -> None:
         if isinstance(self.stages, str):
             check_macro(self.stages)
-        elif not isinstance(self.stages, LargeBatch | Parts | Whole | Sequence):
-            raise ConfigError(f"macro: expected a text or stages, got {type(self.stages).__name__}")
+        else:
+            several = self.stages if isinstance(self.stages, Sequence) else [self.stages]
+            wrong = [type(stage).__name__ for stage in several if not isinstance(stage, LargeBatch | Parts | Whole)]
+            if wrong or not several:
+                raise ConfigError(f"macro: expected a text or stages, got {wrong[0] if wrong else 'none'}")
         check_integer("refresh", self.refresh, 0)
         if self.quality is not None and self.quality != float("inf"):
             check_number("quality", self.quality, above=0.0)

@@ -146,7 +146,7 @@ class Trainer:
         check_integer("eval_every", eval_every, 1)
         check_integer("accumulate", accumulate, 1)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
-        ds.check_trainable() if task == "nodes" else ds.check_features()
+        _check_parts(model, ds, self.task)
         x = settle_features(_input(model, ds))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode = model, check_mode(mode)
@@ -419,6 +419,15 @@ class Trainer:
         """Whether ``epoch`` is the last unless it is better than all before."""
         history = self.history
         return bool(self._patience) and history.best is not None and epoch - history.improved >= self._patience
+
+
+def _check_parts(model: object, ds: Any, task: str) -> None:
+    """Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
+    if not hasattr(ds, "check_trainable"):
+        raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}")
+    ds.check_trainable() if task == "nodes" else ds.check_features()
 
 
 def _input(model: nn.Module, ds: Dataset) -> Features:

@@ -78,3 +78,10 @@ def test_bad_scores_are_one_line() -> None:
         roc_auc(torch.zeros(2, 2), one)
     with pytest.raises(ConfigError, match="hits_at: expected k as an integer >= 1, got 0"):
         hits_at(0, one, one)
+
+
+def test_what_is_no_score_is_told_in_one_line() -> None:
+    for wrong in ("x", None, [[1.0], [1.0, 2.0]]):
+        scores: Any = wrong
+        with pytest.raises(ConfigError, match=r"^roc_auc: expected scores as numbers, got"):
+            roc_auc(scores, torch.ones(1))

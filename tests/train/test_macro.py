@@ -225,3 +225,9 @@ def test_the_table_is_read_less_where_batches_are_drawn_ahead(ds) -> None:
         trainer = _fit(made(ds, gw.Macro("parts:3/12", ahead=ahead)), 1)
         pulled.append(trainer._batch.macro.historical.table.bytes_pulled)
     assert all(later < earlier for earlier, later in itertools.pairwise(pulled))
+
+
+@pytest.mark.parametrize("stages", [3, ["x"], [], [gw.LargeBatch(0.5), "parts:1/2"]])
+def test_what_is_no_stage_is_told_at_once(stages: Any) -> None:
+    with pytest.raises(gw.ConfigError, match=r"^macro: expected a text or stages, got"):
+        gw.Macro(stages)

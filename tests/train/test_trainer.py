@@ -6,6 +6,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from standin import DenseGCN, Task, make_model, make_task
 from torch.nn import functional
 
 from graphweft._errors import CheckpointError, ConfigError, DataError, ShapeError
+from graphweft.data.synthetic import synthetic
+from graphweft.nn.gcn import GCN
 from graphweft.train.checkpoint import load_checkpoint
 from graphweft.train.interrupt import Interrupted
 from graphweft.train.trainer import Trainer
@@ -354,3 +357,15 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         Trainer(Stubborn(task.num_features, 8, task.num_classes), task, out=tmp_path).fit(10)
     assert not (tmp_path / "last.pt").exists()
+
+
+def test_what_is_no_module_or_dataset_is_told_in_one_line() -> None:
+    ds = synthetic("cora", scale=0.05, seed=0)
+    for model in (None, "gcn"):
+        wrong: Any = model
+        with pytest.raises(ConfigError, match=f"^Trainer: expected model as .*, got {type(model).__name__}$"):
+            Trainer(wrong, ds)
+    for data in (None, ds.graph, {"x": ds.x}):
+        other: Any = data
+        with pytest.raises(ConfigError, match=rf"^Trainer: expected ds as a gw.Dataset, got {type(data).__name__}$"):
+            Trainer(GCN(ds.num_features, 4, ds.num_classes), other)
