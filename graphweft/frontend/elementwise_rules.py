@@ -232,6 +232,18 @@ def _filled(a: Algebra, out: Out, value: bool | int | float) -> Raised:
     return a.expand(a.number(value, out.dtype), out.shape)
 
 
+@rule(
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.empty_permuted.default,
+    aten.empty_strided.default,
+    aten.new_empty.default,
+    aten.new_empty_strided.default,
+)
+def _empty(a: Algebra, out: Out, *_: Any, **__: Any) -> Raised:
+    return _filled(a, out, False if out.dtype == torch.bool else 0)
+
+
 RULES[aten.full.default] = lambda a, out, size, value, **_: _filled(a, out, value)
 RULES[aten.full_like.default] = lambda a, out, x, value, **_: _filled(a, out, value)
 RULES[aten.fill.Scalar] = lambda a, out, x, value: _filled(a, out, value)
@@ -271,3 +283,33 @@ def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
 register_rule(aten.softplus.default, _softplus)
 register_rule(aten.mish.default, lambda x: x * torch.tanh(_softplus(x)))
 register_rule(aten.celu.default, _celu)
+
+
+def _cross_entropy_of_logits(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    positive: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:
+    share = 1 if positive is None else 1 + (positive - 1) * target
+    loss = (1 - target) * x + share * _softplus(-x)
+    loss = loss if weight is None else loss * weight
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+def _padded(x: torch.Tensor, pad: Sequence[int], value: float = 0.0) -> torch.Tensor:
+    for at in range(len(pad) // 2):
+        dim, size = x.dim() - 1 - at, list(x.shape)
+        low, high = pad[2 * at], pad[2 * at + 1]
+        if low < 0 or high < 0:
+            x = x.narrow(dim, max(-low, 0), size[dim] + min(low, 0) + min(high, 0))
+        ends = [x.new_full((*size[:dim], count, *size[dim + 1 :]), value) for count in (max(low, 0), max(high, 0))]
+        parts = [part for part, count in ((ends[0], low), (x, 1), (ends[1], high)) if count > 0]
+        x = torch.cat(parts, dim) if len(parts) > 1 else x
+    return x
+
+
+register_rule(aten.constant_pad_nd.default, _padded)
+register_rule(aten.binary_cross_entropy_with_logits.default, _cross_entropy_of_logits)
+register_rule(aten.atanh.default, lambda x: 0.5 * (torch.log1p(x) - torch.log1p(-x)))

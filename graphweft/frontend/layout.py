@@ -15,6 +15,8 @@ from itertools import accumulate
 from math import prod
 from typing import Any
 
+from torch import Tensor
+
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 
@@ -66,6 +68,13 @@ class Raised:
         """Size of a trailing dimension."""
         assert isinstance(token, int)
         return self.value.tensor.dims[token]
+
+
+@dataclass(frozen=True)
+class Known(Raised):
+    """A constant of which a rule may read the numbers."""
+
+    tensor: Tensor
 
 
 @dataclass(frozen=True)

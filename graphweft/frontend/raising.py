@@ -16,7 +16,7 @@ from torch.fx import Node
 
 from graphweft._errors import IRError
 from graphweft.frontend.algebra import REDUCE, Algebra
-from graphweft.frontend.layout import Raised, Symbols, UnraisableError
+from graphweft.frontend.layout import Known, Raised, Symbols, UnraisableError
 from graphweft.frontend.pairs import find_margins, raise_margin
 from graphweft.frontend.rules import RULES, Out
 from graphweft.frontend.trace import Traced
@@ -29,20 +29,22 @@ def raise_function(
 
     Raises: UnraisableError naming the operation and the user's line.
     """
-    env: dict[Node, Any] = {node: fields[name] for name, node in traced.inputs.items() if name in fields}
-    env |= dict(zip(traced.captured, captured, strict=True))
+    env = _Env(constants)
+    env.update({node: fields[name] for name, node in traced.inputs.items() if name in fields})
+    env.update(zip(traced.captured, captured, strict=True))
     wanted = [*traced.outputs.values(), *traced.updates.values()]
     needed = _needed(traced, wanted)
+    _check_writes(traced, set(needed))
     margins = find_margins(needed, traced.symbols) if algebra.stage.name == REDUCE else {}
     inside = {node for margin in margins.values() for node in margin.inside}
     for node in needed:
-        if node in env or node in inside:
+        if node in env or node in inside or env.folds(traced, node):
             continue
         try:
             if node in margins:
                 env[node] = raise_margin(algebra, margins[node], env[margins[node].high], env[margins[node].low])
             else:
-                env[node] = _node(traced, algebra, node, env, constants)
+                env[node] = _node(traced, algebra, node, env)
         except UnraisableError as failure:
             text = f"{_name(node)} ({failure.what})" if node.op == "call_function" else failure.what
             raise UnraisableError(text, failure.line or node.meta.get("line")) from failure
@@ -50,6 +52,40 @@ def raise_function(
             raise UnraisableError(f"{_name(node)} ({failure})", node.meta.get("line")) from failure
     outputs = {name: env[node] for name, node in traced.outputs.items()}
     return outputs, {at: env[node] for at, node in traced.updates.items()}
+
+
+class _Env(dict[Node, Any]):
+    """Raised values by node. What follows from constants alone is computed at once, and raised where it is read."""
+
+    def __init__(self, constants: Any) -> None:
+        super().__init__()
+        self._constants = constants
+        self._tensors: dict[Any, Any] = {}
+
+    def folds(self, traced: Traced, node: Node) -> bool:
+        """Computes the result of ``node`` if it is a constant; whether it is."""
+        if node.op == "get_attr":
+            self._tensors[node] = getattr(traced.module, str(node.target))
+        elif node.op == "call_function" and not isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat):
+            leaves = torch.utils._pytree.tree_leaves((node.args, node.kwargs))
+            if all(leaf in self._tensors for leaf in leaves if isinstance(leaf, Node)) and _is_pure(node.target):
+                args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._tensors.__getitem__)
+                self._tensors[node] = node.target(*args, **kwargs)  # type: ignore[operator]
+        return node in self._tensors
+
+    def __missing__(self, node: Node) -> Raised:
+        tensor = self._tensors[node]
+        made = self._constants(tensor)
+        self[node] = known = Known(made.value, made.axes, tensor)
+        return known
+
+
+def _is_pure(target: Any) -> bool:
+    """Whether a call gives the same every time and changes nothing."""
+    if target is operator.getitem:
+        return True
+    schema = getattr(target, "_schema", None)
+    return schema is not None and not schema.is_mutable and torch.Tag.nondeterministic_seeded not in target.tags
 
 
 def _needed(traced: Traced, wanted: Iterable[Node]) -> list[Node]:
@@ -72,12 +108,10 @@ def _name(node: Node) -> str:
     return str(called if called == operation else f"{called}: {operation}")
 
 
-def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any], constants: Any) -> Any:
+def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any]) -> Any:
     meta = node.meta.get("val")
     if isinstance(meta, torch.SymInt | torch.SymFloat | int | float | bool):
         return meta
-    if node.op == "get_attr":
-        return constants(getattr(traced.module, str(node.target)))
     if node.op != "call_function":
         raise UnraisableError(f"an input of the kind {node.op}")
     if node.target is operator.getitem:
@@ -90,11 +124,18 @@ def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any],
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
     rule = RULES.get(node.target)
     if rule is None:
-        made = _constant(node, args, kwargs)
-        if made is None:
-            raise UnraisableError("it is no operation on edges and nodes that can be compiled")
-        return constants(made)
+        raise UnraisableError("it is no operation on edges and nodes that can be compiled")
     return rule(algebra, _out(traced.symbols, meta), *args, **kwargs)
+
+
+def _check_writes(traced: Traced, needed: set[Node]) -> None:
+    """Nothing is written in place beside what is raised, but for buffers."""
+    for node in traced.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if node.op != "call_function" or schema is None or not schema.is_mutable or node in needed:
+            continue
+        if not (isinstance(node.args[0], Node) and node.args[0].op == "placeholder"):
+            raise UnraisableError(f"{_name(node)} (it writes in place)", node.meta.get("line"))
 
 
 def _check_overwritten(node: Node) -> None:
@@ -111,15 +152,3 @@ def _check_overwritten(node: Node) -> None:
 def _out(symbols: Symbols, meta: Any) -> Any:
     """Shape and dtype of a result; None for a tuple, whose rules read neither."""
     return Out(symbols.shape(meta.shape), meta.dtype) if isinstance(meta, Tensor) else None
-
-
-def _constant(node: Node, args: Any, kwargs: Any) -> Tensor | None:
-    """The result of an operation on numbers alone, such as arange."""
-    leaves = torch.utils._pytree.tree_leaves((args, kwargs))
-    tags = getattr(node.target, "tags", ())
-    if any(isinstance(x, Raised | torch.SymInt | torch.SymFloat) for x in leaves):
-        return None
-    if torch.Tag.nondeterministic_seeded in tags or not callable(node.target):
-        return None
-    made = node.target(*args, **kwargs)
-    return made if isinstance(made, Tensor) else None

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from graphweft.frontend.algebra import Algebra
-from graphweft.frontend.layout import N, Raised, Size, UnraisableError
+from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
 from graphweft.frontend.rules import Out, rule
 from graphweft.ir.ops import Op
 
 aten = torch.ops.aten
+_PIECES = 64  # features that are put together one by one
 
 
 # views
@@ -149,7 +150,13 @@ def _slice_scatter(
     size = _static(x, at)
     begin, stop = _bounds(start, end, size)
     if step != 1:
-        raise UnraisableError("an assignment with a step")
+        places = range(begin, stop, step)
+        if size > _PIECES or not places:
+            raise UnraisableError("an assignment with a step")
+        shape = [Size(len(places)) if i == at else size for i, size in enumerate(out.shape)]
+        given = a.expand(a.cast(source, out.dtype), shape)
+        parts = ((given, places.index(i)) if i in places else (x, i) for i in range(size))
+        return a.cat([a.cut(part, at, i, i + 1) for part, i in parts], at)
     kept = [a.cut(x, at, 0, begin)] if begin else []
     shape = [Size(stop - begin) if i == at else size for i, size in enumerate(out.shape)]
     middle = a.expand(a.cast(source, out.dtype), shape)
@@ -188,16 +195,29 @@ def _embedding(
 
 @rule(aten.index.Tensor)
 def _index(a: Algebra, out: Out, table: Raised, indices: Sequence[Any]) -> Raised:
-    if len(indices) != 1 or not isinstance(indices[0], Raised):
+    given = [at for at, index in enumerate(indices) if index is not None]
+    if len(given) == 1 and (given[0] or table.has_rows):
+        return _picked(a, table, given[0], indices[given[0]])
+    if given != [0] or not isinstance(indices[0], Raised):
         raise UnraisableError("an index of several tensors")
     return _lookup(a, table, indices[0])
 
 
 @rule(aten.index_select.default)
 def _index_select(a: Algebra, out: Out, table: Raised, dim: int, index: Raised) -> Raised:
-    if dim % len(table.axes):
-        raise UnraisableError("an index along features")
+    if dim % len(table.axes) or table.has_rows:
+        return _picked(a, table, dim % len(table.axes), index)
     return _lookup(a, table, index)
+
+
+def _picked(a: Algebra, x: Raised, at: int, index: Raised) -> Raised:
+    """Some features by constant positions."""
+    if not isinstance(index, Known) or index.tensor.dim() != 1 or index.tensor.is_floating_point():
+        raise UnraisableError("an index along features")
+    size, positions = _static(x, at), index.tensor.tolist()
+    if not 0 < len(positions) <= _PIECES or not all(-size <= i < size for i in positions):
+        raise UnraisableError("an index along features")
+    return a.cat([a.cut(x, at, i % size, i % size + 1) for i in positions], at)
 
 
 def _lookup(a: Algebra, table: Raised, index: Raised) -> Raised:

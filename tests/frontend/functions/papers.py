@@ -259,3 +259,61 @@ def weight_norm(w: World) -> Functions:
     w.node("h", 4)
     linear = w.module(nn.utils.parametrizations.weight_norm(nn.Linear(4, 3)))
     return lambda edges: {"m": linear(edges.src["h"])}, total
+
+
+@case
+def hyperbolic_addition(w: World) -> Functions:
+    """Differences of points in a ball, by Moebius addition and the logarithm at the origin."""
+    w.node("h", 3)
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        x, y = torch.tanh(edges.src["h"]) * 0.3, torch.tanh(edges.dst["h"]) * 0.3
+        xx, yy, xy = ((a * b).sum(-1, keepdim=True) for a, b in ((x, x), (y, y), (x, y)))
+        m = ((1 + 2 * xy + yy) * x + (1 - xx) * y) / (1 + 2 * xy + xx * yy).clamp_min(1e-6)
+        norm = m.norm(dim=-1, keepdim=True).clamp_min(1e-9)
+        return {"m": torch.atanh(norm.clamp(max=1 - 1e-5)) * m / norm}
+
+    return message, lambda nodes: {"h": nodes.mailbox["m"].mean(1)}
+
+
+@case
+def loss_on_edges(w: World) -> Functions:
+    w.node("h", 3), w.kinds("y", 2)
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        score, label = (edges.src["h"] * edges.dst["h"]).sum(-1), edges.data["y"].to(edges.src["h"].dtype)
+        weighted = F.binary_cross_entropy_with_logits(
+            score * 20, label, reduction="none", pos_weight=torch.tensor(3.0, dtype=label.dtype)
+        )
+        return {"l": F.binary_cross_entropy_with_logits(score, label, reduction="none") + weighted}
+
+    return message, lambda nodes: {"l": nodes.mailbox["l"].mean(1)}
+
+
+@case
+def interleaved_rotation(w: World) -> Functions:
+    """Pairs of neighbouring features, written with steps into an empty tensor."""
+    w.node("h", 4), w.edge("t", 1)
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        h, out = edges.src["h"], torch.empty_like(edges.src["h"])
+        c, s = edges.data["t"].cos(), edges.data["t"].sin()
+        out[:, 0::2] = h[:, 0::2] * c - h[:, 1::2] * s
+        out[:, 1::2] = h[:, 0::2] * s + h[:, 1::2] * c
+        return {"m": out}
+
+    return message, total
+
+
+@case
+def padded_and_picked_features(w: World) -> Functions:
+    """Constant positions, rolls, and borders of a constant."""
+    w.node("h", 2, 4)
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        h = edges.src["h"]
+        picked = h[:, [1, 0, -1]] * torch.index_select(h, 2, torch.tensor([3, 0, 0, 1]))[:, :1]
+        padded = F.pad(h, (1, 2, 0, 1), value=0.5) + F.pad(edges.dst["h"], (-1, 4, 1, 0))
+        return {"picked": picked, "padded": padded, "rolled": torch.roll(h, 1, dims=-1) * edges.dst["h"]}
+
+    return message, lambda nodes: {name: nodes.mailbox[name].sum(1) for name in ("picked", "padded", "rolled")}
