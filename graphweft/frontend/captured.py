@@ -74,7 +74,7 @@ class Captured:
 
 def capture(roots: tuple[Any, ...]) -> Captured:
     """What ``roots`` (functions, methods, modules, parameters) read."""
-    walk = _Walk()
+    walk = _Walk(frozenset(map(_package, roots)))
     walk.found.key = tuple(walk.visit(root) for root in roots)
     for name, reason in walk.suspects:
         if name in walk.names:
@@ -102,14 +102,23 @@ def _is_installed(name: str | None) -> bool:
     return "site-packages" in file or "dist-packages" in file
 
 
+def _package(root: Any) -> str:
+    """Where a function or module was written."""
+    while isinstance(root, functools.partial):
+        root = root.func
+    return str(getattr(root, "__module__", "")).partition(".")[0]
+
+
 class _Walk:
     """One walk over everything that can be reached."""
 
-    def __init__(self) -> None:
+    def __init__(self, own: frozenset[str]) -> None:
         self.found = Captured()
+        self._own = own  # packages of the functions themselves, installed ones too
         self.names: set[str] = set()
         self.suspects: list[tuple[str, str]] = []  # attributes whose reading cannot be compiled
         self._seen: dict[int, int] = {}
+        self._in_foreign = False  # whether code of somebody else's package is being visited
 
     def visit(self, item: Any) -> Any:
         """The key of ``item``; tensors are collected."""
@@ -147,6 +156,10 @@ class _Walk:
         """Nothing that reads this can be compiled."""
         self.found.refused = self.found.refused or reason
 
+    def _is_foreign(self, module: str | None) -> bool:
+        """Whether a module is of a package that somebody else wrote."""
+        return _is_installed(module) and (module or "").partition(".")[0] not in self._own
+
     def _attribute(self, name: str, value: Any) -> tuple[str, Any]:
         """An attribute of an object, which code may or may not read."""
         reason = _unsteady(value)
@@ -163,6 +176,12 @@ class _Walk:
     def _function(self, item: FunctionType) -> Any:
         if is_library(item.__module__):
             return Identity(item)
+        if self._is_foreign(item.__module__) and not self._in_foreign:
+            self._in_foreign = True
+            try:
+                return self._function(item)
+            finally:
+                self._in_foreign = False
         names = _names(item.__code__)
         self.names |= names
         cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
@@ -202,7 +221,7 @@ class _Walk:
         """Methods and class attributes that code written by the user may read; ``made``: it may make instances."""
         parts = []
         for base in (*inspect.getmro(type(kind)), *inspect.getmro(kind)):
-            if is_library(base.__module__) or (base not in kind.__mro__ and _is_installed(base.__module__)):
+            if is_library(base.__module__) or (base not in kind.__mro__ and self._is_foreign(base.__module__)):
                 continue
             for name, value in base.__dict__.items():
                 if isinstance(value, property):
@@ -218,12 +237,14 @@ class _Walk:
         reason = _unsteady(item)
         if reason is not None:
             self.refuse(reason)
-        if isinstance(item, type) and not is_library(item.__module__) and not _is_installed(item.__module__):
+        if isinstance(item, type) and not is_library(item.__module__) and not self._is_foreign(item.__module__):
             return (Identity(item, described=True), *self._of_class(item, made=True))
         if isinstance(item, type | BuiltinFunctionType | ModuleType):
             return Identity(item)
         if is_library(type(item).__module__) and not isinstance(item, _NAMESPACES):
             return Identity(item)
+        if self._in_foreign and self._is_foreign(type(item).__module__):
+            return Identity(item)  # a package's own objects may lead anywhere: to all that runs
         read = dict(getattr(item, "__dict__", {}))
         for base in type(item).__mro__:
             slots = base.__dict__.get("__slots__", ())

@@ -7,12 +7,15 @@ import array
 import collections
 import contextvars
 import dataclasses
+import importlib
 import itertools
 import os
 import random
+import sys
 import types
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from random import uniform
 from time import perf_counter
 from typing import Any
@@ -23,6 +26,7 @@ import torch
 from torch import Tensor
 
 import graphweft as gw
+from graphweft.frontend.captured import capture
 
 GRAPH = gw.Graph([0, 1, 2, 3], [1, 1, 2, 2], num_nodes=4)
 ONES = torch.ones(4, 1)
@@ -154,3 +158,44 @@ def test_a_generator_that_only_forward_uses_is_no_obstacle() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error", gw.FallbackWarning)
         assert call(Layer().message) == 1.0
+
+
+PACKAGE = """
+class Registry:
+    def __init__(self):
+        self.everything = [object() for _ in range(1000)]
+        self.scale = 2.0
+
+REGISTRY = Registry()
+
+def twice(x):
+    return x * REGISTRY.scale
+
+def message(edges):
+    return {"m": edges.src["h"] * REGISTRY.scale}
+"""
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """A package as pip would install it."""
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    (folder / "some_package.py").write_text(PACKAGE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "some_package", raising=False)
+    return importlib.import_module("some_package")
+
+
+def test_the_own_objects_of_packages_are_not_searched(installed: types.ModuleType) -> None:
+    def message(edges: Any) -> dict[str, Tensor]:
+        return {"m": installed.twice(edges.src["h"])}
+
+    assert call(message) == 2.0
+    assert len(capture((message,)).visited) < 50
+
+
+def test_functions_that_are_installed_themselves_read_their_objects_at_every_call(installed: types.ModuleType) -> None:
+    for scale in (2.0, 3.0, 2.0):
+        installed.REGISTRY.scale = scale
+        assert call(installed.message) == scale
