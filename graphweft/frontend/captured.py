@@ -128,7 +128,7 @@ class _Walk:
             return item
         if id(item) in self._seen:
             return ("seen", self._seen[id(item)])
-        self._seen[id(item)] = len(self._seen)
+        self._seen[id(item)] = len(self.found.visited)
         self.found.visited.append(item)
         if isinstance(item, Tensor):
             return self._tensor(item)
@@ -176,21 +176,24 @@ class _Walk:
     def _function(self, item: FunctionType) -> Any:
         if is_library(item.__module__):
             return Identity(item)
-        if self._is_foreign(item.__module__) and not self._in_foreign:
-            self._in_foreign = True
-            try:
-                return self._function(item)
-            finally:
-                self._in_foreign = False
+        around, self._in_foreign = self._in_foreign, self._is_foreign(item.__module__)
+        try:
+            return self._read_by(item)
+        finally:
+            self._in_foreign = around
+
+    def _read_by(self, item: FunctionType) -> Any:
+        """A function's code and what it reads."""
         names = _names(item.__code__)
         self.names |= names
         cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
         read = [(name, item.__globals__[name]) for name in sorted(names) if name in item.__globals__]
         outside = tuple((name, self._global(value, names)) for name, value in read)
         held = self.visit(item.__defaults__ or ()), self.visit(item.__kwdefaults__ or {}), self.visit(item.__dict__)
-        return ("function", item.__code__, tuple(self.visit(cell) for cell in cells), held, outside)
+        return ("function", item.__code__, tuple(self._global(cell, names) for cell in cells), held, outside)
 
     def _global(self, item: Any, names: frozenset[str]) -> Any:
+        """What stands under a name that a function does not hold itself; of a module, what it may read there."""
         if not isinstance(item, ModuleType):
             return self.visit(item)
         if _is_random(item.__name__) or (item.__name__ == "numpy" and "random" in names):
@@ -244,6 +247,7 @@ class _Walk:
         if is_library(type(item).__module__) and not isinstance(item, _NAMESPACES):
             return Identity(item)
         if self._in_foreign and self._is_foreign(type(item).__module__):
+            del self._seen[id(item)]  # the user's own code may read it, too
             return Identity(item)  # a package's own objects may lead anywhere: to all that runs
         read = dict(getattr(item, "__dict__", {}))
         for base in type(item).__mro__:

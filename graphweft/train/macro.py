@@ -22,7 +22,7 @@ from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.historical import Historical
 from graphweft.train.metrics import binary_cross_entropy
-from graphweft.train.options import check_integer, check_macro, check_number
+from graphweft.train.options import check_integer, check_macro, check_quality
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
 
 Features = Tensor | SparseFeatures
@@ -59,8 +59,8 @@ class Macro:
             if wrong or not several:
                 raise ConfigError(f"macro: expected a text or stages, got {wrong[0] if wrong else 'none'}")
         check_integer("refresh", self.refresh, 0)
-        if self.quality is not None and self.quality != float("inf"):
-            check_number("quality", self.quality, above=0.0)
+        if self.quality is not None:
+            check_quality(self.quality)
 
     def made(self, ds: Dataset) -> list[Stage]:
         """The stages for a dataset."""

@@ -133,6 +133,12 @@ def check_fanouts(fanouts: Any) -> tuple[int, ...] | None:
     return numbers
 
 
+def check_quality(value: Any) -> None:
+    """An error above 0 to keep to; infinite: it is only measured. Raises: ConfigError."""
+    if value != math.inf:
+        check_number("quality", value, above=0.0)
+
+
 def check_macro(text: Any) -> tuple[str, int, int]:
     """A kind of macro-batches and its share: "large" with a share of the seeds, or "parts" with so many of all parts.
 

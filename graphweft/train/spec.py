@@ -27,6 +27,7 @@ from graphweft.train.options import (
     check_mini_only,
     check_mode,
     check_number,
+    check_quality,
     check_task,
 )
 
@@ -205,8 +206,7 @@ class TrainSpec:
             check_macro(self.macro)
         if self.quality is None:
             return
-        if self.quality != float("inf"):  # that only measures
-            check_number("quality", self.quality, above=0.0)
+        check_quality(self.quality)
         if self.macro is None:
             raise ConfigError("quality: expected macro to be given with it, got none")
 

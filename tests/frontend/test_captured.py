@@ -173,6 +173,12 @@ def twice(x):
 
 def message(edges):
     return {"m": edges.src["h"] * REGISTRY.scale}
+
+def decorated(function):
+    def call(edges):
+        REGISTRY.everything
+        return function(edges)
+    return call
 """
 
 
@@ -199,3 +205,20 @@ def test_functions_that_are_installed_themselves_read_their_objects_at_every_cal
     for scale in (2.0, 3.0, 2.0):
         installed.REGISTRY.scale = scale
         assert call(installed.message) == scale
+
+
+def test_code_of_the_user_around_and_inside_of_packages_is_read_at_every_call(installed: types.ModuleType) -> None:
+    """A package's object that the user's function reads, whoever else reads it and whoever calls the function."""
+    kept = installed.Registry()
+
+    def plain(edges: Any) -> dict[str, Tensor]:
+        return {"m": edges.src["h"] * kept.scale * installed.REGISTRY.scale}
+
+    wrapped = installed.decorated(plain)
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        return wrapped(edges)  # type: ignore[no-any-return]
+
+    for own, shared in ((2.0, 1.0), (3.0, 1.0), (3.0, 2.0)):
+        kept.scale, installed.REGISTRY.scale = own, shared
+        assert call(message) == own * shared
