@@ -7,7 +7,7 @@ called by the loader, whose batches are the same whatever it answers, and for th
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -15,6 +15,7 @@ W = TypeVar("W")
 
 _HOPELESS = 1.25  # times the best median, after so many tries:
 _ENOUGH = 3
+_LEVEL = 1.04  # medians of some batches that are closer than this do not tell two ways apart
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,11 @@ class Tempo(Generic[W]):
 
     A way that is far slower than the best so far is given up after a few.
 
+    Args:
+        ways: What is tried, in this order.
+        tries: Batches under each.
+        prefers: Says which ways are taken where they are level with the fastest; None: the fastest is taken.
+
     Example:
         >>> tempo = Tempo([Way(0, 0), Way(1, 2)], tries=1)
         >>> tempo.record(Way(0, 0), 2.0)
@@ -46,9 +52,9 @@ class Tempo(Generic[W]):
         (Way(workers=1, ahead=2, model=0), True)
     """
 
-    def __init__(self, ways: Sequence[W], tries: int = 8) -> None:
+    def __init__(self, ways: Sequence[W], tries: int = 8, prefers: Callable[[W], bool] | None = None) -> None:
         self._seconds: dict[W, list[float]] = {way: [] for way in ways}
-        self._tries = tries
+        self._tries, self._prefers = tries, prefers
 
     @property
     def ways(self) -> list[W]:
@@ -67,10 +73,13 @@ class Tempo(Generic[W]):
 
     @property
     def way(self) -> W:
-        """The first one that wants more tries, or the fastest."""
+        """The first one that wants more tries; then the fastest, or the fastest preferred one that is level with it."""
         if not self.settled:
             return next(way for way in self._seconds if self._wants_more(way))
-        return min(self._seconds, key=lambda way: statistics.median(self._seconds[way] or [0.0]))
+        medians = {way: statistics.median(taken or [0.0]) for way, taken in self._seconds.items()}
+        fastest = min(medians.values())
+        level = [way for way in medians if self._prefers and self._prefers(way) and medians[way] <= _LEVEL * fastest]
+        return min(level or medians, key=medians.__getitem__)
 
     def seconds(self) -> dict[W, float]:
         """Median seconds of the ways that were tried."""

@@ -35,6 +35,15 @@ def test_a_slow_way_is_given_up_early() -> None:
     assert tries == {Way(0, 0): 8, Way(1, 2): 3} and tempo.way == Way(0, 0)
 
 
+@pytest.mark.parametrize(("beside", "taken"), [(1.03, Way(1, 2)), (0.9, Way(1, 2)), (1.06, Way(0, 0))])
+def test_of_ways_that_are_level_the_preferred_one_is_taken(beside: float, taken: Way) -> None:
+    tempo = Tempo([Way(0, 0), Way(1, 2), Way(2, 4)], prefers=lambda way: way.workers > 0)
+    seconds = {Way(0, 0): 1.0, Way(1, 2): beside, Way(2, 4): 1.2}
+    while not tempo.settled:
+        tempo.record(tempo.way, seconds[tempo.way])
+    assert tempo.way == taken
+
+
 def test_one_way_needs_no_try() -> None:
     assert Tempo([Way(1, 2)]).settled
 
