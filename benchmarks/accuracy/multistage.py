@@ -68,7 +68,7 @@ SEEDS = {"cora": 40}
 DROPOUT = {("arxiv", "sage"): 0.2, ("arxiv", "gat"): 0.0}
 RESIDUAL = {("arxiv", "gat")}
 # So that less than half of the labels can be told from a node's own features, and two thirds of the edges lie within
-# classes, as in the published set (0.65). With less noise a node needs no neighbours; with fewer rounds they tell little.
+# classes, as in the published set (0.65). With less noise a node needs no neighbours; fewer rounds make them strangers.
 ARXIV_ROUNDS, ARXIV_NOISE = 10, 4.0
 for _twin in HOMOPHILY:
     FULL[_twin], MINI[_twin], BATCHES[_twin] = Recipe(120, 20, 5, 0.01), Recipe(24, 5, 1), 250
