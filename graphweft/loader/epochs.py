@@ -134,8 +134,10 @@ class EpochLoader(abc.ABC, Generic[B]):
         if not isinstance(state, Mapping):
             raise CheckpointError(f"{self.who}: expected a state as a dict, got {type(state).__name__}")
         for name, mine in self._identity().items():
-            if name not in state or state[name] != mine:
-                raise CheckpointError(f"{self.who}: expected a state with {name} {mine}, got {state.get(name)}")
+            if name not in state:
+                raise CheckpointError(f"{self.who}: expected a state with {name}, got one of another kind or version")
+            if state[name] != mine:
+                raise CheckpointError(f"{self.who}: expected a state with {name} {mine}, got {state[name]}")
         epoch, position = state.get("epoch"), state.get("position")
         numbers = [-1 if type(number) is not int else number for number in (epoch, position)]
         if not 0 <= numbers[0] <= _MOST or not 0 <= numbers[1] <= self._length(numbers[0]):

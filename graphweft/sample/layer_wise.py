@@ -18,7 +18,7 @@ from graphweft.graph.ids import Ids
 from graphweft.sample.pieces import Pieces
 from graphweft.sample.primitives import draw_nodes
 from graphweft.sample.sampler import Sample, as_seeds, check_fanouts
-from graphweft.sample.weights import as_weights
+from graphweft.sample.weights import as_weights, weights_identity
 
 IMPORTANCE = ("ladies", "fastgcn", "uniform")
 
@@ -65,10 +65,12 @@ class LayerSampler:
             self._everywhere = self._norms(graph.nodes())
         elif self.importance == "given":
             self._given = as_weights(who, importance, graph.num_nodes, "node").double()
+        self._weights_identity = {} if self._given is None else weights_identity(self._given)
 
     def identity(self) -> dict[str, Any]:
         """What decides the draws, beside graph and keys."""
-        return {"layer_sizes": list(self.sizes), "importance": self.importance, "replace": self.replace}
+        options = {"layer_sizes": list(self.sizes), "importance": self.importance, "replace": self.replace}
+        return {**options, **self._weights_identity}
 
     def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
         """The batch of ``seeds``: distinct node ids, a mask or a slice.

@@ -25,7 +25,7 @@ from graphweft.graph.select import as_selection
 from graphweft.sample.room import Room
 from graphweft.sample.sampler import DENSE_MOST as _DENSE_MOST
 from graphweft.sample.sampler import OpenSample, Sample, check_fanouts
-from graphweft.sample.weights import by_position
+from graphweft.sample.weights import by_position, weights_identity
 
 _I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
 _ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
@@ -74,6 +74,7 @@ class NeighborSampler:
         if self.replace and -1 in self.fanouts:
             raise ConfigError(f"{who}: expected fanouts >= 1 when drawing with replacement, got {self.fanouts}")
         self._weight = None if weight is None else by_position(who, graph.csc, weight)
+        self._weights_identity = weights_identity(self._weight)
         self.widths = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
         self._idle: list[Native] = []
         _ = graph.csc  # made here, once, before threads ask for it
@@ -85,7 +86,7 @@ class NeighborSampler:
 
     def identity(self) -> dict[str, Any]:
         """What decides the draws, beside graph and keys."""
-        return {"fanouts": list(self.fanouts), "replace": self.replace, "weighted": self.is_weighted}
+        return {"fanouts": list(self.fanouts), "replace": self.replace, **self._weights_identity}
 
     def sample(
         self,
@@ -152,7 +153,8 @@ class NeighborSampler:
         self._idle.append(native)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"graph": self.graph, "fanouts": self.fanouts, "replace": self.replace, "_weight": self._weight}
+        own = {name: value for name, value in self.__dict__.items() if name not in ("widths", "_idle")}
+        return own  # the rest points into this process
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -25,7 +25,7 @@ from graphweft.sample.pieces import Pieces, seeds_first
 from graphweft.sample.sampler import GroupSampler, Sample
 from graphweft.sample.shadow import Groups
 from graphweft.sample.walk import Walker
-from graphweft.sample.weights import as_weights
+from graphweft.sample.weights import as_weights, weights_identity
 
 _I64, _U64, _P = ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
 
@@ -111,12 +111,14 @@ class SaintNodeSampler(SaintSampler):
             weight = torch.zeros(graph.num_nodes, dtype=torch.float64).index_add_(0, src, norms[dst])
             if not bool(weight.any()):
                 weight += 1.0  # without edges no node is of more importance
+        self._weights_identity = weights_identity(weight) if self.importance == "given" else {}
         self._chance, self._running = _distribution(who, weight)
         self._none = torch.zeros((), dtype=torch.float64).expand(graph.num_edges)
 
     def identity(self) -> dict[str, Any]:
         """What decides the draws, beside graph and keys."""
-        return {"saint": "node", "importance": self.importance, "num_items": self.num_items}
+        options = {"saint": "node", "importance": self.importance, "num_items": self.num_items}
+        return {**options, **self._weights_identity}
 
     def _nodes(self, items: torch.Tensor, key: tuple[int, int, int]) -> torch.Tensor:
         return draw_items(items, self._running, key)
@@ -150,11 +152,11 @@ class SaintEdgeSampler(SaintSampler):
         super().__init__(graph, num_items, 2)
         who = type(self).__name__
         self._src, self._dst = graph.edges()
-        self._weighted = weight is not None
         if weight is None:
             chance = 1.0 / graph.out_degrees().double()[self._src] + 1.0 / graph.in_degrees().double()[self._dst]
         else:
             chance = as_weights(who, weight, graph.num_edges, "edge").double()
+        self._weights_identity = weights_identity(None if weight is None else chance)
         chance, self._running = _distribution(who, chance)
         nodes = graph.num_nodes
         self._touched = torch.zeros(nodes, dtype=torch.float64).index_add_(0, self._src, chance)
@@ -166,7 +168,7 @@ class SaintEdgeSampler(SaintSampler):
 
     def identity(self) -> dict[str, Any]:
         """What decides the draws, beside graph and keys."""
-        return {"saint": "edge", "weighted": self._weighted, "num_items": self.num_items}
+        return {"saint": "edge", **self._weights_identity, "num_items": self.num_items}
 
     def _nodes(self, items: torch.Tensor, key: tuple[int, int, int]) -> torch.Tensor:
         edges = draw_items(items, self._running, key)

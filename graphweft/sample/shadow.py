@@ -20,7 +20,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.sample.pieces import Handle, Pieces, Pool, Subgraph
 from graphweft.sample.sampler import DENSE_MOST, Sample, as_seeds, check_fanouts
-from graphweft.sample.weights import by_position
+from graphweft.sample.weights import by_position, weights_identity
 
 _I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
 _ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
@@ -111,13 +111,14 @@ class ShadowSampler:
         self.graph, self.fanouts, self.replace = graph, check_fanouts(who, fanouts), bool(replace)
         if self.replace and -1 in self.fanouts:
             raise ConfigError(f"{who}: expected fanouts >= 1 when drawing with replacement, got {self.fanouts}")
-        self._weighted = weight is not None
-        self._groups = Groups(graph, by_position(who, graph.csc, weight) if self._weighted else None)
+        values = None if weight is None else by_position(who, graph.csc, weight)
+        self._weights_identity = weights_identity(values)
+        self._groups = Groups(graph, values)
         self._pieces = Pieces(graph)
 
     def identity(self) -> dict[str, Any]:
         """What decides the draws, beside graph and keys."""
-        return {"scope": list(self.fanouts), "replace": self.replace, "weighted": self._weighted}
+        return {"scope": list(self.fanouts), "replace": self.replace, **self._weights_identity}
 
     def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:
         """The batch of ``seeds``: distinct node ids, a mask or a slice.

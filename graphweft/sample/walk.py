@@ -22,7 +22,7 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.pieces import Pieces
 from graphweft.sample.sampler import Sample, as_seeds
-from graphweft.sample.weights import by_position
+from graphweft.sample.weights import by_position, weights_identity
 
 _I64, _U64, _P, _F64 = ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_double
 _ADJ = ctypes.POINTER(_native.Adjacency)
@@ -63,11 +63,12 @@ class Walker:
             values = by_position(who, self._csr, weight)
             self._running = empty((self._csr.num_edges,), torch.float64)
             _running(ctypes.byref(self._csr.native), values.data_ptr(), self._running.data_ptr())
+        self._weights_identity = weights_identity(self._running)
 
     def identity(self) -> dict[str, Any]:
         """What decides the walks, beside graph and keys."""
         options = {"length": self.length, "p": self._p, "q": self._q, "restart": self._restart}
-        return {**options, "weighted": self._running is not None}
+        return {**options, **self._weights_identity}
 
     def walk(self, starts: torch.Tensor, items: torch.Tensor | None, key: tuple[int, int, int]) -> torch.Tensor:
         """int64 (n, length + 1) visited nodes; ``items`` key the walks, or their numbers do."""

@@ -6,6 +6,7 @@ the samplers beside this module.
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import torch
@@ -23,6 +24,20 @@ def by_position(who: str, structure: Adjacency, weight: Any) -> torch.Tensor:
     values = as_weights(who, weight, structure.num_edges, "edge").to(torch.float32)
     ids = structure.edge_ids
     return values.contiguous() if ids is None else values[ids.long()]
+
+
+def weights_identity(weight: torch.Tensor | None) -> dict[str, Any]:
+    """What a sampler's identity says of its weights: whether there are any, and a checksum of those there are.
+
+    Example:
+        >>> weights_identity(None)
+        {'weighted': False}
+        >>> weights_identity(torch.ones(2)) == weights_identity(torch.tensor([1.0, 2.0]))
+        False
+    """
+    if weight is None:
+        return {"weighted": False}
+    return {"weighted": True, "weights_checksum": zlib.crc32(weight.contiguous().numpy())}
 
 
 def as_weights(who: str, weight: Any, count: int, what: str) -> torch.Tensor:

@@ -306,6 +306,10 @@ def test_a_state_of_another_loader_is_refused() -> None:
     for other in ({"negatives": "tail"}, {"amount": 2}, {"exclude": "both"}, {"edge_label_index": index.flip(0)}):
         with pytest.raises(CheckpointError, match="LinkLoader: expected a state with"):
             LinkLoader(graph, **{"fanouts": (4,), "batch_size": 15, **other}).load_state_dict(state)  # type: ignore
+    weight = torch.arange(graph.num_edges).float()
+    weighted = LinkLoader(graph, fanouts=(4,), weight=weight).state_dict()
+    with pytest.raises(CheckpointError, match="LinkLoader: expected a state with weights_checksum"):
+        LinkLoader(graph, fanouts=(4,), weight=weight.flip(0)).load_state_dict(weighted)
 
 
 def test_sizes_at_the_edges() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import pickle
 from typing import Any
 
 import pytest
@@ -124,6 +125,43 @@ def test_a_state_of_another_sampler_is_refused() -> None:
     for other in (ShadowSampler(ds.graph, [4]), WalkSampler(ds.graph), ClusterSampler(ds.graph, [0] * 500)):
         with pytest.raises(CheckpointError, match="expected a state with"):
             Loader(ds, sampler=other).load_state_dict(state)
+
+
+WEIGHTED: dict[str, Any] = {
+    "neighbor": lambda graph, edges, _: NeighborSampler(graph, [3, 2], weight=edges),
+    "layer": lambda graph, _, nodes: LayerSampler(graph, [30, 20], nodes),
+    "walk": lambda graph, edges, _: WalkSampler(graph, 3, 2, weight=edges),
+    "node2vec": lambda graph, edges, _: WalkSampler(graph, 3, 2, p=2.0, weight=edges),
+    "shadow": lambda graph, edges, _: ShadowSampler(graph, [3, 2], weight=edges),
+    "saint-node": lambda graph, _, nodes: SaintNodeSampler(graph, nodes),
+    "saint-edge": lambda graph, edges, _: SaintEdgeSampler(graph, edges),
+}
+
+
+@pytest.mark.parametrize("kind", WEIGHTED)
+def test_a_state_under_other_weights_is_refused(kind: str) -> None:
+    ds = dataset()
+    generator = torch.Generator().manual_seed(5)
+    edges, nodes = torch.rand(ds.num_edges, generator=generator), torch.rand(ds.num_nodes, generator=generator)
+
+    def loader(edges: Tensor, nodes: Tensor) -> Loader:
+        return Loader(ds, sampler=WEIGHTED[kind](ds.graph, edges, nodes), batch_size=9)
+
+    first = loader(edges, nodes)
+    next(iter(first))
+    state = first.state_dict()
+    again = loader(edges.clone(), nodes.double())
+    again.load_state_dict(state)
+    assert same(epochs(again, 1), epochs(loader(edges, nodes), 1)[1:])
+    copied = pickle.loads(pickle.dumps(first.sampler))
+    assert copied.identity() == first.sampler.identity()
+    changed = edges.clone()
+    changed[17] += 0.5
+    with pytest.raises(CheckpointError, match=r"^Loader: expected a state with weights_checksum \d+, got \d+$"):
+        loader(changed, nodes.flip(0)).load_state_dict(state)
+    old = {name: value for name, value in state.items() if name != "weights_checksum"}
+    with pytest.raises(CheckpointError, match="with weights_checksum, got one of another kind or version"):
+        first.load_state_dict(old)
 
 
 @pytest.mark.parametrize("kind", KINDS)
