@@ -37,7 +37,7 @@ def weights_identity(weight: torch.Tensor | None) -> dict[str, Any]:
     """
     if weight is None:
         return {"weighted": False}
-    return {"weighted": True, "weights_checksum": zlib.crc32(weight.contiguous().numpy())}
+    return {"weighted": True, "weights_checksum": zlib.crc32(weight.contiguous().numpy().data)}
 
 
 def as_weights(who: str, weight: Any, count: int, what: str) -> torch.Tensor:
