@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
+    from graphweft.interop.pyg import from_pyg
+    from graphweft.interop.to_pyg import to_pyg
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
@@ -116,6 +118,7 @@ __all__ = [
     "compact",
     "config",
     "explain",
+    "from_pyg",
     "individual_sample",
     "load",
     "neighbor_apply",
@@ -127,6 +130,7 @@ __all__ = [
     "random_walk",
     "register_rule",
     "synthetic",
+    "to_pyg",
     "update_all",
 ]
 
@@ -142,6 +146,8 @@ _HOMES = {
     "explain": "graphweft.explanation",
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
+    "from_pyg": "graphweft.interop.pyg",
+    "to_pyg": "graphweft.interop.to_pyg",
     "LinkLoader": "graphweft.loader.link",
     "Loader": "graphweft.loader.loader",
     "MultistageLoader": "graphweft.loader.multistage",

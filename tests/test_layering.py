@@ -23,8 +23,8 @@ RANKS: list[set[str]] = [
     {"cost"},
     {"frontend", "passes", "codegen"},
     {"runtime"},
-    {"loader", "nn", "schedule", "dist", "data", "optim", "interop"},
-    {"train"},
+    {"loader", "nn", "schedule", "dist", "data", "optim"},
+    {"train", "interop"},
     {"synth"},
     {"app"},
 ]

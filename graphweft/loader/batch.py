@@ -16,7 +16,8 @@ from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.graph.typed_block import TypedPart
-from graphweft.loader.typed_views import TypedViews, edge_table
+from graphweft.loader.rows import Rows
+from graphweft.loader.typed_views import TypedViews, edge_table, whole_graph
 from graphweft.sample.sampler import Sample
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
@@ -62,20 +63,58 @@ class Batch:
     Of a typed graph, ``batch["paper"]`` are the nodes of a type (``x``, ``y``, ``n_id``, ``batch_size``) and
     ``batch["author", "writes", "paper"]`` the edges of a relation (``edge_index``, ``e_id``); ids are local to types.
 
+    Other tensors of the graph, its ``ndata`` and ``edata``, have their names, rows as in ``n_id`` and ``edge_index``:
+    ``batch.pos``, ``batch.train_mask``. All tensors are where :meth:`to` sent the batch; blocks stay on the CPU.
+
     Attributes:
-        x: Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without.
-        input_id: int64 (batch_size,) places of the seeds in the loader's list of seeds.
         batch_size: Number of seeds; rows ``[:batch_size]`` of every node table belong to them.
-        seed_time: Times of the seeds; None without.
     """
 
-    seed_time: Tensor | None = None
-
     def __init__(self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor) -> None:
-        self._sample, self._data = sample, data
-        self.x, self.input_id, self.batch_size = x, input_id, sample.batch_size
-        self._moved: dict[str, Tensor] = {}
+        self._sample, self._data, self._input_id = sample, data, input_id
+        self.batch_size, self._rows = sample.batch_size, Rows()
+        self._rows.put("x", x)
         self._views: TypedViews | None = None
+
+    @property
+    def x(self) -> Any:
+        """Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without."""
+        return self._rows.get("x")
+
+    @x.setter
+    def x(self, rows: Features | None) -> None:
+        self._rows.put("x", rows)
+
+    @property
+    def input_id(self) -> Tensor:
+        """int64 (batch_size,) places of the seeds in the loader's list of seeds."""
+        ids: Tensor = self._rows.get("input_id", lambda: self._input_id)
+        return ids
+
+    @property
+    def seed_time(self) -> Tensor | None:
+        """Times of the seeds; None without."""
+        times: Tensor | None = self._rows.get("seed_time")
+        return times
+
+    @seed_time.setter
+    def seed_time(self, times: Tensor | None) -> None:
+        self._rows.put("seed_time", times)
+
+    def __getattr__(self, name: str) -> Any:
+        """A tensor of the whole graph by name: rows of the batch's nodes or edges.
+
+        Raises: AttributeError without one.
+        """
+        if name.startswith("_"):
+            raise AttributeError(name)
+        graph = self._whole()
+        if name in graph.ndata:
+            return self._rows.get(name, lambda: gather_rows(graph.ndata[name], self._sample.n_id))
+        if name in graph.edata:
+            return self._rows.get(name, lambda: gather_rows(graph.edata[name], self._sample.e_id))
+        known = ", ".join([*graph.ndata, *graph.edata]) or "none"
+        raise AttributeError(f"Batch: expected an attribute, or a tensor of the graph's ({known}), got {name!r}")
 
     def __getitem__(self, key: str | Relation) -> Any:
         """The nodes of a type, or the edges of a relation.
@@ -88,33 +127,33 @@ class Batch:
     def x_dict(self) -> dict[str, Any]:
         """Features by node type, of those that have some."""
         views = self._typed()
-        found = {name: views[name].x for name in self.node_types}  # type: ignore[union-attr]
+        found = {name: views[name].x for name in self.node_types}
         return {name: x for name, x in found.items() if x is not None}
 
     @property
     def edge_index_dict(self) -> dict[Relation, Tensor]:
         """``edge_index`` by relation."""
         views = self._typed()
-        return {relation: views[relation].edge_index for relation in self.edge_types}  # type: ignore[union-attr]
+        return {relation: views[relation].edge_index for relation in self.edge_types}
 
     @property
     def edge_attr_dict(self) -> dict[Relation, Tensor]:
         """Edge features by relation, where the dataset has some."""
         views = self._typed()
-        found = {relation: views[relation].edge_attr for relation in self.edge_types}  # type: ignore[union-attr]
+        found = {relation: views[relation].edge_attr for relation in self.edge_types}
         return {relation: rows for relation, rows in found.items() if rows is not None}
 
     @property
     def num_sampled_nodes_dict(self) -> dict[str, list[int]]:
         """:attr:`num_sampled_nodes` by node type."""
         views = self._typed()
-        return {name: views[name].num_sampled_nodes for name in self.node_types}  # type: ignore[union-attr]
+        return {name: views[name].num_sampled_nodes for name in self.node_types}
 
     @property
     def num_sampled_edges_dict(self) -> dict[Relation, list[int] | None]:
         """:attr:`num_sampled_edges` by relation."""
         views = self._typed()
-        return {relation: views[relation].num_sampled_edges for relation in self.edge_types}  # type: ignore[union-attr]
+        return {relation: views[relation].num_sampled_edges for relation in self.edge_types}
 
     @property
     def node_types(self) -> tuple[str, ...]:
@@ -137,17 +176,20 @@ class Batch:
     @property
     def n_id(self) -> Tensor:
         """int64 (num_nodes,) ids of the nodes: seeds first, in order, every node once."""
-        return self._sample.n_id
+        ids: Tensor = self._rows.get("n_id", lambda: self._sample.n_id)
+        return ids
 
     @property
     def e_id(self) -> Tensor:
         """int64 (num_edges,) positions of the edges in ``graph.edges()``, in the order of ``edge_index``."""
-        return self._sample.e_id
+        ids: Tensor = self._rows.get("e_id", lambda: self._sample.e_id)
+        return ids
 
     @property
     def edge_index(self) -> Tensor:
         """int64 (2, num_edges), row 0 the sources, in batch numbering; every sampled edge once."""
-        return self._moved.get("edge_index", self._sample.edge_index)
+        ends: Tensor = self._rows.get("edge_index", lambda: self._sample.edge_index)
+        return ends
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -162,17 +204,20 @@ class Batch:
     @property
     def node_norm(self) -> Tensor | None:
         """float32 (num_nodes,) weights of losses, whose sum over the seeds is unbiased; None: all alike."""
-        return self._sample.node_norm
+        weights: Tensor | None = self._rows.get("node_norm", lambda: self._sample.node_norm)
+        return weights
 
     @property
     def edge_norm(self) -> Tensor | None:
         """float32 (num_edges,) factors that make sums over in-edges unbiased; None without. Blocks have their own."""
-        return self._sample.edge_norm
+        factors: Tensor | None = self._rows.get("edge_norm", lambda: self._sample.edge_norm)
+        return factors
 
     @property
     def owner(self) -> Tensor | None:
         """int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None where all share one."""
-        return self._sample.owner
+        numbers: Tensor | None = self._rows.get("owner", lambda: self._sample.owner)
+        return numbers
 
     @property
     def batch(self) -> Tensor | None:
@@ -217,35 +262,30 @@ class Batch:
         """
         return self._sample.num_sampled_edges
 
-    def to(self, device: Any) -> Batch:
-        """Features, labels and ``edge_index`` on ``device``; the batch itself."""
-        if isinstance(self.x, Tensor):
-            self.x = self.x.to(device)
-        for name in ("edge_index", "y"):
-            tensor = getattr(self, name)
-            if isinstance(tensor, Tensor):
-                self._moved[name] = tensor.to(device)
+    def to(self, device: Any, non_blocking: bool = False) -> Batch:
+        """All tensors on ``device``, also those that are still to be gathered; the batch itself."""
+        self._rows.to(device, non_blocking)
+        if self._views is not None:
+            self._views.to(device, non_blocking)
         return self
 
     def _table(self, name: str, edges: bool = False) -> Tensor | None:
-        if name not in self._moved:
-            table = edge_table(self._data, name) if edges else getattr(self._data, name, None)
-            if not isinstance(table, Tensor):
-                return None
-            rows = gather_rows(table, self.e_id if edges else self.n_id)
-            assert isinstance(rows, Tensor)
-            self._moved[name] = rows
-        return self._moved[name]
+        table = edge_table(self._data, name) if edges else getattr(self._data, name, None)
+        if not isinstance(table, Tensor):
+            return None
+        ids = self._sample.e_id if edges else self._sample.n_id
+        rows: Tensor = self._rows.get(name, lambda: gather_rows(table, ids))
+        return rows
 
     def _whole(self) -> Graph:
-        return self._data if isinstance(self._data, Graph) else self._data.graph
+        return whole_graph(self._data)
 
     def _typed(self) -> TypedViews:
         graph = self._whole()
         if not graph.is_typed:
             raise GraphError(f"Batch: expected a batch of a typed graph, got one of {graph!r}")
         if self._views is None:
-            self._views = TypedViews(self._sample, self.input_id, graph, self._data)
+            self._views = TypedViews(self._sample, self._input_id, graph, self._data, self._rows)
         return self._views
 
     def __repr__(self) -> str:
@@ -256,7 +296,9 @@ def graph_of(who: str, ds: Any) -> Graph:
     """The graph of a dataset, or the graph itself. Raises: GraphError for anything else."""
     graph = ds if isinstance(ds, Graph) else getattr(ds, "graph", None)
     if not isinstance(graph, Graph):
-        raise GraphError(f"{who}: expected a dataset or a graph, got {type(ds).__name__}")
+        foreign = hasattr(type(ds), "edge_index") or hasattr(type(ds), "edge_types")
+        hint = "; gw.from_pyg(data) makes one of it" if foreign else ""
+        raise GraphError(f"{who}: expected a dataset or a graph, got {type(ds).__name__}{hint}")
     return graph
 
 

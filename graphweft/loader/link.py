@@ -8,7 +8,7 @@ reverses, are taken out of the graph that its messages pass over: no model sees 
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from graphweft.graph.typed import Relation
 from graphweft.loader.batch import Data, check_tables, graph_of
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.link_batch import LinkBatch, make_link_batch
+from graphweft.loader.other_keywords import refuse
 from graphweft.sample.negative import NegativeSampler
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample
@@ -102,7 +103,9 @@ class LinkLoader(EpochLoader[LinkBatch]):
         drop_last: bool = False,
         prefetch: int | None = None,
         workers: int | None = None,
+        **others: NoReturn,
     ) -> None:
+        refuse("LinkLoader", others)
         graph = graph_of("LinkLoader", ds)
         check_tables("LinkLoader", ds)
         _check_choice("negatives", negatives, NEGATIVES)

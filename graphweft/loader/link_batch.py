@@ -44,13 +44,13 @@ class LinkBatch(Batch):
         super().__init__(sample, data, x, input_id)
         self.num_seeds, self.batch_size = sample.batch_size, input_id.numel()
 
-    def to(self, device: Any) -> LinkBatch:
+    def to(self, device: Any, non_blocking: bool = False) -> LinkBatch:
         """As :meth:`Batch.to`, with labels and rows."""
-        super().to(device)
+        super().to(device, non_blocking)
         for name in LinkBatch.__annotations__:
             tensor = getattr(self, name)
             if tensor is not None:
-                setattr(self, name, tensor.to(device))
+                setattr(self, name, tensor.to(device, non_blocking=non_blocking))
         return self
 
     def __repr__(self) -> str:

@@ -7,17 +7,18 @@ trainer. Epochs, resume and preparation are those of :class:`EpochLoader`.
 from __future__ import annotations
 
 import zlib
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
 from graphweft.loader.epochs import EpochLoader
+from graphweft.loader.other_keywords import refuse
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
 from graphweft.sample.segment import SegmentSampler
@@ -33,7 +34,8 @@ class Loader(EpochLoader[Batch]):
 
     Args:
         ds: A dataset, or a graph alone.
-        seeds: Distinct nodes: ids or a mask; None: the training nodes of ``ds``.
+        seeds: Distinct nodes: ids or a mask; on a typed graph also a type, or (type, ids or mask), local to it; None:
+            the training nodes of ``ds``.
         fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5. On a
             typed graph so many of every relation, or a dict from relation to such a list.
         batch_size: Seeds of a batch; the last one may have fewer. With a sampler that goes over items of its own
@@ -80,7 +82,9 @@ class Loader(EpochLoader[Batch]):
         prefetch: int | None = None,
         workers: int | None = None,
         prepare: Preparer | None = None,
+        **others: NoReturn,
     ) -> None:
+        refuse("Loader", others)
         graph = graph_of("Loader", ds)
         check_tables("Loader", ds)
         if sampler is None:
@@ -168,13 +172,30 @@ def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) 
         if isinstance(ds, Graph):
             raise ConfigError("Loader: expected seeds for a graph without a dataset, got None")
         seeds = ds.train_idx
-    ids = as_selection("Loader", "seed", seeds, graph.num_nodes).clone()
+        if seeds is None:
+            raise ConfigError("Loader: expected seeds where the data has no split, got None")
+    ids = (
+        _of_type(graph, seeds) if _names_type(seeds) else as_selection("Loader", "seed", seeds, graph.num_nodes).clone()
+    )
     if not repeats and ids.numel() and int(torch.bincount(ids).max()) > 1:
         ordered, places = torch.sort(ids, stable=True)
         at = int((ordered[1:] == ordered[:-1]).nonzero()[0])
         pair = f"positions {int(places[at])} and {int(places[at + 1])}"
         raise ConfigError(f"Loader: expected distinct seeds, got {int(ordered[at])} at {pair}")
     return ids
+
+
+def _names_type(seeds: Any) -> bool:
+    return isinstance(seeds, str) or (isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str))
+
+
+def _of_type(graph: Graph, seeds: Any) -> Tensor:
+    """All nodes of a type, or some of them, in the numbering of all. Raises: GraphError without that type."""
+    kind, chosen = (seeds, None) if isinstance(seeds, str) else seeds
+    if not graph.is_typed:
+        raise GraphError(f"Loader: expected a typed graph for seeds of type {kind!r}, got one without types")
+    nodes = graph.layout.node_range(kind)
+    return as_selection("Loader", "seed", slice(None) if chosen is None else chosen, len(nodes)) + nodes.start
 
 
 def _places(seeds: Tensor, num_nodes: int) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from graphweft._checks import check_rows
-from graphweft._errors import ConfigError, ShapeError
+from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft.graph.adjacency import Adjacency
 
 
@@ -43,14 +43,19 @@ def weights_identity(weight: torch.Tensor | None) -> dict[str, Any]:
 def as_weights(who: str, weight: Any, count: int, what: str) -> torch.Tensor:
     """One finite weight >= 0 per ``what``, shape (count,).
 
-    Raises: ShapeError for another number of them, ConfigError for one that is negative or not finite.
+    Raises: DtypeError for what is no number; ShapeError for another number of them, ConfigError for one that is
+    negative or not finite.
 
     Example:
         >>> as_weights("sampler", [1.0, -2.0], 2, "node")
         Traceback (most recent call last):
         graphweft._errors.ConfigError: sampler: expected weights >= 0, got -2.0 at position 1
     """
-    values: torch.Tensor = torch.as_tensor(weight).detach().cpu()
+    try:
+        values: torch.Tensor = torch.as_tensor(weight).detach().cpu()
+    except (TypeError, ValueError, RuntimeError):
+        got = type(weight).__name__
+        raise DtypeError(f"{who}: expected weights as numbers, one per {what}, got {got}") from None
     if values.dim() > 1 and values.numel() == count:
         values = values.reshape(-1)
     check_rows(f"{who} weight", values, count, what)

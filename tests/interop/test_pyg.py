@@ -13,7 +13,8 @@ from zoo import SQUARE, Case
 
 from graphweft._errors import DtypeError, GraphError, IndexRangeError, MissingPackageError
 from graphweft.graph.graph import Graph
-from graphweft.interop.pyg import from_pyg, to_pyg
+from graphweft.interop.pyg import from_pyg
+from graphweft.interop.to_pyg import to_pyg
 from graphweft.storage.feature import SparseFeatures
 
 data_module = pytest.importorskip("torch_geometric.data")
