@@ -331,8 +331,3 @@ def make_batch(sample: Sample, data: Data | Graph, input_id: Tensor, rows: Tenso
     if rows is not None:
         return Batch(sample, data, rows, input_id)
     return Batch(sample, data, None if x is None else gather_rows(x, sample.n_id), input_id)
-
-
-def seed_labels(data: Data, seeds: Tensor) -> Tensor:
-    """Labels of the seeds alone."""
-    return torch.index_select(data.y, 0, seeds)
