@@ -22,6 +22,8 @@ from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
+from graphweft.sample.negative import NegativeSampler
+from graphweft.sample.neighbor import NeighborSampler
 
 NAMES = ("edge_label_index", "edge_label", "src_index", "dst_pos_index", "dst_neg_index", "negative_mask")
 
@@ -221,6 +223,33 @@ def test_a_relation_is_predicted_on_a_typed_graph(with_times: bool) -> None:
             assert not (edge in turned and pair[::-1] in positive)
 
 
+def test_neighbours_and_negatives_are_the_samplers_own_under_seed_and_epoch() -> None:
+    graph = small()
+    loader = LinkLoader(graph, fanouts=(2, 2), batch_size=50, amount=2, seed=6)
+    own, neighbours, (src, dst) = NegativeSampler(graph), NeighborSampler(graph, [2, 2]), graph.edges()
+    for epoch in range(2):
+        for batch in loader:
+            assert batch.edge_label_index is not None
+            drawn = batch.n_id[batch.edge_label_index[:, batch.batch_size :]]
+            assert torch.equal(drawn, own.pairs(batch.input_id, 2, seed=6, epoch=epoch, stage=1 << 32))
+            left = (src[batch.input_id], dst[batch.input_id])
+            sample = neighbours.sample(batch.n_id[: batch.num_seeds], seed=6, epoch=epoch, exclude=left)
+            assert torch.equal(batch.e_id, sample.e_id)
+
+
+@pytest.mark.parametrize("kind", ["timed", "typed"])
+def test_every_epoch_draws_anew_where_segments_are_drawn_from(kind: str) -> None:
+    options: dict[str, Any] = {"fanouts": (2, 2), "batch_size": 50, "negatives": "none"}
+    if kind == "timed":
+        graph, time = timed()
+        loader = LinkLoader(graph, time=time, **options)
+    else:
+        graph, likes, _ = film_graph()
+        loader = LinkLoader(graph, relation=likes, **options)
+    one, two = ([batch.e_id.tolist() for batch in loader] for _ in range(2))
+    assert all(mine != other for mine, other in zip(one, two, strict=True))
+
+
 @pytest.mark.parametrize("kind", ["shared", "timed", "typed"])
 @pytest.mark.parametrize("stop", [0, 3, 8, 11])
 def test_a_state_goes_on_at_the_next_batch(kind: str, stop: int) -> None:
@@ -310,6 +339,15 @@ def test_a_state_of_another_loader_is_refused() -> None:
     weighted = LinkLoader(graph, fanouts=(4,), weight=weight).state_dict()
     with pytest.raises(CheckpointError, match="LinkLoader: expected a state with weights_checksum"):
         LinkLoader(graph, fanouts=(4,), weight=weight.flip(0)).load_state_dict(weighted)
+    edges, timed_edges = torch.arange(graph.num_edges), {"time": torch.arange(graph.num_edges)}
+    for name, given in (("edge_label", {}), ("edge_label_time", {"edge_label_index": index, **timed_edges})):
+        one, again, other = (
+            LinkLoader(graph, fanouts=(4,), **{name: values}, **given)  # type: ignore[arg-type]
+            for values in (edges, edges, edges + 1)
+        )
+        again.load_state_dict(one.state_dict())
+        with pytest.raises(CheckpointError, match="LinkLoader: expected a state with"):
+            other.load_state_dict(one.state_dict())
 
 
 def test_sizes_at_the_edges() -> None:

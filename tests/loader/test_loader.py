@@ -184,7 +184,8 @@ def test_a_new_process_goes_on_with_the_same_bits(tmp_path: Path, root: Path) ->
 def test_a_state_of_another_loader_is_refused() -> None:
     ds = dataset()
     state = Loader(ds, fanouts=(4,), batch_size=15).state_dict()
-    for other in ({"batch_size": 16}, {"fanouts": (5,)}, {"seed": 1}, {"seeds": ds.val_idx}, {"shuffle": True}):
+    others: list[dict[str, Any]] = [{"batch_size": 16}, {"fanouts": (5,)}, {"seed": 1}, {"seeds": ds.val_idx}]
+    for other in (*others, {"shuffle": True}, {"drop_last": True}):
         with pytest.raises(CheckpointError, match="expected a state with"):
             Loader(ds, **{"fanouts": (4,), "batch_size": 15, **other}).load_state_dict(state)
     with pytest.raises(CheckpointError, match="got 0 and 99"):

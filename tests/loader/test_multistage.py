@@ -69,6 +69,28 @@ def test_batches_hold_the_rows_of_their_nodes_and_every_seed_comes_once(ds, part
         for batch in batches:
             assert torch.equal(batch.x, ds.x[batch.n_id])
             assert torch.equal(batch.y, ds.y[batch.n_id])
+        if kind not in ("parts", "three"):
+            assert all(batch.halo is None for batch in batches)
+            continue
+        taken: dict[int, set[int]] = {}  # parts of a macro-batch: those of its seeds
+        for batch in batches:
+            taken.setdefault(batch.path[0], set()).update(parts[batch.n_id[: batch.batch_size]].tolist())
+        for batch in batches:
+            inside = torch.isin(parts[batch.n_id], torch.tensor(sorted(taken[batch.path[0]])))
+            assert torch.equal(batch.halo, ~inside)
+
+
+def test_batches_of_a_large_batch_are_full_exact_slices(ds) -> None:
+    """J02, J03: macro-batches have whole batches, and a batch has every edge that the macro-batch has for it."""
+    loader = load(ds, gw.LargeBatch(0.13))
+    batches = list(loader)
+    assert [batch.batch_size for batch in batches[:-1]] == [100] * (len(batches) - 1)
+    for batch in batches:
+        level = batch.macro.level
+        place = torch.full((ds.num_nodes,), -1)
+        place[level.n_id] = torch.arange(level.n_id.numel())
+        computed = batch.n_id[: batch.blocks[0].num_dst]
+        assert batch.num_edges == int(level.graph.in_degrees()[place[computed]].sum())
 
 
 @pytest.mark.parametrize("kind", ["large", "parts", "three"])
@@ -102,6 +124,9 @@ def test_traffic_is_what_the_structure_says(ds, parts, kind) -> None:
     list(loader)
     expected = epoch_bytes(ds.graph, loader.seeds, loader.stages, 4.0 * ds.num_features, Key(3, 0))
     assert [tier.total for tier in loader.traffic] == expected
+    paths = [planned.path for planned in loader.plan(0).batches]
+    groups = [len({path[:depth] for path in paths}) for depth in range(1, len(loader.traffic))]
+    assert [tier.reads for tier in loader.traffic] == [*groups, len(paths)]
 
 
 def test_cost_formulas_and_reduction_hold_for_a_run(ds) -> None:
@@ -121,6 +146,7 @@ def test_cost_formulas_and_reduction_hold_for_a_run(ds) -> None:
     fall = staged.traffic[0].total / flat.traffic[0].total
     assert reduction(macro, one) == pytest.approx(fall, rel=0.1)
     assert fall < 0.8
+    assert reduction(macro, one, 0.25) == pytest.approx(4 * reduction(macro, one))  # eq. 3.3: by the miss rate
     assert flat_cost(one.bytes, 0.25, low, high) == pytest.approx(one.bytes * (0.25 / low + 0.75 / high))
 
 
@@ -218,6 +244,8 @@ def test_a_state_of_other_stages_is_refused(ds, parts) -> None:
         load(ds, gw.LargeBatch(0.5)).load_state_dict(state)
     with pytest.raises(gw.CheckpointError, match="stages"):
         load(ds, gw.Parts(parts, 3)).load_state_dict(state)
+    with pytest.raises(gw.CheckpointError, match="stages"):  # as many parts of other nodes
+        load(ds, gw.Parts(parts.flip(0), 3)).load_state_dict(load(ds, gw.Parts(parts, 3)).state_dict())
 
 
 def test_graphs_without_features_and_sparse_features() -> None:

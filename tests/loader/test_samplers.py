@@ -20,6 +20,8 @@ from graphweft.sample.cluster import ClusterSampler
 from graphweft.sample.layer_wise import LayerSampler
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalkSampler
+from graphweft.sample.sampler import GroupSampler
+from graphweft.sample.segment import SegmentSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.sample.walk import WalkSampler
 
@@ -69,6 +71,25 @@ def test_batches_hold_the_rows_of_their_nodes_however_prepared(kind: str, thread
         assert torch.equal(src[batch.e_id], batch.n_id[batch.edge_index[0]])
         assert torch.equal(dst[batch.e_id], batch.n_id[batch.edge_index[1]])
         assert batch.subgraph.num_edges == batch.num_edges
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "neighbor"])
+def test_a_batch_is_the_samplers_own_under_seed_and_epoch(kind: str) -> None:
+    """A key that is forgotten gives every epoch, or every seed, the same neighbours, which no resumed run shows."""
+    ds = dataset()
+    sampler = KINDS[kind](ds.graph) if kind in KINDS else NeighborSampler(ds.graph, [4, 3])
+    loader = Loader(ds, batch_size=12, shuffle=True, seed=4, sampler=sampler, prefetch=0)
+    wanted = torch.zeros(ds.num_nodes, dtype=torch.bool)
+    wanted[ds.train_idx] = True
+    for epoch in range(2):
+        order = loader.order(epoch)
+        for place, batch in enumerate(loader):
+            items = order[12 * place : 12 * (place + 1)]
+            if isinstance(sampler, GroupSampler):
+                own = sampler.draw(items, wanted, seed=4, epoch=epoch)
+            else:
+                own = sampler.sample(ds.train_idx[items], seed=4, epoch=epoch)
+            assert torch.equal(batch.n_id, own.n_id) and torch.equal(batch.e_id, own.e_id)
 
 
 @pytest.mark.parametrize("kind", ["layer", "walk", "shadow", "cluster"])
@@ -162,6 +183,41 @@ def test_a_state_under_other_weights_is_refused(kind: str) -> None:
     old = {name: value for name, value in state.items() if name != "weights_checksum"}
     with pytest.raises(CheckpointError, match="with weights_checksum, got one of another kind or version"):
         first.load_state_dict(old)
+
+
+OPTIONS: dict[str, Any] = {  # what makes a sampler with one option more, which takes one of two values
+    "fan-outs": (lambda g, k: NeighborSampler(g, [3, k]), 2, 4),
+    "replacement": (lambda g, replace: NeighborSampler(g, [3], replace), False, True),
+    "size of a layer": (lambda g, k: LayerSampler(g, [9, k]), 8, 9),
+    "importance": (lambda g, name: LayerSampler(g, [9], name), "ladies", "fastgcn"),
+    "length of a walk": (lambda g, length: WalkSampler(g, length), 2, 3),
+    "walks": (lambda g, walks: WalkSampler(g, 2, walks), 2, 3),
+    "restart": (lambda g, restart: WalkSampler(g, 2, restart=restart), 0.1, 0.2),
+    "scope": (lambda g, k: ShadowSampler(g, [3, k]), 2, 4),
+    "counted walks": (lambda g, coverage: SaintWalkSampler(g, 2, coverage), 2, 3),
+    "items": (lambda g, count: SaintNodeSampler(g, num_items=count), 50, 60),
+    "parts": (lambda g, shift: ClusterSampler(g, (torch.arange(g.num_nodes) + shift) % 60), 0, 1),
+    "window": (lambda g, window: SegmentSampler(g, [3], time=torch.arange(g.num_edges), window=window), 5, 6),
+    "times": (lambda g, shift: SegmentSampler(g, [3], time=torch.arange(g.num_edges) + shift), 0, 1),
+    "strategy": (
+        lambda g, name: SegmentSampler(g, [3], time=torch.arange(g.num_edges), strategy=name), "uniform", "recent"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_a_state_under_another_option_is_refused(option: str) -> None:
+    ds, (make, one, other) = dataset(), OPTIONS[option]
+
+    def loader(value: Any) -> Loader:
+        sampler = make(ds.graph, value)
+        timed = isinstance(sampler, SegmentSampler)
+        return Loader(ds, sampler=sampler, time=torch.full((ds.train_idx.numel(),), 900) if timed else None)
+
+    state = loader(one).state_dict()
+    loader(one).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="expected a state with"):
+        loader(other).load_state_dict(state)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -60,6 +60,16 @@ def test_a_seed_draws_alike_in_any_batch_and_goes_on_after_a_resume() -> None:
         changed.load_state_dict(state)
 
 
+def test_trees_are_keyed_by_epoch_and_place() -> None:
+    """A batch is the sampler's own under the keys; the two seeds that repeat draw apart."""
+    _, _, loader = timed(seed=4)
+    for epoch in range(3):
+        for batch in loader:
+            seeds, times = batch.n_id[: batch.batch_size], batch.seed_time
+            own = loader.sampler.sample(seeds, time=times, keys=batch.input_id, seed=4, epoch=epoch)
+            assert torch.equal(batch.n_id, own.n_id) and torch.equal(batch.e_id, own.e_id)
+
+
 def test_times_that_do_not_fit() -> None:
     ds = dataset()
     sampler = SegmentSampler(ds.graph, [4], time=torch.arange(ds.num_edges))

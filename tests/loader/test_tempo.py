@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft.data.synthetic import synthetic
+from graphweft.loader import epochs as epochs_module
 from graphweft.loader.epochs import usable_cores
 from graphweft.loader.loader import Loader
 from graphweft.loader.tempo import Tempo, Way
@@ -93,3 +97,55 @@ def test_measured_ways_are_told() -> None:
             pass
     assert loader.way == min(loader.seconds_by_way, key=lambda way: loader.seconds_by_way[way])
     assert usable_cores() >= 1
+
+
+class _Clock:
+    """Time that passes only where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+def test_what_the_model_waits_for_batches_is_counted_to_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch prepared when asked for is waited for as long as it takes; the model's own time is no waiting."""
+    clock = _Clock()
+    monkeypatch.setattr(epochs_module, "time", clock)
+    loader = Loader(synthetic("default", scale=0.1), fanouts=[2], batch_size=8, prefetch=0)
+    make = loader.make
+
+    def slowly(places: torch.Tensor, epoch: int) -> Any:
+        clock.now += 3.0
+        return make(places, epoch)
+
+    monkeypatch.setattr(loader, "make", slowly)
+    for _ in range(2):
+        for _ in loader:
+            clock.now += 7.0
+    assert loader.stall_seconds == 3.0 * 2 * len(loader)
+
+
+def test_what_lies_ready_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, made = _Clock(), threading.Semaphore(0)
+    monkeypatch.setattr(epochs_module, "time", clock)
+    loader = Loader(synthetic("default", scale=0.1), fanouts=[2], batch_size=8, prefetch=1000, workers=1)
+    make = loader.make
+
+    def slowly(places: torch.Tensor, epoch: int) -> Any:
+        clock.now += 3.0  # by the one thread that prepares
+        batch = make(places, epoch)
+        made.release()
+        return batch
+
+    monkeypatch.setattr(loader, "make", slowly)
+    batches = iter(loader)
+    next(batches)
+    for _ in range(len(loader)):
+        assert made.acquire(timeout=60)
+    waited = loader.stall_seconds  # for the first batch, and what else was prepared before it was asked for
+    assert waited > 0
+    for _ in batches:
+        clock.now += 7.0
+    assert loader.stall_seconds == waited

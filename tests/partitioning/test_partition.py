@@ -103,6 +103,19 @@ def test_the_score_by_hand() -> None:
     assert int(part[2]) == int(np.argmax(by_hand)) == 1
 
 
+def test_nodes_without_a_label_are_balanced_as_one_label_more() -> None:
+    """H08: unlabelled nodes count as label L."""
+    made = power_law_edges(300, 2400, seed=5)
+    graph = gw.Graph(made.src, made.dst, num_nodes=300)
+    labels = torch.arange(300) % 5 - 2
+    labels[labels < 0] = -1
+    one_more = torch.where(labels < 0, 3, labels)
+    expected = torch.full((300,), -1, dtype=torch.int32)
+    for _ in range(2):
+        expected = torch.from_numpy(brute_force(graph, 4, one_more, expected))
+    assert torch.equal(gw.partition(graph, 4, labels=labels, passes=2).part, expected)
+
+
 def test_operations_grow_with_edges_and_nodes_log_k() -> None:
     made = power_law_edges(4000, 40_000, seed=3)
     graph = gw.Graph(made.src, made.dst, num_nodes=4000)
@@ -154,6 +167,10 @@ def test_report_counts_what_sets_count(case: Case) -> None:
     part = made.part.tolist()
     pairs = list(zip(case.src.tolist(), case.dst.tolist(), strict=True))
     assert made.report.cut == sum(part[u] != part[v] for u, v in pairs)
+    assert made.report.cut_share == made.report.cut / max(len(pairs), 1)
+    assert made.report.balance == pytest.approx(max(part.count(p) for p in range(3)) * 3 / graph.num_nodes)
+    into = [sum(part[v] == p for _, v in pairs) for p in range(3)]
+    assert made.report.edge_balance == pytest.approx(max(into) * 3 / len(pairs) if pairs else 1.0)
     for p in range(3):
         assert int(made.report.halo[p]) == len({u for u, v in pairs if part[v] == p != part[u]})
         assert made.nodes(p).tolist() == [v for v in range(graph.num_nodes) if part[v] == p]
@@ -203,6 +220,26 @@ def test_metis_takes_every_branch_and_says_which(caplog) -> None:
             assert int(sizes.max()) <= {"metis-kway": 1.03, "metis-recursive": 1.20}[branch] * 50
 
 
+def test_metis_is_asked_for_what_each_branch_promises() -> None:
+    """The graph is symmetric, without loops and parallel edges; bounds are those of the rule, to the node."""
+    graph = gw.Graph([0, 0, 1, 2, 2, 3], [1, 1, 0, 3, 2, 3], num_nodes=400)
+    asked = []
+
+    def fails(undirected, k, tolerance, recursive):
+        ends = list(zip(*(t.tolist() for t in undirected.edges()), strict=True))
+        assert sorted(ends) == [(0, 1), (1, 0), (2, 3), (3, 2)]
+        asked.append((undirected.num_nodes, k, tolerance, recursive))
+        raise RuntimeError("no")
+
+    assert metis(graph, 4, fails) is None
+    assert asked == [(400, 4, 1.03, False), (400, 4, 1.2, True)]
+    for most, branch in ((103, "metis-kway"), (104, "metis-recursive"), (120, "metis-recursive"), (121, None)):
+        part = torch.arange(400, dtype=torch.int32) % 4
+        part[(part == 3).nonzero().reshape(-1)[: most - 100]] = 0
+        found = metis(graph, 4, lambda *_, part=part: part)
+        assert (None if found is None else found[1]) == branch
+
+
 def test_metis_is_within_its_tolerance() -> None:
     pytest.importorskip("pymetis")
     graph, _ = communities(6, 100, seed=2)
@@ -230,7 +267,8 @@ def test_saved_and_loaded(tmp_path) -> None:
     graph = gw.Graph([0, 1, 2], [1, 2, 0])
     made = gw.partition(graph, 2)
     made.save(tmp_path / "parts.npz")
-    assert torch.equal(type(made).load(tmp_path / "parts.npz", graph).part, made.part)
+    again = type(made).load(tmp_path / "parts.npz", graph)
+    assert torch.equal(again.part, made.part) and (again.k, again.method) == (made.k, made.method)
     with pytest.raises(gw.ShapeError):
         type(made).load(tmp_path / "parts.npz", gw.Graph([0], [1]))
     (tmp_path / "bad.npz").write_bytes(b"nothing")

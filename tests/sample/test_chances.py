@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from zoo import random_edges
 
 from graphweft.graph.graph import Graph
 from graphweft.sample.layer_wise import LayerSampler
@@ -247,6 +248,19 @@ def test_steps_have_the_exact_chances_of_node2vec(p: float, q: float, weighted: 
     exact = given * [1 / p, 1.0, 1 / q, 1 / q]  # 0 leads to 2, not to 3 and 4
     chances = {(v,): c for v, c in zip([0, 2, 3, 4], exact / exact.sum(), strict=True)}
     check_counts(((v,) for v in at.tolist()), chances)
+
+
+def test_factors_of_what_no_counted_walk_met_are_finite() -> None:
+    """What a walk gives has at least the chance that it starts there, or starts with that step."""
+    ends = random_edges(400, 1200, seed=3)
+    graph = Graph(ends.src, ends.dst, 400)
+    sampler, wanted = SaintWalkSampler(graph, 1, coverage=1), torch.ones(400, dtype=torch.bool)
+    degree = graph.in_degrees().double()
+    for item in range(300):
+        sample = sampler.draw(torch.tensor([item]), wanted)
+        assert bool((sample.node_norm <= 1.0 + 1e-6).all())  # 1 / (N p), p >= 1 / N
+        most = sampler._single()[sample.n_id] * 400 * degree[sample.n_id]  # p(v) / p(u, v)
+        assert bool((sample.edge_norm <= most[sample.edge_index[1]] * (1 + 1e-6)).all())
 
 
 def test_restarts_come_as_often_as_asked() -> None:

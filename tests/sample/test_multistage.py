@@ -187,6 +187,17 @@ def test_a_second_stage_with_smaller_fanouts_draws_uniformly() -> None:
     assert stats.chisquare(counts).pvalue > 1e-4
 
 
+def test_groups_and_epochs_draw_apart() -> None:
+    """Seeds 0 and 1, a macro-batch each, share node 2 of six in-edges: what one draws of them tells nothing of both."""
+    graph = gw.Graph([2, 2, 3, 4, 5, 6, 7, 8], [0, 1, 2, 2, 2, 2, 2, 2], num_nodes=9)
+    nest = Nest(graph, torch.tensor([0, 1]), [LargeBatch(1, (-1, -1)), LargeBatch(1, (1, 1))])
+    table = np.zeros((6, 6))
+    for epoch in range(1080):
+        plan = nest.plan(Key(3, epoch, shuffle=False))
+        table[tuple(int(nest.batch(plan, place).sample.e_id.max()) - 2 for place in range(2))] += 1
+    assert stats.chisquare(table.reshape(-1)).pvalue > 1e-4
+
+
 def test_the_same_for_any_number_of_threads(graph) -> None:
     before = torch.get_num_threads()
     nest = Nest(graph, torch.arange(600), [Parts(torch.arange(600) % 6, 2), LargeBatch(50, (5, 5))])

@@ -132,6 +132,33 @@ def test_several_graphs_at_once() -> None:
         assert [name for r, name in seen if r == rank] == [str(i) for i in range(20)]
 
 
+def test_the_graph_of_the_lowest_rank_goes_first() -> None:
+    """One thread is busy while graphs of ranks 5, 3 and 1 come in: then 1, 3, and what is left of 5."""
+    busy, go, order = threading.Event(), threading.Event(), list[str]()
+
+    def hold() -> None:
+        busy.set()
+        assert go.wait(60)
+
+    def one(name: str, after: tuple[str, ...] = ()) -> Task:
+        return Task(name, "s", lambda: order.append(name), after)
+
+    with Executor(1) as executor:
+        graphs = [(TaskGraph([Task("first", "s", hold), one("five", ("first",))]), 5)]
+        graphs += [(TaskGraph([one(name)]), rank) for name, rank in (("three", 3), ("one", 1))]
+        threads = []
+        for place, (graph, rank) in enumerate(graphs):
+            threads.append(threading.Thread(target=executor.run, args=(graph, rank)))
+            threads[-1].start()
+            assert busy.wait(60)
+            while len(executor._board._jobs) <= place:
+                time.sleep(0.001)
+        go.set()
+        for thread in threads:
+            thread.join()
+    assert order == ["one", "three", "five"]
+
+
 def test_waiting_for_a_lock_is_measured() -> None:
     """Two tasks that hold the same for 50 ms each: the second thread stands still for one of them."""
     tasks = [Task(f"{i}", "s", lambda: time.sleep(0.05), holds="table") for i in range(2)]

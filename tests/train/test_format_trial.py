@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
 from graphweft.nn.sage import SAGE
 from graphweft.passes.placement import Order
-from graphweft.runtime.staged import ROWS_AHEAD, STRUCTURE_AHEAD, Choice
+from graphweft.runtime.staged import ROWS_AHEAD, STRUCTURE_AHEAD, Choice, PreparedBatch, StagedPlan
 from graphweft.train.format_trial import FormatTrial
 from graphweft.train.trainer import Trainer
 
@@ -64,6 +65,21 @@ def test_the_warm_up_epoch_measures_and_trains() -> None:
     assert tuned.formats.startswith("formats of a batch") and plain.formats == ""
     for name, tensor in plain.model.state_dict().items():
         torch.testing.assert_close(tensor, tuned.model.state_dict()[name], rtol=1e-3, atol=1e-4)
+
+
+def test_sampling_counts_as_well_as_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """J20: what a choice is measured by is preparation, forward and backward together."""
+    prepare, slow = StagedPlan.prepare, 1000.0
+
+    def slowly(self: StagedPlan, *arguments: Any) -> PreparedBatch:
+        return replace(prepare(self, *arguments), seconds=slow if self.choice.numbered else 2 * slow)
+
+    monkeypatch.setattr(StagedPlan, "prepare", slowly)
+    with _config.config(tune=True):
+        trial = _trained(synthetic("default", scale=0.3), 2)._batch.formats
+    assert trial is not None and trial.settled and trial.choice.numbered
+    for choice, seconds in trial.table.items():
+        assert 0 < seconds - (slow if choice.numbered else 2 * slow) < 60
 
 
 def test_without_tune_nothing_is_measured() -> None:

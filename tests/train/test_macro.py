@@ -73,23 +73,54 @@ def test_with_frozen_weights_halos_make_no_difference(ds, kind) -> None:
         assert float((mine - theirs).abs().max()) < 1e-5 * float(theirs.abs().max())
 
 
-def test_rows_are_fresh_after_an_epoch_over_all_nodes_and_age_is_counted(ds) -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_rows_are_fresh_after_an_epoch_over_all_nodes_and_age_is_counted(ds, ahead) -> None:
+    """Ages and bytes against a book kept by the ids of the batches: who was written when, whose rows are needed."""
     torch.manual_seed(0)
-    model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2).eval()
+    model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=3).eval()
     part = gw.partition(ds.graph, 8).part
-    loader = gw.MultistageLoader(ds, torch.arange(ds.num_nodes), (-1, -1), 64, macro=gw.Parts(part, 2))
+    loader = gw.MultistageLoader(ds, torch.arange(ds.num_nodes), (4, 4, 4), 64, macro=gw.Parts(part, 2), ahead=ahead)
+    batches = list(loader)
+    needed: dict[tuple[int, ...], Tensor] = {}
+    for batch in batches:
+        known = needed.setdefault(batch.path, torch.zeros(ds.num_nodes, dtype=torch.bool))
+        if not ahead:
+            known[batch.macro.level.n_id[batch.macro.level.halo]] = True
+        first = batch.blocks[0].num_dst  # the last hop's nodes have features alone
+        known[batch.n_id[:first][batch.halo[:first]]] = True
     historical = Historical(model, ds.graph)
     historical.refresh(ds.x)
-    steps = 0
+    written, ages, pulled, pushed = torch.zeros(2, ds.num_nodes), [], 0, 2 * ds.num_nodes
+    seen: set[tuple[int, ...]] = set()
     with torch.no_grad():
-        for batch in loader:
+        for step, batch in enumerate(batches):
+            if batch.path not in seen:
+                seen.add(batch.path)
+                ages += [float((step - rows[needed[batch.path]]).mean()) for rows in written]
+                pulled += 2 * int(needed[batch.path].sum())
+            for rows, block in zip(written, batch.blocks, strict=False):
+                computed = batch.n_id[: block.num_dst][~batch.halo[: block.num_dst]]
+                rows[computed] = step
+                pushed += computed.numel()
             historical(batch)
             historical.table.tick()
-            steps += 1
-    age = historical.table.age(0, torch.arange(ds.num_nodes))
-    assert int(age.min()) >= 1 and int(age.max()) <= steps and historical.table.step == steps
-    assert historical.ages[0] == 0.0 and historical.ages[-1] > 0.0
-    assert historical.table.bytes_pulled > 0
+    table, steps = historical.table, len(batches)
+    for layer, rows in enumerate(written):
+        assert torch.equal(table.age(layer, torch.arange(ds.num_nodes)).float(), steps - rows)
+    assert table.step == steps and historical.ages == pytest.approx(ages) and ages[0] == 0.0 < ages[-1]
+    assert (table.bytes_pulled, table.bytes_pushed) == (16 * 4 * pulled, 16 * 4 * pushed)
+
+
+@pytest.mark.parametrize(("refresh", "due"), [(0, [0]), (1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (3, [0, 3])])
+def test_hidden_rows_are_computed_anew_when_that_is_due(ds, monkeypatch, refresh, due) -> None:
+    trainer = made(ds, gw.Macro("parts:2/8", refresh=refresh), layers=2, batch_size=400)
+    seen: list[int] = []
+    whole = Historical.refresh
+    monkeypatch.setattr(
+        Historical, "refresh", lambda self, x: (seen.append(trainer._batch.loader.epoch), whole(self, x))[1]
+    )
+    trainer.fit(5)
+    assert seen == due
 
 
 def test_table_by_hand() -> None:
@@ -160,6 +191,8 @@ def test_a_stopped_run_goes_on_bit_for_bit(ds, macro, accumulate) -> None:
         again.load_state_dict(states[0])
         again.fit(2)
         assert same(bits(again), bits(straight))
+        for name in ("loss", "gradient_error", "sampling_error", "staleness_error", "neighbor_loss", "history_age"):
+            assert again.history[name] == straight.history[name], name
 
 
 @pytest.mark.parametrize("kind", [gw.nn.SAGE, gw.nn.GAT])
@@ -197,6 +230,7 @@ def test_the_guard_reports_and_keeps_to_its_bound(ds, macro) -> None:
 def test_measuring_does_not_change_training(ds) -> None:
     silent, watched = made(ds, "parts:3/12"), made(ds, gw.Macro("parts:3/12", quality=float("inf")))
     assert same(bits(_fit(silent, 2)), bits(_fit(watched, 2)))
+    assert watched._batch.macro.historical.take_ages() == []  # those of the probes' rows are no epoch's
 
 
 def test_an_exact_macro_has_no_error(ds) -> None:

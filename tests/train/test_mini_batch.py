@@ -220,6 +220,26 @@ def test_a_plain_module_trains_on_the_batch_as_a_graph(ds: Dataset) -> None:
     assert history[-1].loss < history[0].loss and min(model.calls) < ds.num_nodes
 
 
+def test_every_step_draws_for_itself(ds: Dataset) -> None:
+    """What a model draws while it trains is keyed by the epoch and the place of the batch."""
+
+    class Drawing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(ds.num_features, ds.num_classes)
+            self.drawn: list[float] = []
+
+        def forward(self, graph: Any, x: Any) -> Any:
+            if self.training:
+                self.drawn.append(float(torch.rand(())))
+            return self.layer(x)
+
+    model = Drawing()
+    trainer = Trainer(model, ds, mode="mini", fanouts=(2,), batch_size=200, eval_every=9)
+    trainer.fit(3)
+    assert len(set(model.drawn)) == len(model.drawn) == 3 * len(trainer._batch.loader)
+
+
 def test_several_labels_a_node_train_too(ds: Dataset) -> None:
     y = torch.zeros(ds.num_nodes, 3)
     y[torch.arange(ds.num_nodes), ds.y % 3] = 1.0

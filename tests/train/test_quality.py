@@ -1,12 +1,17 @@
-"""The guard's policy, a pure function."""
+"""The guard's policy, a pure function, and its measurements against gradients given by hand."""
 
 from __future__ import annotations
 
+from dataclasses import astuple
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft.train.quality import MOST_FANOUT, Quality, Setting, adapt
+from graphweft.train.quality import MOST_FANOUT, Quality, Setting, adapt, assess, mean
 
 FIRST = Setting((10, 5), parts=4, most_parts=32, refresh=0)
 
@@ -57,3 +62,36 @@ def test_settings_stay_in_range(fanouts, parts, refresh, sampling, staleness, bo
     assert all(fanout >= 1 for fanout in then.fanouts)
     assert all(fanout <= max(MOST_FANOUT, was) for fanout, was in zip(then.fanouts, fanouts, strict=True))
     assert then.parts <= 32 and then.refresh >= 0
+
+
+def _drawn(gradient: list[float], halo: list[bool] | None, edges: int = 6) -> Any:
+    """A batch of nodes 4, 1, 2, the first two computed by its first layer, whose loss has the given gradient."""
+    graph = SimpleNamespace(in_degrees=lambda: torch.tensor([9, 8, 9, 9, 4]))
+    block = SimpleNamespace(num_dst=2, num_edges=edges, source=graph)
+    mask = None if halo is None else torch.tensor(halo)
+    return SimpleNamespace(slope=torch.tensor(gradient), n_id=torch.tensor([4, 1, 2]), blocks=[block], halo=mask)
+
+
+def _assessed(halo: list[bool] | None, edges: int) -> Quality:
+    model = torch.nn.Linear(2, 1, bias=False)
+    model.weight.grad = torch.full((1, 2), 7.0)
+    probe = SimpleNamespace(
+        drawn=_drawn([3.0, 1.0], halo, edges), inside=_drawn([3.0, 4.0], halo), exact=_drawn([0.0, 5.0], None)
+    )
+    found = assess(model, probe, lambda batch: (model.weight * batch.slope).sum(), 2.5)
+    assert model.weight.grad.tolist() == [[7.0, 7.0]]  # what training has added up stays
+    return found
+
+
+def test_errors_are_distances_between_the_three_gradients() -> None:
+    """Drawn (3, 1), inside (3, 4), exact (0, 5); of 8 + 4 in-edges the batch has 6, of the 4 into no halo node 3."""
+    flat = _assessed(None, 6)
+    assert astuple(flat) == pytest.approx((1.0, 1.0, 0.0, 0.5, 2.5))
+    nested = _assessed([False, True, True], 3)
+    assert astuple(nested) == pytest.approx((1.0, 0.6, 10**0.5 / 5, 0.25, 2.5))
+
+
+def test_several_probes_are_averaged() -> None:
+    assert mean([Quality(1.0, 2.0, 3.0, 0.5, 4.0), Quality(3.0, 0.0, 1.0, 0.0, 6.0)]) == Quality(
+        2.0, 1.0, 2.0, 0.25, 5.0
+    )

@@ -90,6 +90,23 @@ def test_draws_that_miss_nothing_give_the_loss_of_the_whole_graph(ds: Dataset) -
     assert trainer.fit(1)[0].loss == pytest.approx(float(expected), rel=1e-5)
 
 
+def test_unknown_labels_weigh_nothing_beside_factors(ds: Dataset) -> None:
+    """As above with several labels a node: a node's loss is the mean over the labels that are known."""
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(0, 2, (ds.num_nodes, 4), generator=generator).float()
+    y[torch.rand(y.shape, generator=generator) < 0.3] = float("nan")
+    several = Dataset("several", ds.graph, ds.x, y, ds.train_idx, ds.val_idx, ds.test_idx, 4, task="multilabel")
+    rows = several.labelled("train")
+    model = GCN(ds.num_features, 16, 4)
+    with torch.no_grad():
+        logits = model.train()(ds.graph, ds.x)[rows]
+    losses = functional.binary_cross_entropy_with_logits(logits, y[rows].nan_to_num(), reduction="none")
+    expected = torch.where(y[rows].isnan(), float("nan"), losses).nanmean(1).mean()
+    sampler = SaintNodeSampler(ds.graph, "uniform", num_items=100 * ds.num_nodes)
+    trainer = Trainer(model, several, mode="mini", sampler=sampler, batch_size=sampler.num_items)
+    assert trainer.fit(1)[0].loss == pytest.approx(float(expected), rel=1e-5)
+
+
 def test_shadow_evaluates_every_node_on_its_own_subgraph(ds: Dataset) -> None:
     trainer = made(ds, "shadow")
     logits = trainer._batch.logits()
