@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
 import importlib
 import importlib.metadata
@@ -13,6 +14,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import warnings
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,10 @@ from packaging.requirements import Requirement
 
 import graphweft
 from graphweft import _native
+
+with contextlib.suppress(ImportError), warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what its import warns of is no failure of an example
+    import torch_geometric  # noqa: F401
 
 PACKAGE = Path(graphweft.__file__).parent
 MODULES = ["graphweft", *(found.name for found in pkgutil.walk_packages([str(PACKAGE)], "graphweft."))]
