@@ -14,6 +14,7 @@ from graphweft.data.synthetic import synthetic
 from graphweft.loader import epochs as epochs_module
 from graphweft.loader.epochs import usable_cores
 from graphweft.loader.loader import Loader
+from graphweft.loader.pipeline import Pipeline
 from graphweft.loader.tempo import Tempo, Way
 from graphweft.nn.sage import SAGE
 from graphweft.train.trainer import Trainer
@@ -97,6 +98,24 @@ def test_measured_ways_are_told() -> None:
             pass
     assert loader.way == min(loader.seconds_by_way, key=lambda way: loader.seconds_by_way[way])
     assert usable_cores() >= 1
+
+
+def test_the_batches_that_fill_the_queue_are_not_measured() -> None:
+    """Of ten batches under one way the first two do not count."""
+    loader, found = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2), list[Way]()
+    assert len(loader) >= 20
+    loader._tempo = Tempo([Way(0, 0), Way(1, 2)], tries=100)
+    loader._tempo.record = lambda way, seconds: found.append(way)  # type: ignore[method-assign]
+    for place, _ in enumerate(loader):
+        if place == 19:
+            break
+    assert found == [Way(0, 0)] * 15  # eight of the first ten, seven of the next before the last was let go
+
+
+def test_a_thread_that_prepares_runs_its_loops_alone() -> None:
+    pipeline = Pipeline(lambda _: torch.get_num_threads(), 0, 4, workers=2, ahead=4)
+    assert list(pipeline) == [1] * 4
+    pipeline.close()
 
 
 class _Clock:

@@ -73,6 +73,8 @@ def test_seeds_of_several_types_come_first_in_each() -> None:
     assert batch["author"].n_id[:2].tolist() == [0, 2] and batch["author"].input_id.tolist() == [1, 3]
     assert batch["paper"].n_id[:2].tolist() == [2, 1] and batch["paper"].input_id.tolist() == [0, 2]
     assert batch["author"].x is None and batch["author"].y is None
+    _, second = Loader(graph, seeds=[8, 0, 7, 2], fanouts=[2], batch_size=2)
+    assert (second["paper"].input_id.tolist(), second["author"].input_id.tolist()) == ([2], [3])
 
 
 def test_fanouts_count_for_every_relation() -> None:

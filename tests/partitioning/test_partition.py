@@ -263,6 +263,13 @@ def test_without_pymetis_the_message_says_what_to_do(monkeypatch) -> None:
         gw.partition(gw.Graph([0], [1]), 2, "metis")
 
 
+def test_random_parts_are_equal_and_follow_from_their_seed() -> None:
+    graph = gw.Graph([], [], num_nodes=100)
+    one, again, other = (gw.partition(graph, 8, "random", seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(one.part, again.part) and not torch.equal(one.part, other.part)
+    assert int(one.sizes.max()) - int(one.sizes.min()) <= 1
+
+
 def test_saved_and_loaded(tmp_path) -> None:
     graph = gw.Graph([0, 1, 2], [1, 2, 0])
     made = gw.partition(graph, 2)

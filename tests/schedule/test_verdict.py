@@ -79,6 +79,22 @@ def test_a_short_wait_is_no_reason_for_more_workers() -> None:
     assert found is not None and found.bound == "the model" and found.waiting == pytest.approx(0.1)
 
 
+def test_workers_are_advised_where_waiting_is_most_of_preparing() -> None:
+    mostly, hardly = (
+        verdict(_run(("wait", 4), ("sample", 3), ("forward", 3))),
+        verdict(_run(("wait", 3), ("sample", 4), ("forward", 3))),
+    )
+    assert mostly is not None and hardly is not None
+    assert mostly.bound == hardly.bound == "preparing batches"
+    assert "workers=" in mostly.text and "workers=" not in hardly.text
+
+
+def test_what_lies_outside_of_epochs_does_not_count() -> None:
+    inside = _run(("sample", 1), ("forward", 3))
+    found = verdict([*inside, Span("first look", "sample", 100.0, 150.0, "main")])
+    assert found == verdict(inside) and found is not None and found.bound == "the model"
+
+
 def test_what_no_span_covers_is_overhead() -> None:
     found = verdict([Span("epoch 1", "epoch", 0.0, 10.0, "main"), Span("forward", "forward", 1.0, 4.0, "main")])
     assert found is not None and found.bound == "overhead" and found.share == pytest.approx(0.7)

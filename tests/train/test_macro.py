@@ -134,6 +134,7 @@ def test_table_by_hand() -> None:
     other = HistoryTable(3, [2, 1])
     other.load_state_dict(copy.deepcopy(table.state_dict()))
     assert same(other.state_dict()["rows"], table.state_dict()["rows"]) and other.step == 2
+    assert other.age(0, torch.tensor([0, 1, 2])).tolist() == [0, 3, 2]
     with pytest.raises(gw.CheckpointError):
         HistoryTable(4, [2, 1]).load_state_dict(table.state_dict())
     with pytest.raises(gw.IndexRangeError):
@@ -231,6 +232,30 @@ def test_measuring_does_not_change_training(ds) -> None:
     silent, watched = made(ds, "parts:3/12"), made(ds, gw.Macro("parts:3/12", quality=float("inf")))
     assert same(bits(_fit(silent, 2)), bits(_fit(watched, 2)))
     assert watched._batch.macro.historical.take_ages() == []  # those of the probes' rows are no epoch's
+
+
+def test_probes_are_of_the_epoch_that_was_done(ds, monkeypatch) -> None:
+    trainer, probed = made(ds, gw.Macro("large:1/4", quality=float("inf")), layers=2, batch_size=400), []
+    probe = gw.MultistageLoader.probe
+    monkeypatch.setattr(
+        gw.MultistageLoader, "probe", lambda self, epoch, *rest: (probed.append(epoch), probe(self, epoch, *rest))[1]
+    )
+    trainer.fit(3)
+    assert probed == [0, 0, 1, 1, 2, 2]
+
+
+def test_after_a_refresh_the_halo_has_the_new_rows(ds) -> None:
+    torch.manual_seed(0)
+    model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2).eval()
+    part = gw.partition(ds.graph, 8).part
+    batch = next(iter(gw.MultistageLoader(ds, torch.arange(ds.num_nodes), (-1, -1), 64, macro=gw.Parts(part, 2))))
+    historical = Historical(model, ds.graph)
+    with torch.no_grad():
+        historical.refresh(torch.zeros_like(ds.x))
+        historical(batch, write=False)
+        historical.refresh(ds.x)
+        rows, expected = historical(batch, write=False), model(ds.graph, ds.x)[batch.n_id[: batch.batch_size]]
+    assert float((rows - expected).abs().max()) < 1e-5 * float(expected.abs().max())
 
 
 def test_an_exact_macro_has_no_error(ds) -> None:

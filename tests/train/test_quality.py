@@ -39,6 +39,12 @@ def test_room_to_spare_takes_steps_back_down_to_the_users_setting() -> None:
     assert (now.fanouts, now.parts) == (FIRST.fanouts, FIRST.parts)
 
 
+def test_between_half_of_the_bound_and_the_bound_nothing_is_taken_back() -> None:
+    now = Setting((34, 17), parts=16, most_parts=32, refresh=1)
+    assert adapt(now, FIRST, Quality(0.051, 0.03, 0.04, 0.0), 0.1) == now
+    assert adapt(now, FIRST, Quality(0.049, 0.03, 0.04, 0.0), 0.1).parts == 8
+
+
 def test_all_neighbours_stay_all() -> None:
     now = Setting((-1, 100))
     for _ in range(5):

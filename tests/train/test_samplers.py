@@ -21,6 +21,7 @@ from graphweft.sample.shadow import ShadowSampler
 from graphweft.sample.walk import WalkSampler
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import SAMPLERS
+from graphweft.train.samplers import sampler_of
 from graphweft.train.trainer import Trainer
 
 OF_ONES_OWN: dict[str, Any] = {
@@ -109,6 +110,7 @@ def test_unknown_labels_weigh_nothing_beside_factors(ds: Dataset) -> None:
 
 def test_shadow_evaluates_every_node_on_its_own_subgraph(ds: Dataset) -> None:
     trainer = made(ds, "shadow")
+    trainer.fit(2)  # the same subgraphs in every evaluation
     logits = trainer._batch.logits()
     assert isinstance(trainer._batch, MiniBatch) and isinstance(ds.x, torch.Tensor)
     sampler = ShadowSampler(ds.graph, (5, 3))
@@ -118,6 +120,14 @@ def test_shadow_evaluates_every_node_on_its_own_subgraph(ds: Dataset) -> None:
         with torch.no_grad():
             alone = trainer.model(sample.subgraph, ds.x[sample.n_id])[0]
         assert torch.allclose(logits[node], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize(("layers", "fanouts"), [(1, (15,)), (2, (15, 10)), (3, (15, 10, 5)), (5, (15, 10, 5, 5, 5))])
+def test_what_is_usual_follows_from_the_layers(ds: Dataset, layers: int, fanouts: tuple[int, ...]) -> None:
+    model = SAGE(ds.num_features, 16, ds.num_classes, num_layers=layers)
+    assert sampler_of(model, ds.graph, "neighbor", None).fanouts == fanouts  # type: ignore[union-attr]
+    assert sampler_of(model, ds.graph, "layer", None).sizes == (512,) * layers  # type: ignore[union-attr]
+    assert sampler_of(model, ds.graph, "saint-walk", None).identity()["length"] == layers
 
 
 def test_bad_options_are_one_line(ds: Dataset) -> None:

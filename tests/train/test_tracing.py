@@ -144,6 +144,22 @@ def test_only_so_many_spans_are_kept() -> None:
     assert len(recorder.spans) == 2 and recorder.dropped == 3
 
 
+def test_threads_of_one_name_are_rows_of_their_own() -> None:
+    recorder, both = Recorder(), threading.Barrier(2)
+
+    def work() -> None:
+        both.wait(60)
+        recorder.add("draw", "sample", 0.0, 1.0, {})
+        both.wait(60)
+
+    threads = [threading.Thread(target=work, name="twin") for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(item.thread for item in recorder.spans) == ["twin", "twin#2"]
+
+
 def test_a_bad_path_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "trace.json"):
         with pytest.raises(ConfigError, match=r"^trace: expected a file"):
