@@ -248,7 +248,8 @@ def test_an_open_hop_has_the_edges_of_the_numbered_one(fanouts: list[int], wide:
         csc = graph.csc
         graph = Graph.from_adjacency(Adjacency(csc.indptr, csc.indices.long(), csc.edge_ids, 300))
     sampler, seeds = NeighborSampler(graph, fanouts), torch.randperm(300)[:40]
-    numbered, opened = sampler.sample(seeds, seed=1), sampler.sample_open(seeds, seed=1)
+    key = {"seed": 1, "epoch": 2, "stage": 3}
+    numbered, opened = sampler.sample(seeds, **key), sampler.sample_open(seeds, **key)
     first, block = numbered.blocks[0], opened.blocks[0]
     assert torch.equal(block.csc.indptr, first.csc.indptr)
     assert torch.equal(block.csc.indices.long(), numbered.n_id[first.csc.indices.long()])
