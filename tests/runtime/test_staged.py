@@ -21,6 +21,7 @@ from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
 from graphweft.nn.stack import Stack
+from graphweft.passes.placement import Order
 from graphweft.runtime import lower
 from graphweft.runtime.staged import ROWS_AHEAD, STRUCTURE_AHEAD, Choice
 from graphweft.sample.neighbor import NeighborSampler
@@ -128,6 +129,29 @@ def test_the_first_layer_copies_no_rows(kind: Any, monkeypatch: pytest.MonkeyPat
     sources = NeighborSampler(graph, FANOUTS).sample(seeds, seed=KEY[0], epoch=KEY[1]).num_nodes
     step(model_of(kind), x, graph, seeds, torch.randn(30, 8), FORMS[2])
     assert sum(copied) >= sources * x.shape[1] * 4
+
+
+@pytest.mark.parametrize(("kind", "options"), [(GCN, {}), (GAT, {"heads": 2})], ids=str)
+def test_a_first_layer_that_transforms_first_copies_no_rows(
+    kind: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """J15: the product reads rows by index, forward and backward."""
+    graph, x, seeds = world()
+    copied: list[tuple[int, ...]] = []
+    gather = lower.gather_rows
+    monkeypatch.setattr(lower, "gather_rows", lambda table, ids: (copied.append(table.shape), gather(table, ids))[1])
+    model, sampler = model_of(kind, **options), NeighborSampler(graph, FANOUTS)
+    function, reference = model.staged(sampler, x), sampler.sample(seeds)
+    names = sorted(function.compile(tensors_of(model), True, reference).plan.compiled.orders)
+    for order in (Order.TRANSFORM, Order.AGGREGATE):
+        copied.clear()
+        choice = Choice(STRUCTURE_AHEAD, tuple((name, order) for name in names))
+        plan = function.compile(tensors_of(model), True, reference, choice)
+        outputs, pullback = plan.linearize(plan.prepare(seeds, KEY), tensors_of(model), 0)
+        pullback(torch.ones_like(outputs["out"]))
+        # attention reads rows twice when it aggregates first
+        wanted = int(order is Order.AGGREGATE and kind is GAT)
+        assert len(plan.gathered()) == copied.count(x.shape) == wanted
 
 
 def test_the_peak_is_lower_by_the_rows_that_are_not_copied() -> None:

@@ -131,6 +131,22 @@ def test_parts_take_their_halo_and_nothing_beyond(case: Case) -> None:
         assert set(batch.sample.n_id[batch.halo].tolist()) == nodes & halo
 
 
+def test_parts_of_parts_stop_at_both_halos(graph) -> None:
+    outer, inner = torch.arange(600) % 3, torch.arange(600) % 7
+    seeds = torch.arange(0, 600, 4)
+    nest = Nest(graph, seeds, [Parts(outer, 2), Parts(inner, 3), LargeBatch(20, (-1, -1))])
+    plan = nest.plan(Key(5, 0))
+    for position, planned in enumerate(plan.batches):
+        taken = torch.ones(600, dtype=torch.bool)
+        for depth, part in enumerate((outer, inner)):
+            taken &= torch.isin(part, nest.stages[depth].chosen(planned.path[depth], plan.keys[planned.path[:depth]]))
+        batch = nest.batch(plan, position)
+        rows = set(taken.nonzero().reshape(-1).tolist())
+        nodes, edges = reached(graph, seeds[planned.places].tolist(), 2, rows=rows)
+        assert set(batch.sample.n_id.tolist()) == nodes and set(batch.sample.e_id.tolist()) == edges
+        assert torch.equal(batch.halo, ~taken[batch.sample.n_id])
+
+
 @pytest.mark.parametrize(
     "stages",
     [
