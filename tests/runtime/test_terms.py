@@ -85,6 +85,30 @@ def test_many_rows_hubs_and_any_number_of_threads(wide):
     torch.testing.assert_close(results[0][0].double(), exact, rtol=1e-4, atol=1e-3 * float(exact.abs().max()))
 
 
+@pytest.mark.parametrize("m", [64, 80, 100])
+def test_what_is_larger_than_the_cache_is_the_same(m):
+    """Kept sums and whole lines of the output go past the cache; halves of the columns are small enough for it."""
+    n, k = 36_000, 60
+    ends = random_edges(n, 2 * n, seed=7)
+    adjacency = Graph(ends.src, ends.dst, n).csc
+    x, rows, bias = numbers(n, k), torch.arange(n).flip(0), numbers(m, seed=3)
+    weights = [numbers(k, m, seed=1), numbers(k, m, seed=2)]
+    exact = torch.zeros(n, k, dtype=torch.float64).index_add_(
+        0, torch.from_numpy(ends.dst), x.double()[torch.from_numpy(ends.src)]
+    )
+
+    def made(columns: slice):
+        kept = torch.full((n, k), torch.nan)
+        one, two = (w[:, columns].contiguous() for w in weights)
+        terms = [Term(x, one, edges=adjacency, kept=kept), Term(x, two, rows=rows)]
+        return matmul_terms(terms, epilogue=Epilogue(bias=bias[columns].contiguous(), relu=True)), kept
+
+    whole, kept = made(slice(0, m))
+    halves = torch.cat([made(slice(0, m // 2))[0], made(slice(m // 2, m))[0]], 1)
+    assert torch.equal(whole, halves)
+    torch.testing.assert_close(kept.double(), exact, rtol=1e-5, atol=1e-4)
+
+
 def test_what_does_not_fit_is_told():
     x, w = torch.ones(3, 2), torch.ones(2, 4)
     with pytest.raises(ShapeError, match="expected products of one shape"):

@@ -9,48 +9,10 @@
 #include <string>
 
 #include "graphweft/abi.h"
+#include "graphweft/lines.h"
 #include "graphweft/parallel.h"
 
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
-
 namespace gw {
-
-constexpr int64_t line_bytes = 64;
-constexpr int64_t streamed_from = int64_t{8} << 20;  // bytes of output: what is smaller may be read again from cache
-
-// Copies `bytes`, a multiple of 4, past the cache. Neighbouring rows fill the lines that this one leaves half written.
-inline void stream_row(const char* from, int64_t bytes, char* to) {
-#if defined(__AVX2__)
-  int64_t at = 0;
-  const auto word = [&] {
-    int32_t value;
-    std::memcpy(&value, from + at, sizeof value);
-    _mm_stream_si32(reinterpret_cast<int*>(to + at), value);
-    at += 4;
-  };
-  while (at < bytes && reinterpret_cast<uintptr_t>(to + at) % line_bytes != 0) word();
-#if defined(__AVX512F__)
-  for (; at + 64 <= bytes; at += 64)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to + at), _mm512_loadu_si512(from + at));
-#else
-  for (; at + 32 <= bytes; at += 32)
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at),
-                        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + at)));
-#endif
-  while (at < bytes) word();
-#else
-  std::memcpy(to, from, size_t(bytes));
-#endif
-}
-
-template <int Level>
-void fetch_row(const char* from, int64_t bytes) {
-  const char* const end = from + bytes;
-  for (from -= reinterpret_cast<uintptr_t>(from) % line_bytes; from < end; from += line_bytes)
-    __builtin_prefetch(from, 0, Level);
-}
 
 inline void gather_rows(const char* table, int64_t rows, int64_t stride, int64_t bytes, const int64_t* ids, int64_t n,
                         char* out) {
@@ -74,9 +36,7 @@ inline void gather_rows(const char* table, int64_t rows, int64_t stride, int64_t
       else if (bytes > 0)
         std::memcpy(out + i * bytes, from, size_t(bytes));
     }
-#if defined(__AVX2__)
-    _mm_sfence();
-#endif
+    finish_streams();
   });
 }
 

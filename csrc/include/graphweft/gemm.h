@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "graphweft/epilogue.h"
+#include "graphweft/lines.h"
 #include "graphweft/panels.h"
 #include "graphweft/parallel.h"
 
@@ -21,9 +22,10 @@ struct gemm_shape {
   const gw_epilogue_f32* epilogue;  // null: none
 };
 
-// Rows that will be read soon. They are fetched while a product is computed, `rate` rows at every step of a tile, so
-// that neither the sums nor the memory waits for the other.
+// Rows that will be read soon. They are fetched while a product is computed, `rate` rows at a time, so that neither the
+// sums nor the memory waits for the other. A core has few fetches under way: many at once would make the product wait.
 struct row_queue {
+  static constexpr int64_t stride = 4;  // of the inner dimension between two looks at the queue
   struct entry {
     const char* at;
     int64_t bytes;
@@ -33,8 +35,7 @@ struct row_queue {
   int64_t rate;
 
   GW_INLINE void fetch(int64_t count) {
-    for (; count > 0 && next != end; --count, ++next)
-      for (int64_t b = 0; b < next->bytes + 63; b += 64) __builtin_prefetch(next->at + b, 0, 2);
+    for (; count > 0 && next != end; --count, ++next) fetch_row<2>(next->at, next->bytes);
   }
 };
 
@@ -51,12 +52,14 @@ struct gemm_block {
   bool first, last;            // of the inner blocks
   float* col_sum;              // the chunk's partial column sums, or null
   row_queue* ahead = nullptr;  // what to fetch meanwhile; null: the rows that follow
+  bool streams = false;        // Y is written past the cache
 };
 
-// acc = X[rows of the tile, depth columns] * packed weights. `fetch(at)` is called for every line of the rows.
-template <int Rows, int Vectors, int Lanes, class Fetch>
+// acc = X[rows of the tile, depth columns] * packed weights. `line(at)` is called for every line of the rows, `look()`
+// several times meanwhile.
+template <int Rows, int Vectors, int Lanes, class Line, class Look>
 __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx, int64_t depth, const float* weights,
-                                                     Fetch&& fetch,
+                                                     Line&& line, Look&& look,
                                                      typename float_lanes<Lanes>::vec (&acc)[Rows][Vectors]) {
   using io = float_lanes<Lanes>;
   constexpr int step = 16;  // one cache line of each row
@@ -66,20 +69,24 @@ __attribute__((always_inline)) inline void gemm_tile(const float* x, int64_t ldx
     for (int v = 0; v < Vectors; ++v) acc[r][v] = typename io::vec{};
   int64_t at = 0;
   for (; at + step <= depth; at += step) {
-    fetch(at);
+    line(at);
+    for (int64_t part = at; part < at + step; part += row_queue::stride) {
+      look();
 #pragma GCC unroll 4
-    for (int s = 0; s < step; ++s) {
-      typename io::vec w[Vectors];
+      for (int s = 0; s < row_queue::stride; ++s) {
+        typename io::vec w[Vectors];
 #pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) w[v] = io::load(weights + v * Lanes);
+        for (int v = 0; v < Vectors; ++v) w[v] = io::load(weights + v * Lanes);
 #pragma GCC unroll 32
-      for (int r = 0; r < Rows; ++r)
+        for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-        for (int v = 0; v < Vectors; ++v) acc[r][v] += x[r * ldx + at + s] * w[v];
-      weights += Vectors * Lanes;
+          for (int v = 0; v < Vectors; ++v) acc[r][v] += x[r * ldx + part + s] * w[v];
+        weights += Vectors * Lanes;
+      }
     }
   }
-  fetch(at);
+  line(at);
+  look();
   for (; at < depth; ++at) {
 #pragma GCC unroll 32
     for (int r = 0; r < Rows; ++r)
@@ -127,6 +134,13 @@ struct output_tile {
       const int lanes = v == Vectors - 1 ? tail : Lanes;
       io::store_part(sums + v * Lanes, io::load_part(sums + v * Lanes, lanes) + total, lanes);
     }
+  }
+  // Past the cache; y is at the beginning of a line, ld whole lines, and no lane is padding.
+  __attribute__((always_inline)) inline void stream(float* y, int64_t ld) {
+#pragma GCC unroll 32
+    for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) io::stream(y + r * ld + v * Lanes, t[r][v]);
   }
   __attribute__((always_inline)) inline void store(float* y, int64_t ld, int tail) {
 #pragma GCC unroll 32
@@ -184,20 +198,22 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
   const gemm_shape& shape = *block.shape;
   const panel& columns = block.columns;
   const int tail = columns.width - (Vectors - 1) * Lanes;
+  const bool streams = block.streams && tail == Lanes;
   for (; row + Rows <= end; row += Rows) {
     output_tile<Rows, Vectors, Lanes> tile;
     float* out = shape.y + row * shape.ldy + columns.first;
-    if (block.last) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
+    if (block.last && !streams) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
     const float* const x = block.x + (row - block.row) * block.ldx + block.depth_first;
-    const auto fetch = [&](int64_t at) GW_INLINE_LAMBDA {
-      if constexpr (Queued) {
-        block.ahead->fetch(block.ahead->rate);
-      } else {
+    const auto line = [&](int64_t at) GW_INLINE_LAMBDA {
+      if constexpr (!Queued) {
 #pragma GCC unroll 32
         for (int r = 0; r < Rows; ++r) __builtin_prefetch(x + (r + Rows) * block.ldx + at);
       }
     };
-    gemm_tile<Rows, Vectors, Lanes>(x, block.ldx, block.depth, block.weights, fetch, tile.t);
+    const auto look = [&]() GW_INLINE_LAMBDA {
+      if constexpr (Queued) block.ahead->fetch(block.ahead->rate);
+    };
+    gemm_tile<Rows, Vectors, Lanes>(x, block.ldx, block.depth, block.weights, line, look, tile.t);
     if (block.partial) {
       float* sums = block.partial + (row - block.row) * Vectors * Lanes;
 #pragma GCC unroll 32
@@ -211,7 +227,7 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
       if (!block.last) continue;
     }
     if (shape.epilogue) tile.apply(*shape.epilogue, row, columns.first, tail, block.col_sum);
-    tile.store(out, shape.ldy, tail);
+    streams ? tile.stream(out, shape.ldy) : tile.store(out, shape.ldy, tail);
   }
   return row;
 }
@@ -289,13 +305,13 @@ struct gemm_cut {
 // Rows [row, row + count) of the product, from x, where row `row` of X is.
 inline void gemm_block_rows(const gemm_shape& shape, const gemm_cut& cut, const std::vector<panel>& panels,
                             const float* packed, const float* x, int64_t ldx, int64_t row, int64_t count,
-                            float* partial, float* col_sum, row_queue* ahead) {
+                            float* partial, float* col_sum, row_queue* ahead, bool streams = false) {
   for (int64_t b = 0; b < cut.blocks; ++b) {
     const int64_t at = b * cut.depth;
     for (const panel& columns : panels)
       gemm_run({&shape, packed + shape.k * columns.offset + at * columns.padded(), columns, x, ldx, row, count, at,
                 std::min(cut.depth, shape.k - at), partial ? partial + cut.rows * columns.offset : nullptr, b == 0,
-                b == cut.blocks - 1, col_sum, ahead});
+                b == cut.blocks - 1, col_sum, ahead, streams});
   }
 }
 

@@ -9,8 +9,28 @@
 
 #include "graphweft/edge_sums.h"
 #include "graphweft/gemm.h"
+#include "graphweft/lines.h"
 
 namespace gw {
+
+// Copies sums to where they are kept: past the cache where they would not stay in it until somebody reads them.
+inline void keep_rows(const gw_term_f32& term, int64_t row, int64_t count, const float* from, int64_t ld) {
+  const int64_t bytes = term.k * int64_t(sizeof(float));
+  const bool streams = term.edges->num_rows * bytes >= streamed_from;
+  for (int64_t i = 0; i < count; ++i) {
+    float* const to = term.kept + (row + i) * term.ld_kept;
+    if (streams)
+      stream_row(reinterpret_cast<const char*>(from + i * ld), bytes, reinterpret_cast<char*>(to));
+    else
+      std::memcpy(to, from + i * ld, size_t(bytes));
+  }
+}
+
+// Whether a product is written past the cache, which the rows that it reads would push it out of anyway.
+inline bool streams_output(const gemm_shape& shape) {
+  const bool whole_lines = reinterpret_cast<uintptr_t>(shape.y) % line_bytes == 0 && shape.ldy % 16 == 0;
+  return whole_lines && shape.n * shape.m * int64_t(sizeof(float)) >= streamed_from;
+}
 
 // Rows [row, row + count) of the terms, side by side.
 inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, int64_t count, bool fetches, float* out,
@@ -26,8 +46,7 @@ inline void put_terms(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
     gw_epilogue_f32 scaled{};
     scaled.row_scale = term.row_scale;
     sum_rows({*term.edges, term.x, term.ldx, term.k, scaled, nullptr, fetches}, row, row + count, out, ldo);
-    for (int64_t i = 0; term.kept && i < count; ++i)
-      std::memcpy(term.kept + (row + i) * term.ld_kept, out + i * ldo, size_t(term.k) * sizeof(float));
+    if (term.kept) keep_rows(term, row, count, out, ldo);
   }
 }
 
@@ -59,11 +78,11 @@ inline void list_rows(const gw_term_f32* terms, int64_t num_terms, int64_t row, 
   }
 }
 
-// At how many steps of the tiles of `count` rows a queue is asked.
+// How often the tiles of `count` rows look at a queue.
 inline int64_t count_steps(const std::vector<panel>& panels, int64_t k, int64_t count) {
   int64_t tiles = 0;
   for (const panel& columns : panels) tiles += std::max<int64_t>(1, count / gemm_tile_rows(columns.vectors));
-  return std::max<int64_t>(1, tiles * (k / 16));
+  return std::max<int64_t>(1, tiles * (k / row_queue::stride));
 }
 
 inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t num_terms,
@@ -77,6 +96,7 @@ inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t n
   for (int64_t t = 0, first = 0; t < num_terms; first += terms[t++].k)
     gemm_pack_part(panels, k, first, terms[t].k, terms[t].w, terms[t].ldw, terms[t].w_transposed != 0, packed.get());
   const gemm_cut cut(n, k);
+  const bool streams = streams_output(shape);
   float* col_sum = epilogue ? epilogue->col_sum : nullptr;
   column_sums sums(col_sum != nullptr, cut.chunks, m);
   std::vector<fetched_rows> fetched_by(static_cast<size_t>(num_threads()));
@@ -95,9 +115,10 @@ inline void gemm_terms(int64_t n, int64_t m, const gw_term_f32* terms, int64_t n
       fetched.row = size > 0 ? next : -1;
       row_queue ahead{fetched.entries.data(), fetched.entries.data() + size, (size + steps - 1) / steps};
       gemm_block_rows(shape, cut, panels, packed.get(), joined.get(), k, row, count, partial.get(), sums.row(chunk),
-                      size > 0 ? &ahead : nullptr);
+                      size > 0 ? &ahead : nullptr, streams);
       ahead.fetch(size);
     }
+    finish_streams();
   });
   if (col_sum) sums.finish(col_sum);
 }

@@ -18,6 +18,16 @@ struct float_lanes {
   typedef float unaligned __attribute__((vector_size(Lanes * 4), aligned(4), may_alias));
   static inline vec load(const float* p) { return *reinterpret_cast<const unaligned*>(p); }
   static inline void store(float* p, vec v) { *reinterpret_cast<unaligned*>(p) = v; }
+  // Past the cache; p is a whole number of vectors into memory.
+  static inline void stream(float* p, vec v) {
+#if defined(__AVX512F__)
+    if constexpr (Lanes == 16) return _mm512_stream_ps(p, __m512(v));
+#endif
+#if defined(__AVX2__)
+    if constexpr (Lanes == 8) return _mm256_stream_ps(p, __m256(v));
+#endif
+    store(p, v);
+  }
   // The first n lanes of p; the rest are zero and their memory is not touched. Half vectors have their own masked
   // instructions: cutting them out of native ones would pass through memory.
   static inline vec load_part(const float* p, int n) {

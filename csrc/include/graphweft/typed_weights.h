@@ -76,7 +76,8 @@ class packed_weights {
 
   // How often a product of n rows looks for what to fetch.
   [[nodiscard]] int64_t steps(int64_t n) const {
-    return w_.heads * int64_t(panels_.size()) * (n / gemm_tile_rows(panels_[0].vectors) + 1) * (w_.in / 16 + 1);
+    return w_.heads * int64_t(panels_.size()) * (n / gemm_tile_rows(panels_[0].vectors) + 1) *
+           (w_.in / row_queue::stride + 1);
   }
 
   // y[i] = x[i] W (+ bias, of one head), head by head, for n rows; `matrices`: a packed type. `ahead`: what to fetch
