@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
     from graphweft.sample.cluster import ClusterSampler
+    from graphweft.sample.induced import InducedSampler
     from graphweft.sample.layer_wise import LayerSampler
     from graphweft.sample.negative import NegativeSampler
     from graphweft.sample.neighbor import NeighborSampler
@@ -85,6 +86,7 @@ __all__ = [
     "GraphWeftError",
     "IRError",
     "IndexRangeError",
+    "InducedSampler",
     "LargeBatch",
     "LayerSampler",
     "LinkLoader",
@@ -158,6 +160,7 @@ _HOMES = {
     "partition": "graphweft.partitioning.partition",
     "SegmentSampler": "graphweft.sample.segment",
     "ClusterSampler": "graphweft.sample.cluster",
+    "InducedSampler": "graphweft.sample.induced",
     "LayerSampler": "graphweft.sample.layer_wise",
     **dict.fromkeys(("collective_sample", "compact", "individual_sample"), "graphweft.sample.primitives"),
     **dict.fromkeys(("SaintEdgeSampler", "SaintNodeSampler", "SaintWalkSampler"), "graphweft.sample.saint"),

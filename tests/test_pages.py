@@ -13,7 +13,8 @@ with contextlib.suppress(ImportError), warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what its import warns of is no failure of an example
     import torch_geometric  # noqa: F401
 
-PAGES = {"links": 15, "message_passing": 15, "sampling": 10, "training": 7}  # and the fewest examples each has
+# Pages, and the fewest examples that each has.
+PAGES = {"from_pyg": 25, "links": 15, "message_passing": 15, "sampling": 10, "training": 7}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -269,6 +269,14 @@ class Batch:
             self._views.to(device, non_blocking)
         return self
 
+    def cpu(self) -> Batch:
+        """As :meth:`to`."""
+        return self.to("cpu")
+
+    def cuda(self, device: Any = "cuda", non_blocking: bool = False) -> Batch:
+        """As :meth:`to`."""
+        return self.to(device, non_blocking)
+
     def _table(self, name: str, edges: bool = False) -> Tensor | None:
         table = edge_table(self._data, name) if edges else getattr(self._data, name, None)
         if not isinstance(table, Tensor):

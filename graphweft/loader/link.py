@@ -26,6 +26,7 @@ from graphweft.sample.negative import NegativeSampler
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample
 from graphweft.sample.segment import LeftOut, SegmentSampler
+from graphweft.sample.times import flat_times
 
 NEGATIVES = ("none", "binary", "tail", "triplet", "in-batch")
 EXCLUDES = ("none", "target", "both")
@@ -41,7 +42,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
 
     Args:
         ds: A dataset, or a graph alone; its edges carry the messages.
-        edge_label_index: (2, P) ends of the edges to predict; None: all edges of the graph (of ``relation``).
+        edge_label_index: (2, P) ends of the edges to predict; None: all edges of the graph (of ``relation``). Of a
+            typed graph also (relation, ends).
         edge_label: (P,) labels; None: all are positives.
         fanouts: As for :class:`gw.Loader`; by relation for a typed graph.
         batch_size: Edges of a batch.
@@ -108,10 +110,13 @@ class LinkLoader(EpochLoader[LinkBatch]):
         refuse("LinkLoader", others)
         graph = graph_of("LinkLoader", ds)
         check_tables("LinkLoader", ds)
+        if _names_relation(edge_label_index):
+            relation, edge_label_index = edge_label_index
         _check_choice("negatives", negatives, NEGATIVES)
         _check_choice("exclude", exclude, EXCLUDES)
         self._ds, self.negatives, self.exclude = ds, negatives, exclude
         self._relations = _relations(graph, relation, reverse_relation, exclude)
+        time = flat_times("LinkLoader", graph, time)
         if graph.is_typed or time is not None:
             if weight is not None:
                 raise ConfigError("LinkLoader: expected no weights on a typed graph or with times, got some")
@@ -285,6 +290,10 @@ def _relations(graph: Graph, relation: Any, reverse: Any, exclude: str) -> tuple
         turned = f"from {relation[2]} to {relation[0]}"
         raise ConfigError(f"LinkLoader: expected reverse_relation {turned}, got {'-'.join(reverse)}")
     return graph.relations.index(relation), graph.relations.index(reverse)
+
+
+def _names_relation(index: Any) -> bool:
+    return isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], tuple) and isinstance(index[0][0], str)
 
 
 def _stretch(graph: Graph, relation: Relation | None) -> slice:

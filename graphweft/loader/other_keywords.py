@@ -12,6 +12,7 @@ from graphweft._errors import ConfigError
 
 _OWN_THREADS = "nothing: batches are prepared by threads that share all data (workers=, prefetch=)"
 _IN_THE_LOOP = "a function in the loop: for batch in map(transform, loader)"
+_INDUCED = "sampler=gw.InducedSampler(gw.NeighborSampler(graph, fanouts)), for 'induced',"
 _IN_PLACE_OF = {
     "num_neighbors": "fanouts",
     "input_nodes": "seeds: ids, a mask, or (type, ids or mask)",
@@ -20,8 +21,8 @@ _IN_PLACE_OF = {
     "temporal_strategy": "sampler=gw.SegmentSampler(..., strategy='uniform' or 'recent')",
     "weight_attr": "weight, the weights themselves, by edge id",
     "disjoint": "sampler=gw.SegmentSampler(graph, fanouts, disjoint=True)",
-    "directed": "sampler=gw.ShadowSampler(graph, fanouts) for all edges between the nodes of a batch",
-    "subgraph_type": "sampler=gw.ShadowSampler(graph, fanouts) for all edges between the nodes of a seed's subgraph",
+    "directed": _INDUCED,
+    "subgraph_type": _INDUCED,
     "neighbor_sampler": "sampler",
     "link_sampler": "fanouts, replace and weight",
     "batch_sampler": "batch_size, shuffle and drop_last",
@@ -45,6 +46,20 @@ _IN_PLACE_OF = {
 }
 
 
+_OF_LINKS = {
+    **_IN_PLACE_OF,
+    "input_nodes": "edge_label_index",
+    "input_time": "edge_label_time",
+    "time_attr": "time, the times themselves",
+    "temporal_strategy": "strategy='uniform' or 'recent'",
+    "disjoint": "time, with which every end has a tree of its own",
+    "directed": "nothing: edges go from sampled nodes to those that drew them",
+    "subgraph_type": "nothing: edges go from sampled nodes to those that drew them",
+    "neighbor_sampler": "fanouts, replace and weight",
+    "sampler": "fanouts, replace and weight",
+}
+
+
 def refuse(who: str, given: Mapping[str, Any]) -> None:
     """Nothing for no keywords.
 
@@ -55,7 +70,8 @@ def refuse(who: str, given: Mapping[str, Any]) -> None:
         Traceback (most recent call last):
         graphweft._errors.ConfigError: Loader: expected fanouts in place of num_neighbors
     """
+    answers = _OF_LINKS if who == "LinkLoader" else _IN_PLACE_OF
     for name in given:
-        if name in _IN_PLACE_OF:
-            raise ConfigError(f"{who}: expected {_IN_PLACE_OF[name]} in place of {name}")
+        if name in answers:
+            raise ConfigError(f"{who}: expected {answers[name]} in place of {name}")
         raise TypeError(f"{who}.__init__() got an unexpected keyword argument {name!r}")

@@ -29,7 +29,7 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.room import Room
 from graphweft.sample.sampler import Sample, check_fanouts
-from graphweft.sample.times import as_kind_of, as_times, keys_of, window_start
+from graphweft.sample.times import as_kind_of, as_times, flat_times, keys_of, window_start
 
 _I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
 _ADJ = ctypes.POINTER(_native.Adjacency)
@@ -73,7 +73,7 @@ class SegmentSampler:
         fanouts: Most in-edges of a node in each hop, from the seeds outwards, -1 for all: of every relation alike, or a
             dict from relation to such a list, where 0 leaves a relation out of a hop.
         replace: Draw with replacement; every fan-out is a number then.
-        time: (E,) times of the edges by edge id, integers or floats.
+        time: (E,) times of the edges by edge id, integers or floats; of a typed graph also a dict by relation.
         window: How far back a seed sees; None: to the beginning.
         strategy: "uniform", or "recent": the latest edges, of equal times those of larger id.
         disjoint: Every seed has a tree of its own also without times. Implied by ``time``.
@@ -112,6 +112,7 @@ class SegmentSampler:
         if self.replace and (strategy == "recent" or any(-1 in hop for hop in self.fanouts)):
             raise ConfigError(f"{who}: expected fanouts >= 0 and strategy 'uniform' when drawing with replacement")
         self._bounds = torch.tensor(graph.layout.edge_offsets if graph.relations else (0, 0))
+        time = flat_times(who, graph, time)
         self._time = None if time is None else as_times(who, "time", time, graph.num_edges, "edge")
         self.window = None if self._time is None else _as_window(who, window, self._time)
         self._places, self._sorted = self._in_order()

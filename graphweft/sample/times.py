@@ -6,6 +6,7 @@ Called by the segment sampler.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,8 +14,33 @@ from torch import Tensor
 
 from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, DtypeError, ShapeError
+from graphweft.graph.graph import Graph
 
 _LOWEST, _HIGHEST = torch.iinfo(torch.int64).min, torch.iinfo(torch.int64).max
+
+
+def flat_times(who: str, graph: Graph, times: Any) -> Any:
+    """Times given by relation, in the order of the graph's edges; anything else as it is.
+
+    Raises: ConfigError for a relation without times; DtypeError, ShapeError.
+
+    Example:
+        >>> g = Graph.hetero({("a", "to", "b"): ([0], [0]), ("b", "to", "a"): ([0, 0], [0, 0])})
+        >>> flat_times("Loader", g, {("b", "to", "a"): [5, 6], ("a", "to", "b"): [4]})
+        tensor([4, 5, 6])
+    """
+    if not isinstance(times, Mapping):
+        return times
+    parts = []
+    for relation in graph.relations:
+        name = "-".join(relation)
+        if relation not in times:
+            raise ConfigError(f"{who}: expected times for every relation, got none for {name}")
+        count = len(graph.layout.edge_range(relation))
+        parts.append(as_times(who, f"time of {name}", times[relation], count, "edge"))
+    for relation in times:
+        graph.layout.edge_range(relation)
+    return torch.cat(parts)
 
 
 def as_times(who: str, name: str, value: Any, rows: int, what: str) -> Tensor:

@@ -426,7 +426,8 @@ def _check_parts(model: object, ds: Any, task: str) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
     if not hasattr(ds, "check_trainable"):
-        hint = "; its .dataset() is one" if hasattr(ds, "dataset") else ""
+        foreign = "; gw.from_pyg(data).dataset() makes one" if hasattr(ds, "to_dict") else ""
+        hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
         raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
     ds.check_trainable() if task == "nodes" else ds.check_features()
 

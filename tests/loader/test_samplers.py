@@ -17,6 +17,7 @@ from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch
 from graphweft.loader.loader import Loader
 from graphweft.sample.cluster import ClusterSampler
+from graphweft.sample.induced import InducedSampler
 from graphweft.sample.layer_wise import LayerSampler
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalkSampler
@@ -29,6 +30,7 @@ KINDS: dict[str, Any] = {
     "layer": lambda g: LayerSampler(g, [40, 30]),
     "walk": lambda g: WalkSampler(g, 3, 2),
     "shadow": lambda g: ShadowSampler(g, [4, 2]),
+    "induced": lambda g: InducedSampler(NeighborSampler(g, [4, 2])),
     "saint-node": SaintNodeSampler,
     "saint-edge": SaintEdgeSampler,
     "saint-walk": lambda g: SaintWalkSampler(g, 2, coverage=2),
@@ -226,7 +228,7 @@ def test_sizes_at_the_edges(kind: str) -> None:
     ds = dataset()
     (whole,) = Loader(ds, sampler=KINDS[kind](ds.graph), batch_size=10**6)
     none = list(Loader(ds, seeds=[], sampler=KINDS[kind](ds.graph), batch_size=10**6))
-    if kind in ("layer", "walk", "shadow"):
+    if kind in ("layer", "walk", "shadow", "induced"):
         assert whole.batch_size == ds.train_idx.numel() and none == []
     else:
         assert [batch.batch_size for batch in none] == [0] and none[0].num_nodes == whole.num_nodes

@@ -13,7 +13,9 @@ from zoo import SQUARE, Case, random_edges
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.sample.cluster import ClusterSampler
+from graphweft.sample.induced import InducedSampler
 from graphweft.sample.layer_wise import LayerSampler
+from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.primitives import collective_sample, compact, individual_sample
 from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalkSampler
 from graphweft.sample.sampler import GroupSampler, Sample
@@ -27,6 +29,7 @@ SEEDED: dict[str, Any] = {
     "fastgcn": lambda g: LayerSampler(g, [30, 20], "fastgcn", replace=True),
     "walk": lambda g: WalkSampler(g, 3, 2, p=0.5, q=2.0, restart=0.1),
     "shadow": lambda g: ShadowSampler(g, [4, 3]),
+    "induced": lambda g: InducedSampler(NeighborSampler(g, [4, 3])),
 }
 GROUPED: dict[str, Any] = {
     "saint-node": SaintNodeSampler,
@@ -119,6 +122,17 @@ def test_induced_subgraphs_are_those_of_torch_geometric(case: Case, kind: str) -
     expected, _, kept = pyg.subgraph(sample.n_id.sort().values, index, num_nodes=case.num_dst, return_edge_mask=True)
     assert torch.equal(sample.e_id.sort().values, kept.nonzero().reshape(-1))
     assert torch.equal(index[:, sample.e_id.sort().values], expected)
+
+
+@pytest.mark.parametrize("case", SQUARE, ids=str)
+def test_drawn_nodes_with_all_edges_between_them(case: Case) -> None:
+    inner = NeighborSampler(case.graph(), [2, 1])
+    seeds = torch.arange(min(3, case.num_dst))
+    drawn, sample = inner.sample(seeds, seed=4, epoch=1), InducedSampler(inner).sample(seeds, seed=4, epoch=1)
+    assert torch.equal(drawn.n_id, sample.n_id) and sample.batch_size == seeds.numel()
+    index = torch.stack([case.src, case.dst])
+    _, _, kept = pyg.subgraph(sample.n_id, index, num_nodes=case.num_dst, return_edge_mask=True)
+    assert torch.equal(sample.e_id.sort().values, kept.nonzero().reshape(-1))
 
 
 @pytest.mark.parametrize("case", SQUARE, ids=str)
