@@ -293,7 +293,8 @@ def _relations(graph: Graph, relation: Any, reverse: Any, exclude: str) -> tuple
 
 
 def _names_relation(index: Any) -> bool:
-    return isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], tuple) and isinstance(index[0][0], str)
+    pair = isinstance(index, tuple) and len(index) == 2 and isinstance(index[0], tuple)
+    return pair and len(index[0]) > 0 and all(isinstance(name, str) for name in index[0])
 
 
 def _stretch(graph: Graph, relation: Relation | None) -> slice:
