@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
+    from graphweft.interop.dgl import from_dgl, to_dgl
     from graphweft.interop.pyg import from_pyg
     from graphweft.interop.to_pyg import to_pyg
     from graphweft.loader.link import LinkLoader
@@ -120,6 +121,7 @@ __all__ = [
     "compact",
     "config",
     "explain",
+    "from_dgl",
     "from_pyg",
     "individual_sample",
     "load",
@@ -132,6 +134,7 @@ __all__ = [
     "random_walk",
     "register_rule",
     "synthetic",
+    "to_dgl",
     "to_pyg",
     "update_all",
 ]
@@ -148,6 +151,7 @@ _HOMES = {
     "explain": "graphweft.explanation",
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
+    **dict.fromkeys(("from_dgl", "to_dgl"), "graphweft.interop.dgl"),
     "from_pyg": "graphweft.interop.pyg",
     "to_pyg": "graphweft.interop.to_pyg",
     "LinkLoader": "graphweft.loader.link",
