@@ -139,7 +139,7 @@ def flat_splits(graph: Graph, stores: Mapping[str, Store]) -> list[Tensor | None
 
 
 def _with_split(who: str, parts: GraphParts, split: Mapping[str, Any]) -> GraphParts:
-    """``parts`` with the ids that the caller gave."""
+    """``parts`` with the ids that the caller gave, and with masks that say the same."""
     known = {other: part for part, others in _SPLITS.items() for other in others}
     ids: dict[str, Any] = {f"{part}_idx": None for part in _SPLITS}
     graph, ptr = parts.graph, parts.graph_ptr
@@ -153,7 +153,19 @@ def _with_split(who: str, parts: GraphParts, split: Mapping[str, Any]) -> GraphP
             ids[f"{known[name]}_idx"] = torch.cat(flat) if flat else None
         else:
             ids[f"{known[name]}_idx"] = as_selection(who, name, chosen, rows)
-    return replace(parts, **ids)
+    tables = {kind: dict(table) for kind, table in parts.node_tables.items()}
+    for part in _SPLITS if ptr is None else ():
+        mask, named = torch.zeros(rows, dtype=torch.bool), f"{part}_mask"
+        chosen = ids[f"{part}_idx"]
+        mask[[] if chosen is None else chosen] = True
+        if not graph.is_typed and (chosen is not None or named in graph.ndata):
+            graph.ndata[named] = mask
+        for kind in graph.node_types if graph.is_typed else ():
+            own = graph.layout.node_range(kind)
+            rest = mask[own.start : own.stop]
+            if bool(rest.any()) or named in tables.get(kind, {}):
+                tables.setdefault(kind, {})[named] = rest
+    return replace(parts, **ids, node_tables=tables)
 
 
 def as_tensor(value: Any) -> Any:

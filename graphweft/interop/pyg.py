@@ -42,7 +42,7 @@ def from_pyg(data: Any, split: int | Mapping[str, Any] | None = None) -> GraphPa
     Args:
         data: The object.
         split: Which column to take of masks that hold several splits, (N, S); or a dict of ids or masks for "train",
-            "val" ("valid") and "test", by node type for typed graphs, in place of what ``data`` has.
+            "val" ("valid") and "test", by node type for typed graphs, in place of what ``data`` has, masks too.
 
     Warns: UserWarning for masks with several splits while none is chosen.
 

@@ -95,7 +95,8 @@ def test_tensors_of_a_graph_find_their_places() -> None:
     assert parts.train_idx.tolist() == [0, 2] and parts.val_idx.tolist() == [1] and parts.test_idx is None
     other = gw.from_dgl(graph, split={"test": [3]}, features="x", labels="none")
     assert torch.equal(other.x, data["x"]) and other.y is None and other.test_idx.tolist() == [3]
-    assert set(other.graph.ndata) == {"feat", "label", "train_mask", "val_mask"}
+    assert set(other.graph.ndata) == {"feat", "label", "train_mask", "val_mask", "test_mask"}
+    assert not bool(other.graph.ndata["train_mask"].any())
     batch = next(iter(gw.Loader(parts, fanouts=[-1], batch_size=2)))
     assert torch.equal(batch.w, parts.graph.edata["w"][batch.e_id])
 

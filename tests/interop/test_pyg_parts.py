@@ -168,6 +168,11 @@ def test_splits_that_come_apart_from_the_data() -> None:
     typed = gw.from_pyg(hetero(), split={"train": {"paper": torch.tensor([3])}, "valid": {"paper": [0]}})
     start = typed.graph.layout.node_range("paper").start
     assert typed.train_idx.tolist() == [start + 3] and typed.val_idx.tolist() == [start] and typed.test_idx is None
+    masks = [parts.graph.ndata[f"{part}_mask"].nonzero().reshape(-1).tolist() for part in ("train", "val", "test")]
+    assert masks == [[0, 5], [1], [2]]
+    table = typed.node_tables["paper"]
+    assert [table[f"{part}_mask"].sum().item() for part in ("train", "val", "test")] == [1, 1, 0]
+    assert bool(table["train_mask"][3]) and set(table) == {"train_mask", "val_mask", "test_mask", "year"}
     with pytest.raises(ConfigError, match="expected split with train, val"):
         gw.from_pyg(full(), split={"holdout": [1]})
     with pytest.raises(IndexRangeError, match="got 6 at position 0"):
