@@ -133,7 +133,11 @@ class EpochLoader(abc.ABC, Generic[B]):
         """
         if not isinstance(state, Mapping):
             raise CheckpointError(f"{self.who}: expected a state as a dict, got {type(state).__name__}")
-        for name, mine in self._identity().items():
+        identity = self._identity()
+        more = [name for name in state if name not in identity and name not in ("epoch", "position")]
+        if more:
+            raise CheckpointError(f"{self.who}: expected a state without {more[0]}, got one of another kind or version")
+        for name, mine in identity.items():
             if name not in state:
                 raise CheckpointError(f"{self.who}: expected a state with {name}, got one of another kind or version")
             if state[name] != mine:

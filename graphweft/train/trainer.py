@@ -258,7 +258,8 @@ class Trainer:
         state = None if self.out is None else read_last(self.out)
         if state is None:
             return False
-        check_same_run(str(self.out), state.get("config", {}), self._config)
+        saved = state.get("config", {})
+        check_same_run(str(self.out), saved, {**dict.fromkeys(saved), **self._config})  # nor was anything left out
         self.load_state_dict(state)
         return True
 

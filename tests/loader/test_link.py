@@ -237,6 +237,29 @@ def test_neighbours_and_negatives_are_the_samplers_own_under_seed_and_epoch() ->
             assert torch.equal(batch.e_id, sample.e_id)
 
 
+def test_tails_are_the_samplers_own_wherever_their_edges_come() -> None:
+    graph = small()
+    loader = LinkLoader(graph, fanouts=(2,), batch_size=50, shuffle=True, amount=2, seed=6, negatives="tail")
+    own, src = NegativeSampler(graph), graph.edges()[0]
+    for batch in loader:
+        assert batch.edge_label_index is not None
+        drawn = batch.n_id[batch.edge_label_index[1, batch.batch_size :]].view(-1, 2)
+        assert torch.equal(drawn, own.tails(src[batch.input_id], 2, keys=batch.input_id, seed=6, stage=1 << 32))
+
+
+def test_trees_of_one_node_draw_apart() -> None:
+    """Two targets between the same nodes at the same time: every end has a tree of its own, drawn for itself."""
+    graph = Graph([*range(2, 12), *range(2, 12)], [0] * 10 + [1] * 10, num_nodes=12)
+    options: dict[str, Any] = {"time": torch.zeros(20), "edge_label_time": torch.ones(2), "negatives": "none"}
+    loader, drawn = LinkLoader(graph, [[0, 0], [1, 1]], fanouts=(2,), exclude="none", **options), []
+    for _ in range(8):
+        for batch in loader:
+            assert batch.owner is not None
+            tree = batch.owner[batch.edge_index[1]]
+            drawn.append([sorted(batch.e_id[tree == owner].tolist()) for owner in range(4)])
+    assert any(one != two for one, two, *_ in drawn) and any(one != two for *_, one, two in drawn)
+
+
 @pytest.mark.parametrize("kind", ["timed", "typed"])
 def test_every_epoch_draws_anew_where_segments_are_drawn_from(kind: str) -> None:
     options: dict[str, Any] = {"fanouts": (2, 2), "batch_size": 50, "negatives": "none"}

@@ -247,6 +247,8 @@ def test_a_state_of_other_stages_is_refused(ds, parts) -> None:
         load(ds, gw.LargeBatch(0.5)).load_state_dict(state)
     with pytest.raises(gw.CheckpointError, match="stages"):
         load(ds, gw.Parts(parts, 3)).load_state_dict(state)
+    with pytest.raises(gw.CheckpointError, match="without stages"):
+        gw.Loader(ds, fanouts=(6, 4), batch_size=100, shuffle=True, seed=3).load_state_dict(state)
     with pytest.raises(gw.CheckpointError, match="stages"):  # as many parts of other nodes
         load(ds, gw.Parts(parts.flip(0), 3)).load_state_dict(load(ds, gw.Parts(parts, 3)).state_dict())
 

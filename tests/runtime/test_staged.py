@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
 from graphweft.nn.stack import Stack
 from graphweft.passes.placement import Order
-from graphweft.runtime import lower
+from graphweft.runtime import lower, staged
 from graphweft.runtime.staged import ROWS_AHEAD, STRUCTURE_AHEAD, Choice
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
@@ -180,6 +181,20 @@ def test_no_structural_operation_is_left_to_the_model(kind: Any, options: dict[s
     sampler = NeighborSampler(graph, FANOUTS)
     plan = model.staged(sampler, x).compile(tensors_of(model), True, sampler.sample(seeds)).plan
     assert not [g.anchor for g in plan.compiled.groups if g.anchor is not None and g.anchor.op in STRUCTURE]
+
+
+def test_a_batch_knows_how_long_its_first_stage_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, x, seeds = world()
+    model, sampler, now = model_of(SAGE), NeighborSampler(graph, FANOUTS), [0.0]
+    plan = model.staged(sampler, x).compile(tensors_of(model), True, sampler.sample(seeds))
+    monkeypatch.setattr(staged, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    def slowly(given: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool) -> Any:
+        now[0] += 5.0
+        draw = given.sample_open if is_open else given.sample
+        return draw(seeds, seed=key[0], epoch=key[1], stage=key[2])
+
+    assert plan.prepare(seeds, KEY, slowly).seconds == now[0] == 5.0
 
 
 @pytest.mark.parametrize("form", FORMS[:3], ids=str)

@@ -187,6 +187,18 @@ def test_lookup_and_renumbering_run_beside_the_next_draw(graph: Graph, monkeypat
     assert span <= 0.7 * serial
 
 
+def test_an_earlier_batch_has_a_lower_rank(graph: Graph, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranks: list[int] = []
+    run = module.Executor.run
+    monkeypatch.setattr(
+        module.Executor, "run", lambda self, tasks, rank: (ranks.append(rank), run(self, tasks, rank))[1]
+    )
+    with Subtasks(2) as subtasks:
+        for _ in range(4):
+            subtasks.sample(NeighborSampler(graph, [2]), torch.arange(5), (0, 0, 0))
+    assert ranks == sorted(set(ranks)) and len(ranks) == 4
+
+
 def test_batches_overlap(graph: Graph) -> None:
     """Several batches at once are the same as one after the other."""
     sampler, x = NeighborSampler(graph, [5, 5, 3]), torch.randn(graph.num_nodes, 5)

@@ -264,6 +264,36 @@ def test_an_exact_macro_has_no_error(ds) -> None:
     assert trainer.history[-1].gradient_error < 1e-5 and trainer.history[-1].neighbor_loss == 0.0
 
 
+def test_parts_balance_the_classes_of_the_training_nodes(ds) -> None:
+    (stage,) = gw.Macro("parts:2/8").made(ds)
+    labels = torch.full((ds.num_nodes,), -1)
+    labels[ds.train_idx] = ds.y[ds.train_idx]
+    assert torch.equal(stage.part, gw.partition(ds.graph, 8, labels=labels).part)
+    assert not torch.equal(stage.part, gw.partition(ds.graph, 8).part)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"macro": gw.Macro("parts:2/8")}, {"macro": gw.Macro("parts:2/8", refresh=2)}),
+        ({"macro": gw.Macro("parts:2/8")}, {"macro": gw.Macro("parts:2/8", ahead=False)}),
+        ({"macro": gw.Macro("large:1/4")}, {"macro": gw.Macro("large:1/4", quality=0.1)}),
+        ({"macro": "large:1/4"}, {"macro": "large:1/2"}),
+        ({"macro": "large:1/4"}, {"macro": None}),
+        ({"macro": None}, {"macro": "large:1/4"}),
+        ({"macro": None, "accumulate": 2}, {"macro": None, "accumulate": 3}),
+        ({"macro": None, "accumulate": 2}, {"macro": None}),
+    ],
+    ids=["refresh", "ahead", "quality", "stages", "without macro", "with macro", "accumulate", "without accumulate"],
+)
+def test_a_run_does_not_go_on_under_other_settings(ds, tmp_path, one, other) -> None:
+    small = {"layers": 2, "batch_size": 400, "out": tmp_path}
+    made(ds, **one, **small).fit(1)
+    assert made(ds, **one, **small).resume()
+    with pytest.raises(gw.CheckpointError):
+        made(ds, **other, **small).resume()
+
+
 @pytest.mark.parametrize("macro", ["large", "large:0/4", "parts:5/4", "parts:a/b", 3, "other:1/2", "large:1/²"])
 def test_bad_macros_are_one_clear_error(ds, macro) -> None:
     with pytest.raises(gw.ConfigError, match="macro: expected"):

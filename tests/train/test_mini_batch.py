@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
+from graphweft.nn.stack import Stack
+from graphweft.runtime.staged import StagedPlan
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train import mini_batch
 from graphweft.train.inference import infer
@@ -235,9 +238,51 @@ def test_every_step_draws_for_itself(ds: Dataset) -> None:
             return self.layer(x)
 
     model = Drawing()
-    trainer = Trainer(model, ds, mode="mini", fanouts=(2,), batch_size=200, eval_every=9)
+    trainer = Trainer(model, ds, mode="mini", fanouts=(2,), batch_size=200, eval_every=1)  # which ends in eval mode
     trainer.fit(3)
     assert len(set(model.drawn)) == len(model.drawn) == 3 * len(trainer._batch.loader)
+
+
+def test_every_step_of_a_compiled_batch_has_a_dropout_of_its_own(ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    linearize = StagedPlan.linearize
+
+    def told(self: StagedPlan, batch: Any, parameters: Any, seed: int) -> Any:
+        seeds.append(seed)
+        return linearize(self, batch, parameters, seed)
+
+    monkeypatch.setattr(StagedPlan, "linearize", told)
+    trainer = made(ds)
+    trainer.fit(2)
+    assert len(set(seeds)) == len(seeds) == 2 * len(trainer._batch.loader)
+
+
+def test_evaluation_scores_every_split_and_the_loss_of_the_second(ds: Dataset) -> None:
+    trainer = made(ds)
+    trainer.fit(1)
+    logits, found = trainer._batch.logits(), trainer._batch.evaluate()
+    for name, rows in (("train", ds.train_idx), ("val", ds.val_idx), ("test", ds.test_idx)):
+        assert found.scores[name] == pytest.approx(float((logits[rows].argmax(1) == ds.y[rows]).double().mean()))
+    expected = nn.functional.cross_entropy(logits[ds.val_idx], ds.y[ds.val_idx])
+    assert found.val_loss == pytest.approx(float(expected), rel=1e-4)
+
+
+def test_statistics_of_batch_norm_are_those_of_the_layers_on_the_blocks(
+    ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few seeds, so that the factor n / (n - 1) of a layer's rows tells the layers apart."""
+    found = []
+    for compiled in (True, False):
+        if not compiled:
+            monkeypatch.setattr(Stack, "is_staged", lambda self: False)
+        torch.manual_seed(5)
+        model = SAGE(ds.num_features, 8, ds.num_classes, num_layers=3, norm="batch")
+        few = replace(ds, train_idx=ds.train_idx[:6])
+        Trainer(model, few, mode="mini", fanouts=(2, 2, 2), batch_size=6, eval_every=9).fit(1)
+        found.append({name: buffer.clone() for name, buffer in model.named_buffers()})
+    assert any(name.endswith("running_var") for name in found[0])
+    for name, buffer in found[0].items():
+        torch.testing.assert_close(buffer, found[1][name], rtol=1e-4, atol=1e-6)
 
 
 def test_several_labels_a_node_train_too(ds: Dataset) -> None:

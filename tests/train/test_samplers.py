@@ -143,6 +143,22 @@ def test_bad_options_are_one_line(ds: Dataset) -> None:
         assert text in str(failure.value) and "\n" not in str(failure.value)
 
 
+def test_no_gradient_waits_beyond_its_epoch(ds: Dataset) -> None:
+    """Accumulation ends with the epoch, also where its last batch has no node to train on."""
+    part = torch.randint(0, 2, (ds.num_nodes,), generator=torch.Generator().manual_seed(0))
+    part[ds.train_idx] = part[ds.train_idx].clamp(max=0)
+    part[torch.isin(torch.arange(ds.num_nodes), ds.train_idx, invert=True)] += 1  # parts 1 and 2 train nothing
+    model = SAGE(ds.num_features, 8, ds.num_classes)
+    trainer = Trainer(
+        model, ds, mode="mini", sampler=ClusterSampler(ds.graph, part), batch_size=1, accumulate=2, eval_every=99
+    )
+    for _ in range(6):
+        before = [parameter.clone() for parameter in model.parameters()]
+        trainer.fit(1)
+        assert trainer._batch._pending == 0
+        assert not all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 def test_another_sampler_does_not_go_on(ds: Dataset) -> None:
     state = made(ds, "walk").state_dict()
     with pytest.raises(CheckpointError, match="expected a state"):
