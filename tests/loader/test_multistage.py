@@ -241,6 +241,21 @@ def test_the_next_macro_batch_is_staged_while_the_model_is_at_the_one_before(ds,
     assert same([first, *batches], load(ds, gw.Parts(parts, 3)))
 
 
+def test_few_macro_batches_and_plans_are_kept(ds, parts) -> None:
+    loader = load(ds, gw.Parts(parts, 1), batch_size=400)
+    for _ in range(4):
+        for _ in loader:
+            assert len(loader._staged) <= 4 and len(loader._plans) <= 3
+
+
+def test_a_probe_has_the_first_seeds_of_its_batch(ds, parts) -> None:
+    loader = load(ds, gw.Parts(parts, 3))
+    planned, probe = loader.plan(0).batches[2], loader.probe(0, 2, 32)
+    for batch in (probe.drawn, probe.inside, probe.exact):
+        assert torch.equal(batch.n_id[: batch.batch_size], loader.seeds[planned.places[:32]])
+    assert all(tier.total == 0 for tier in loader.traffic)  # nothing is counted
+
+
 def test_a_state_of_other_stages_is_refused(ds, parts) -> None:
     state = load(ds, gw.LargeBatch(0.25)).state_dict()
     with pytest.raises(gw.CheckpointError, match="stages"):

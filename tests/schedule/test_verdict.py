@@ -74,6 +74,12 @@ def test_waiting_is_put_down_to_what_the_others_do(stage: str, cause: str) -> No
     assert "workers=" in found.text
 
 
+def test_what_the_others_wait_for_is_no_cause() -> None:
+    other = [Span("wait", "wait", 0.0, 8.0, "loader"), Span("draw", "sample", 8.0, 9.0, "loader")]
+    found = verdict([*_run(("wait", 6), ("forward", 4)), *other])
+    assert found is not None and found.cause == "sampling"
+
+
 def test_a_short_wait_is_no_reason_for_more_workers() -> None:
     found = verdict(_run(("wait", 1), ("forward", 9)))
     assert found is not None and found.bound == "the model" and found.waiting == pytest.approx(0.1)
