@@ -7,13 +7,12 @@ reverses, are taken out of the graph that its messages pass over: no model sees 
 
 from __future__ import annotations
 
-import zlib
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
-from graphweft._checks import check_rows
+from graphweft._checks import check_rows, checksum
 from graphweft._errors import ConfigError, GraphError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import as_ids, require_ids
@@ -137,7 +136,11 @@ class LinkLoader(EpochLoader[LinkBatch]):
         elif edge_label_time is not None:
             raise ConfigError("LinkLoader: expected time, one per edge of the graph, for edge_label_time, got None")
         self._negative = self._known(graph, known, relation) if negatives != "none" else None
-        self._checksum = zlib.crc32(torch.stack([self.src, self.dst]).numpy().tobytes())
+        self._checksums = {
+            "targets_checksum": checksum(torch.stack([self.src, self.dst])),
+            "labels_checksum": checksum(self.edge_label),
+            "target_times_checksum": checksum(self.edge_label_time),
+        }
 
     @property
     def graph(self) -> Graph:
@@ -155,8 +158,6 @@ class LinkLoader(EpochLoader[LinkBatch]):
         return sampler if bool(present.all()) else sampler.with_edges(self.src[~present], self.dst[~present])
 
     def _identity(self) -> dict[str, Any]:
-        labels = None if self.edge_label is None else zlib.crc32(self.edge_label.numpy().tobytes())
-        times = None if self.edge_label_time is None else zlib.crc32(self.edge_label_time.numpy().tobytes())
         return {
             **super()._identity(),
             **self.sampler.identity(),
@@ -164,9 +165,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
             "amount": self.amount,
             "exclude": self.exclude,
             "num_targets": self.num_items,
-            "targets_checksum": self._checksum,
-            "labels_checksum": labels,
-            "target_times_checksum": times,
+            **self._checksums,
             "num_nodes": self.graph.num_nodes,
             "num_edges": self.graph.num_edges,
         }

@@ -6,12 +6,12 @@ trainer. Epochs, resume and preparation are those of :class:`EpochLoader`.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from graphweft._checks import checksum
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
@@ -115,7 +115,7 @@ class Loader(EpochLoader[Batch]):
             raise ConfigError("Loader: expected a SegmentSampler of edges with times for time, got another sampler")
         self._place = _places(self.seeds, graph.num_nodes) if isinstance(sampler, GroupSampler) else None
         self._wanted = None if self._place is None else self._place >= 0
-        self._ds, self._checksum = ds, zlib.crc32(self.seeds.numpy().tobytes())
+        self._ds, self._checksum, self._times_checksum = ds, checksum(self.seeds), checksum(self.seed_time)
         count = sampler.num_items if isinstance(sampler, GroupSampler) else self.seeds.numel()
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
 
@@ -130,7 +130,7 @@ class Loader(EpochLoader[Batch]):
         return tuple(getattr(self.sampler, "fanouts", ()))
 
     def _identity(self) -> dict[str, Any]:
-        timed = {} if self.seed_time is None else {"seed_times_checksum": zlib.crc32(self.seed_time.numpy().tobytes())}
+        timed = {} if self.seed_time is None else {"seed_times_checksum": self._times_checksum}
         return {
             **super()._identity(),
             **timed,

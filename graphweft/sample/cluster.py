@@ -6,12 +6,11 @@ Comes in: numbers of parts. Goes out: the subgraph between their nodes. Called b
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import torch
 
-from graphweft._checks import check_rows
+from graphweft._checks import check_rows, checksum
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import as_ids, require_ids
@@ -48,7 +47,7 @@ class ClusterSampler(GroupSampler):
         self._nodes = torch.argsort(numbers, stable=True)
         self._starts = torch.zeros(self.num_items + 1, dtype=torch.int64)
         torch.cumsum(torch.bincount(numbers, minlength=self.num_items), 0, out=self._starts[1:])
-        self._checksum = zlib.crc32(numbers.numpy().tobytes())
+        self._checksum = checksum(numbers)
         self._pieces = Pieces(graph)
 
     def identity(self) -> dict[str, Any]:

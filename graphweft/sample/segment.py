@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _native
+from graphweft._checks import checksum
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
@@ -114,6 +114,7 @@ class SegmentSampler:
         self._bounds = torch.tensor(graph.layout.edge_offsets if graph.relations else (0, 0))
         time = flat_times(who, graph, time)
         self._time = None if time is None else as_times(who, "time", time, graph.num_edges, "edge")
+        self._times_checksum = checksum(self._time)
         self.window = None if self._time is None else _as_window(who, window, self._time)
         self._places, self._sorted = self._in_order()
         self._widths = torch.tensor(self.fanouts, dtype=torch.int64).reshape(len(self.fanouts), -1)
@@ -121,14 +122,13 @@ class SegmentSampler:
 
     def identity(self) -> dict[str, Any]:
         """What decides the draws, beside graph and keys."""
-        timed = None if self._time is None else zlib.crc32(self._time.numpy().tobytes())
         return {
             "fanouts": [list(hop) for hop in self.fanouts],
             "replace": self.replace,
             "strategy": self.strategy,
             "window": self.window,
             "disjoint": self.disjoint,
-            "times_checksum": timed,
+            "times_checksum": self._times_checksum,
         }
 
     @property

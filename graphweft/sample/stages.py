@@ -8,6 +8,7 @@ large-batch and partition-based sampling (section 5.2).
 from __future__ import annotations
 
 import ctypes
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -275,8 +276,12 @@ class Parts:
 
     def identity(self) -> dict[str, Any]:
         """Parts taken, and a checksum of the partition."""
+        return {"stage": "parts", "count": self.count, "k": self.k, "checksum": self._checksum}
+
+    @functools.cached_property
+    def _checksum(self) -> int:
         weights = torch.arange(1, self.part.numel() + 1) % 65521
-        return {"stage": "parts", "count": self.count, "k": self.k, "checksum": int((weights * self.part).sum())}
+        return int((weights * self.part).sum())
 
 
 def permutation(count: int, key: Key) -> Tensor:

@@ -6,12 +6,11 @@ the samplers beside this module.
 
 from __future__ import annotations
 
-import zlib
 from typing import Any
 
 import torch
 
-from graphweft._checks import check_rows
+from graphweft._checks import check_rows, checksum
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft.graph.adjacency import Adjacency
 
@@ -37,7 +36,7 @@ def weights_identity(weight: torch.Tensor | None) -> dict[str, Any]:
     """
     if weight is None:
         return {"weighted": False}
-    return {"weighted": True, "weights_checksum": zlib.crc32(weight.contiguous().numpy().data)}
+    return {"weighted": True, "weights_checksum": checksum(weight)}
 
 
 def as_weights(who: str, weight: Any, count: int, what: str) -> torch.Tensor:

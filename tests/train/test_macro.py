@@ -16,6 +16,7 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.history import HistoryTable
 from graphweft.train.historical import Historical
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.quality import assess
 from graphweft.train.trainer import Trainer
 
 
@@ -242,6 +243,23 @@ def test_probes_are_of_the_epoch_that_was_done(ds, monkeypatch) -> None:
     )
     trainer.fit(3)
     assert probed == [0, 0, 1, 1, 2, 2]
+
+
+def test_what_is_reported_is_the_mean_over_probes_of_different_batches(ds, monkeypatch) -> None:
+    found: list[Any] = []
+
+    def watched(model, probe, loss, age):
+        found.append((probe.drawn.input_id.tolist(), assess(model, probe, loss, age)))
+        return found[-1][1]
+
+    monkeypatch.setattr("graphweft.train.macro.assess", watched)
+    trainer = made(ds, gw.Macro("parts:2/8", quality=float("inf")))
+    history = trainer.fit(1)
+    assert len({tuple(seeds) for seeds, _ in found}) == len(found) == 2
+    for name, reported in {"error": "gradient_error", "neighbor_loss": "neighbor_loss"}.items():
+        values = [getattr(one, name) for _, one in found]
+        assert getattr(history[-1], reported) == pytest.approx(sum(values) / 2)
+        assert values[0] != values[1]
 
 
 def test_after_a_refresh_the_halo_has_the_new_rows(ds) -> None:
