@@ -136,11 +136,9 @@ class LinkLoader(EpochLoader[LinkBatch]):
         elif edge_label_time is not None:
             raise ConfigError("LinkLoader: expected time, one per edge of the graph, for edge_label_time, got None")
         self._negative = self._known(graph, known, relation) if negatives != "none" else None
-        self._checksums = {
-            "targets_checksum": checksum(torch.stack([self.src, self.dst])),
-            "labels_checksum": checksum(self.edge_label),
-            "target_times_checksum": checksum(self.edge_label_time),
-        }
+        targets = torch.stack([self.src, self.dst])
+        names = ("targets_checksum", "labels_checksum", "target_times_checksum")
+        self._checksums = dict(zip(names, map(checksum, (targets, self.edge_label, self.edge_label_time)), strict=True))
 
     @property
     def graph(self) -> Graph:
