@@ -85,10 +85,9 @@ def test_many_rows_hubs_and_any_number_of_threads(wide):
     torch.testing.assert_close(results[0][0].double(), exact, rtol=1e-4, atol=1e-3 * float(exact.abs().max()))
 
 
-@pytest.mark.parametrize("m", [64, 80, 100])
-def test_what_is_larger_than_the_cache_is_the_same(m):
-    """Kept sums and whole lines of the output go past the cache; halves of the columns are small enough for it."""
-    n, k = 36_000, 60
+@pytest.mark.parametrize(("n", "k", "m"), [(36_000, 60, 64), (36_000, 60, 80), (36_000, 60, 100), (300_000, 8, 10)])
+def test_what_is_larger_than_the_cache_is_the_same(n, k, m):
+    """Kept sums of a line or more and whole lines of the output go past the cache; half of the columns do not."""
     ends = random_edges(n, 2 * n, seed=7)
     adjacency = Graph(ends.src, ends.dst, n).csc
     x, rows, bias = numbers(n, k), torch.arange(n).flip(0), numbers(m, seed=3)

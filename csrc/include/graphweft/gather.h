@@ -20,8 +20,7 @@ inline void gather_rows(const char* table, int64_t rows, int64_t stride, int64_t
   const int64_t width = std::max<int64_t>(bytes, 1);
   const int64_t far = std::clamp<int64_t>(6144 / width, 4, 64), near = std::clamp<int64_t>(1024 / width, 1, 8);
   const int64_t grain = std::max<int64_t>(64, (int64_t{1} << 18) / width);
-  const bool stream =
-      total >= streamed_from && bytes >= line_bytes && bytes % 4 == 0 && reinterpret_cast<uintptr_t>(out) % 4 == 0;
+  const bool stream = streams_rows(total, bytes) && bytes % 4 == 0 && reinterpret_cast<uintptr_t>(out) % 4 == 0;
   parallel_ranges(n, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (i + far < end && uint64_t(ids[i + far]) < uint64_t(rows)) fetch_row<2>(table + ids[i + far] * stride, bytes);

@@ -16,7 +16,7 @@ namespace gw {
 // Copies sums to where they are kept: past the cache where they would not stay in it until somebody reads them.
 inline void keep_rows(const gw_term_f32& term, int64_t row, int64_t count, const float* from, int64_t ld) {
   const int64_t bytes = term.k * int64_t(sizeof(float));
-  const bool streams = term.edges->num_rows * bytes >= streamed_from;
+  const bool streams = streams_rows(term.edges->num_rows * bytes, bytes);
   for (int64_t i = 0; i < count; ++i) {
     float* const to = term.kept + (row + i) * term.ld_kept;
     if (streams)

@@ -44,6 +44,9 @@ inline void stream_row(const char* from, int64_t bytes, char* to) {
 #endif
 }
 
+// Whether rows of `bytes` each, `total` in all, go past the cache: shorter ones would go there word by word.
+inline bool streams_rows(int64_t total, int64_t bytes) { return total >= streamed_from && bytes >= line_bytes; }
+
 // Before another thread reads what this one streamed.
 inline void finish_streams() {
 #if defined(__AVX2__)
