@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
+    from graphweft.runtime.constants import constant
     from graphweft.sample.cluster import ClusterSampler
     from graphweft.sample.induced import InducedSampler
     from graphweft.sample.layer_wise import LayerSampler
@@ -120,6 +121,7 @@ __all__ = [
     "collective_sample",
     "compact",
     "config",
+    "constant",
     "explain",
     "from_dgl",
     "from_pyg",
@@ -176,6 +178,7 @@ _HOMES = {
     **dict.fromkeys(("apply_edges", "apply_nodes"), "graphweft.nn.apply_functions"),
     **dict.fromkeys(("apply", "neighbor_apply", "pull", "push"), "graphweft.nn.napa"),
     "SparseFeatures": "graphweft.storage.feature",
+    "constant": "graphweft.runtime.constants",
     "Subtasks": "graphweft.schedule.subtasks",
     "Tier": "graphweft.schedule.tier",
     "Macro": "graphweft.train.macro",

@@ -24,7 +24,7 @@ from graphweft.ir.program import number
 from graphweft.nn.module import CompiledModule, check_blocks
 from graphweft.nn.stack import Stack
 from graphweft.nn.user_call import observing
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features, measure_sizes
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Standing, measure_sizes, standing_of
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan, Step
 from graphweft.storage.feature import SparseFeatures
@@ -61,8 +61,7 @@ def explain(module: Explained, graph: Graph | Sequence[Block], x: Features, rows
         check_blocks(type(module).__name__, graph, 1)
         graph = graph[0]
     arguments = module.arguments(graph, x, rows)
-    constants = ("x",) if rows is None else ("x", "rows")
-    return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, constants)])
+    return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, _trained(arguments))])
 
 
 def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features) -> str:
@@ -76,7 +75,8 @@ def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features) -> str:
             arguments = module.layer_arguments(at, block, x)
             if at > 0 and isinstance(arguments.x, Tensor):
                 arguments = replace(arguments, x=arguments.x.detach().requires_grad_())
-            parts += _story(module.layer_function(at), arguments, () if at else ("x",))
+            standing = standing_of(arguments) if at else _trained(arguments)
+            parts += _story(module.layer_function(at), arguments, standing)
             x = module.run_layer(at, block, x)
     return "\n\n".join(parts)
 
@@ -98,16 +98,20 @@ def _explain_calls(module: Explained, graph: Graph | Sequence[Block], x: Feature
             parts.append(item.reason)
             continue
         arguments = item.compiled.arguments(call, item.captured)
-        plain = tuple(n for n, (tensor, _) in arguments.fields.items() if not tensor.requires_grad)
-        constants = tuple(n for n in plain if not n.startswith("cap:"))
-        parts += _story(item.compiled.form(call.graph), arguments, constants)
+        parts += _story(item.compiled.form(call.graph), arguments, standing_of(arguments))
     return "\n\n".join(parts)
 
 
-def _story(function: CompiledFunction, arguments: Arguments, constants: tuple[str, ...]) -> list[str]:
+def _trained(arguments: Arguments) -> Standing:
+    """Features as a trainer has them, declared constant."""
+    rows = ("rows",) if arguments.rows is not None else ()
+    return Standing(("x",), rows)
+
+
+def _story(function: CompiledFunction, arguments: Arguments, standing: Standing) -> list[str]:
     """The passes, orders, hoisted values, calls and predictions of one compiled function."""
     with torch.enable_grad():
-        plan = function.compile(arguments, constants)
+        plan = function.compile(arguments, standing)
     sizes = measure_sizes(plan.compiled.program, arguments, _config.current().memory)
     parts = [f"-- {name} --\n{text}" for name, text in plan.compiled.trace]
     parts.append(_orders(plan))

@@ -104,12 +104,12 @@ class Frame:
         """The trailing dimensions anew, in row-major order."""
         return self.add(Op.RESHAPE, x, dims=dims)
 
-    def attend(self, graph: Value, score: Value, x: Value, p: float) -> Value:
+    def attend(self, graph: Value, score: Value, x: Value, p: float, training: bool | None = None) -> Value:
         """Sum over in-edges of the sources' rows, weighted by the softmax of ``score``, of which ``p`` is dropped.
 
         Shape: score edge rows (heads,), x source rows (heads, channels) -> destination rows (heads, channels).
         """
-        return self.weigh(graph, self.dropout(self.add(Op.EDGE_SOFTMAX, graph, score), p), x)
+        return self.weigh(graph, self.dropout(self.add(Op.EDGE_SOFTMAX, graph, score), p, training), x)
 
     def weigh(self, graph: Value, weights: Value, x: Value, kind: str = "sum") -> Value:
         """Sum or mean over in-edges of the sources' rows times the weights of the edges.
@@ -119,27 +119,31 @@ class Frame:
         per_row = self.reshape(weights, *weights.tensor.dims, 1)
         return self.add(Op.REDUCE, graph, self.apply("mul", per_row, self.add(Op.BROADCAST_SRC, graph, x)), kind=kind)
 
-    def dropout(self, x: Value, p: float) -> Value:
-        """Dropout in training, x otherwise; each call draws from a stream of its own."""
+    def dropout(self, x: Value, p: float, training: bool | None = None) -> Value:
+        """Dropout in training, x otherwise; each call draws from a stream of its own.
+
+        ``training``: the mode of the layer that drops; None for that of the module being compiled.
+        """
         self._streams += 1
-        if not self.training or p == 0.0:
+        if not (self.training if training is None else training) or p == 0.0:
             return x
         return self.add(Op.DROPOUT, x, self._inputs["seed"], p=p, stream=self._streams)
 
     def batch_norm(self, x: Value, norm: nn.BatchNorm1d) -> Value:
         """As ``norm``; the batch's mean and variance come out for its running statistics."""
-        name = self._names[id(norm.weight)].removesuffix("weight")
-        if self.training:
+        name = self._names[id(norm)]
+        if norm.training or norm.running_mean is None:
             mean = self.add(Op.COL_SUM, x, mean=True)
             centred = self.add(Op.BIAS, x, self.add(Op.SCALE, mean, factor=-1.0))
             variance = self.add(Op.COL_SUM, self.add(Op.MUL, centred, centred), mean=True)
-            self.outputs |= {f"{name}mean": mean, f"{name}var": variance}
+            self.outputs |= {f"{name}.mean": mean, f"{name}.var": variance}
         else:
-            assert norm.running_mean is not None and norm.running_var is not None  # we construct it so
+            assert norm.running_var is not None  # as there is a mean
             mean, variance = self.param(norm.running_mean), self.param(norm.running_var)
             centred = self.add(Op.BIAS, x, self.add(Op.SCALE, mean, factor=-1.0))
-        inverse = self.add(Op.POW, variance, exponent=-0.5, eps=norm.eps)
-        scale = self.add(Op.MUL, inverse, self.param(norm.weight))
+        scale = self.add(Op.POW, variance, exponent=-0.5, eps=norm.eps)
+        if norm.weight is not None:  # it is None where the norm is not affine
+            scale = self.add(Op.MUL, scale, self.param(norm.weight))
         return self.bias(self.add(Op.COL_SCALE, centred, scale), norm.bias)
 
     def layer_norm(self, x: Value, norm: nn.LayerNorm) -> Value:
@@ -149,4 +153,6 @@ class Frame:
         centred = self.add(Op.ROW_ADD, x, mean)
         variance = self.add(Op.SCALE, self.add(Op.ROW_SUM, self.add(Op.MUL, centred, centred)), factor=1.0 / width)
         scaled = self.add(Op.ROW_SCALE, centred, self.add(Op.POW, variance, exponent=-0.5, eps=norm.eps))
+        if norm.weight is None:
+            return scaled
         return self.bias(self.add(Op.COL_SCALE, scaled, self.param(norm.weight)), norm.bias)

@@ -53,7 +53,7 @@ class GATConv(AdditiveConv):
         """Transform, score both ends, attend."""
         graph = self.looped(frame)
         score, values = self.scored(frame, graph, x)
-        return self.finish(frame, frame.attend(graph, score, values, self.dropout))
+        return self.finish(frame, frame.attend(graph, score, values, self.dropout, self.training))
 
 
 class GATv2Conv(AttentionConv):
@@ -86,7 +86,7 @@ class GATv2Conv(AttentionConv):
         total = frame.apply("add", frame.add(Op.BROADCAST_SRC, graph, src), frame.add(Op.BROADCAST_DST, graph, dst))
         unit = frame.apply("leaky_relu", total, alpha=self.slope)
         score = frame.add(Op.EINSUM, unit, frame.param(self.att), spec="nhc,hc->nh")
-        return self.finish(frame, frame.attend(graph, score, src, self.dropout))
+        return self.finish(frame, frame.attend(graph, score, src, self.dropout, self.training))
 
 
 class GAT(AttentionStack):

@@ -149,6 +149,15 @@ class HGT(TypedStack):
         """ReLU."""
         return frame.relu(x)
 
+    def embedded(self, index: int, x: Any) -> Any:
+        """ReLU after the embedding."""
+        made = super().embedded(index, x)
+        return made if index else torch.relu(made)
+
+    def finished(self, index: int, x: Any) -> Any:
+        """The last layer is followed by the classes."""
+        return x if index < len(self.layers) - 1 else torch.addmm(self.head_bias, x, self.head)
+
     def _define_piece(self, frame: Frame, index: int, given: Value) -> Value:
         """The last layer is followed by the classes."""
         x = super()._define_piece(frame, index, given)

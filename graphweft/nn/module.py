@@ -11,11 +11,12 @@ import copy
 import itertools
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from graphweft._checks import check_ids
 from graphweft._errors import ConfigError, ShapeError
@@ -25,6 +26,7 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
 from graphweft.nn.opaque import left_out, traced, untraced
+from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.function import Pullback
 from graphweft.storage.feature import SparseFeatures
@@ -67,11 +69,27 @@ class CompiledModule(nn.Module):
         """
         if traced():
             return untraced(CompiledModule.forward)(self, graph, x, rows)
+        if is_parametrized(self) and not parametrize._cache_enabled:
+            with parametrize.cached():  # every reading of a parametrized weight is the same tensor in here
+                return CompiledModule.forward(self, graph, x, rows)
         if not isinstance(graph, Graph):
             if x is None:
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
             return self.over_blocks(graph, x)
+        if self.runs_apart():
+            return self.apart(graph, x, rows)
         return self._settled(self._function(self.arguments(graph, x, rows)), graph, rows)
+
+    def runs_apart(self) -> bool:
+        """Whether the modules inside have to be called one by one: somebody hooked one of them."""
+        return is_watched(self)
+
+    def apart(self, graph: Graph, x: Features | None, rows: Tensor | None) -> Tensor:
+        """As ``forward``, module by module, so that their hooks run. Raises: ConfigError where there is no such way."""
+        raise ConfigError(
+            f"{type(self).__name__}: hooks on the modules inside are not supported, since it is compiled as a whole; "
+            "put the hook on it or on its parameters"
+        )
 
     def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
         """A layer takes one block."""
@@ -128,10 +146,14 @@ class CompiledModule(nn.Module):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
             x = _dense(x)
-        tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
-        seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
+        tensors = tensors_of(self)
+        seed = int(torch.randint(2**62, ())) if self.draws() else 0
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
-        return Arguments(graph, x, tensors, rows, seed, self.training, fields)
+        return Arguments(graph, x, tensors, rows, seed, self.training, fields, settings=self.settings())
+
+    def settings(self) -> Hashable:
+        """All that ``define`` may read beside tensors; what is compiled for other settings does not serve."""
+        return settings_of(self)
 
     def _tables(self) -> list[tuple[str, Residency]]:
         """Full names of the parameters of this module and those in it that have a row per type."""
@@ -157,8 +179,10 @@ class CompiledModule(nn.Module):
         return self._function
 
     def draws(self) -> bool:
-        """Whether a forward pass in training draws random numbers."""
-        return any(getattr(m, "dropout", 0.0) or getattr(m, "value_dropout", 0.0) for m in self.modules())
+        """Whether a forward pass, as the modules stand, draws random numbers."""
+        return any(
+            m.training and (getattr(m, "dropout", 0.0) or getattr(m, "value_dropout", 0.0)) for m in self.modules()
+        )
 
     def _describe(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
         frame = self._frame(builder, inputs, training)
@@ -166,7 +190,8 @@ class CompiledModule(nn.Module):
         return {"out": result, **frame.outputs}
 
     def _frame(self, builder: Builder, inputs: dict[str, Value], training: bool) -> Frame:
-        names = {id(t): n for n, t in (*self.named_parameters(), *self.named_buffers())}
+        named = (*self.named_modules(), *self.named_buffers(), *tensors_of(self).items())
+        names = {id(item): name for name, item in named}
         return Frame(builder, inputs, names, training)
 
     def store(self, extra: Mapping[str, Tensor], rows: Callable[[str], int]) -> None:
@@ -174,15 +199,18 @@ class CompiledModule(nn.Module):
         for name, module in self.named_modules():
             if not isinstance(module, nn.BatchNorm1d) or f"{name}.mean" not in extra:
                 continue
-            assert module.running_mean is not None and module.running_var is not None
-            assert module.num_batches_tracked is not None
-            momentum = 0.1 if module.momentum is None else module.momentum
+            if module.running_mean is None or module.running_var is None:
+                continue
+            assert module.num_batches_tracked is not None  # torch counts where it keeps statistics
             with torch.no_grad():
+                module.num_batches_tracked += 1
+                momentum = module.momentum
+                if momentum is None:  # the mean over all batches so far
+                    momentum = 1.0 / float(module.num_batches_tracked)
                 count = rows(name)
                 unbiased = extra[f"{name}.var"].detach() * (count / max(count - 1, 1))
                 module.running_mean.lerp_(extra[f"{name}.mean"].detach(), momentum)
                 module.running_var.lerp_(unbiased, momentum)
-                module.num_batches_tracked += 1
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._remade(copy.deepcopy(self.__getstate__(), memo), memo)

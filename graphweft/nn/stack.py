@@ -14,16 +14,40 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.frame import ACTIVATIONS, Frame
 from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
+from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.staged import StagedFunction, sampled_hops
 from graphweft.sample.neighbor import NeighborSampler
+
+_COMPILED_NORMS = (nn.BatchNorm1d, nn.LayerNorm)
+
+
+def _is_plain_layer(layer: nn.Module) -> bool:
+    """Whether a layer is one that is compiled with those around it."""
+    return (
+        isinstance(layer, CompiledModule)
+        and type(layer).forward is CompiledModule.forward
+        and "forward" not in layer.__dict__
+    )
+
+
+def _activated(name: str, x: Tensor) -> Tensor:
+    """``frame.activation`` in torch."""
+    if name == "none":
+        return x
+    if name == "relu":
+        return functional.relu(x)
+    slope = ACTIVATIONS[name]
+    return functional.elu(x, slope) if name == "elu" else functional.leaky_relu(x, slope)
 
 
 class Stack(CompiledModule):
@@ -93,6 +117,44 @@ class Stack(CompiledModule):
             x = self._define_piece(frame, index, x)
         return x
 
+    def runs_apart(self) -> bool:
+        """Also where something stands in a layer's or a norm's place that cannot be compiled with the rest."""
+        layers = all(_is_plain_layer(layer) for layer in self.layers)
+        return not layers or any(type(norm) not in _COMPILED_NORMS for norm in self.norms) or super().runs_apart()
+
+    def apart(self, graph: Graph, x: Features | None, rows: Tensor | None) -> Tensor:
+        """Layer by layer, each compiled by itself, with plain torch between them."""
+        made: Any = self.features(graph, x)
+        for index in range(len(self.layers)):
+            made = self._apart(index, graph, made)
+        result: Tensor = made if rows is None else made[rows]
+        return result
+
+    def _apart(self, index: int, graph: Graph, x: Any) -> Any:
+        """Layer ``index`` with what stands around it; on a block the rows of its destinations."""
+        given = self.embedded(index, x)
+        out = self._layer_apart(index, graph, functional.dropout(given, self.dropout, self.training))
+        if index < len(self.layers) - 1:
+            own = given[: out.shape[0]] if isinstance(graph, Block) else given
+            if self.residual and isinstance(own, Tensor) and own.shape == out.shape:
+                out = out + own
+            if len(self.norms):
+                out = self.norms[index](out)
+            out = _activated(self.activation, out)
+        return self.finished(index, out)
+
+    def _layer_apart(self, index: int, graph: Graph, x: Any) -> Any:
+        """The layer alone, as a module that is called."""
+        return self.layers[index](graph, x)
+
+    def embedded(self, index: int, x: Any) -> Any:
+        """What the layer takes in the place of ``x``, in torch; as ``define`` has it."""
+        return x
+
+    def finished(self, index: int, x: Any) -> Any:
+        """What follows a layer's activation, in torch; as ``define`` has it."""
+        return x
+
     def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
         """Each layer, with what follows it, on its own block; compiled once a layer and reused over batches."""
         check_blocks(type(self).__name__, blocks, len(self.layers))
@@ -114,6 +176,7 @@ class Stack(CompiledModule):
             and mine.run_layer is Stack.run_layer
             and mine.layer_arguments is Stack.layer_arguments
             and mine.define is Stack.define
+            and not self.runs_apart()
             and not any(layer.tables for layer in layers)
             and all(k.block is CompiledModule.block or k.sampled is not CompiledModule.sampled for k in layers)
         )
@@ -148,6 +211,9 @@ class Stack(CompiledModule):
 
     def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
         """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
+        if self.runs_apart():
+            made: Tensor = self._apart(index, block, x)
+            return made
         given = self.layer_arguments(index, block, x)
         seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
         result = self.layer_function(index)(replace(given, seed=seed, training=self.training))
@@ -167,10 +233,8 @@ class Stack(CompiledModule):
         given = layer.arguments(block, x)
         names = {f"layers.{index}.{name}": tensor for name, tensor in given.parameters.items()}
         if index < len(self.norms):
-            norm = self.norms[index]
-            tensors = (*norm.named_parameters(), *((n, b) for n, b in norm.named_buffers() if b.is_floating_point()))
-            names |= {f"norms.{index}.{name}": tensor for name, tensor in tensors}
-        return replace(given, parameters=names)
+            names |= {f"norms.{index}.{name}": tensor for name, tensor in tensors_of(self.norms[index]).items()}
+        return replace(given, parameters=names, settings=self.settings())
 
     def _describe_piece(
         self, index: int, builder: Builder, inputs: dict[str, Value], training: bool

@@ -20,6 +20,7 @@ from graphweft.graph.typed_block import typed_block
 from graphweft.ir.program import Value
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.settings import tensors_of
 from graphweft.nn.stack import Stack
 from graphweft.runtime.compile import Arguments, Features
 from graphweft.storage.feature import SparseFeatures
@@ -113,10 +114,23 @@ class TypedStack(Stack):
         self._check_types(block.source)
         part = typed_block(block)
         ordered = x.take_rows(part.order) if isinstance(x, SparseFeatures) else x[part.order]
-        tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
+        tensors = tensors_of(self)
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
         rows = part.place[: block.num_dst]
-        return Arguments(part.graph, ordered, tensors, rows, 0, self.training, fields)
+        return Arguments(part.graph, ordered, tensors, rows, 0, self.training, fields, settings=self.settings())
+
+    def embedded(self, index: int, x: Any) -> Any:
+        """The first layer takes the embedded features."""
+        return x if index or self.embedding is None else x @ self.embedding
+
+    def _layer_apart(self, index: int, graph: Graph, x: Any) -> Any:
+        """A block becomes a typed graph over its sources, of which the destinations are wanted."""
+        if not isinstance(graph, Block):
+            return super()._layer_apart(index, graph, x)
+        self._check_types(graph.source)
+        part = typed_block(graph)
+        ordered = x.take_rows(part.order) if isinstance(x, SparseFeatures) else x[part.order]
+        return self.layers[index](part.graph, ordered)[part.place[: graph.num_dst]]
 
 
 def glorot_tables(*shape: int) -> torch.nn.Parameter:

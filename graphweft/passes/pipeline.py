@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from graphweft._errors import CertificateWarning, IRError, PassError
-from graphweft.cost import CostModel, Work
+from graphweft.cost import CostModel, Work, rows_work
 from graphweft.ir.grad import differentiate
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import Op
@@ -30,7 +30,7 @@ from graphweft.passes.demand import push_demand
 from graphweft.passes.edges import cover_edges, edge_bytes, is_wide, open_softmax
 from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import Group, group_values
-from graphweft.passes.hoist import constant_values, kept_tensors
+from graphweft.passes.hoist import constant_values, frontier, kept_tensors
 from graphweft.passes.join import join_products
 from graphweft.passes.message import fuse_messages
 from graphweft.passes.placement import Order, place, sites
@@ -40,6 +40,8 @@ from graphweft.passes.typed import raise_typed
 from graphweft.passes.work import Sizes, group_work, tensor_bytes
 
 FORWARD, BACKWARD = 0, 1
+_WORTH_A_LOOK = 2.0  # times the cost of reading inputs that keeping what depends on them has to save
+_LOOK = 2e-5  # seconds that a comparison takes whatever its size
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
 MARGIN = 0.05  # gain that measured times must promise before they overrule the built-in coefficients
 _NARROW, _FEW_EDGES = 32, 8  # columns of rows that are read where they lie; edges per row
@@ -65,7 +67,11 @@ OPTIONAL = frozenset(PASSES) - {"differentiate"}
 
 @dataclass(frozen=True)
 class Request:
-    """What to compile for: level, switched-off passes, gradients, constants, sizes, costs, orders decided before."""
+    """What to compile for: level, switched-off passes, gradients, constants, sizes, costs, orders decided before.
+
+    ``constants`` are declared to be so, and orders are chosen accordingly. ``checked`` are compared by their bytes in
+    every call: orders do not count on them, and what depends on them is kept where that saves more than it costs.
+    """
 
     level: int
     wanted: tuple[str, ...]
@@ -75,6 +81,7 @@ class Request:
     disabled: frozenset[str] = frozenset()
     orders: Mapping[str, Order] | None = None
     hoists_from: int = 3  # the level from which constants are computed apart
+    checked: tuple[str, ...] = ()
     edges_from: int = 3  # and that from which kernels over edges are generated; below 3 for float64
     certify: bool = False
     prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
@@ -199,7 +206,8 @@ class _Run:
             self._note("demand", candidates[best], program)
         else:
             del self._rewrites[shared:]
-        outcome = self._finished(chosen, candidates[best], orders)
+        chosen, constants = _with_checked(candidates[best], orders, chosen, request)
+        outcome = self._finished(chosen, candidates[best], orders, constants)
         chosen.orders, chosen.trace = orders, self.trace
         return chosen, outcome
 
@@ -219,7 +227,9 @@ class _Run:
             program = self._step("typed", raise_typed, program)
         return program
 
-    def _finished(self, chosen: Compiled, candidate: Program, orders: Mapping[str, Order]) -> Outcome:
+    def _finished(
+        self, chosen: Compiled, candidate: Program, orders: Mapping[str, Order], constants: tuple[str, ...]
+    ) -> Outcome:
         """Verifies and notes what the search for orders left behind."""
         request, (staged, raw, derived) = self._request, chosen.steps
         placed = _placed(candidate, orders, request)
@@ -241,7 +251,7 @@ class _Run:
             Rewrite("cleanup", placed, tidied),
             Rewrite("stages", tidied, staged),
         ]
-        constants = request.constants if request.on("hoist", request.hoists_from) else ()
+        constants = constants if request.on("hoist", request.hoists_from) else ()
         return Outcome(tuple(self._rewrites), raw, derived, chosen.program, chosen.groups, chosen.hoisted, constants)
 
     def _step(self, name: str, change: Change, before: Program, tidy: bool = True) -> Program:
@@ -316,6 +326,31 @@ def _search(
             if candidate.seconds < best.seconds * (1 - margin):
                 orders, best, improved = changed, candidate, True
     return orders, best
+
+
+def _with_checked(
+    program: Program, orders: Mapping[str, Order], chosen: Compiled, request: Request
+) -> tuple[Compiled, tuple[str, ...]]:
+    """``chosen`` with what depends on unchanged inputs kept, where that saves more than looking for changes costs.
+
+    The caller gets a copy of a result that is kept.
+    """
+    if not request.checked or not request.on("hoist", request.hoists_from):
+        return chosen, request.constants
+    constants = (*request.constants, *request.checked)
+    kept = finish(program, orders, replace(request, constants=constants))
+    sizes = request.sizes(kept.program)
+    fresh = [v for v in frontier(kept.program, kept.hoisted) if v not in chosen.hoisted]
+    if not fresh:
+        return chosen, request.constants
+    leaves = [leaf for leaf in Program((), tuple(("", v) for v in fresh)).values if leaf.op is Op.INPUT]
+    copied = [value for _, value in kept.program.outputs if value in fresh]
+    looked_at = sum(request.model.seconds(rows_work(tensor_bytes(leaf, sizes), 1, 1)) for leaf in leaves)
+    looked_at += sum(request.model.seconds(rows_work(tensor_bytes(value, sizes), 2, 1)) for value in copied)
+    builds = any(isinstance(value.type, StructType) for value in fresh)  # structures have no predicted cost
+    if builds or chosen.seconds - kept.seconds > _WORTH_A_LOOK * looked_at + _LOOK:
+        return kept, constants
+    return chosen, request.constants
 
 
 def _tidied(program: Program, request: Request) -> Program:

@@ -3,19 +3,21 @@
 Comes in: a function that writes the forward program (a layer, a model, a front end), and concrete arguments. Goes
 out: the outputs, in torch's graph. Programs are compiled once per kind of argument (dtypes, layouts, gradients
 wanted, what is constant, rough sizes) and reused over graphs. With ``tune`` the first training step of a program is
-profiled: the cost model is fitted to its calls, and the second step may come out in another order. Arguments that
-come again unchanged are taken as constant, and what depends on them alone is computed once. Called by ``nn`` and the
-front ends.
+profiled: the cost model is fitted to its calls, and the second step may come out in another order. A plan follows from
+the kinds and sizes of its arguments alone, never from earlier calls or the state of the machine: equal calls give equal
+bits. What depends on constant inputs is computed once (``constants.py``, ``hoisted.py``). Called by ``nn`` and the front
+ends.
 """
 
 from __future__ import annotations
 
+import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -25,7 +27,7 @@ from graphweft import _config
 from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft.cost import CostModel
-from graphweft.frontend.edge_values import read
+from graphweft.frontend.edge_values import EdgeValues, read
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate, interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
@@ -36,17 +38,23 @@ from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
 from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
+from graphweft.runtime.constants import fingerprint, is_declared, is_owned
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.function import Pullback, RunPlan, linearize, saved_elsewhere
+from graphweft.runtime.function import Pullback, RunPlan, linearize
+from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.lower import Slots
-from graphweft.runtime.plan import HoistedValue, Plan
+from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import profiling
-from graphweft.runtime.size_class import class_size, derived_sizes
+from graphweft.runtime.size_class import class_size, derived_sizes, fine_size, size_class
 from graphweft.storage.feature import SparseFeatures
 
 Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
+
+_HOISTED_SHARE = 0.5  # of the machine's memory, for what is computed once, unless ``config(memory=...)`` says otherwise
+_MOST_PLANS = 256
+_MEMORY = psutil.virtual_memory().total
 
 _BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
 
@@ -64,6 +72,7 @@ class Arguments:
         training: Whether the describing function is asked for the training form.
         fields: More dense tensors by name, each with what its rows are.
         receivers: Ids of the nodes with in-edges, where the program asks for them.
+        settings: All else that the describing function reads, hashable.
     """
 
     graph: Graph
@@ -74,6 +83,7 @@ class Arguments:
     training: bool
     fields: Mapping[str, Field] = dataclass_field(default_factory=dict)
     receivers: Tensor | None = None
+    settings: Hashable = ()
 
     def named(self) -> dict[str, Any]:
         """All arguments under the names that programs use."""
@@ -94,6 +104,22 @@ class Arguments:
 Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
 
 
+class Standing(NamedTuple):
+    """Which inputs keep their content, and how exactly sizes decide a plan.
+
+    Attributes:
+        declared: Names of inputs that somebody said stay as they are.
+        checked: Names of inputs that are worth comparing with the call before.
+        exact: Sizes are those of the graph at hand, and the plan is for it alone; else those of a class of sizes.
+        owned: The call is the trainer's, whose measured costs decide.
+    """
+
+    declared: tuple[str, ...] = ()
+    checked: tuple[str, ...] = ()
+    exact: bool = True
+    owned: bool = False
+
+
 class CompiledFunction:
     """A described computation, its plans, and its hoisted values."""
 
@@ -102,8 +128,6 @@ class CompiledFunction:
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._refuted: set[tuple[Any, ...]] = set()
         self._hoisted = HoistedValues()
-        self._last: dict[str, _Reference] = {}
-        self._graph: weakref.ref[Graph] | None = None
         self._fitted: CostModel | None = None
         self._released: weakref.ref[Any] | None = None
 
@@ -115,34 +139,34 @@ class CompiledFunction:
         if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
-        known = len(self._plans)
-        plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments)
+        known, standing = len(self._plans), standing_of(arguments)
+        plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments, standing)
         if plan is None:
             return interpret(self.program(arguments), arguments.named())
         fresh = len(self._plans) > known
         profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
-        return self._run(plan, arguments, profiled)
+        return self._run(plan, *self._bind(plan, arguments, standing), profiled)
 
-    def ready(self, arguments: Arguments) -> Plan | None:
+    def ready(self, arguments: Arguments, standing: Standing | None = None) -> Plan | None:
         """The plan for ``arguments``, compiled if it is not at hand; None where the interpreter runs."""
         active = _config.current()
-        constants = self._constants(arguments)
         if active.opt_level == 0 or not _compilable(arguments):
             return None
-        key = self._key(arguments, constants, active)
+        standing = standing or standing_of(arguments)
+        key = self._key(arguments, standing, active)
         plan = self._plans.get(key)
         if plan is None:
             if key in self._refuted:
                 return None
             try:
-                plan = self._plans[key] = self.compile(arguments, constants)
+                plan = self._plans[key] = self.compile(arguments, standing)
             except Refuted as found:  # wrong gradients: torch's own through the interpreter are right
                 self._refuted.add(key)
                 message = f"the gradients of this program are left to the interpreter: {found.reason}"
                 warnings.warn(message, CertificateWarning, stacklevel=2)
                 return None
-            if constants:  # what only the plans of first calls hoisted is not needed any more
-                self._hoisted.retain({item.key for k, p in self._plans.items() if k[1] for item in p.hoisted})
+            while len(self._plans) > _MOST_PLANS:
+                del self._plans[next(iter(self._plans))]
         return plan
 
     def program(self, arguments: Arguments) -> Program:
@@ -160,9 +184,9 @@ class CompiledFunction:
         read = set(Program((), ordered).values)
         return Program(tuple(v for v in inputs.values() if v in read), ordered)
 
-    def compile(self, arguments: Arguments, constants: tuple[str, ...]) -> Plan:
-        """Runs all passes and lowers the result."""
-        active = _config.current()
+    def compile(self, arguments: Arguments, standing: Standing | None = None) -> Plan:
+        """Runs all passes and lowers the result; ``standing``: None for that of ``arguments``."""
+        active, standing = _config.current(), standing or standing_of(arguments)
         program = self.program(arguments)
         names = {value["name"] for value in program.inputs}
         wanted = _wanted(arguments, names) if torch.is_grad_enabled() else ()
@@ -171,14 +195,19 @@ class CompiledFunction:
             level=level,
             edges_from=level if active.opt_level > level else 3,
             wanted=wanted,
-            constants=constants,
-            sizes=lambda joint: _decisive_sizes(joint, arguments, active.memory),
-            model=self._fitted or (calibrate.cost_model() if active.tune else CostModel()),
+            constants=standing.declared,
+            checked=standing.checked,
+            sizes=lambda joint: _decisive_sizes(joint, arguments, active.memory, standing.exact),
+            model=self._decides(standing) or (calibrate.cost_model() if active.tune else CostModel()),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
             certify=active.certify,
             prepare=start_edge_kernels,
         )
         return Plan(run_passes(program, request))
+
+    def _decides(self, standing: Standing) -> CostModel | None:
+        """Measured costs decide the trainer's plans, and all under ``tune``; other calls come out alike everywhere."""
+        return self._fitted if standing.owned or _config.current().tune else None
 
     @property
     def cost_model(self) -> CostModel | None:
@@ -199,26 +228,27 @@ class CompiledFunction:
         x = arguments.x
         if not isinstance(x, Tensor):
             return False
-        plans = [plan for key, plan in self._plans.items() if "x" in key[1]]
+        plans = [plan for key, plan in self._plans.items() if "x" in key[1].declared]
         hoisted = {item.key: (plan, item) for plan in plans for item in plan.hoisted if "x" in item.leaves}
         if not hoisted or any("x" in (*plan.tensors, *plan.fixed) for plan in plans):
             return False
-        named = arguments.named()
+        content = _content(arguments)
         plan, item = next(iter(hoisted.values()))
         here = len(hoisted) == 1 and POOL.owns(x) and x.is_contiguous() and plan.fits_over(item, "x")
         for plan, item in hoisted.values():
-            self._hoisted.get(plan, item, named, over="x" if here else None)
+            self._hoisted.get(plan, item, content, over="x" if here else None)
         x.data = x.new_zeros(()).expand(x.shape)
+        for _, item in hoisted.values():
+            self._hoisted.renew(item, _content(arguments))
         self._released = weakref.ref(x)
         return True
 
     def hoist(self, arguments: Arguments) -> list[Any]:
         """Everything that is computed once for ``arguments``; whoever holds the list keeps it alive."""
-        plan = self.ready(arguments)
-        named = arguments.named()
+        plan, content = self.ready(arguments), _content(arguments)
         if plan is None:
             return []
-        values = [self._hoisted.get(plan, item, named) for item in plan.hoisted]
+        values = [self._hoisted.get(plan, item, content) for item in plan.hoisted]
         for item, value in zip(plan.hoisted, values, strict=True):
             readers = {v.op for v in plan.compiled.program.values if item.value in v.inputs}
             if isinstance(value, Graph) and not readers <= _BY_PAIRS:
@@ -245,11 +275,12 @@ class CompiledFunction:
 
         The pullback takes the gradient of "out", once, and returns those of the dense inputs by name.
         """
-        plan = self.ready(arguments)
+        standing = standing_of(arguments)
+        plan = self.ready(arguments, standing)
         if plan is None:
             return self._linearize_by_torch(arguments)
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            env, tensors = self._bind(plan, arguments)
+            env, tensors = self._bind(plan, arguments, standing)
         return linearize(plan, env, tensors)
 
     def _linearize_by_torch(self, arguments: Arguments) -> tuple[dict[str, Tensor], Pullback]:
@@ -263,16 +294,16 @@ class CompiledFunction:
 
         return {name: tensor.detach() for name, tensor in outputs.items()}, pullback
 
-    def _bind(self, plan: Plan, arguments: Arguments) -> tuple[Slots, tuple[Tensor, ...]]:
+    def _bind(self, plan: Plan, arguments: Arguments, standing: Standing) -> tuple[Slots, tuple[Tensor, ...]]:
         """Slots with everything but the dense inputs, and those."""
-        named = arguments.named()
-        self._check_released(plan, arguments)
-        hoisted = tuple(self._hoisted.get(plan, item, named) for item in plan.hoisted)
+        content = Content(arguments.named(), standing.declared)
+        named = content.named
+        self._check_released(plan, arguments, content)
+        hoisted = tuple(self._hoisted.get(plan, item, content) for item in plan.hoisted)
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
         return env, tuple(_rows_contiguous(named[name]) for name in plan.tensors)
 
-    def _run(self, plan: Plan, arguments: Arguments, profiled: bool) -> dict[str, Tensor]:
-        env, tensors = self._bind(plan, arguments)
+    def _run(self, plan: Plan, env: Slots, tensors: tuple[Tensor, ...], profiled: bool) -> dict[str, Tensor]:
         if not profiled:
             outputs = RunPlan.apply(plan, env, None, *tensors)  # type: ignore[no-untyped-call]
         else:
@@ -282,49 +313,34 @@ class CompiledFunction:
             samples.taken.extend(taken)
         return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
 
-    def _check_released(self, plan: Plan, arguments: Arguments) -> None:
+    def _check_released(self, plan: Plan, arguments: Arguments, content: Content) -> None:
         """Refuses to compute from features whose memory was given up."""
         if self._released is None or self._released() is not arguments.x:
             return
-        needed = "x" in plan.tensors or any("x" in i.leaves and not self._hoisted.has(i) for i in plan.hoisted)
+        needed = "x" in plan.tensors or any("x" in i.leaves and not self._hoisted.has(i, content) for i in plan.hoisted)
         if needed:
             raise GraphWeftError("forward: expected features, but their memory was given up after they were aggregated")
 
-    def _constants(self, arguments: Arguments) -> tuple[str, ...]:
-        """Names of inputs that are the same objects, unchanged, as in the call before."""
-        given: dict[str, Any] = {name: tensor for name, (tensor, _) in arguments.fields.items()}
-        if arguments.x is not None:
-            given["x"] = arguments.x
-        now = {name: _Reference(item) for name, item in given.items()}
-        before, self._last = self._last, now
-        same_graph = self._graph is not None and self._graph() is arguments.graph
-        self._graph = weakref.ref(arguments.graph)
-        if not same_graph or saved_elsewhere():  # checkpointing has to find the same plan when it runs a call again
-            return ()
-        again = {name for name in given if before.get(name) == now[name]}
-        constant = tuple(
-            n for n in given if n in again and not (isinstance(given[n], Tensor) and given[n].requires_grad)
-        )
-        rows = arguments.rows is not None and "x" in again
-        return (*constant, *(("rows",) if rows else ()), *(("receivers",) if arguments.receivers is not None else ()))
-
-    def _key(self, arguments: Arguments, constants: tuple[str, ...], active: _config.Config) -> tuple[Any, ...]:
+    def _key(self, arguments: Arguments, standing: Standing, active: _config.Config) -> tuple[Any, ...]:
         graph, x = arguments.graph, arguments.x
         grads = torch.is_grad_enabled()
         return (
             arguments.training,
-            constants,
+            standing,
             active,
             _kind(x),
             tuple((name, t.dtype, t.shape, grads and t.requires_grad) for name, t in arguments.parameters.items()),
             tuple((n, r, t.dtype, t.shape[1:], grads and t.requires_grad) for n, (t, r) in arguments.fields.items()),
             grads and isinstance(x, Tensor) and x.requires_grad,
-            arguments.receivers is None,
-            _drawn_classes(arguments),
-            None if arguments.rows is None else arguments.rows.numel().bit_length(),
-            (graph.num_src.bit_length(), graph.num_dst.bit_length(), graph.num_edges.bit_length(), graph.is_square),
-            self._fitted is not None,
+            graph.is_square,
+            _size_key(arguments, standing.exact),
+            arguments.settings,
+            self._decides(standing) is not None,
         )
+
+    def forget(self) -> None:
+        """Lets all values go that were computed once."""
+        self._hoisted.forget()
 
     def fitted(self, samples: list[Any]) -> None:
         """Takes the calls of a profiled step and fits the cost model to them."""
@@ -344,51 +360,31 @@ class _Samples(list[Any]):
         self._owner.fitted([*self.taken, *items])
 
 
-class HoistedValues:
-    """Values computed once, one per expression, for the arguments they were computed from."""
-
-    def __init__(self) -> None:
-        self._kept: dict[str, tuple[tuple[Any, ...], Any]] = {}
-
-    def get(self, plan: Plan, item: HoistedValue, named: Mapping[str, Any], over: str | None = None) -> Any:
-        """The value of ``item`` for these arguments, computed if it is not at hand; ``over`` as for the plan."""
-        leaves = [named[name] for name in item.leaves]
-        binding = tuple(_Reference(leaf) for leaf in leaves)
-        kept = self._kept.get(item.key)
-        if kept is not None and kept[0] == binding:
-            return kept[1]
-        self._kept.pop(item.key, None)  # its memory goes before the new value comes
-        with torch.inference_mode(False), torch.no_grad():  # a training step may save what an evaluation made
-            result = plan.evaluate_hoisted(item, dict(zip(item.leaves, leaves, strict=True)), over)
-        self._kept[item.key] = (binding, result)
-        for leaf in leaves:
-            weakref.finalize(leaf, self._kept.pop, item.key, None).atexit = False
-        return result
-
-    def has(self, item: HoistedValue) -> bool:
-        """Whether a value is at hand for ``item``."""
-        return item.key in self._kept
-
-    def retain(self, keys: set[str]) -> None:
-        """Forgets every other value."""
-        for key in set(self._kept) - keys:
-            del self._kept[key]
+def standing_of(arguments: Arguments) -> Standing:
+    """What is known of the inputs before the call, from their kinds and from declarations alone."""
+    graph, owned = arguments.graph, is_owned()
+    given: dict[str, Any] = {name: tensor for name, (tensor, _) in arguments.fields.items()}
+    if arguments.x is not None:
+        given["x"] = arguments.x
+    still = [name for name, item in given.items() if not (isinstance(item, Tensor) and item.requires_grad)]
+    declared = tuple(name for name in still if is_declared(given[name]))
+    checked: tuple[str, ...] = ()
+    if not graph.is_drawn:  # what a sampler drew comes once
+        checked = tuple(name for name in still if name not in declared and _has_bytes(given[name]))
+        checked += ("rows",) if arguments.rows is not None else ()
+    derived = ("receivers",) if arguments.receivers is not None else ()
+    exact = (owned or bool(declared)) and not graph.is_drawn
+    return Standing((*declared, *derived), checked, exact, owned)
 
 
-class _Reference:
-    """An argument by identity and version, without keeping it alive."""
+def _has_bytes(item: Any) -> bool:
+    """Whether the content can be compared."""
+    return not isinstance(item, EdgeValues)
 
-    def __init__(self, target: Any) -> None:
-        self._target, self._version = weakref.ref(target), _version(target)
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Reference):
-            return NotImplemented
-        mine = self._target()
-        return mine is not None and mine is other._target() and self._version == other._version
-
-    def __hash__(self) -> int:
-        return hash(self._version)
+def _content(arguments: Arguments) -> Content:
+    """The inputs, with those that count as unchanged while they are the same objects."""
+    return Content(arguments.named(), standing_of(arguments).declared)
 
 
 def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
@@ -409,38 +405,58 @@ def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
         layout = named[graph_types[0]["name"]].layout
         rows |= {NODE_TYPES: len(layout.node_types), EDGE_TYPES: len(layout.relations)}
     sparse = {"x": arguments.x.nnz} if isinstance(arguments.x, SparseFeatures) else {}
-    return Sizes(rows, sparse, memory or psutil.virtual_memory().available / 2)
+    return Sizes(rows, sparse, memory or _MEMORY * _HOISTED_SHARE)
 
 
-def _decisive_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
+def _decisive_sizes(program: Program, arguments: Arguments, memory: int, exact: bool) -> Sizes:
     """The sizes that a plan is decided by.
 
-    Those of the classes for a graph that was drawn: which batch of a class comes first depends on where a run is taken
-    up, and the bits of its steps must not.
+    A plan that serves several graphs is decided by the class of their sizes: which of them comes first depends on the
+    caller, and the bits of a result must not.
     """
-    if not arguments.graph.is_drawn:
+    if exact:
         return measure_sizes(program, arguments, memory)
     graph, kinds = arguments.graph, [v.type for v in program.inputs if isinstance(v.type, StructType)]
-    rows = {symbol: class_size(n) for kind in kinds for symbol, n in _ends(kind, graph).items()}
+    middle = class_size if graph.is_drawn else fine_size
+    rows = {symbol: middle(n) for kind in kinds for symbol, n in _ends(kind, graph).items()}
     for name, ids in (("R", arguments.rows), ("P", arguments.receivers)):
-        rows[name] = class_size(0 if ids is None else ids.numel())
+        rows[name] = middle(0 if ids is None else ids.numel())
     if any(kind.square for kind in kinds):
         rows |= {NODE_TYPES: len(graph.layout.node_types), EDGE_TYPES: len(graph.layout.relations)}
-    nnz = {"x": class_size(arguments.x.nnz)} if isinstance(arguments.x, SparseFeatures) else {}
-    return Sizes(derived_sizes(program, rows), nnz, memory or psutil.virtual_memory().available / 2)
+    nnz = {"x": middle(arguments.x.nnz)} if isinstance(arguments.x, SparseFeatures) else {}
+    return Sizes(derived_sizes(program, rows), nnz, memory or _MEMORY * _HOISTED_SHARE)
 
 
 def _ends(kind: StructType, graph: Graph) -> dict[str, int]:
     return {kind.src: graph.num_src, kind.dst: graph.num_dst, kind.edge: graph.num_edges}
 
 
-def _drawn_classes(arguments: Arguments) -> tuple[int, int] | None:
-    """Classes of sizes, beside those of the graph, that decide a plan for a graph that was drawn."""
-    if not arguments.graph.is_drawn:
-        return None
-    x, receivers = arguments.x, arguments.receivers
-    nnz = x.nnz.bit_length() if isinstance(x, SparseFeatures) else 0
-    return nnz, 0 if receivers is None else receivers.numel().bit_length()
+def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
+    """What the decisive sizes follow from: the graph itself and the rows asked for, or classes of sizes."""
+    graph, x, rows, receivers = arguments.graph, arguments.x, arguments.rows, arguments.receivers
+    if exact:
+        return (
+            _serial(graph),
+            x.nnz if isinstance(x, SparseFeatures) else 0,
+            None if rows is None else fingerprint(rows),
+        )
+    kind = int.bit_length if graph.is_drawn else size_class
+    counts = (graph.num_src, graph.num_dst, graph.num_edges, x.nnz if isinstance(x, SparseFeatures) else 0)
+    lists = tuple(None if ids is None else kind(ids.numel()) for ids in (rows, receivers))
+    types = (len(graph.node_types), len(graph.relations)) if graph.is_square else ()
+    return (graph.is_drawn, *map(kind, counts), *lists, *types)
+
+
+_SERIALS: weakref.WeakKeyDictionary[Graph, int] = weakref.WeakKeyDictionary()
+_NEXT = itertools.count()
+
+
+def _serial(graph: Graph) -> int:
+    """A number that no other graph of this process has or had."""
+    found = _SERIALS.get(graph)
+    if found is None:
+        found = _SERIALS[graph] = next(_NEXT)
+    return found
 
 
 def _input_types(arguments: Arguments) -> dict[str, Any]:
@@ -503,13 +519,9 @@ def _kind(x: Features | None) -> tuple[Any, ...]:
     return (x.shape[1], x.values.dtype, "csr") if isinstance(x, SparseFeatures) else (tuple(x.shape[1:]), x.dtype)
 
 
-def _version(item: Any) -> int:
-    return int(item._version) if isinstance(item, Tensor) and not item.is_inference() else 0
-
-
 def _rows_contiguous(tensor: Tensor) -> Tensor:
     tensor = read(tensor)
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-__all__ = ["LEAVES", "Arguments", "CompiledFunction", "Describe", "measure_sizes"]
+__all__ = ["LEAVES", "Arguments", "CompiledFunction", "Describe", "Standing", "measure_sizes", "standing_of"]

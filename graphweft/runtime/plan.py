@@ -82,6 +82,7 @@ class Plan:
         self.gradients = tuple(grads.get(name) for name in self.tensors)
         self.seeds = tuple((v["name"][2:], self._slot[v]) for v in program.inputs if v["name"].startswith("d:"))
         self.hoisted = tuple(self._hoist(program))
+        self._copied = frozenset(item.slot for item in self.hoisted)  # what is kept is not the caller's to change
         groups, pairs = _pair_extrema(compiled.groups)
         forward = [g for g in groups if compiled.phase[g.result] == FORWARD]
         backward = _contractions_first([g for g in groups if compiled.phase[g.result] == BACKWARD])
@@ -115,7 +116,7 @@ class Plan:
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
         _run(self.forward, env)
-        return tuple(env[slot] for _, slot in self.outputs)
+        return tuple(env[slot].clone() if slot in self._copied else env[slot] for _, slot in self.outputs)
 
     def kept(self, env: Slots) -> Slots:
         """The slots that backward calls read, but for dense inputs and outputs, which torch keeps."""

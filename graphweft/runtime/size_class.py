@@ -23,6 +23,33 @@ def class_size(count: int) -> int:
     return (3 << count.bit_length()) >> 2
 
 
+_FINE_FROM = 15  # bits of a size from which a class is an eighth of those with as many bits
+
+
+def size_class(count: int) -> int:
+    """The class of a size: its bits, and for large sizes the three after the first one.
+
+    Example:
+        >>> size_class(5) == size_class(7), size_class(100_000) == size_class(120_000)
+        (True, False)
+    """
+    shift = count.bit_length() - 4
+    return -count.bit_length() if count.bit_length() <= _FINE_FROM else (shift << 4) | (count >> shift)
+
+
+def fine_size(count: int) -> int:
+    """The middle of the class of ``count``, at most 1/16 away from a large size.
+
+    Example:
+        >>> [fine_size(n) for n in (0, 1, 5, 100_000)]
+        [0, 1, 6, 102400]
+    """
+    if count.bit_length() <= _FINE_FROM:
+        return class_size(count)
+    shift = count.bit_length() - 4
+    return ((count >> shift) << shift) + (1 << shift >> 1)
+
+
 def derived_sizes(program: Program, given: Mapping[str, int]) -> dict[str, int]:
     """``given``, sizes by symbol, and those of the structures that ``program`` makes, as if degrees were all alike."""
     rows = dict(given)

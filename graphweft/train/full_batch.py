@@ -6,6 +6,7 @@ by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TypeGuard
 
 import torch
@@ -17,6 +18,8 @@ from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
+from graphweft.runtime.constants import Reference, Watch, owning
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
@@ -24,7 +27,6 @@ from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, s
 from graphweft.train.settle import Features, settle_model
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
-_MODULE_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class FullBatch:
@@ -45,7 +47,8 @@ class FullBatch:
         keep_features: bool = True,
     ) -> None:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
-        self._keep_features = keep_features
+        self._keep_features, self._released = keep_features, False
+        self._watch = Watch(x)
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
         self._engine = isinstance(x, Tensor) and x.requires_grad  # whose gradient is then wanted, too
@@ -56,46 +59,68 @@ class FullBatch:
         self._wanted = train if few and isinstance(model, CompiledModule) else None
 
     def prepare(self) -> None:
-        """Settles what is decided by measuring, and shows the data to the compiler, so that every epoch runs alike."""
+        """Settles what is decided by measuring, then compiles, computes what stays the same, and records the step."""
         if not isinstance(self.model, CompiledModule):
             return
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-
-        def first_step() -> None:
-            self._backward()
-            self.optimizer.zero_grad(set_to_none=True)
-
-        settle_model(self.model, self.ds.graph, self.x, self._wanted, first_step)
-        POOL.trim()
-        self.logits()  # from now on the features count as constant
-        POOL.trim()
-        with torch.no_grad():
-            self.model.function.ready(self.model.arguments(self.ds.graph, self.x))
-        self.model.train()
-        arguments = self.model.arguments(self.ds.graph, self.x, self._wanted)
-        self.model.function.ready(arguments)
-        if not self._keep_features:
-            self.model.function.release(arguments)
-        POOL.trim()  # what deciding took is not needed again
-        self._tape = self._record()
-        if self._tape is None:
-            first_step()
+        with owning(self.x):
+            settle_model(self.model, self.ds.graph, self.x, self._wanted, self._first_step)
+            POOL.trim()  # what deciding took is not needed again
+            self._compile(self.model)
+            if self._tape is None:
+                self._first_step()
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
 
+    def refresh(self) -> None:
+        """Takes note of what the caller changed since the last epoch: features, however written, and settings."""
+        if not self._released:
+            self._watch.look()
+        if isinstance(self.model, CompiledModule) and self._tape is not None and self._recorded != self._state():
+            with owning(self.x):
+                self._tape = None  # its arena goes before the new one comes
+                self._compile(self.model)
+
+    def _compile(self, model: CompiledModule) -> None:
+        """Compiles the passes of an evaluation and of a step, hoists, and records the step where that can be done."""
+        graph, function = self.ds.graph, model.function
+        model.eval()
+        with torch.no_grad():
+            evaluation = model.arguments(graph, self.x)
+            function.ready(evaluation)
+        model.train()
+        arguments = model.arguments(graph, self.x, self._wanted)
+        function.ready(arguments)
+        if not self._keep_features:
+            self._released = function.release(arguments) or self._released
+        with torch.no_grad():
+            function.hoist(evaluation)
+        POOL.trim()
+        self._tape = self._record()
+
+    def _first_step(self) -> None:
+        """A step without an update."""
+        self._backward()
+        self.optimizer.zero_grad(set_to_none=True)
+
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self._backward() if self._tape is None or not self._replays() else self._replay(self._tape)
+        with owning(self.x):
+            loss = self._gradients()
         with span("update", "update"):
             self.optimizer.step()
         return loss
 
+    def _gradients(self) -> Tensor:
+        """By the tape, or call by call; the loss, shape ()."""
+        return self._backward() if self._tape is None or not self._replays() else self._replay(self._tape)
+
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self.model.eval()
-        with torch.no_grad():
+        with torch.no_grad(), owning(self.x):
             logits: Tensor = self.model(self.ds.graph, self.x)
         return logits
 
@@ -144,13 +169,15 @@ class FullBatch:
     def _state(self) -> tuple[object, ...]:
         """What a recorded step depends on beside the numbers in its inputs."""
         tensors = (*self.model.parameters(), *self.model.buffers())
-        version = self.x._version if isinstance(self.x, Tensor) else 0
-        return (_config.current(), version, *((t.data_ptr(), t.dtype, t.requires_grad) for t in tensors))
+        kinds = ((t.data_ptr(), t.dtype, t.requires_grad) for t in tensors)
+        return (_config.current(), Reference(self.x), self._settings(), *kinds)
+
+    def _settings(self) -> Hashable:
+        """All that a step reads of the model beside tensors; the mode of a step is training."""
+        return settings_of(self.model.train())
 
     def _replay(self, tape: Tape) -> Tensor:
         """Gradients by the tape; the loss, shape ()."""
-        if not self.model.training:
-            self.model.train()
         cells, gradients = tape.replay()
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
@@ -216,7 +243,9 @@ def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
     return (
         isinstance(model, CompiledModule)
         and type(model).forward is CompiledModule.forward
-        and not any(getattr(model, hooks) for hooks in _MODULE_HOOKS)
+        and not has_hooks(model)
+        and not model.runs_apart()
+        and not is_parametrized(model)
         and not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
     )
 

@@ -51,7 +51,7 @@ def infer(
     if not isinstance(model, Stack):
         raise ConfigError(f"infer: expected a stack of layers such as gw.nn.SAGE, got {type(model).__name__}")
     _check_features(model, graph, x)
-    training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     sampler = NeighborSampler(graph, [-1])
     try:
@@ -61,7 +61,8 @@ def infer(
                 if each is not None:
                     each(index, x)
     finally:
-        model.train(training)
+        for module, training in modes:  # one by one: some may be frozen
+            module.training = training
     assert isinstance(x, Tensor)
     return x
 

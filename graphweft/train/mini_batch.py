@@ -29,6 +29,7 @@ from graphweft.loader.loader import Loader
 from graphweft.loader.multistage import MultistageLoader, StagedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
+from graphweft.runtime.constants import Watch, owning
 from graphweft.runtime.dense import cross_entropy
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
@@ -103,6 +104,7 @@ class MiniBatch:
 
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
+    _watch: Watch | None = None
     _accumulate = 1
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
 
@@ -171,12 +173,13 @@ class MiniBatch:
         if not self._is_staged():
             loader.plan = None
             return
+        assert isinstance(self.model, Stack) and isinstance(self.sampler, NeighborSampler)  # what is staged
         tensors = self._tensors()
         kinds = tuple((name, t.shape, t.dtype, t.requires_grad) for name, t in tensors.items())
-        wanted = (_config.current(), id(self.x), kinds)
+        self.model.train()  # as in every step: layers drop and normalise by their own mode
+        wanted = (_config.current(), id(self.x), kinds, self.model.settings())
         if loader.plan is not None and self._compiled_for == wanted:
             return
-        assert isinstance(self.model, Stack) and isinstance(self.sampler, NeighborSampler)  # what is staged
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
         function = self.model.staged(self.sampler, self.x)
         loader.plan = function.compile(tensors, True, reference)
@@ -237,11 +240,15 @@ class MiniBatch:
         if isinstance(model, Stack) and _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory():
             return infer(model, self.ds.graph, self.x)
         model.eval()
-        with torch.no_grad():
-            if isinstance(model, CompiledModule):  # the first evaluation takes them as constant like all others
-                model.function.ready(model.arguments(self.ds.graph, self.x))
+        with torch.no_grad(), owning(self.x):
             logits: Tensor = model(self.ds.graph, self.x)
         return logits
+
+    def refresh(self) -> None:
+        """Takes note of features that the caller wrote to since the last epoch, however that was done."""
+        if self._watch is None or self._watch.item is not self.x:
+            self._watch = Watch(self.x)
+        self._watch.look()
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""

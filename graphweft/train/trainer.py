@@ -207,6 +207,7 @@ class Trainer:
             with _randomness(epoch_key(self._seed, 0)):
                 self._batch.prepare()
             self._prepared = True
+        self._batch.refresh()
 
     def fit(self, epochs: int) -> History:
         """Trains ``epochs`` more epochs, or fewer when it stops early; returns the history of all of them.
@@ -238,6 +239,7 @@ class Trainer:
         Raises: ConfigError for another split, DataError for a split without labels.
         """
         check_choice("split", split, SPLITS)
+        self._batch.refresh()
         value = {str(name): score for name, score in self._batch.evaluate().scores.items()}[split]
         if value is None:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
@@ -245,6 +247,7 @@ class Trainer:
 
     def predict(self) -> Tensor:
         """Class of every node, (N,) int64; or (N, C) bool for several labels a node; for links the embeddings."""
+        self._batch.refresh()
         logits = self._batch.logits()
         if self.task == "link":
             return logits

@@ -20,7 +20,7 @@ from graphweft.ir.program import Builder, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.passes import pipeline
 from graphweft.runtime import build
-from graphweft.runtime.compile import Arguments, CompiledFunction, measure_sizes
+from graphweft.runtime.compile import Arguments, CompiledFunction, Standing, measure_sizes
 from graphweft.runtime.footprint import footprint
 
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler on this machine")
@@ -224,9 +224,9 @@ def test_the_pass_can_be_switched_off_and_shows_in_the_trace():
     edges = power_law_edges(60, 400, seed=4)
     graph = gw.Graph(edges.src, edges.dst, num_nodes=60)
     given = arguments(graph, fields_of(graph, torch.float32))
-    on = function_of(REGIONS["attention_by_distance"]).compile(given, ())
+    on = function_of(REGIONS["attention_by_distance"]).compile(given, Standing())
     with config(disabled_passes="edges"):
-        off = function_of(REGIONS["attention_by_distance"]).compile(given, ())
+        off = function_of(REGIONS["attention_by_distance"]).compile(given, Standing())
     assert any(group.walk is not None for group in on.compiled.groups)
     assert "edges" in dict(on.compiled.trace)
     assert all(group.walk is None for group in off.compiled.groups)

@@ -17,6 +17,7 @@ from graphweft.frontend.captured import capture
 from graphweft.ir.ops import Op
 from graphweft.nn import user_call
 from graphweft.nn.apply_functions import EDGE_FUNCTIONS, NODE_FUNCTIONS
+from graphweft.runtime.compile import Standing
 
 F64 = torch.float64
 PLAIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -101,7 +102,7 @@ def compiled_ops(call: Call) -> tuple[list[Op], str]:
     made, failure, _ = user_call.compiled_call(call, captured)
     assert made is not None, failure
     with torch.enable_grad():
-        plan = made.form(call.graph).compile(made.arguments(call, captured), ())
+        plan = made.form(call.graph).compile(made.arguments(call, captured), Standing())
     return [value.op for value in plan.compiled.program.values], str(plan.compiled.program)
 
 

@@ -15,6 +15,7 @@ from graphweft.codegen.edge_nest import edge_nest
 from graphweft.ir.program import number
 from graphweft.passes import pipeline
 from graphweft.passes.edges import WRITTEN
+from graphweft.runtime.compile import Standing
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,7 +26,7 @@ def test_golden_program_and_nests(name, monkeypatch):
     monkeypatch.setattr(pipeline, "WORTH_A_KERNEL", 0)
     edges = power_law_edges(60, 400, seed=4)
     graph = gw.Graph(edges.src, edges.dst, num_nodes=60)
-    plan = function_of(REGIONS[name]).compile(arguments(graph, fields_of(graph, torch.float32)), ())
+    plan = function_of(REGIONS[name]).compile(arguments(graph, fields_of(graph, torch.float32)), Standing())
     parts = ["-- derived --", str(plan.compiled.steps.derived), "-- edges --", str(plan.compiled.program)]
     names = number(plan.compiled.program.values)
     for group in plan.compiled.groups:
@@ -44,7 +45,9 @@ def test_golden_program_and_nests(name, monkeypatch):
 def test_small_graphs_have_no_walks():
     edges = power_law_edges(60, 400, seed=4)
     graph = gw.Graph(edges.src, edges.dst, num_nodes=60)
-    plan = function_of(REGIONS["product_of_ends"]).compile(arguments(graph, fields_of(graph, torch.float32)), ())
+    plan = function_of(REGIONS["product_of_ends"]).compile(
+        arguments(graph, fields_of(graph, torch.float32)), Standing()
+    )
     assert all(group.walk is None for group in plan.compiled.groups)
 
 
@@ -54,6 +57,6 @@ def test_every_operation_that_may_enter_a_walk_is_in_a_tested_region(monkeypatch
     graph = gw.Graph(edges.src, edges.dst, num_nodes=60)
     met = set()
     for region in REGIONS.values():
-        plan = function_of(region).compile(arguments(graph, fields_of(graph, torch.float32)), ())
+        plan = function_of(region).compile(arguments(graph, fields_of(graph, torch.float32)), Standing())
         met |= {value.op for group in plan.compiled.groups if group.walk is not None for value in group.chain}
     assert sorted(op.name for op in WRITTEN - met) == []

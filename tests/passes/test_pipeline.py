@@ -15,6 +15,7 @@ from graphweft.ir.ops import Op
 from graphweft.nn import GCN, GIN, SAGE
 from graphweft.passes.pipeline import PASSES, Compiled
 from graphweft.passes.placement import Order
+from graphweft.runtime.compile import Standing
 from graphweft.runtime.plan import Plan
 from graphweft.storage.feature import SparseFeatures
 
@@ -28,7 +29,7 @@ def _graph(nodes: int = 300, edges: int = 2000) -> Graph:
 
 def _plan(model: torch.nn.Module, graph: Graph, x: object, rows: torch.Tensor | None = None) -> Plan:
     constants = ("x",) if rows is None else ("x", "rows")
-    return model.function.compile(model.arguments(graph, x, rows), constants)
+    return model.function.compile(model.arguments(graph, x, rows), Standing(constants))
 
 
 def _labels(plan: Plan) -> list[str]:

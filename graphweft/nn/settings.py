@@ -1,0 +1,109 @@
+"""What a compiled module's ``define`` may read beside tensors: every attribute of the module and of those in it.
+
+Comes in: a module. Goes out: a hashable description, equal while a new description of the program would be the same;
+and whether the modules inside have to be called one by one. Called by ``module.py`` for every call, so that a changed
+attribute, a replaced layer or a hook counts at once, as in torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+from torch.nn.utils import parametrize
+
+from graphweft.frontend.captured import Identity, capture
+
+_KINDS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
+_OWN = frozenset({"_parameters", "_buffers", "_modules", "_function", "_pieces"})
+
+
+def settings_of(root: nn.Module) -> Hashable:
+    """The attributes of ``root`` and of all modules in it, tensors left out.
+
+    Example:
+        >>> drop = nn.Dropout(0.5)
+        >>> before = settings_of(drop)
+        >>> drop.p = 0.1
+        >>> settings_of(drop) == before
+        False
+    """
+    return tuple(_of_module(module) for module in root.modules())
+
+
+def _of_module(module: nn.Module) -> Hashable:
+    kind = type(module)
+    parts: list[Hashable] = [kind, tuple(module._modules), tuple(n for n, p in module._parameters.items() if p is None)]
+    for name, value in module.__dict__.items():
+        if name not in _OWN and not name.endswith("_hooks"):
+            parts.append((name, _plain(value)))
+    if not kind.__module__.startswith(("graphweft.", "torch.")):
+        parts.append(_of_code(kind))
+    return tuple(parts)
+
+
+def _of_code(kind: type[nn.Module]) -> Hashable:
+    """The code of a class that is not ours, and what it reads from outside."""
+    define = getattr(kind, "define", None)
+    return capture((define,)).key if isinstance(define, FunctionType) else None
+
+
+def _plain(value: Any) -> Hashable:
+    """``value`` as something that compares by content where it has one, else by identity."""
+    if isinstance(value, float):
+        return float, repr(value)  # a value that is not a number equals itself here
+    if isinstance(value, _KINDS):
+        return type(value), value
+    if isinstance(value, Tensor):
+        return Tensor, value.dtype, value.shape, value.requires_grad
+    if isinstance(value, Mapping):
+        return type(value), tuple((_plain(key), _plain(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_plain, value))
+    if isinstance(value, set | frozenset):
+        return type(value), frozenset(map(_plain, value))
+    return Identity(value)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether something wants to be told when ``module`` itself is called."""
+    return any(getattr(module, name, None) for name in _CALLED)
+
+
+def is_watched(root: nn.Module) -> bool:
+    """Whether a module inside ``root`` has hooks, or every module of the process."""
+    return any(getattr(torch_module, name, None) for name in _GLOBAL) or any(
+        has_hooks(module) for module in root.modules() if module is not root
+    )
+
+
+def is_parametrized(root: nn.Module) -> bool:
+    """Whether a parameter of ``root``, or of a module in it, is computed from others (torch.nn.utils.parametrize)."""
+    return any(parametrize.is_parametrized(module) for module in root.modules())
+
+
+def tensors_of(root: nn.Module) -> dict[str, Tensor]:
+    """All that ``define`` may read as a tensor, by full name: parameters, floating buffers, and attributes in the place
+    of either, as weight norm and other parametrizations leave them.
+    """
+    found: dict[str, Tensor] = dict(root.named_parameters())
+    found |= {name: buffer for name, buffer in root.named_buffers() if buffer.is_floating_point()}
+    for prefix, module in root.named_modules():
+        start = f"{prefix}." if prefix else ""
+        for name, value in module.__dict__.items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                found[start + name] = value
+        if parametrize.is_parametrized(module):
+            made = module.parametrizations
+            assert isinstance(made, nn.ModuleDict)  # torch keeps them so
+            found |= {start + name: getattr(module, name) for name in made}
+    return found
+
+
+__all__ = ["has_hooks", "is_parametrized", "is_watched", "settings_of", "tensors_of"]

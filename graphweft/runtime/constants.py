@@ -1,0 +1,158 @@
+"""Which inputs of a call keep their content between calls: declared by their owner, or found unchanged by their bytes.
+
+Comes in: tensors, sparse features, graphs. Goes out: whether an input is declared constant, and a mark of its content
+to compare with. Called by ``compile.py`` for every call, by the trainer for the data that it owns, and by users through
+``gw.constant``. Nothing is guessed: torch's version counter does not see writes through NumPy, ``.data`` or
+``torch.inference_mode``, so an input that nobody declared counts as unchanged only if a fingerprint of its bytes says
+so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import ctypes
+import weakref
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from graphweft._errors import DtypeError
+from graphweft._native import declare
+from graphweft.storage.feature import SparseFeatures
+
+Kept = TypeVar("Kept", Tensor, SparseFeatures)
+
+_fingerprint = declare("gw_fingerprint", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+
+_declared: dict[int, weakref.ref[Any]] = {}  # by id: tensors compare by element
+_OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned", default=())
+
+
+def constant(x: Kept) -> Kept:
+    """Declares that the numbers in ``x`` stay as they are; returns ``x`` itself.
+
+    Compiled calls may then compute once what depends on ``x`` and the graph alone, such as the first layer's
+    aggregation of the input features, and choose the order of their work accordingly. A change that torch sees
+    (``x.mul_(2)``) is seen here, too. After any other change (through NumPy memory or ``x.data``) results are those of
+    the old numbers: that is the promise. Inputs that are not declared are compared by their bytes instead, where that
+    is worth it, and any change of them is seen.
+
+    Args:
+        x: A tensor of any shape, or :class:`gw.SparseFeatures`.
+
+    Raises: DtypeError for anything else.
+
+    Example:
+        >>> import torch
+        >>> x = constant(torch.ones(3, 4))
+        >>> is_declared(x), is_declared(x.clone())
+        (True, False)
+    """
+    if not isinstance(x, Tensor | SparseFeatures):
+        raise DtypeError(f"constant: expected a tensor or SparseFeatures, got {type(x).__name__}")
+    key = id(x)
+    if key not in _declared:
+        _declared[key] = weakref.ref(x, lambda _: _declared.pop(key, None))
+    return x
+
+
+@contextlib.contextmanager
+def owning(*items: Any) -> Iterator[None]:
+    """Declares ``items`` for the calls inside, by a caller that watches over their content itself: the trainer."""
+    token = _OWNED.set((*_OWNED.get(), *items))
+    try:
+        yield
+    finally:
+        _OWNED.reset(token)
+
+
+def is_owned() -> bool:
+    """Whether the call is one of the trainer's, whose decisions are its own."""
+    return bool(_OWNED.get())
+
+
+def is_declared(item: Any) -> bool:
+    """Whether somebody said that ``item`` stays as it is."""
+    if any(item is owned for owned in _OWNED.get()):
+        return True
+    found = _declared.get(id(item)) if _declared else None
+    return found is not None and found() is item
+
+
+class Reference:
+    """An object by identity, place and version, without keeping it alive."""
+
+    __slots__ = ("_mark", "_target")
+
+    def __init__(self, target: Any) -> None:
+        self._target, self._mark = weakref.ref(target), _mark(target)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Reference):
+            return NotImplemented
+        mine = self._target()
+        return mine is not None and mine is other._target() and self._mark == other._mark
+
+    def __hash__(self) -> int:
+        return hash(self._mark)
+
+
+def _mark(item: Any) -> tuple[int, ...]:
+    tensor = item.values if isinstance(item, SparseFeatures) else item
+    if not isinstance(tensor, Tensor):
+        return ()
+    return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
+
+
+def fingerprint(item: Tensor | SparseFeatures) -> tuple[Any, ...]:
+    """A mark of the content: equal for equal bytes, different, but for a chance of 2^-64, for any others.
+
+    Memory is read once, by all threads; the mark does not depend on their number.
+
+    Example:
+        >>> import torch
+        >>> x = torch.zeros(4)
+        >>> before = fingerprint(x)
+        >>> x.numpy()[2] = 1.0
+        >>> fingerprint(x) == before, fingerprint(torch.zeros(4)) == before
+        (False, True)
+    """
+    if isinstance(item, SparseFeatures):
+        return (item.shape, *(fingerprint(part) for part in (item.indptr, item.indices, item.values)))
+    tensor = item.detach()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    made = (ctypes.c_uint64 * 2)()
+    _fingerprint(tensor.data_ptr(), tensor.numel() * tensor.element_size(), ctypes.addressof(made))
+    return tensor.dtype, tensor.shape, made[0], made[1]
+
+
+class Watch:
+    """Finds out whether memory that somebody owns was changed behind torch's back.
+
+    Args:
+        item: A tensor or sparse features; it is not looked at before :meth:`look` is called.
+    """
+
+    def __init__(self, item: Tensor | SparseFeatures) -> None:
+        self.item = item
+        self._seen: tuple[Reference, tuple[Any, ...]] | None = None
+
+    def look(self) -> None:
+        """Reads the memory; after a change that torch did not see, its version counter is moved on.
+
+        Whoever compares versions, as :class:`Reference` does, then sees the change.
+        """
+        tensor = self.item.values if isinstance(self.item, SparseFeatures) else self.item
+        found = Reference(self.item), fingerprint(self.item)
+        if self._seen is not None and found[0] == self._seen[0] and found[1] != self._seen[1]:
+            if not tensor.is_inference():
+                increment_version(tensor)
+            found = Reference(self.item), found[1]
+        self._seen = found
+
+
+__all__ = ["Reference", "Watch", "constant", "fingerprint", "is_declared", "is_owned", "owning"]

@@ -1,0 +1,141 @@
+"""Values that a plan computes once: kept per graph and expression, for the content that they were computed from.
+
+Comes in: a plan, one of its hoisted values, the arguments of a call. Goes out: the value, from the last call or anew;
+the same kernels make it either way, so the bits of a result do not tell. Called by ``compile.py``. A value lives as
+long as its graph, and goes when an input that it was made from dies or changes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+
+from graphweft.graph.graph import Graph
+from graphweft.runtime.constants import Reference, fingerprint
+from graphweft.runtime.plan import HoistedValue, Plan
+
+_PATIENCE = 3  # changes in a row after which an input is taken to change in every call
+_LONGEST = 64  # calls until it is looked at again
+
+
+class Content:
+    """What the inputs of one call hold, each looked at once and only when asked for.
+
+    Args:
+        named: The inputs by name.
+        trusted: Names of those that are as they were while they are the same object: declared, or made from the graph.
+    """
+
+    def __init__(self, named: Mapping[str, Any], trusted: Collection[str]) -> None:
+        self.named = named
+        self._trusted = trusted
+        self._marks: dict[str, Any] = {}
+
+    def marks(self, names: tuple[str, ...]) -> tuple[Any, ...]:
+        """What to compare with a later call's; a graph never changes and has none."""
+        return tuple(self._mark(name) for name in names)
+
+    def is_trusted(self, names: tuple[str, ...]) -> bool:
+        """Whether no bytes have to be read to know that the inputs are as they were."""
+        return all(name in self._trusted or isinstance(self.named[name], Graph) for name in names)
+
+    def _mark(self, name: str) -> Any:
+        item = self.named[name]
+        if isinstance(item, Graph):
+            return None
+        if name not in self._marks:
+            self._marks[name] = Reference(item) if name in self._trusted else fingerprint(item)
+        return self._marks[name]
+
+
+class _Entry:
+    """A kept value, and how often its inputs had changed when it was asked for."""
+
+    __slots__ = ("changes", "marks", "skip", "value", "watched")
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self.marks: tuple[Any, ...] | None = None  # None: nothing is kept
+        self.watched: tuple[weakref.ref[Any], ...] = ()
+        self.changes = self.skip = 0
+
+    def keep(self, value: Any, marks: tuple[Any, ...], inputs: list[Any]) -> None:
+        """Keeps ``value`` until one of ``inputs`` dies."""
+        self.value, self.marks = value, marks
+        self.watched = tuple(weakref.ref(item, self._forget) for item in inputs)
+
+    def drop(self) -> None:
+        """Lets the value go."""
+        self.value, self.marks, self.watched = None, None, ()
+
+    def changed(self) -> None:
+        """Counts a change: what changes again and again is soon not looked at any more."""
+        self.changes += 1
+        if self.changes >= _PATIENCE:
+            self.skip = min(1 << self.changes, _LONGEST)
+
+    def _forget(self, dead: weakref.ref[Any]) -> None:
+        if dead in self.watched:
+            self.drop()
+            self.changed()
+
+
+class HoistedValues:
+    """Values computed once, by graph and expression."""
+
+    def __init__(self) -> None:
+        self._kept: weakref.WeakKeyDictionary[Graph, dict[str, _Entry]] = weakref.WeakKeyDictionary()
+
+    def get(self, plan: Plan, item: HoistedValue, content: Content, over: str | None = None) -> Any:
+        """The value of ``item``, computed if it is not at hand; ``over`` as for the plan."""
+        entry = self._entry(content, item)
+        if entry.skip and not content.is_trusted(item.leaves):
+            entry.skip -= 1
+            return self._made(plan, item, content, over)
+        marks = content.marks(item.leaves)
+        if entry.marks is not None and entry.marks == marks:
+            entry.changes = 0
+            return entry.value
+        if entry.marks is not None:
+            entry.changed()
+        entry.drop()  # its memory goes before the new value comes
+        value = self._made(plan, item, content, over)
+        inputs = [content.named[name] for name in item.leaves]
+        entry.keep(value, marks, [leaf for leaf in inputs if not isinstance(leaf, Graph)])
+        return value
+
+    def has(self, item: HoistedValue, content: Content) -> bool:
+        """Whether a value is at hand for ``item``."""
+        return self._entry(content, item).marks is not None
+
+    def renew(self, item: HoistedValue, content: Content) -> None:
+        """Takes the inputs, as they are now, for those that the kept value was computed from."""
+        entry = self._entry(content, item)
+        if entry.marks is not None:
+            entry.marks = content.marks(item.leaves)
+
+    def forget(self) -> None:
+        """Lets all values go."""
+        self._kept.clear()
+
+    def _entry(self, content: Content, item: HoistedValue) -> _Entry:
+        graph = content.named["graph"]
+        entries = self._kept.get(graph)
+        if entries is None:
+            entries = self._kept.setdefault(graph, {})
+        found = entries.get(item.key)
+        if found is None:
+            found = entries[item.key] = _Entry()
+        return found
+
+    @staticmethod
+    def _made(plan: Plan, item: HoistedValue, content: Content, over: str | None) -> Any:
+        leaves = {name: content.named[name] for name in item.leaves}
+        with torch.inference_mode(False), torch.no_grad():  # a training step may save what an evaluation made
+            return plan.evaluate_hoisted(item, leaves, over)
+
+
+__all__ = ["Content", "HoistedValues"]
