@@ -106,9 +106,9 @@ class AdditiveConv(AttentionConv):
             "add", frame.add(Op.BROADCAST_SRC, graph, ends[0]), frame.add(Op.BROADCAST_DST, graph, ends[1])
         )
         score = frame.apply("leaky_relu", total, alpha=self.slope)
-        return score, self.by_head(
-            frame, frame.dropout(rows, self.value_dropout, self.training)
-        ) if self.value_dropout else h
+        if self.value_dropout:
+            h = self.by_head(frame, frame.dropout(rows, self.value_dropout, self.training))
+        return score, h
 
 
 class AttentionStack(Stack):

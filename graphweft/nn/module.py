@@ -213,9 +213,13 @@ class CompiledModule(nn.Module):
                 module.running_var.lerp_(unbiased, momentum)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self._remade(copy.deepcopy(self.__getstate__(), memo), memo)
+        return self._remade(copy.deepcopy(self._state(), memo), memo)  # torch has parametrized modules copied, too
 
     def __getstate__(self) -> dict[str, Any]:
+        return self._state()
+
+    def _state(self) -> dict[str, Any]:
+        """All attributes but those that are compiled."""
         return {k: v for k, v in self.__dict__.items() if k not in ("_function", "_pieces")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

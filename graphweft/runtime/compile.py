@@ -4,9 +4,9 @@ Comes in: a function that writes the forward program (a layer, a model, a front 
 out: the outputs, in torch's graph. Programs are compiled once per kind of argument (dtypes, layouts, gradients
 wanted, what is constant, rough sizes) and reused over graphs. With ``tune`` the first training step of a program is
 profiled: the cost model is fitted to its calls, and the second step may come out in another order. A plan follows from
-the kinds and sizes of its arguments alone, never from earlier calls or the state of the machine: equal calls give equal
-bits. What depends on constant inputs is computed once (``constants.py``, ``hoisted.py``). Called by ``nn`` and the front
-ends.
+kinds and sizes of the arguments alone, never from earlier calls or the state of the machine: equal calls give equal
+bits. Values that depend on constant inputs are computed once (``constants.py``, ``hoisted.py``). Called by ``nn`` and
+the front ends.
 """
 
 from __future__ import annotations
@@ -441,10 +441,14 @@ def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
             None if rows is None else fingerprint(rows),
         )
     kind = int.bit_length if graph.is_drawn else size_class
-    counts = (graph.num_src, graph.num_dst, graph.num_edges, x.nnz if isinstance(x, SparseFeatures) else 0)
+    counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x))
     lists = tuple(None if ids is None else kind(ids.numel()) for ids in (rows, receivers))
     types = (len(graph.node_types), len(graph.relations)) if graph.is_square else ()
     return (graph.is_drawn, *map(kind, counts), *lists, *types)
+
+
+def _nnz(x: Features | None) -> int:
+    return x.nnz if isinstance(x, SparseFeatures) else 0
 
 
 _SERIALS: weakref.WeakKeyDictionary[Graph, int] = weakref.WeakKeyDictionary()

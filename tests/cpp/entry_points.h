@@ -9,6 +9,7 @@
 extern "C" {
 int gw_pages_map(int64_t bytes, void** out);
 int gw_pages_unmap(void* pages, int64_t bytes);
+int gw_fingerprint(const void* memory, int64_t bytes, uint64_t* out);
 
 int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t bound, const char* what);
 int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,

@@ -96,3 +96,32 @@ TEST(draws_stay_in_range) {
   CHECK(gw::to_unit(UINT64_MAX) < 1.0 && gw::to_unit(0) == 0.0);
   CHECK(gw::to_below(UINT64_MAX, 7) == 6 && gw::to_below(0, 7) == 0 && gw::to_below(UINT64_MAX, 1) == 0);
 }
+
+// Every single bit counts, wherever it lies; zeros of another number are something else; threads do not matter.
+TEST(fingerprints_see_every_bit_and_no_threads) {
+  for (const size_t size : {size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{1000}, size_t{300'001}}) {
+    std::vector<unsigned char> bytes(size + 3);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<unsigned char>(i * 37 + i / 251);
+    uint64_t first[2], other[2];
+    CHECK(gw_fingerprint(bytes.data() + 3, int64_t(size), first) == 0);
+    const size_t step = size < 100 ? 1 : size / 97;
+    for (size_t at = 0; at < size; at += step)
+      for (int bit = 0; bit < 8; ++bit) {
+        bytes[3 + at] = static_cast<unsigned char>(bytes[3 + at] ^ (1 << bit));
+        CHECK(gw_fingerprint(bytes.data() + 3, int64_t(size), other) == 0);
+        CHECK(other[0] != first[0] && other[1] != first[1]);
+        bytes[3 + at] = static_cast<unsigned char>(bytes[3 + at] ^ (1 << bit));
+      }
+    gw::set_num_threads(1);
+    CHECK(gw_fingerprint(bytes.data() + 3, int64_t(size), other) == 0);
+    CHECK(other[0] == first[0] && other[1] == first[1]);
+    gw::set_num_threads(4);
+  }
+  const std::vector<unsigned char> zeros(256, 0);
+  uint64_t some[2], more[2];
+  CHECK(gw_fingerprint(zeros.data(), 64, some) == 0 && gw_fingerprint(zeros.data(), 128, more) == 0);
+  CHECK(some[0] != more[0]);
+  CHECK(gw_fingerprint(nullptr, 0, some) == 0);
+  CHECK(gw_fingerprint(nullptr, 1, some) == gw::bad_argument);
+  CHECK(gw_fingerprint(zeros.data(), -1, some) == gw::bad_argument);
+}

@@ -24,9 +24,9 @@ constexpr int64_t stripe_bytes = 64;
 constexpr int64_t fingerprint_chunk = int64_t{1} << 18;
 constexpr int lanes_of_stripe = 8;
 
-constexpr uint64_t lane_keys[lanes_of_stripe] = {
-    0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u,
-    0xa0761d6478bd642fu, 0xe7037ed1a0b428dbu, 0x8ebc6af09c88c6e3u, 0x589965cc75374cc3u};
+constexpr uint64_t lane_keys[lanes_of_stripe] = {0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu,
+                                                 0xd6e8feb86659fd93u, 0xa0761d6478bd642fu, 0xe7037ed1a0b428dbu,
+                                                 0x8ebc6af09c88c6e3u, 0x589965cc75374cc3u};
 
 inline uint64_t scrambled(uint64_t x) {
   x ^= x >> 32;
