@@ -1,8 +1,8 @@
 """Sequences of (call, change, call) over models, user functions, loaders and trainers, against fresh execution.
 
-``python -m tests.fuzz.changes --seed S --sequences N`` from the checkout. A sequence warms a model up, changes one thing
-in one of many ways, some of them invisible to torch, and compares the next results and gradients with those of the
-reference executor (``opt_level=0``), which keeps nothing, and with those of a copy, bit for bit.
+``python -m tests.fuzz.changes --seed S --sequences N`` from the checkout. A sequence warms a model up, changes one
+thing in one of many ways, some of them invisible to torch, and compares the next results and gradients with those of
+the reference executor (``opt_level=0``), which keeps nothing, and with those of a copy, bit for bit.
 """
 
 from __future__ import annotations
