@@ -162,8 +162,9 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         text = expression(Statement(step["fn"], step.operands, attrs.get("alpha", 0.0)), values, self.nest.real)
         lines = [f"const auto v{k} = {text};"]
         if k in self.stored:
-            whole = f"(v{k} ? io::splat(1) : lanes{{}})" if step["fn"] in _BOOL else f"v{k}"
-            lines.append(f"io::store(t{k} + {loop.place(_strides(loop.given))}, {whole});")
+            value = f"(v{k} ? io::splat(1) : lanes{{}})" if step["fn"] in _BOOL else f"v{k}"
+            store = "io::store" if loop.ascends else "part.store"
+            lines.append(f"{store}(t{k} + {loop.place(_strides(loop.given))}, {value});")
         return lines
 
     def _value(self, operand: Operand, reads: dict[Operand, _View], loop: _Loop, group: int) -> str:
@@ -328,6 +329,15 @@ class _Loop:
     def single(self) -> bool:
         """Whether one loop over vectors is all."""
         return len(self.axes) == 1
+
+    @property
+    def ascends(self) -> bool:
+        """Whether elements are met in the order in which they lie.
+
+        Only then may a vector that is not full be stored whole: the elements behind it are written later.
+        """
+        outer = self.summed[:-1]
+        return outer == sorted(outer)
 
     def inner_stride(self, strides: tuple[int, ...]) -> int:
         """Elements between neighbours of a vector."""
