@@ -7,10 +7,11 @@ loop reads lies in a small array of the edge. Called by ``runtime/edge_kernels.p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from graphweft._errors import IRError
 from graphweft.codegen.cpp import expression, number_text
 from graphweft.codegen.edge_nest import SIZES, Dims, EdgeNest, Sink, Step, work
 from graphweft.codegen.loops import Operand, Statement
@@ -141,7 +142,7 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         for item in group:
             body += self._item(item, reads, loop, number)
         sums = [k for kind, k in group if kind == "step" and nest.steps[k].kind == "sum"]
-        return self._arrays(group) + loop.wrap(body, sums)
+        return self._arrays(group) + loop.wrap(body, {k: nest.steps[k].dims for k in sums})
 
     def _arrays(self, group: Sequence[Item]) -> list[str]:
         made = [k for kind, k in group if kind == "step" and (k in self.stored or self.nest.steps[k].kind == "sum")]
@@ -162,8 +163,9 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         text = expression(Statement(step["fn"], step.operands, attrs.get("alpha", 0.0)), values, self.nest.real)
         lines = [f"const auto v{k} = {text};"]
         if k in self.stored:
-            whole = f"(v{k} ? io::splat(1) : lanes{{}})" if step["fn"] in _BOOL else f"v{k}"
-            lines.append(f"io::store(t{k} + {loop.place(_strides(loop.given))}, {whole});")
+            value = f"(v{k} ? io::splat(1) : lanes{{}})" if step["fn"] in _BOOL else f"v{k}"
+            store = "io::store" if loop.ascends else "part.store"
+            lines.append(f"{store}(t{k} + {loop.place_in(step.dims)}, {value});")
         return lines
 
     def _value(self, operand: Operand, reads: dict[Operand, _View], loop: _Loop, group: int) -> str:
@@ -178,7 +180,7 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
 
     def _feed(self, k: int, value: str, loop: _Loop) -> list[str]:
         sink = self.nest.sinks[k]
-        place = loop.place(_strides(loop.given))
+        place = loop.place_in(sink.dims)
         if sink.kind == "edge":
             return [f"part.store(x{k} + {place}, {value});"]
         if sink.kind == "total":
@@ -210,7 +212,7 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
             first = f"t{k} + {offset} + {target}"
             value = loop.load(_aligned(view, view.dims))
             call = f"{store}({first}, {value});" if inner == 1 else f"{store}({first}, part, {value});"
-            lines += loop.wrap([call], [])
+            lines += loop.wrap([call], {})
             if step.kind == "cat":
                 offset += view.dims[axis] * strides[axis]
         return lines
@@ -329,6 +331,15 @@ class _Loop:
         """Whether one loop over vectors is all."""
         return len(self.axes) == 1
 
+    @property
+    def ascends(self) -> bool:
+        """Whether elements are met in the order in which they lie.
+
+        Only then may a vector that is not full be stored whole: the elements behind it are written later.
+        """
+        outer = self.summed[:-1]
+        return outer == sorted(outer)
+
     def inner_stride(self, strides: tuple[int, ...]) -> int:
         """Elements between neighbours of a vector."""
         return strides[self.axes[-1][-1]] if self.axes[-1] else 1
@@ -341,6 +352,12 @@ class _Loop:
             terms.append("at" if inner == 1 else f"at * {inner}")
         return " + ".join(terms) or "0"
 
+    def place_in(self, dims: Dims) -> str:
+        """The vector at hand in an array of ``dims``. Raises: IRError unless the loops meet all its elements once."""
+        if dims != self.given:
+            raise IRError(f"walk: expected loops over {list(dims)}, got {list(self.given)}")
+        return self.place(_strides(dims))
+
     def load(self, view: _View) -> str:
         """The vector at hand of what is read."""
         at = f"{view.base} + {view.offset} + {self.place(view.strides)}"
@@ -351,8 +368,11 @@ class _Loop:
             return f"gw::load_strided<{inner}>({at}, part)"
         return f"io::load({at})" if view.whole else f"part.load({at})"
 
-    def wrap(self, body: Sequence[str], sums: Sequence[int]) -> list[str]:
-        """The loops around ``body``; ``sums`` are begun before the summed ones and stored after them."""
+    def wrap(self, body: Sequence[str], sums: Mapping[int, Dims]) -> list[str]:
+        """The loops around ``body``; ``sums`` are begun before the summed ones and stored after them.
+
+        Raises: IRError unless the loops that are not summed over meet all elements of the dimensions of a sum.
+        """
         inner = self.sizes[-1]
         outer = list(range(len(self.axes) - 1))
         kept = [k for k in outer if not self.summed[k]]
@@ -365,7 +385,11 @@ class _Loop:
         lines += [f"  {line}" for line in body]
         lines.append("});")
         lines += ["}"] * len(rest)
-        strides = _strides(tuple(self.sizes[k] for k in kept) + (() if self.sums_inner else (inner,)))
+        written = tuple(self.sizes[k] for k in kept) + (() if self.sums_inner else (inner,))
+        strides = _strides(written)
+        for dims in sums.values():
+            if prod(written) != prod(dims):
+                raise IRError(f"walk: expected loops over {list(dims)}, got {list(written)}")
         place = " + ".join(f"i{k} * {stride}" for k, stride in zip(kept, strides, strict=False)) or "0"
         for k in sums:
             if self.sums_inner:
@@ -397,8 +421,13 @@ def _padded(dims: Dims) -> int:
 
 
 def _aligned(view: _View, dims: Dims) -> _View:
-    """The view with a stride for every dimension of ``dims``, 0 where it is repeated."""
+    """The view with a stride for every dimension of ``dims``, 0 where it is repeated.
+
+    Raises: IRError where it has elements that ``dims`` do not meet.
+    """
     missing = len(dims) - len(view.dims)
+    if any(own not in (1, size) for own, size in zip(view.dims, dims[missing:], strict=True)):
+        raise IRError(f"walk: expected {list(view.dims)} to repeat to {list(dims)}")
     own = [0 if size == 1 else stride for size, stride in zip(view.dims, view.strides, strict=True)]
     return _View(view.base, view.offset, dims, (*([0] * missing), *own), view.whole)
 

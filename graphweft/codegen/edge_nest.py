@@ -16,11 +16,12 @@ from typing import Any
 
 import torch
 
+from graphweft._errors import IRError
 from graphweft.codegen.loops import Operand
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import end_of
 from graphweft.ir.program import Value
-from graphweft.ir.trailing import ROWS, split_spec
+from graphweft.ir.trailing import ROWS, broadcast_dims, split_spec
 
 Dims = tuple[int, ...]
 SIZES = {"float": 4, "double": 8}  # bytes of a number, by its name in C++
@@ -108,11 +109,48 @@ def edge_nest(region: Sequence[Value], results: Sequence[Value], graph: Value) -
         region: Values computed for every edge, and what is reduced from them.
         results: Those that are stored, in the order of the sinks.
         graph: Its destinations are the nest's rows.
+
+    Raises: IRError where a step or sink would not be written in full from its operands.
     """
     writer = _Writer(set(region), graph)
     sinks = tuple(writer.sink(value) for value in results)
     real = "double" if results[0].tensor.dtype == torch.float64 else "float"
-    return EdgeNest(tuple(writer.sources), tuple(writer.steps), sinks, real), tuple(writer.read)
+    nest = EdgeNest(tuple(writer.sources), tuple(writer.steps), sinks, real)
+    _check(nest)
+    return nest, tuple(writer.read)
+
+
+def _check(nest: EdgeNest) -> None:
+    """Raises: IRError where dimensions do not follow from those of the operands, so loops would miss elements."""
+    for number, step in enumerate(nest.steps):
+        given = _given(step, [nest.dims_of(operand) for operand in step.operands])
+        if given != step.dims:
+            raise IRError(f"walk: expected {list(given)} for t{number} = {step.kind}, got {list(step.dims)}")
+    for number, sink in enumerate(nest.sinks):
+        if broadcast_dims("walk", [nest.dims_of(sink.operand), sink.dims]) != sink.dims:
+            raise IRError(f"walk: expected {list(nest.dims_of(sink.operand))} for out{number}, got {list(sink.dims)}")
+
+
+def _given(step: Step, operands: Sequence[Dims]) -> Dims:
+    """The dimensions that a step has by its operands."""
+    x, dims = operands[0], step.dims
+    if step.kind == "ewise":
+        return broadcast_dims("walk", operands)
+    if step.kind == "sum":
+        return tuple(size for axis, size in enumerate(x) if axis not in step["axes"])
+    if step.kind == "permute":
+        return tuple(x[axis] for axis in step["order"])
+    if step.kind == "reshape":
+        return dims if prod(x) == prod(dims) else x
+    if step.kind == "expand":
+        return broadcast_dims("walk", [x, dims])
+    axis = step["axis"]
+    if step.kind == "cat":
+        return (*x[:axis], sum(own[axis] for own in operands), *x[axis + 1 :])
+    if step.kind == "slice":
+        return (*x[:axis], len(range(step["start"], step["stop"], step["step"])), *x[axis + 1 :])
+    last = step["start"] + (x[axis] - 1) * step["step"]  # an unslice, whose length is its own
+    return (*x[:axis], max(dims[axis], last + 1), *x[axis + 1 :])
 
 
 class _Writer:

@@ -130,7 +130,7 @@ class Certifier:
         if not set(outcome.hoisted) <= constant_values(outcome.joint, outcome.constants):
             raise Refuted("hoist", "a value that is not constant is computed once")
         groups = _shown(outcome)
-        key = _key(self._program.text, outcome.joint.text, groups, str(self._types))
+        key = key_of(self._program.text, outcome.joint.text, groups, str(self._types))
         known = MEMORY.get(key)
         if known is None:
             known = self._tried("", lambda bench: bench.whole(self._program, outcome, self._doubled))
@@ -170,7 +170,7 @@ class Certifier:
         decided = 0
         if elements(self._program, _NODES) > _MOST_ELEMENTS:
             return Certificate(name, "undecided", f"values of more than {_MOST_ELEMENTS:,} elements are not tried")
-        with _plain_torch():
+        with plain_torch():
             if self._benches is None:
                 self._benches = list(_benches(self._program, self._doubled, self._types))
             for bench in self._benches:
@@ -483,7 +483,7 @@ _STAGE: dict[str, Callable[[Tensor, Any], Tensor]] = {
 
 
 @contextlib.contextmanager
-def _plain_torch() -> Iterator[None]:
+def plain_torch() -> Iterator[None]:
     """Whatever mode the caller is in, trials run as plain differentiable code, and warn about nothing."""
     with (
         torch.inference_mode(False),
@@ -508,7 +508,8 @@ def _shown(outcome: Outcome) -> str:
     return "\n".join(parts)
 
 
-def _key(*parts: str) -> str:
+def key_of(*parts: str) -> str:
+    """The key of a verdict on what ``parts`` say."""
     return hashlib.sha256("\0".join((_compiler(), *parts)).encode()).hexdigest()[:32]
 
 
@@ -576,4 +577,4 @@ def _file() -> Path:
 
 MEMORY = _Memory()
 
-__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted"]
+__all__ = ["MEMORY", "Certificate", "Certifier", "Refuted", "key_of", "plain_torch"]

@@ -55,19 +55,32 @@ class _Nest:
 
 
 def open_softmax(program: Program) -> Program:
-    """A softmax over in-edges as the exponential of the score less the logarithm of its row's sum."""
+    """A softmax over in-edges as exponentials of the score less its row's maximum, times one over their sum.
+
+    The maximum and the sum stay two numbers: the logarithm of the sum added to a maximum of 10,000 would keep three
+    of its digits in float32. They lie side by side, so a walk over the reversed graph reads one row for both.
+    """
 
     def rule(b: Builder, v: Value) -> Value | None:
         if v.op is not Op.EDGE_SOFTMAX or v.tensor.dtype not in REALS:
             return None
-        f, (graph, score) = Formula(b), v.inputs
+        f, (graph, score), log = Formula(b), v.inputs, v.get("log")
         top = b.add(Op.REDUCE, graph, score, kind="max")
-        above = f.exp(f.sub(score, b.add(Op.BROADCAST_DST, graph, top)))
-        total = f.add(top, f.log(b.add(Op.REDUCE, graph, above, kind="sum")))
-        logarithm = f.sub(score, b.add(Op.BROADCAST_DST, graph, total))
-        return logarithm if v.get("log") else f.exp(logarithm)
+        total = b.add(Op.REDUCE, graph, f.exp(f.sub(score, b.add(Op.BROADCAST_DST, graph, top))), kind="sum")
+        top, rest = _spread(b, graph, top, f.log(total) if log else f.reciprocal(total))
+        below = f.sub(score, top)
+        return f.sub(below, rest) if log else f.mul(f.exp(below), rest)
 
     return rewrite(program, rule)
+
+
+def _spread(b: Builder, graph: Value, *rows: Value) -> list[Value]:
+    """Rows of destinations of equal dimensions at every in-edge, read as one row."""
+    dims = rows[0].tensor.dims
+    pair = b.add(Op.CAT, *(b.add(Op.RESHAPE, x, dims=(1, *dims)) for x in rows), axis=0)
+    edge = b.add(Op.BROADCAST_DST, graph, pair)
+    parts = (b.add(Op.SLICE, edge, axis=0, start=k, stop=k + 1, step=1) for k in range(len(rows)))
+    return [b.add(Op.RESHAPE, part, dims=dims) for part in parts]
 
 
 def edge_bytes(program: Program, tensor_bytes: Callable[[Value], float]) -> float:

@@ -22,14 +22,14 @@ _EXACT = 1e-14  # of the largest element: always rounding
 _MIX, _STEP = -7046029254386353131, 1442695040888963407  # odd multipliers of a linear congruence modulo 2^64
 
 
-def shaken(item: Any, run: int) -> Any:
-    """``item`` with its last bits changed, differently in every ``run``; its gradient is changed alike."""
+def shaken(item: Any, run: int, size: float = SHAKE) -> Any:
+    """``item`` moved by at most ``size`` of itself, differently in every ``run``; its gradient is changed alike."""
     if not isinstance(item, Tensor) or item.dtype != torch.float64:
         return item
     bits = item.detach().contiguous().view(torch.int64) & torch.iinfo(torch.int64).max  # opposite numbers alike
     mixed = (bits ^ (bits >> 31)) * _MIX + run * _STEP
     mixed = (mixed ^ (mixed >> 29)) * _MIX
-    eta = (mixed >> 33).to(torch.float64) * (SHAKE * 2.0**-30)
+    eta = (mixed >> 33).to(torch.float64) * (size * 2.0**-30)
     return item * (1.0 + eta)
 
 

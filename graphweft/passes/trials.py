@@ -134,10 +134,26 @@ def _table_sizes(program: Program) -> list[int]:
     return [table.dims[0] for table in tables if table.dims]
 
 
+def _pairs(name: str) -> tuple[int, Pairs]:
+    """Nodes and edges of ``name``: one of SQUARE, or ``hub E``: E edges, a third of them into 0, a third out of 1."""
+    if name in SQUARE:
+        return SQUARE[name]
+    edges, nodes = int(name.removeprefix("hub ")), 16
+    third = edges // 3
+    into, out = [(i % nodes, 0) for i in range(third)], [(1, i % nodes) for i in range(third)]
+    return nodes, [*into, *out, *((i * i % 11, i % 13) for i in range(edges - 2 * third))]
+
+
+def graph_size(name: str) -> tuple[int, int]:
+    """Nodes and edges of a trial's graph."""
+    nodes, pairs = _pairs(name)
+    return nodes, len(pairs)
+
+
 @functools.cache
 def _plain(name: str, square: bool) -> Graph:
     """A graph without types; not ``square``: the block of every second node."""
-    nodes, pairs = SQUARE[name]
+    nodes, pairs = _pairs(name)
     whole = Graph([s for s, _ in pairs], [d for _, d in pairs], num_nodes=nodes)
     return whole if square else NeighborSampler(whole, [-1]).sample(range(0, nodes, 2)).blocks[0]
 

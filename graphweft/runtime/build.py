@@ -89,6 +89,12 @@ def start(sources: Sequence[str]) -> None:
     pool.shutdown(wait=False)
 
 
+def key(source: str) -> str:
+    """What a library of ``source`` depends on, as one text; empty where there is no compiler."""
+    compiler = find_compiler()
+    return "" if compiler is None else _key(source, compiler)
+
+
 def _path(source: str, compiler: Compiler) -> Path:
     return _config.current().cache_path / "kernels" / f"{_key(source, compiler)}.so"
 
