@@ -81,7 +81,7 @@ class RunPlan(torch.autograd.Function):
                     found = ctx.plan.run_backward(env, given)
                 ctx.samples.extend(taken)
         if torch.is_grad_enabled():  # somebody may want to differentiate the gradients
-            found = _refusing(found)
+            found = _refusing(found, (*ctx.saved_tensors[: len(ctx.plan.tensors)], *gradients))
         return (None, None, None, *found)
 
 
@@ -108,10 +108,10 @@ def _ready(ctx: Any, gradients: tuple[Tensor, ...]) -> tuple[Slots, dict[str, Te
     return env, given
 
 
-def _refusing(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same gradients; differentiating them is refused by name."""
-    anchor = torch.ones((), requires_grad=True)
-    made = iter(_FirstDerivative.apply(anchor, *(g for g in gradients if g is not None)))  # type: ignore[no-untyped-call]
+def _refusing(gradients: tuple[Any, ...], sources: tuple[Tensor, ...]) -> tuple[Any, ...]:
+    """The same gradients as results of ``sources``, all that they depend on; differentiating them is refused."""
+    given = [gradient for gradient in gradients if gradient is not None]
+    made = iter(_FirstDerivative.apply(len(given), *given, *sources))  # type: ignore[no-untyped-call]
     return tuple(None if gradient is None else next(made) for gradient in gradients)
 
 
@@ -119,9 +119,9 @@ class _FirstDerivative(torch.autograd.Function):
     """Gradients as they are; differentiating them says that compiled programs have no second derivative."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
-        """The gradients; ``anchor`` requires one, so that torch records this."""
-        return tuple(gradient.view_as(gradient) for gradient in gradients)
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The first ``count`` tensors; the others are what the way back to the inputs leads through."""
+        return tuple(gradient.view_as(gradient) for gradient in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
