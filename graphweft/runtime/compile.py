@@ -42,6 +42,7 @@ from graphweft.runtime.function import Pullback, RunPlan, linearize, saved_elsew
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import HoistedValue, Plan
 from graphweft.runtime.profile import profiling
+from graphweft.runtime.second import Origin, Run
 from graphweft.runtime.size_class import class_size, derived_sizes
 from graphweft.storage.feature import SparseFeatures
 
@@ -97,8 +98,9 @@ Describe = Callable[[Builder, dict[str, Value], bool], dict[str, Value]]
 class CompiledFunction:
     """A described computation, its plans, and its hoisted values."""
 
-    def __init__(self, describe: Describe) -> None:
+    def __init__(self, describe: Describe, written: Program | None = None) -> None:
         self._describe = describe
+        self._written = written
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._refuted: set[tuple[Any, ...]] = set()
         self._hoisted = HoistedValues()
@@ -106,6 +108,11 @@ class CompiledFunction:
         self._graph: weakref.ref[Graph] | None = None
         self._fitted: CostModel | None = None
         self._released: weakref.ref[Any] | None = None
+
+    @classmethod
+    def of(cls, program: Program) -> CompiledFunction:
+        """The function that ``program`` writes."""
+        return cls(lambda builder, inputs, training: dict(program.outputs), program)
 
     def __call__(self, arguments: Arguments) -> dict[str, Tensor]:
         """Outputs by name.
@@ -115,10 +122,15 @@ class CompiledFunction:
         if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
+        found = self.on_kernels(arguments)
+        return interpret(self.program(arguments), arguments.named()) if found is None else found
+
+    def on_kernels(self, arguments: Arguments) -> dict[str, Tensor] | None:
+        """Outputs by name; None where only the interpreter can run."""
         known = len(self._plans)
         plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments)
         if plan is None:
-            return interpret(self.program(arguments), arguments.named())
+            return None
         fresh = len(self._plans) > known
         profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
         return self._run(plan, arguments, profiled)
@@ -147,6 +159,8 @@ class CompiledFunction:
 
     def program(self, arguments: Arguments) -> Program:
         """The forward program as described, before any pass."""
+        if self._written is not None:
+            return self._written
         builder = Builder()
         types = _input_types(arguments)
         inputs = {
@@ -178,7 +192,7 @@ class CompiledFunction:
             certify=active.certify,
             prepare=start_edge_kernels,
         )
-        return Plan(run_passes(program, request))
+        return Plan(run_passes(program, request), program)
 
     @property
     def cost_model(self) -> CostModel | None:
@@ -273,14 +287,22 @@ class CompiledFunction:
 
     def _run(self, plan: Plan, arguments: Arguments, profiled: bool) -> dict[str, Tensor]:
         env, tensors = self._bind(plan, arguments)
+        origin = self._origin(plan, arguments)
         if not profiled:
-            outputs = RunPlan.apply(plan, env, None, *tensors)  # type: ignore[no-untyped-call]
+            outputs = RunPlan.apply(plan, env, None, origin, *tensors)  # type: ignore[no-untyped-call]
         else:
             samples = _Samples(self)
             with profiling() as taken:
-                outputs = RunPlan.apply(plan, env, samples, *tensors)  # type: ignore[no-untyped-call]
+                outputs = RunPlan.apply(plan, env, samples, origin, *tensors)  # type: ignore[no-untyped-call]
             samples.taken.extend(taken)
         return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
+
+    def _origin(self, plan: Plan, arguments: Arguments) -> Origin:
+        """What the gradients of this call are differentiated by."""
+        named = arguments.named()
+        rest = {"graph": arguments.graph, "seed": arguments.seed, **{name: named[name] for name in plan.rest}}
+        released = self._released is not None and self._released() is arguments.x
+        return Origin(plan, rest, _derived_run, released)
 
     def _check_released(self, plan: Plan, arguments: Arguments) -> None:
         """Refuses to compute from features whose memory was given up."""
@@ -292,6 +314,8 @@ class CompiledFunction:
 
     def _constants(self, arguments: Arguments) -> tuple[str, ...]:
         """Names of inputs that are the same objects, unchanged, as in the call before."""
+        if self._written is not None:  # gradients: what they read is new in every call
+            return ()
         given: dict[str, Any] = {name: tensor for name, (tensor, _) in arguments.fields.items()}
         if arguments.x is not None:
             given["x"] = arguments.x
@@ -389,6 +413,18 @@ class _Reference:
 
     def __hash__(self) -> int:
         return hash(self._version)
+
+
+def _derived_run(program: Program) -> Run:
+    """Compiles a derived program: all tensors are its fields."""
+    function = CompiledFunction.of(program)
+
+    def run(rest: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Tensor] | None:
+        x = rest.get("x") if isinstance(rest.get("x"), SparseFeatures) else None
+        ids = rest.get("rows"), rest["seed"], False, fields, rest.get("receivers")
+        return function.on_kernels(Arguments(rest["graph"], x, {}, *ids))
+
+    return run
 
 
 def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
