@@ -107,11 +107,14 @@ class _Defer(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        needed = ctx.needs_input_grad[2:]
-        leaves = [t.detach().requires_grad_(n) for t, n in zip(ctx.saved_tensors, needed, strict=True)]
-        fields = {name: (t, kind) for (name, kind), t in zip(ctx.kinds.items(), leaves, strict=True)}
-        with torch.enable_grad():
+        needed, again = ctx.needs_input_grad[2:], torch.is_grad_enabled()
+        with torch.enable_grad():  # aliases: where the gradients are to be differentiated, in the graph of the fields
+            leaves = [
+                (t if again else t.detach().requires_grad_(n)).view_as(t)
+                for t, n in zip(ctx.saved_tensors, needed, strict=True)
+            ]
+            fields = {name: (t, kind) for (name, kind), t in zip(ctx.kinds.items(), leaves, strict=True)}
             rows = ctx.compute(fields)
-        wanted = [t for t in leaves if t.requires_grad]
-        found = iter(torch.autograd.grad(rows, wanted, gradient, allow_unused=True))
+        wanted = [t for t, n in zip(leaves, needed, strict=True) if n]
+        found = iter(torch.autograd.grad(rows, wanted, gradient, allow_unused=True, create_graph=again))
         return None, None, *(next(found) if n else None for n in needed)

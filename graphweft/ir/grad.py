@@ -9,24 +9,28 @@ attains it; ReLU's gradient at 0 is 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from graphweft._errors import IRError
 from graphweft.ir.elementwise_grad import Formula
 from graphweft.ir.grad_dims import RULES as _ROWS_AND_DIMS
-from graphweft.ir.grad_dims import Vjp
+from graphweft.ir.grad_dims import Vjp, sum_rows, sum_to
 from graphweft.ir.grad_typed import RULES as _TYPED
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import TensorType
 
 
-def differentiate(program: Program, wanted: Sequence[str], outputs: Sequence[str] | None = None) -> Program:
+def differentiate(
+    program: Program, wanted: Sequence[str], outputs: Sequence[str] | None = None, seeds_as: str = "d:"
+) -> Program:
     """``program`` with gradients of its outputs with respect to the inputs ``wanted``.
 
     Args:
         program: The forward program.
         wanted: Input names; those that no output depends on get no gradient output.
         outputs: Outputs that receive a gradient; all tensor outputs by default.
+        seeds_as: What the names of the new inputs begin with.
 
     Raises: IRError when a value on the way has no gradient rule.
     """
@@ -36,7 +40,7 @@ def differentiate(program: Program, wanted: Sequence[str], outputs: Sequence[str
     seeds: list[Value] = []
     for name, value in program.outputs:
         if (outputs is None or name in outputs) and value in depends and value.tensor.dtype.is_floating_point:
-            seed = builder.add(Op.INPUT, name=f"d:{name}", type=value.type)
+            seed = builder.add(Op.INPUT, name=f"{seeds_as}{name}", type=value.type)
             seeds.append(seed)
             gradients[value] = builder.add(Op.ADD, gradients[value], seed) if value in gradients else seed
     for value in reversed(program.values):
@@ -52,6 +56,38 @@ def differentiate(program: Program, wanted: Sequence[str], outputs: Sequence[str
                 gradients[operand] = gradient if known is None else builder.add(Op.ADD, known, gradient)
     found = [(f"grad:{name}", gradients[program.input(name)]) for name in wanted if program.input(name) in gradients]
     return Program((*program.inputs, *seeds), (*program.outputs, *found))
+
+
+@dataclass(frozen=True)
+class Derivative:
+    """Gradients of a program as a program of their own, which can be differentiated in turn.
+
+    Attributes:
+        program: Gives the gradients, and computes what it needs of the forward values.
+        seeds: The input that takes the gradient of each output.
+        gradients: The output that holds the gradient of each input.
+    """
+
+    program: Program
+    seeds: dict[str, str]
+    gradients: dict[str, str]
+
+
+def derivative(program: Program, wanted: Sequence[str], outputs: Sequence[str]) -> Derivative:
+    """The gradients by the inputs ``wanted``, given those of ``outputs``, as a forward program.
+
+    Raises: IRError when a value on the way has no gradient rule.
+    """
+    taken, prefix = {value["name"] for value in program.inputs}, "along:"
+    while any(prefix + name in taken for name in outputs):
+        prefix = f"along:{prefix}"
+    joint = differentiate(program, wanted, outputs, prefix)
+    found = {name.removeprefix("grad:"): value for name, value in joint.outputs if name.startswith("grad:")}
+    given = tuple((f"of:{name}", value) for name, value in found.items())
+    read = set(Program((), given).values)
+    inputs = tuple(value for value in joint.inputs if value in read)
+    seeds = {name: prefix + name for name in outputs}
+    return Derivative(Program(inputs, given), seeds, {name: f"of:{name}" for name in found})
 
 
 def _depends_on(program: Program, roots: set[Value]) -> set[Value]:
@@ -140,7 +176,7 @@ def _col_sum(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
 
 
 def _fill_rows(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
-    return b.add(Op.COL_SUM, g, mean=v.get("mean", False)), None
+    return b.add(Op.COL_SUM, g, mean=True) if v.get("mean") else sum_rows(b, g), None
 
 
 _RULES: dict[Op, Vjp] = {
@@ -156,10 +192,10 @@ _RULES: dict[Op, Vjp] = {
     Op.PAD_ROWS: lambda b, v, g: (None, b.add(Op.OWN_ROWS, v.inputs[0], g)),
     Op.SCATTER_ROWS: lambda b, v, g: (b.add(Op.TAKE_ROWS, g, v.inputs[1]), None, None),
     Op.MATMUL: _matmul,
-    Op.BIAS: lambda b, v, g: (g, b.add(Op.COL_SUM, g)),
+    Op.BIAS: lambda b, v, g: (g, sum_to(b, g, v.inputs[1])),
     Op.COL_SCALE: lambda b, v, g: (
         b.add(Op.COL_SCALE, g, v.inputs[1]),
-        b.add(Op.COL_SUM, b.add(Op.MUL, g, v.inputs[0])),
+        sum_to(b, b.add(Op.MUL, g, v.inputs[0]), v.inputs[1]),
     ),
     Op.ROW_SCALE: _row_scale,
     Op.ROW_ADD: _row_add,
@@ -177,6 +213,10 @@ _RULES: dict[Op, Vjp] = {
     Op.FILL_ROWS: _fill_rows,
     Op.FILL_COLS: lambda b, v, g: (b.add(Op.ROW_SUM, g),),
     Op.DOT: lambda b, v, g: (b.add(Op.MUL_SCALAR, v.inputs[1], g), b.add(Op.MUL_SCALAR, v.inputs[0], g)),
+    # constant but for jumps
+    Op.REDUCE_MASK: lambda b, v, g: (None, None),
+    Op.MAX_ROWS_MASK: lambda b, v, g: (None,),
+    Op.MAX_DIMS_MASK: lambda b, v, g: (None,),
     **_ROWS_AND_DIMS,
     **_TYPED,
 }

@@ -116,6 +116,18 @@ def _edge_softmax(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     return None, f.sub(weighted, f.mul(v, total(weighted)))
 
 
+def _edge_softmax_grad(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    """Of ``s * (d - t)`` with t the sum over the row of ``s * d``."""
+    f, (graph, s, d) = Formula(b), v.inputs
+
+    def total(edge: Value) -> Value:
+        return b.add(Op.BROADCAST_DST, graph, b.add(Op.REDUCE, graph, edge, kind="sum"))
+
+    moved = total(f.mul(s, g))
+    ds = f.sub(f.mul(g, f.sub(d, total(f.mul(s, d)))), f.mul(d, moved))
+    return None, ds, f.mul(s, f.sub(g, moved))
+
+
 def _edge_margin(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     return None, b.add(Op.EDGE_MARGIN_GRAD, *v.inputs, g, **dict(v.attrs))
 
@@ -127,6 +139,7 @@ def _like(op: Op, **attrs: Any) -> Vjp:
 
 RULES: dict[Op, Vjp] = {
     Op.EDGE_SOFTMAX: _edge_softmax,
+    Op.EDGE_SOFTMAX_GRAD: _edge_softmax_grad,
     Op.EDGE_MARGIN: _edge_margin,
     Op.BROADCAST_NTYPE: _like(Op.REDUCE_NTYPE),
     Op.BROADCAST_ETYPE: _like(Op.REDUCE_ETYPE),

@@ -133,10 +133,16 @@ def _edge_margin(value: Value, graph: Graph, e: Tensor) -> Tensor:
 
 def _edge_margin_grad(value: Value, graph: Graph, e: Tensor, dout: Tensor) -> Tensor:
     """By torch's autograd."""
-    leaf = e.detach().requires_grad_()
+    again = torch.is_grad_enabled()
     with torch.enable_grad():
+        leaf = _alias(e, again)
         margins = _edge_margin(value, graph, leaf)
-    return torch.autograd.grad(margins, leaf, dout)[0]
+    return torch.autograd.grad(margins, leaf, dout, create_graph=again)[0]
+
+
+def _alias(x: Tensor, again: bool) -> Tensor:
+    """``x`` to differentiate by; ``again``: in the graph of ``x``, so that the gradient can be differentiated."""
+    return x.view_as(x) if again and x.requires_grad else x.detach().requires_grad_()
 
 
 def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor) -> Tensor:
@@ -187,11 +193,12 @@ def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor
 def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Tensor:
     """By torch's autograd."""
     *given, _out, _stats, dout = operands
-    leaves: list[Any] = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in given]
+    again = torch.is_grad_enabled()
     with torch.enable_grad():
+        leaves: list[Any] = [_alias(t, again) if isinstance(t, Tensor) else t for t in given]
         out = _attention(value, graph, *leaves)
     wanted: Tensor = leaves[value["wrt"]]
-    found = torch.autograd.grad(out, wanted, dout, allow_unused=True)[0]
+    found = torch.autograd.grad(out, wanted, dout, allow_unused=True, create_graph=again)[0]
     return torch.zeros_like(wanted) if found is None else found
 
 

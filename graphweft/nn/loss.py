@@ -27,24 +27,61 @@ def cross_entropy(logits: Tensor, labels: Tensor, rows: Tensor | None = None) ->
         >>> logits.grad[0].tolist()
         [-0.375, 0.125, 0.125, 0.125]
     """
-    result: Tensor = _CrossEntropy.apply(logits, labels, rows)  # type: ignore[no-untyped-call]
+    result: Tensor = _CrossEntropy.apply(logits, labels, rows)[0]  # type: ignore[no-untyped-call]
     return result
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """The gradient is made in the forward pass, where the exponentials are at hand."""
+    """The gradient is made in the forward pass, where the exponentials are at hand.
+
+    The second result stands for the logits without keeping their memory: the way from the gradient back to them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, labels: Tensor, rows: Tensor | None) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, labels: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss; keeps the gradient by the logits."""
         loss, _, gradient = dense.cross_entropy(logits, labels, rows, want_grad=ctx.needs_input_grad[0])
+        origin = logits.new_empty(()).expand(logits.shape)
+        ctx.set_materialize_grads(False)
         if gradient is not None:
-            ctx.save_for_backward(gradient)
-        return loss
+            ctx.save_for_backward(gradient, origin, labels, rows)
+        return loss, origin
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, scale: Tensor) -> tuple[Tensor | None, None, None]:
-        """The kept gradient, scaled when the loss was."""
-        (gradient,) = ctx.saved_tensors
-        return (gradient if float(scale) == 1.0 else gradient * scale), None, None
+    def backward(ctx: Any, scale: Tensor | None, through: Tensor | None) -> tuple[Tensor | None, None, None]:
+        """The kept gradient, scaled when the loss was, and what came back through the second result."""
+        if scale is None:
+            return through, None, None
+        gradient, origin, labels, rows = ctx.saved_tensors
+        if torch.is_grad_enabled():  # somebody may want to differentiate the gradient
+            gradient = _Gradient.apply(origin, gradient, labels, rows) * scale  # type: ignore[no-untyped-call]
+        elif float(scale) != 1.0:
+            gradient = gradient * scale
+        return gradient if through is None else gradient + through, None, None
+
+
+class _Gradient(torch.autograd.Function):
+    """The gradient of the mean cross entropy as a function of the logits.
+
+    Its own derivative needs the probabilities alone, and those follow from it: (p - label) / count in a listed row.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, origin: Tensor, gradient: Tensor, labels: Tensor, rows: Tensor | None) -> Tensor:
+        """``gradient``; ``origin`` stands for the logits."""
+        made = gradient.view_as(gradient)
+        ctx.save_for_backward(made, labels, rows)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, direction: Tensor) -> tuple[Tensor, None, None, None]:
+        """``p * (direction - <p, direction>) / count`` in listed rows, in torch's graph."""
+        made, labels, rows = ctx.saved_tensors
+        listed, times = (slice(None), None) if rows is None else rows.unique(return_counts=True)
+        share = 1.0 / (labels if rows is None else rows).numel()
+        if times is not None:
+            share = share * times.to(made.dtype)[:, None]
+        p = made[listed] / share + torch.nn.functional.one_hot(labels[listed], made.shape[1])
+        taken = direction[listed]
+        product = p * (taken - (p * taken).sum(1, keepdim=True)) * share
+        return (product if rows is None else torch.zeros_like(made).index_copy(0, listed, product)), None, None, None

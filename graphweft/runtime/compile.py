@@ -46,6 +46,7 @@ from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import profiling
+from graphweft.runtime.second import Origin, Run
 from graphweft.runtime.size_class import class_size, derived_sizes, fine_size, size_class
 from graphweft.storage.feature import SparseFeatures
 
@@ -123,13 +124,19 @@ class Standing(NamedTuple):
 class CompiledFunction:
     """A described computation, its plans, and its hoisted values."""
 
-    def __init__(self, describe: Describe) -> None:
+    def __init__(self, describe: Describe, written: Program | None = None) -> None:
         self._describe = describe
+        self._written = written
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._refuted: set[tuple[Any, ...]] = set()
         self._hoisted = HoistedValues()
         self._fitted: CostModel | None = None
         self._released: weakref.ref[Any] | None = None
+
+    @classmethod
+    def of(cls, program: Program) -> CompiledFunction:
+        """The function that ``program`` writes."""
+        return cls(lambda builder, inputs, training: dict(program.outputs), program)
 
     def __call__(self, arguments: Arguments) -> dict[str, Tensor]:
         """Outputs by name.
@@ -139,20 +146,25 @@ class CompiledFunction:
         if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
-        known, standing = len(self._plans), standing_of(arguments)
+        found = self.on_kernels(arguments)
+        return interpret(self.program(arguments), arguments.named()) if found is None else found
+
+    def on_kernels(self, arguments: Arguments) -> dict[str, Tensor] | None:
+        """Outputs by name; None where only the interpreter can run."""
+        known, standing = len(self._plans), self._standing(arguments)
         plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments, standing)
         if plan is None:
-            return interpret(self.program(arguments), arguments.named())
+            return None
         fresh = len(self._plans) > known
         profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
-        return self._run(plan, *self._bind(plan, arguments, standing), profiled)
+        return self._run(plan, arguments, standing, profiled)
 
     def ready(self, arguments: Arguments, standing: Standing | None = None) -> Plan | None:
         """The plan for ``arguments``, compiled if it is not at hand; None where the interpreter runs."""
         active = _config.current()
         if active.opt_level == 0 or not _compilable(arguments):
             return None
-        standing = standing or standing_of(arguments)
+        standing = standing or self._standing(arguments)
         key = self._key(arguments, standing, active)
         plan = self._plans.get(key)
         if plan is None:
@@ -171,6 +183,8 @@ class CompiledFunction:
 
     def program(self, arguments: Arguments) -> Program:
         """The forward program as described, before any pass."""
+        if self._written is not None:
+            return self._written
         builder = Builder()
         types = _input_types(arguments)
         inputs = {
@@ -186,7 +200,7 @@ class CompiledFunction:
 
     def compile(self, arguments: Arguments, standing: Standing | None = None) -> Plan:
         """Runs all passes and lowers the result; ``standing``: None for that of ``arguments``."""
-        active, standing = _config.current(), standing or standing_of(arguments)
+        active, standing = _config.current(), standing or self._standing(arguments)
         program = self.program(arguments)
         names = {value["name"] for value in program.inputs}
         wanted = _wanted(arguments, names) if torch.is_grad_enabled() else ()
@@ -203,7 +217,7 @@ class CompiledFunction:
             certify=active.certify,
             prepare=start_edge_kernels,
         )
-        return Plan(run_passes(program, request))
+        return Plan(run_passes(program, request), program)
 
     def _decides(self, standing: Standing) -> CostModel | None:
         """Measured costs decide the trainer's plans, and all under ``tune``; other calls come out alike everywhere."""
@@ -303,15 +317,24 @@ class CompiledFunction:
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
         return env, tuple(_rows_contiguous(named[name]) for name in plan.tensors)
 
-    def _run(self, plan: Plan, env: Slots, tensors: tuple[Tensor, ...], profiled: bool) -> dict[str, Tensor]:
+    def _run(self, plan: Plan, arguments: Arguments, standing: Standing, profiled: bool) -> dict[str, Tensor]:
+        env, tensors = self._bind(plan, arguments, standing)
+        origin = self._origin(plan, arguments)
         if not profiled:
-            outputs = RunPlan.apply(plan, env, None, *tensors)  # type: ignore[no-untyped-call]
+            outputs = RunPlan.apply(plan, env, None, origin, *tensors)  # type: ignore[no-untyped-call]
         else:
             samples = _Samples(self)
             with profiling() as taken:
-                outputs = RunPlan.apply(plan, env, samples, *tensors)  # type: ignore[no-untyped-call]
+                outputs = RunPlan.apply(plan, env, samples, origin, *tensors)  # type: ignore[no-untyped-call]
             samples.taken.extend(taken)
         return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
+
+    def _origin(self, plan: Plan, arguments: Arguments) -> Origin:
+        """What the gradients of this call are differentiated by."""
+        named = arguments.named()
+        rest = {"graph": arguments.graph, "seed": arguments.seed, **{name: named[name] for name in plan.rest}}
+        released = self._released is not None and self._released() is arguments.x
+        return Origin(plan, rest, _derived_run, released)
 
     def _check_released(self, plan: Plan, arguments: Arguments, content: Content) -> None:
         """Refuses to compute from features whose memory was given up."""
@@ -320,6 +343,10 @@ class CompiledFunction:
         needed = "x" in plan.tensors or any("x" in i.leaves and not self._hoisted.has(i, content) for i in plan.hoisted)
         if needed:
             raise GraphWeftError("forward: expected features, but their memory was given up after they were aggregated")
+
+    def _standing(self, arguments: Arguments) -> Standing:
+        """What is known of the inputs; those of gradients are new in every call."""
+        return standing_of(arguments) if self._written is None else Standing(exact=False)
 
     def _key(self, arguments: Arguments, standing: Standing, active: _config.Config) -> tuple[Any, ...]:
         graph, x = arguments.graph, arguments.x
@@ -385,6 +412,18 @@ def _has_bytes(item: Any) -> bool:
 def _content(arguments: Arguments) -> Content:
     """The inputs, with those that count as unchanged while they are the same objects."""
     return Content(arguments.named(), standing_of(arguments).declared)
+
+
+def _derived_run(program: Program) -> Run:
+    """Compiles a derived program: all tensors are its fields."""
+    function = CompiledFunction.of(program)
+
+    def run(rest: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Tensor] | None:
+        x = rest.get("x") if isinstance(rest.get("x"), SparseFeatures) else None
+        ids = rest.get("rows"), rest["seed"], False, fields, rest.get("receivers")
+        return function.on_kernels(Arguments(rest["graph"], x, {}, *ids))
+
+    return run
 
 
 def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweft._errors import GraphWeftError
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
+from graphweft.runtime.second import Origin, batched, tied
 
 Pullback = Callable[[Tensor], dict[str, Tensor | None]]
 
@@ -41,20 +41,23 @@ def linearize(plan: Plan, env: Slots, tensors: tuple[Tensor, ...]) -> tuple[dict
 
 
 class RunPlan(torch.autograd.Function):
-    """``RunPlan.apply(plan, env, samples, *tensors)``; the backward pass is the plan's, not torch's.
+    """``RunPlan.apply(plan, env, samples, origin, *tensors)``; the backward pass is the plan's, not torch's.
 
     Intermediate values are kept in ``ctx`` and let go one by one as the backward calls have read them. A second
     backward pass over the same graph finds them gone and computes them again, which gives the same bits. Where the
-    caller decides what becomes of saved tensors, as activation checkpointing does, they are torch's to save.
+    caller decides what becomes of saved tensors, as activation checkpointing does, they are torch's to save. Gradients
+    made under ``create_graph`` can be differentiated: ``second.py`` ties them to the inputs.
     """
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, env: Slots, samples: list[Any] | None, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(
+        ctx: Any, plan: Plan, env: Slots, samples: list[Any] | None, origin: Origin, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
         """Runs the forward calls and keeps the slots that the backward calls read."""
         base = list(env)
         outputs = plan.run_forward(env, tensors)
         outputs = _distinct(outputs, tensors)
-        ctx.plan, ctx.samples, ctx.base = plan, samples, base
+        ctx.plan, ctx.samples, ctx.base, ctx.origin = plan, samples, base, origin
         ctx.kept = plan.kept(env)
         saved = tuple(env[slot] for slot in plan.saved_outputs)
         ctx.elsewhere = ()
@@ -72,24 +75,36 @@ class RunPlan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         """Gradients of the dense inputs."""
+        plan: Plan = ctx.plan
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            env, given = _ready(ctx, gradients)
+            saved = ctx.saved_tensors
+            tensors = saved[: len(plan.tensors)]
+            if batched(gradients):
+                seeds = _by_name(plan, gradients)
+                found = ctx.origin.gradients_by_torch(dict(zip(plan.tensors, tensors, strict=True)), seeds)
+                return (None, None, None, None, *(found.get(name) for name in plan.tensors))
+            env, given = _ready(ctx, saved, gradients)
             if ctx.samples is None or PROFILE.active:
-                found = ctx.plan.run_backward(env, given)
+                found = plan.run_backward(env, given)
             else:
                 with profiling() as taken:
-                    found = ctx.plan.run_backward(env, given)
+                    found = plan.run_backward(env, given)
                 ctx.samples.extend(taken)
         if torch.is_grad_enabled():  # somebody may want to differentiate the gradients
-            found = _refusing(found)
-        return (None, None, None, *found)
+            found = tied(ctx.origin, found, tensors, _by_name(plan, gradients))
+        return (None, None, None, None, *found)
 
 
-def _ready(ctx: Any, gradients: tuple[Tensor, ...]) -> tuple[Slots, dict[str, Tensor]]:
+def _by_name(plan: Plan, gradients: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    """The gradients of the outputs that have one."""
+    seeded = {seed for seed, _ in plan.seeds}
+    return {name: x for (name, _), x in zip(plan.outputs, gradients, strict=True) if name in seeded}
+
+
+def _ready(ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -> tuple[Slots, dict[str, Tensor]]:
     """The slots that the backward calls read, and the gradients of the outputs by name."""
     plan: Plan = ctx.plan
     env, ctx.kept = ctx.kept, None
-    saved = ctx.saved_tensors
     count, end = len(plan.tensors), len(plan.tensors) + len(plan.saved_outputs)
     if env is None:
         env = list(ctx.base)
@@ -99,37 +114,8 @@ def _ready(ctx: Any, gradients: tuple[Tensor, ...]) -> tuple[Slots, dict[str, Te
     for slot, tensor in zip(ctx.elsewhere, saved[end:], strict=True):
         env[slot] = tensor
     plan.restore(env, saved[:count], saved[count:end])
-    seeded = {seed for seed, _ in plan.seeds}
-    given = {
-        name: gradient if gradient.is_contiguous() else gradient.contiguous()
-        for (name, _), gradient in zip(plan.outputs, gradients, strict=True)
-        if name in seeded
-    }
-    return env, given
-
-
-def _refusing(gradients: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The same gradients; differentiating them is refused by name."""
-    anchor = torch.ones((), requires_grad=True)
-    made = iter(_FirstDerivative.apply(anchor, *(g for g in gradients if g is not None)))  # type: ignore[no-untyped-call]
-    return tuple(None if gradient is None else next(made) for gradient in gradients)
-
-
-class _FirstDerivative(torch.autograd.Function):
-    """Gradients as they are; differentiating them says that compiled programs have no second derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, anchor: Tensor, *gradients: Tensor) -> tuple[Tensor, ...]:
-        """The gradients; ``anchor`` requires one, so that torch records this."""
-        return tuple(gradient.view_as(gradient) for gradient in gradients)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        """Refuses."""
-        raise GraphWeftError(
-            "backward: expected a first derivative, got a second derivative of a compiled program; "
-            "gw.config(opt_level=0) around the forward call allows it"
-        )
+    given = _by_name(plan, gradients)
+    return env, {name: x if x.is_contiguous() else x.contiguous() for name, x in given.items()}
 
 
 def saved_elsewhere() -> bool:

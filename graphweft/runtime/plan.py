@@ -64,9 +64,12 @@ class Plan:
         hoisted: Values to be in their slots before the first call.
         saved: Slots kept for the backward calls.
         walks: Generated kernels over edges, by the first of their results.
+        source: The forward program before any pass, by which gradients are differentiated again.
+        rest: Inputs of ``source`` that are not among ``tensors``.
+        derived: What ``second.py`` has derived from ``source``.
     """
 
-    def __init__(self, compiled: Compiled) -> None:
+    def __init__(self, compiled: Compiled, source: Program | None = None) -> None:
         program = compiled.program
         self.compiled = compiled
         self._slot = {value: index for index, value in enumerate(program.values)}
@@ -75,6 +78,8 @@ class Plan:
         read = {operand for group in compiled.groups for operand in group.operands()}
         read |= {value for _, value in program.outputs}
         self.tensors = tuple(v["name"] for v in inputs if _dense(v) and v in read)
+        self.source, self.derived = source, dict[Any, Any]()
+        self.rest = tuple(v["name"] for v in (source.inputs if source else ()) if v["name"] not in self.tensors)
         self.fixed = tuple(v["name"] for v in inputs if not _dense(v) and v in read)
         self._place = {v["name"]: self._slot[v] for v in program.inputs}
         self.outputs = tuple((n, self._slot[v]) for n, v in program.outputs if not n.startswith("grad:"))
