@@ -18,14 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._checks import check_ids
-from graphweft._errors import ConfigError, ShapeError
+from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
+from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.opaque import left_out, traced, untraced
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
 from graphweft.runtime.function import Pullback
 from graphweft.storage.feature import SparseFeatures
 
@@ -40,10 +41,12 @@ class CompiledModule(nn.Module):
     Attributes:
         in_features: Width of the features it takes.
         takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live.
+        takes_edge_weight: Whether the sums over in-edges are weighted by ``edge_weight``.
         tables: Parameters of the class whose rows are node types or relations, with which of them.
     """
 
     takes_sparse = True
+    takes_edge_weight = False
     tables: ClassVar[Mapping[str, Residency]] = {}
 
     def __init__(self, in_features: int) -> None:
@@ -57,27 +60,49 @@ class CompiledModule(nn.Module):
         raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
 
     @left_out
-    def forward(self, graph: Graph | Sequence[Block], x: Features | None = None, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        graph: Graph | Sequence[Block],
+        x: Features | None = None,
+        rows: Tensor | None = None,
+        *,
+        edge_weight: Tensor | EdgeInputs | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
+
+        Weights and features of edges are always those of the whole graph, also with blocks, which know their edges.
 
         Shape: x (nodes, in_features), None for a model without features; rows (n,) ids of distinct nodes; result (nodes
         or n, out). With blocks x has one row per source of the first, and the result one per destination of the last.
+        edge_weight (E,) and edge_attr (E, columns): row i belongs to edge i as given to the graph's constructor.
 
-        Raises: ShapeError when x does not fit the graph or this module; IndexRangeError for a bad id in rows.
+        Raises: ShapeError or DtypeError when x or the edges' values do not fit the graph or this module; ConfigError
+        for values of edges that this module cannot use; IndexRangeError for a bad id in rows.
         """
         if traced():
-            return untraced(CompiledModule.forward)(self, graph, x, rows)
+            given = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+            return untraced(CompiledModule.forward)(self, graph, x, rows, **given)  # type: ignore[arg-type]
+        edges = edge_weight if isinstance(edge_weight, EdgeInputs) else EdgeInputs(edge_weight, edge_attr)
         if not isinstance(graph, Graph):
             if x is None:
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
-            return self.over_blocks(graph, x)
-        return self._settled(self._function(self.arguments(graph, x, rows)), graph, rows)
+            return self.over_blocks(graph, x, edges)
+        return self._settled(self._function(self.arguments(graph, x, rows, edges)), graph, rows)
 
-    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
+    def over_blocks(self, blocks: Sequence[Block], x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """A layer takes one block."""
         check_blocks(type(self).__name__, blocks, 1)
-        result: Tensor = self(blocks[0], x)
+        result: Tensor = self(blocks[0], x, edge_weight=edges)
         return result
+
+    def edge_columns(self) -> int:
+        """Columns of edge features that this module reads; 0 for none."""
+        return 0
+
+    def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
+        """The graph with the self-loops that this module wants, and its edges' rows."""
+        return edges.as_given(graph)
 
     def block(self, block: Block) -> Graph:
         """The block as this layer wants it."""
@@ -91,12 +116,14 @@ class CompiledModule(nn.Module):
         """What the model reads: ``x``, or, for a model without features, rows that it makes of the graph."""
         return x
 
-    def linearize(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> tuple[Tensor, Pullback]:
+    def linearize(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> tuple[Tensor, Pullback]:
         """As ``forward``, outside torch's graph, with the function from the result's gradient to the parameters'.
 
         For training loops that need no more of torch's engine; the pullback works once.
         """
-        result, pullback = self._function.linearize(self.arguments(graph, x, rows))
+        result, pullback = self._function.linearize(self.arguments(graph, x, rows, edges))
         return self._settled(result, graph, rows), pullback
 
     def _settled(self, result: dict[str, Tensor], graph: Graph, rows: Tensor | None) -> Tensor:
@@ -107,15 +134,21 @@ class CompiledModule(nn.Module):
             self.store(extra, lambda _: count)
         return result["out"]
 
-    def arguments(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Arguments:
+    def arguments(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Arguments:
         """What the compiler is called with; checks what the user gave."""
         who = type(self).__name__
         if not isinstance(graph, Graph):
             raise ShapeError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__}")
-        if isinstance(graph, Block):
-            graph = self.block(graph)
-        elif not graph.is_square:
+        if not isinstance(graph, Block) and not graph.is_square:
             raise ShapeError(f"{who}: expected a graph over one set of nodes or a sampled Block, got {graph!r}")
+        of_edges: dict[str, Field] = {}
+        if edges is not None and (edges.weight is not None or edges.attr is not None):
+            self._check_edges(graph, edges)
+            graph, of_edges = self.carried(graph, edges)
+        elif isinstance(graph, Block):
+            graph = self.block(graph)
         x = self.features(graph, x)
         if not isinstance(x, Tensor | SparseFeatures):
             raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
@@ -126,12 +159,42 @@ class CompiledModule(nn.Module):
             check_ids(f"{who} rows", rows, graph.num_dst)
         if isinstance(x, Tensor) and x.dtype in _HALVES and torch.is_autocast_enabled("cpu"):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
+        self._check_dtype(x)
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
             x = _dense(x)
         tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
         seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
-        return Arguments(graph, x, tensors, rows, seed, self.training, fields)
+        return Arguments(graph, x, tensors, rows, seed, self.training, {**fields, **of_edges})
+
+    def _dtype(self) -> torch.dtype | None:
+        """That of the parameters; None without any."""
+        return next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+
+    def _check_dtype(self, x: Features) -> None:
+        """Features have the dtype of the parameters. Raises: DtypeError."""
+        wanted, found = self._dtype(), x.values.dtype if isinstance(x, SparseFeatures) else x.dtype
+        if wanted is not None and found != wanted:
+            who, remedy = type(self).__name__, {torch.float64: "double"}.get(wanted, "float")
+            raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.{remedy}()")
+
+    def _check_edges(self, graph: Graph, edges: EdgeInputs) -> None:
+        """This module reads what is given of the edges. Raises: ConfigError, ShapeError, DtypeError."""
+        who, columns = type(self).__name__, self.edge_columns()
+        if edges.weight is not None and not self.takes_edge_weight and not columns:
+            raise ConfigError(f"{who}: edge_weight is not supported{self.edge_remedy}")
+        if edges.attr is not None and not columns:
+            raise ConfigError(f"{who}: edge_attr is not supported{self.edge_remedy}")
+        edges.check(who, graph, self._dtype() or torch.float32)
+        got = (edges.weight is not None) + (0 if edges.attr is None else edges.attr.shape[1])
+        if columns and got != columns:
+            raise ShapeError(f"{who}: expected edge_dim={columns} columns of edge_attr and edge_weight, got {got}")
+
+    def edge_form(self) -> tuple[object, ...]:
+        """What :meth:`carried` depends on."""
+        return (type(self),)
+
+    edge_remedy: ClassVar[str] = "; GCN, SAGE and GIN take edge_weight, GAT(edge_dim=) takes both"
 
     def _tables(self) -> list[tuple[str, Residency]]:
         """Full names of the parameters of this module and those in it that have a row per type."""

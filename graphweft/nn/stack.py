@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
+from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import ACTIVATIONS, Frame
 from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
@@ -93,11 +95,31 @@ class Stack(CompiledModule):
             x = self._define_piece(frame, index, x)
         return x
 
-    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
+    @property
+    def takes_edge_weight(self) -> bool:  # type: ignore[override]
+        """Whether the layers do."""
+        return all(layer.takes_edge_weight for layer in self._compiled())
+
+    def edge_columns(self) -> int:
+        """As the layers, which are alike."""
+        return min(layer.edge_columns() for layer in self._compiled())
+
+    def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
+        """As the layers. Raises: ConfigError for layers that are not alike."""
+        kinds = {layer.edge_form() for layer in self._compiled()}
+        if len(kinds) > 1:
+            who = type(self).__name__
+            raise ConfigError(f"{who}: edge_weight and edge_attr are not supported with layers of several kinds")
+        return self._compiled()[0].carried(graph, edges)
+
+    def _compiled(self) -> list[CompiledModule]:
+        return [layer for layer in self.layers if isinstance(layer, CompiledModule)]
+
+    def over_blocks(self, blocks: Sequence[Block], x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """Each layer, with what follows it, on its own block; compiled once a layer and reused over batches."""
         check_blocks(type(self).__name__, blocks, len(self.layers))
         for index, block in enumerate(blocks):
-            x = self.run_layer(index, block, x)
+            x = self.run_layer(index, block, x, edges)
         assert isinstance(x, Tensor)
         return x
 
@@ -146,9 +168,9 @@ class Stack(CompiledModule):
             x = frame.batch_norm(x, norm) if is_batch else frame.layer_norm(x, norm)  # type: ignore[arg-type]
         return frame.activation(self.activation, x)
 
-    def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
+    def run_layer(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
-        given = self.layer_arguments(index, block, x)
+        given = self.layer_arguments(index, block, x, edges)
         seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
         result = self.layer_function(index)(replace(given, seed=seed, training=self.training))
         return self._settled(result, given.graph, given.rows)
@@ -160,11 +182,11 @@ class Stack(CompiledModule):
             function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))
         return function
 
-    def layer_arguments(self, index: int, block: Block, x: Features) -> Arguments:
+    def layer_arguments(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Arguments:
         """What :meth:`layer_function` is called with on a block."""
         layer = self.layers[index]
         assert isinstance(layer, CompiledModule)
-        given = layer.arguments(block, x)
+        given = layer.arguments(block, x, None, edges)
         names = {f"layers.{index}.{name}": tensor for name, tensor in given.parameters.items()}
         if index < len(self.norms):
             norm = self.norms[index]
