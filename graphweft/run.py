@@ -38,6 +38,7 @@ from graphweft.nn.rgcn import RGCN
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
 from graphweft.train.atomic import write_atomic
+from graphweft.train.edge_data import edge_columns
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
 from graphweft.train.history import EpochRecord, History
@@ -167,7 +168,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler")
+    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler", "edge_data")
     names = {*spec.identity(), *spec.remembered(), *later}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
@@ -209,6 +210,8 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
         options["activation"] = spec.activation
     if spec.model in ATTENTIVE:
         options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
+    if spec.model in ("gat", "gatv2") and spec.edge_data == "use":
+        options["edge_dim"] = edge_columns(ds)
     if spec.value_dropout:
         options["value_dropout"] = spec.value_dropout
     if spec.model == "hgt":
@@ -253,6 +256,7 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         sampler=spec.sampler,
         trace=spec.trace,
         prepare=spec.prepare,
+        edge_data=spec.edge_data,
         config=spec.identity(),
         remember=spec.remembered(),
     )

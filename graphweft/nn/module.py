@@ -210,9 +210,11 @@ class CompiledModule(nn.Module):
         """Whether the parameter ``name`` of ``tables`` is such a table in this module."""
         return True
 
-    def program(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Program:
+    def program(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Program:
         """The forward program as written, before any pass."""
-        return self._function.program(self.arguments(graph, x, rows))
+        return self._function.program(self.arguments(graph, x, rows, edges))
 
     @property
     def function(self) -> CompiledFunction:

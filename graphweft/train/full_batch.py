@@ -20,6 +20,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
 from graphweft.train.settle import Features, settle_model
 
@@ -43,8 +44,10 @@ class FullBatch:
         x: Features,
         optimizer: torch.optim.Optimizer,
         keep_features: bool = True,
+        edge_data: EdgeData | None = None,
     ) -> None:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
+        self.edge_data = edge_data or EdgeData()
         self._keep_features = keep_features
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
@@ -65,14 +68,15 @@ class FullBatch:
             self._backward()
             self.optimizer.zero_grad(set_to_none=True)
 
-        settle_model(self.model, self.ds.graph, self.x, self._wanted, first_step)
+        edges = self.edge_data.inputs
+        settle_model(self.model, self.ds.graph, self.x, self._wanted, first_step, edges)
         POOL.trim()
         self.logits()  # from now on the features count as constant
         POOL.trim()
         with torch.no_grad():
-            self.model.function.ready(self.model.arguments(self.ds.graph, self.x))
+            self.model.function.ready(self.model.arguments(self.ds.graph, self.x, None, edges))
         self.model.train()
-        arguments = self.model.arguments(self.ds.graph, self.x, self._wanted)
+        arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, edges)
         self.model.function.ready(arguments)
         if not self._keep_features:
             self.model.function.release(arguments)
@@ -96,7 +100,7 @@ class FullBatch:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self.model.eval()
         with torch.no_grad():
-            logits: Tensor = self.model(self.ds.graph, self.x)
+            logits: Tensor = self.model(self.ds.graph, self.x, **self.edge_data.keywords())
         return logits
 
     def evaluate(self) -> Evaluation:
@@ -110,7 +114,8 @@ class FullBatch:
         """The step up to the gradients as a tape, where the kernels do it all."""
         if self.labels["train"].dim() != 1 or self._engine or not is_plain(self.model):
             return None
-        function, arguments = self.model.function, self.model.arguments(self.ds.graph, self.x, self._wanted)
+        arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, self.edge_data.inputs)
+        function = self.model.function
         rows = self.rows["train"] if self._wanted is None else None
         labels = self.ds.y if self._wanted is None else self.labels["train"]
         plan = function.ready(arguments)
@@ -162,7 +167,7 @@ class FullBatch:
         graph, x, wanted = self.ds.graph, self.x, self._wanted
         if not self._engine and is_plain(self.model) and not _config.current().tune:
             with torch.enable_grad(), span("forward", "forward"):
-                logits, pullback = self.model.linearize(graph, x, wanted)
+                logits, pullback = self.model.linearize(graph, x, wanted, self.edge_data.inputs)
             with span("loss", "loss"):
                 loss, gradient = self._loss(logits)
             parameters = dict(self.model.named_parameters())
@@ -172,7 +177,8 @@ class FullBatch:
                         parameters[name].grad = found
             return loss
         with span("forward", "forward"):
-            logits = self.model(graph, x) if wanted is None else self.model(graph, x, rows=wanted)
+            rows = {} if wanted is None else {"rows": wanted}
+            logits = self.model(graph, x, **rows, **self.edge_data.keywords())
         with span("loss", "loss"):
             loss, gradient = self._loss(logits.detach())
         with span("backward", "backward"):

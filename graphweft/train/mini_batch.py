@@ -35,6 +35,7 @@ from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.gather import gather_rows
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import infer
@@ -101,6 +102,7 @@ class MiniBatch:
     Raises: ConfigError for fan-outs that do not fit the model.
     """
 
+    edge_data = EdgeData()
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
     _accumulate = 1
@@ -149,6 +151,12 @@ class MiniBatch:
         self._sum, self._count = 0.0, 0
         self._accumulate = accumulate
         self._compiled_for: tuple[object, ...] = ()
+
+    def use(self, edge_data: EdgeData) -> None:
+        """Gives the model weights and features of edges; before :meth:`prepare`."""
+        self.edge_data = edge_data
+        if self.macro is not None and self.macro.historical is not None:
+            self.macro.historical.edges = edge_data.inputs
 
     @property
     def x(self) -> Features:
@@ -235,12 +243,12 @@ class MiniBatch:
         if isinstance(self.sampler, ShadowSampler):
             return self._by_subgraphs(self.sampler)
         if isinstance(model, Stack) and _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory():
-            return infer(model, self.ds.graph, self.x)
+            return infer(model, self.ds.graph, self.x, edges=self.edge_data.inputs)
         model.eval()
         with torch.no_grad():
             if isinstance(model, CompiledModule):  # the first evaluation takes them as constant like all others
-                model.function.ready(model.arguments(self.ds.graph, self.x))
-            logits: Tensor = model(self.ds.graph, self.x)
+                model.function.ready(model.arguments(self.ds.graph, self.x, None, self.edge_data.inputs))
+            logits: Tensor = model(self.ds.graph, self.x, **self.edge_data.keywords())
         return logits
 
     def evaluate(self) -> Evaluation:
@@ -352,6 +360,7 @@ class MiniBatch:
         numbers = x if isinstance(x, Tensor) else x.values
         return (
             is_plain(model)
+            and self.edge_data.inputs is None  # whose rows follow from the edges that were drawn
             and isinstance(self.sampler, NeighborSampler)
             and isinstance(model, Stack)
             and model.is_staged()
@@ -384,9 +393,10 @@ class MiniBatch:
 
     def _on_batch(self, batch: Batch) -> Tensor:
         if isinstance(self.model, CompiledModule) and batch.blocks:
-            logits: Tensor = self.model(batch.blocks, batch.x)
+            logits: Tensor = self.model(batch.blocks, batch.x, **self.edge_data.keywords())
             return logits
-        rows: Tensor = self.model(batch.subgraph, batch.x)[: batch.batch_size]
+        given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)
+        rows: Tensor = self.model(batch.subgraph, batch.x, **given)[: batch.batch_size]
         return rows
 
     def _by_subgraphs(self, sampler: ShadowSampler) -> Tensor:
@@ -396,7 +406,9 @@ class MiniBatch:
         with torch.no_grad():
             for nodes in torch.split(torch.arange(self.ds.num_nodes), self.loader.batch_size):
                 sample = sampler.sample(nodes, seed=self.loader.seed, stage=_EVALUATED)
-                parts.append(self.model(sample.subgraph, gather_rows(self.x, sample.n_id))[: nodes.numel()])
+                given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(sample.e_id)
+                rows = self.model(sample.subgraph, gather_rows(self.x, sample.n_id), **given)
+                parts.append(rows[: nodes.numel()])
         return torch.cat(parts)
 
 

@@ -26,6 +26,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
 from graphweft.schedule.verdict import Verdict
+from graphweft.train.edge_data import EdgeData, edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
@@ -35,6 +36,7 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     DECAY_ON,
+    EDGE_DATA,
     MINI_USUAL,
     OPTIMIZERS,
     STOP_ON,
@@ -85,6 +87,9 @@ class Trainer:
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
             the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
+        edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
+            ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
+            and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
         prepare: For "mini": "whole", a batch is one thread's work, or "subtasks", the work of several
             (:class:`gw.Subtasks`); the batches are the same.
         trace: File for a Chrome trace of all stages (Perfetto, chrome://tracing); full-batch steps are then made call
@@ -131,6 +136,7 @@ class Trainer:
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
         prepare: str = "whole",
+        edge_data: str = "use",
         trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
@@ -145,6 +151,7 @@ class Trainer:
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
         check_integer("eval_every", eval_every, 1)
         check_integer("accumulate", accumulate, 1)
+        check_choice("edge_data", edge_data, EDGE_DATA)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         _check_parts(model, ds, self.task)
         x = settle_features(_input(model, ds))
@@ -156,7 +163,10 @@ class Trainer:
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
-        self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
+        edges = edge_data_of(model, self.ds, edge_data)
+        self._batch = self._full(keep_features, edges) if self.mode == "full" else self._sampled(*drawn)
+        if isinstance(self._batch, MiniBatch):
+            self._batch.use(edges)
         self._best_model: dict[str, Tensor] = {}
         self._config = {
             "dataset": ds.name,
@@ -164,6 +174,7 @@ class Trainer:
             "mode": self.mode,
             **{"lr": float(lr), "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
             **{"optimizer": optimizer, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
+            **({"edge_inputs": edges.names} if edges.names else {}),
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
         }
@@ -341,8 +352,8 @@ class Trainer:
         """Batches of the epoch under way; 0 where an epoch is one step."""
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
-    def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
-        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features)
+    def _full(self, keep_features: bool, edges: EdgeData) -> FullBatch | MiniBatch:
+        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features, edges)
 
     def _sampled(
         self,
