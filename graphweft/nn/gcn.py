@@ -102,7 +102,9 @@ class GCNConv(CompiledModule):
         own = frame.own(h)
         total = frame.add(Op.ADD, total, own if loop is None else frame.add(Op.ROW_SCALE, own, frame.own(loop)))
         if scale is None:
-            return frame.bias(frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, count, exponent=-1.0, eps=1.0)), self.bias)
+            return frame.bias(
+                frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, count, exponent=-1.0, eps=1.0)), self.bias
+            )
         return frame.bias(frame.add(Op.ROW_SCALE, total, frame.own(scale)), self.bias)
 
     def _weighted_degree(self, frame: Frame, weight: Value, loop: Value | None) -> Value:

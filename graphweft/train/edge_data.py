@@ -99,7 +99,9 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
     return EdgeData(EdgeInputs(weight, attr, fixed=True), compiled)
 
 
-def _fitting(model: CompiledModule, weight: Tensor | None, attr: Tensor | None) -> tuple[Tensor | None, Tensor | None, str]:
+def _fitting(
+    model: CompiledModule, weight: Tensor | None, attr: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, str]:
     """What a compiled model takes, and a word on the width of features where that is the reason for less."""
     columns = model.edge_columns()
     if not columns:
