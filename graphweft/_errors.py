@@ -76,5 +76,5 @@ class CertificateWarning(UserWarning):
     """A rewrite changed a result on a small graph; it is left out of the program at hand, which stays correct."""
 
 
-class UnusedDataWarning(UserWarning):
-    """A part of a dataset has no effect on training, with the remedy."""
+class DataWarning(UserWarning):
+    """A part of a dataset has no effect on training; says which and how to use it."""

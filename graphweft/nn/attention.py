@@ -90,6 +90,10 @@ class AttentionConv(CompiledModule):
         else:
             self.edge_projection = glorot(edge_dim, width, fans=edge_dim + self.channels)
 
+    def adds_loops(self) -> bool:
+        """``add_self_loops``."""
+        return self.add_self_loops
+
     def edge_columns(self) -> int:
         """``edge_dim``."""
         return self.edge_dim or 0

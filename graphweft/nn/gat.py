@@ -20,6 +20,7 @@ from graphweft.nn.attention import AdditiveConv, AttentionConv, AttentionStack
 from graphweft.nn.edges import ATTR
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, glorot
+from graphweft.nn.node_data import NodeData, edge_columns
 
 
 class GATConv(AdditiveConv):
@@ -164,6 +165,11 @@ class GAT(AttentionStack):
     """
 
     layer = GATConv
+
+    @classmethod
+    def sizes_of(cls, ds: NodeData) -> dict[str, Any]:
+        """With ``edge_dim``, where the edges of ``ds`` have weights or features."""
+        return {**super().sizes_of(ds), "edge_dim": edge_columns(ds)}
 
     def __init__(
         self,

@@ -72,6 +72,10 @@ class GCNConv(CompiledModule):
         h = frame.aggregate(frame.add(Op.ROW_SCALE, h, scale), "sum", graph)
         return frame.bias(frame.add(Op.ROW_SCALE, h, scale), self.bias)
 
+    def adds_loops(self) -> bool:
+        """As published."""
+        return True
+
     def edge_form(self) -> tuple[object, ...]:
         """Self-loops are left out whatever the reducer."""
         return (GCNConv,)

@@ -25,6 +25,7 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import Frame
+from graphweft.nn.made_with import Made, arguments_of, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
 from graphweft.runtime.function import Pullback
@@ -49,6 +50,14 @@ class CompiledModule(nn.Module):
     takes_edge_weight = False
     tables: ClassVar[Mapping[str, Residency]] = {}
 
+    _made_with: Made | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keeps the constructor's arguments."""
+        made = super().__new__(cls)
+        made.__dict__["_made_with"] = arguments_of(args, kwargs)
+        return made
+
     def __init__(self, in_features: int) -> None:
         super().__init__()
         self.in_features = in_features
@@ -58,6 +67,36 @@ class CompiledModule(nn.Module):
     def define(self, frame: Frame, x: Value) -> Value:
         """Writes this module's computation on ``x``."""
         raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
+
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew, as the constructor does; buffers such as running statistics start again.
+
+        Raises: ConfigError where a layer was replaced by one of other parameters.
+
+        Example:
+            >>> from graphweft.nn.gcn import GCN
+            >>> model, _ = GCN(4, 8, 2), torch.manual_seed(0)
+            >>> model.reset_parameters()
+            >>> _ = torch.manual_seed(0)
+            >>> bool((GCN(4, 8, 2).layers[1].weight == model.layers[1].weight).all())
+            True
+        """
+        if self._made_with is None:
+            raise ConfigError(f"{type(self).__name__}: expected a class that writes reset_parameters()")
+        fresh = type(self)(*self._made_with[0], **self._made_with[1])
+        mine, drawn = (dict([*m.named_parameters(), *m.named_buffers()]) for m in (self, fresh))
+        changed = [name for name in {**mine, **drawn} if name not in mine or name not in drawn]
+        changed += [name for name in mine if name in drawn and mine[name].shape != drawn[name].shape]
+        if changed:
+            who = f"{type(self).__name__}.reset_parameters"
+            raise ConfigError(f"{who}: expected the parameters of the constructor, got a change of {min(changed)}")
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(drawn[name])
+
+    def extra_repr(self) -> str:
+        """The constructor's arguments: sizes, and what differs from the defaults; as set now where that is known."""
+        return "" if self._made_with is None else described(self, self._made_with)
 
     @left_out
     def forward(
@@ -95,6 +134,10 @@ class CompiledModule(nn.Module):
         check_blocks(type(self).__name__, blocks, 1)
         result: Tensor = self(blocks[0], x, edge_weight=edges)
         return result
+
+    def adds_loops(self) -> bool:
+        """Whether self-loops are added to the graph."""
+        return False
 
     def edge_columns(self) -> int:
         """Columns of edge features that this module reads; 0 for none."""
@@ -143,6 +186,11 @@ class CompiledModule(nn.Module):
             raise ShapeError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__}")
         if not isinstance(graph, Block) and not graph.is_square:
             raise ShapeError(f"{who}: expected a graph over one set of nodes or a sampled Block, got {graph!r}")
+        if graph.is_typed and self.adds_loops():
+            count = len(graph.relations)
+            raise ShapeError(
+                f"{who}: expected an untyped graph, got {count} relations; gw.nn.RGCN and gw.nn.HGT take them"
+            )
         of_edges: dict[str, Field] = {}
         if edges is not None and (edges.weight is not None or edges.attr is not None):
             self._check_edges(graph, edges)

@@ -14,10 +14,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from graphweft._errors import UnusedDataWarning
+from graphweft._errors import DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.module import CompiledModule
+from graphweft.train.options import EDGE_DATA, check_choice
 
 _TAKE = "GCN, SAGE and GIN use edge_weight, GAT with edge_dim uses both"
 
@@ -34,13 +35,12 @@ class EdgeData:
     inputs: EdgeInputs | None = None
     compiled: bool = True
 
-    @property
-    def names(self) -> list[str]:
+    def identity(self) -> dict[str, Any]:
         """What is used, for checkpoints."""
         if self.inputs is None:
-            return []
+            return {}
         given = {"edge_weight": self.inputs.weight, "edge_features": self.inputs.attr}
-        return [name for name, rows in given.items() if rows is not None]
+        return {"edge_inputs": [name for name, rows in given.items() if rows is not None]}
 
     def keywords(self) -> dict[str, Any]:
         """Of a call on the whole graph, or on blocks of it."""
@@ -66,17 +66,14 @@ class EdgeData:
         return {name: rows for name, rows in given.items() if rows is not None}
 
 
-def edge_columns(ds: Dataset) -> int | None:
-    """Columns of weights and features of the edges of ``ds``; None where it has neither."""
-    features = 0 if ds.edge_features is None else ds.edge_features.shape[1]
-    return features + (ds.edge_weight is not None) or None
-
-
 def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData:
     """What ``model`` can use of the edges of ``ds``; warns of the rest.
 
     A model of one's own is given the arguments ``edge_weight`` and ``edge_attr`` that its ``forward`` has.
+
+    Raises: ConfigError for another choice than "use" and "ignore".
     """
+    check_choice("edge_data", choice, EDGE_DATA)
     if choice == "ignore" or (ds.edge_weight is None and ds.edge_features is None):
         return EdgeData()
     weight, attr = (None if rows is None else rows.detach() for rows in (ds.edge_weight, ds.edge_features))
@@ -118,4 +115,4 @@ def _fitting(
 
 def _tell(dataset: str, left: Sequence[str], model: str, hint: str) -> None:
     text = f"{dataset}: {' and '.join(left)} not used by {model}{hint} (edge_data='ignore' for no warning)"
-    warnings.warn(text, UnusedDataWarning, stacklevel=4)
+    warnings.warn(text, DataWarning, stacklevel=4)

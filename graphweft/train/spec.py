@@ -35,6 +35,7 @@ from graphweft.train.options import (
 MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
 ATTENTIVE = ("gat", "gatv2", "cgat")
 TYPED = ("rgcn", "hgt")
+LOOPING = ("gcn", *ATTENTIVE)  # they add self-loops, which graphs with types have no relation for
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,14 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
 from graphweft.schedule.verdict import Verdict
-from graphweft.train.edge_data import EdgeData, edge_data_of
+from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
@@ -36,7 +37,6 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     DECAY_ON,
-    EDGE_DATA,
     MINI_USUAL,
     OPTIMIZERS,
     STOP_ON,
@@ -151,30 +151,24 @@ class Trainer:
         check_integer("batch_size", batch_size, 1, 2**31 - 1)
         check_integer("eval_every", eval_every, 1)
         check_integer("accumulate", accumulate, 1)
-        check_choice("edge_data", edge_data, EDGE_DATA)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         _check_parts(model, ds, self.task)
         x = settle_features(_input(model, ds))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
-        self.model, self.mode = model, check_mode(mode)
+        self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.history, self.out = History(best_by=stop_on), None if out is None else Path(out)
         self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
-        edges = edge_data_of(model, self.ds, edge_data)
-        self._batch = self._full(keep_features, edges) if self.mode == "full" else self._sampled(*drawn)
-        if isinstance(self._batch, MiniBatch):
-            self._batch.use(edges)
+        self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
         self._best_model: dict[str, Tensor] = {}
         self._config = {
-            "dataset": ds.name,
-            "data_checksum": _data_checksum(self.ds),
-            "mode": self.mode,
+            **{"dataset": ds.name, "data_checksum": _data_checksum(self.ds), "mode": self.mode},
             **{"lr": float(lr), "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
             **{"optimizer": optimizer, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
-            **({"edge_inputs": edges.names} if edges.names else {}),
+            **self._edges.identity(),
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
         }
@@ -352,8 +346,8 @@ class Trainer:
         """Batches of the epoch under way; 0 where an epoch is one step."""
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
-    def _full(self, keep_features: bool, edges: EdgeData) -> FullBatch | MiniBatch:
-        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features, edges)
+    def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
+        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
 
     def _sampled(
         self,
@@ -368,9 +362,12 @@ class Trainer:
         if self.task == "link":
             if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
                 raise ConfigError("task: expected nodes with macro, accumulate, sampler or prepare, got 'link'")
-            return LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
-        keys = (self._seed, self._batch_key)
-        return MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+            batch: MiniBatch = LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
+        else:
+            keys = (self._seed, self._batch_key)
+            batch = MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+        batch.use(self._edges)
+        return batch
 
     def _quality(self) -> dict[str, Any]:
         """What the quality guard measured in the epoch that is done."""
@@ -442,6 +439,9 @@ def _check_parts(model: object, ds: Any, task: str) -> None:
         hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
         raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
     ds.check_trainable() if task == "nodes" else ds.check_features()
+    for name in ds.deaf_types() if task == "nodes" else ():
+        text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
+        warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
 
 
 def _input(model: nn.Module, ds: Dataset) -> Features:
