@@ -29,7 +29,7 @@ def _data(loops: bool = False, columns: int = 0, weighted: bool = True) -> Datas
     labels = torch.randint(0, 3, (NODES,), generator=generator)
     order = torch.randperm(NODES, generator=generator)
     x = torch.randn(NODES, 6, generator=generator)
-    weight = torch.rand(graph.num_edges, generator=generator) if weighted else None
+    weight = 5 * torch.rand(graph.num_edges, generator=generator) ** 3 if weighted else None
     features = torch.randn(graph.num_edges, columns, generator=generator) if columns else None
     parts = order[:60], order[60:90], order[90:]
     return Dataset("toy", graph, x, labels, *parts, 3, edge_weight=weight, edge_features=features)
