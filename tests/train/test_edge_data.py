@@ -157,7 +157,9 @@ def test_what_a_model_cannot_use_is_said_once_in_one_line() -> None:
     assert _warned(GAT(6, 8, 3, heads=2, edge_dim=3), both) == ([], {"edge_inputs": ["edge_weight", "edge_features"]})
     for model in (NGCF(6, 8, 3), GAT(6, 8, 3, heads=2), _Deaf()):
         (text,), used = _warned(model, weighted)
-        assert text.startswith(f"toy: edge_weight not used by {type(model).__name__}; GCN, SAGE and GIN use edge_weight")
+        assert text.startswith(
+            f"toy: edge_weight not used by {type(model).__name__}; GCN, SAGE and GIN use edge_weight"
+        )
         assert "edge_data='ignore'" in text and "\n" not in text and used == {}
         assert _warned(model, weighted, "ignore") == ([], {})
     (text,), used = _warned(GCN(6, 8, 3), both)
