@@ -24,7 +24,7 @@ import typer
 
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.train.durations import clock, duration
-from graphweft.train.options import DECAY_ON, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
+from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
@@ -129,6 +129,7 @@ Seed = Annotated[str | None, _option("seed", "N", "Of parameters, dropout, rando
 Threads = Annotated[str | None, _option("threads", "N", "Threads.", "all physical cores")]
 Trace = Annotated[str | None, _option("trace", "FILE", "Write a Chrome trace, and say what bounds the run.", "")]
 Prepare = Annotated[str | None, _option("prepare", _one_of(PREPARE), "mini: a batch is one thread's work or several'.")]
+EdgeData = Annotated[str | None, _option("edge_data", _one_of(EDGE_DATA), "Edge weights and features of the data.")]
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
@@ -179,6 +180,7 @@ def train(
     ] = None,
     eval_every: Annotated[str | None, _option("eval_every", "N", "Evaluate after every N epochs.")] = None,
     out: Annotated[str | None, _option("out", "DIR", "Folder of the run.", "runs/<data>")] = None,
+    edge_data: EdgeData = None,
     prepare: Prepare = None,
     trace: Trace = None,
     resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,

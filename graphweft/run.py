@@ -14,13 +14,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from graphweft import bench
+from graphweft._errors import ConfigError
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.flat_features import with_flat_features
@@ -34,6 +34,7 @@ from graphweft.nn.gin import GIN
 from graphweft.nn.hgt import HGT
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF
+from graphweft.nn.node_data import edge_columns
 from graphweft.nn.rgcn import RGCN
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
@@ -47,7 +48,7 @@ from graphweft.train.options import check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.settle import settle_features
-from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, TYPED, TrainSpec
+from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, LOOPING, TYPED, TrainSpec
 from graphweft.train.threads import usable_cores
 from graphweft.train.trainer import Trainer, check_same_run
 
@@ -167,7 +168,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler")
+    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler", "edge_data")
     names = {*spec.identity(), *spec.remembered(), *later}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
@@ -184,10 +185,14 @@ def load_dataset(spec: TrainSpec) -> Dataset:
         else:
             ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
         ds.check_trainable() if spec.task == "nodes" else ds.check_features()
+        if ds.graph.is_typed and spec.model in LOOPING:
+            raise ConfigError(
+                f"model: expected rgcn or hgt for a typed graph ({len(ds.graph.relations)} relations), got {spec.model}"
+            )
         ds = ds.row_normalized() if spec.normalize == "row" else ds
         if spec.model != "rgcn" or ds.features or not ds.graph.is_typed:  # R-GCN alone does without any
             ds = with_flat_features(ds)
-        return replace(ds, graph=ds.graph.add_inverse_relations()) if spec.model in TYPED else ds
+        return ds.with_inverse_relations() if spec.model in TYPED else ds
 
 
 def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
@@ -209,6 +214,8 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
         options["activation"] = spec.activation
     if spec.model in ATTENTIVE:
         options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
+    if spec.model in ("gat", "gatv2") and spec.edge_data == "use":
+        options["edge_dim"] = edge_columns(ds)
     if spec.value_dropout:
         options["value_dropout"] = spec.value_dropout
     if spec.model == "hgt":
@@ -253,6 +260,7 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
         sampler=spec.sampler,
         trace=spec.trace,
         prepare=spec.prepare,
+        edge_data=spec.edge_data,
         config=spec.identity(),
         remember=spec.remembered(),
     )

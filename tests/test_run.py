@@ -169,6 +169,44 @@ def test_typed_models_train_on_a_typed_dataset(options: dict[str, Any], tmp_path
     assert again["resumed_after_epoch"] == 60
 
 
+def _people(folder: Path) -> Path:
+    """A typed dataset in RDF."""
+    folder.mkdir()
+    statements = [f"<u{i}> <likes> <v{i % 3}> .\n<u{i}> <knows> <u{(i + 3) % 30}> .\n" for i in range(30)]
+    (folder / "people.nt").write_text("".join(statements), encoding="utf-8")
+    rows = "".join(f"u{i}\tgroup{i % 3}\n" for i in range(30))
+    for name in ("trainingSet.tsv", "testSet.tsv"):
+        (folder / name).write_text("person\tlabel\n" + rows, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("model", ["gcn", "gat", "gatv2", "cgat"])
+def test_a_model_that_needs_one_type_names_those_for_typed_data(model: str, tmp_path: Path) -> None:
+    spec = TrainSpec(data=str(_people(tmp_path / "data")), model=model, out=str(tmp_path / "run"))
+    words = rf"model: expected rgcn or hgt for a typed graph \(\d relations\), got {model}"
+    with pytest.raises(ConfigError, match=words):
+        run(spec)
+
+
+def test_edge_weights_of_a_file_are_used_unless_they_are_switched_off(graph_file: Path, tmp_path: Path) -> None:
+    with np.load(graph_file) as archive:
+        arrays = dict(archive)
+    count = arrays["edge_index"].shape[1]
+    weights = np.random.default_rng(1).random(count).astype(np.float32) * 4
+    np.savez(tmp_path / "weighted.npz", **arrays, edge_weight=weights)
+
+    def losses(data: Path, model: str, edge_data: str) -> float:
+        given = {"data": str(data), "model": model, "edge_data": edge_data, "epochs": 3, "hidden": 8}
+        out = tmp_path / f"{data.stem}-{model}-{edge_data}"
+        found: float = run(TrainSpec(threads=1, out=str(out), **given))["loss"]
+        return found
+
+    for model in ("gcn", "gat"):
+        plain = losses(graph_file, model, "use")
+        assert losses(tmp_path / "weighted.npz", model, "ignore") == plain
+        assert abs(losses(tmp_path / "weighted.npz", model, "use") - plain) > 1e-4
+
+
 def test_typed_models_in_mini_batches_want_neighbours_of_labelled_nodes() -> None:
     assert TrainSpec(model="rgcn", mode="mini").mode == "mini"
     for given, words in (

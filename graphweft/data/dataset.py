@@ -191,6 +191,34 @@ class Dataset:
         features = {node_type: _row_normalized(value) for node_type, value in self.features.items()}
         return replace(self, x=x, features=features)
 
+    def with_inverse_relations(self) -> Dataset:
+        """The same dataset of a typed graph whose edges are turned as well, in relations of their own.
+
+        An edge and its inverse have the same weight and features.
+
+        Example:
+            >>> graph, every = Graph.hetero({("a", "of", "b"): ([0, 1], [0, 0])}), torch.arange(3)
+            >>> labels = torch.tensor([0, 1, -1])
+            >>> ds = Dataset("ab", graph, None, labels, every[:1], every[1:2], every[:0], 2, target_type="a")
+            >>> ds.with_inverse_relations().graph.relations
+            (('a', 'of', 'b'), ('b', 'inverse of', 'a'))
+        """
+        weight, rows = (None if t is None else torch.cat([t, t]) for t in (self.edge_weight, self.edge_features))
+        return replace(self, graph=self.graph.add_inverse_relations(), edge_weight=weight, edge_features=rows)
+
+    def deaf_types(self) -> list[str]:
+        """Node types with training labels into which no edge leads; none for a graph without types."""
+        if not self.graph.is_typed:
+            return []
+        layout, train = self.graph.layout, self.labelled("train")
+        fed = {relation[2] for relation in layout.relations if len(layout.edge_range(relation))}
+        found = []
+        for name in layout.node_types:
+            nodes = layout.node_range(name)
+            if name not in fed and bool(((train >= nodes.start) & (train < nodes.stop)).any()):
+                found.append(name)
+        return found
+
     def __repr__(self) -> str:
         kind = "sparse" if isinstance(self.x, SparseFeatures) else "dense"
         width = f"{self.num_features} {kind} features" if self.x is not None else "no features"

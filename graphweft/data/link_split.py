@@ -26,6 +26,7 @@ class LinkSplit:
         known: The whole graph: what is no negative.
         train, val, test: int64 (2, P) pairs, sources in row 0; of an undirected pair the smaller node.
         undirected: A pair stands for both directions.
+        kept: int64 ids in the whole graph of the edges of ``graph``, in their order.
     """
 
     graph: Graph
@@ -34,6 +35,7 @@ class LinkSplit:
     val: Tensor
     test: Tensor
     undirected: bool
+    kept: Tensor
 
 
 def split_links(
@@ -73,6 +75,7 @@ def split_links(
     parts = torch.split(order, [*counts, order.numel() - sum(counts)])
     held = torch.zeros(pairs.numel(), dtype=torch.bool)
     held[torch.cat(parts[:2])] = True
-    left = graph.edge_subgraph(~held[pair_of])
+    kept = (~held[pair_of]).nonzero().reshape(-1)
+    left = graph.edge_subgraph(kept)
     val_pairs, test_pairs, train_pairs = (ends[:, part] for part in parts)
-    return LinkSplit(left, graph, train_pairs, val_pairs, test_pairs, undirected)
+    return LinkSplit(left, graph, train_pairs, val_pairs, test_pairs, undirected, kept)

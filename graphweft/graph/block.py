@@ -194,13 +194,21 @@ class OpenBlock(Graph):
 def _with_last(csc: Adjacency, columns: torch.Tensor) -> Adjacency:
     """One more entry at the end of every row, without edge ids."""
     indptr = csc.indptr + torch.arange(csc.num_rows + 1)
-    indices = empty((csc.num_edges + csc.num_rows,), csc.indices.dtype)
-    places = indptr[1:] - 1
-    others = torch.ones(indices.numel(), dtype=torch.bool)
+    return Adjacency(indptr, insert_last(csc, csc.indices, columns), None, csc.num_cols)
+
+
+def insert_last(csc: Adjacency, values: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
+    """Values of the entries of ``csc``, with one more at the end of every row.
+
+    Shape: values (entries, ...), last (rows, ...) -> (entries + rows, ...).
+    """
+    places = csc.indptr[1:] + torch.arange(csc.num_rows)
+    others = torch.ones(csc.num_edges + csc.num_rows, dtype=torch.bool)
     others[places] = False
-    indices[others] = csc.indices
-    indices[places] = columns
-    return Adjacency(indptr, indices, None, csc.num_cols)
+    out = empty((others.numel(), *values.shape[1:]), values.dtype)
+    out[others] = values
+    out[places] = last
+    return out
 
 
 _known_degrees: weakref.WeakKeyDictionary[Graph, torch.Tensor] = weakref.WeakKeyDictionary()

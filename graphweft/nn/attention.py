@@ -5,6 +5,7 @@ Comes in: options. Goes out: the bases of the layers in ``gat.py`` and ``cgat.py
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
+from graphweft.nn.edges import ATTR, Carried, EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.stack import Stack
@@ -25,6 +27,9 @@ class AttentionConv(CompiledModule):
     """A layer that weighs what its in-neighbours send, head by head; arguments as :class:`graphweft.nn.GATConv`."""
 
     reducers: tuple[str, ...] = ("sum",)
+    edge_dim: int | None = None
+    edge_projection: nn.Parameter | None
+    fill_value: float | str = "mean"
 
     def __init__(
         self,
@@ -67,7 +72,39 @@ class AttentionConv(CompiledModule):
 
     def looped(self, frame: Frame) -> Value:
         """The graph with the self-loops that the layer adds."""
-        return frame.one_loop() if self.add_self_loops and not frame.on_block else frame.graph
+        has_them = frame.on_block or frame.of_edges(ATTR) is not None
+        return frame.one_loop() if self.add_self_loops and not has_them else frame.graph
+
+    def take_edges(self, edge_dim: int | None, fill_value: float | str) -> None:
+        """Makes the layer one that reads ``edge_dim`` columns of edge features. Raises: ConfigError."""
+        who = type(self).__name__
+        if edge_dim is not None:
+            check_model(who, {"edge_dim": edge_dim}, 0.0, "sum")
+        number = isinstance(fill_value, int | float) and not isinstance(fill_value, bool) and math.isfinite(fill_value)
+        if fill_value != "mean" and not number:
+            raise ConfigError(f"{who}: expected fill_value as a number or 'mean', got {fill_value!r}")
+        self.edge_dim, self.fill_value = edge_dim, fill_value
+        width = self.heads * self.channels
+        if edge_dim is None:
+            self.edge_projection = None
+        else:
+            self.edge_projection = glorot(edge_dim, width, fans=edge_dim + self.channels)
+
+    def adds_loops(self) -> bool:
+        """``add_self_loops``."""
+        return self.add_self_loops
+
+    def edge_columns(self) -> int:
+        """``edge_dim``."""
+        return self.edge_dim or 0
+
+    def edge_form(self) -> tuple[object, ...]:
+        """Self-loops, what they carry, and of what width."""
+        return (AttentionConv, self.add_self_loops, self.fill_value, self.edge_dim)
+
+    def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
+        """With exactly one self-loop at every node, where the layer adds them, and features of all edges."""
+        return edges.with_one_loop(graph, self.fill_value) if self.add_self_loops else edges.features(graph)
 
     def by_head(self, frame: Frame, x: Value) -> Value:
         """(heads * channels) as (heads, channels)."""
@@ -105,10 +142,14 @@ class AdditiveConv(AttentionConv):
         total = frame.apply(
             "add", frame.add(Op.BROADCAST_SRC, graph, ends[0]), frame.add(Op.BROADCAST_DST, graph, ends[1])
         )
-        score = frame.apply("leaky_relu", total, alpha=self.slope)
+        score = frame.apply("leaky_relu", self.with_edges(frame, total), alpha=self.slope)
         if self.value_dropout:
             h = self.by_head(frame, frame.dropout(rows, self.value_dropout, self.training))
         return score, h
+
+    def with_edges(self, frame: Frame, total: Value) -> Value:
+        """Sums of the ends' scores (heads,), and what the edge itself adds."""
+        return total
 
 
 class AttentionStack(Stack):

@@ -52,10 +52,18 @@ class Frame:
         """``x + bias``, or x when there is none."""
         return x if bias is None else self.add(Op.BIAS, x, self.param(bias))
 
-    def aggregate(self, x: Value, kind: str, graph: Value | None = None) -> Value:
-        """Sum, mean, max or min over in-edges of the sources' rows."""
+    def aggregate(self, x: Value, kind: str, graph: Value | None = None, weight: Value | None = None) -> Value:
+        """Sum, mean, max or min over in-edges of the sources' rows, each times the ``weight`` of its edge.
+
+        Shape: x source rows (columns,), weight edge rows () -> destination rows (columns,).
+        """
         over = self.graph if graph is None else graph
-        return self.add(Op.REDUCE, over, self.add(Op.BROADCAST_SRC, over, x), kind=kind)
+        rows = self.add(Op.BROADCAST_SRC, over, x)
+        return self.add(Op.REDUCE, over, rows if weight is None else self.add(Op.ROW_SCALE, rows, weight), kind=kind)
+
+    def of_edges(self, name: str) -> Value | None:
+        """The input ``name`` of :mod:`graphweft.nn.edges`; None where the call has none."""
+        return self._inputs.get(name)
 
     @property
     def on_block(self) -> bool:

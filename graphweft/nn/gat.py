@@ -17,8 +17,10 @@ from graphweft._errors import ConfigError
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.attention import AdditiveConv, AttentionConv, AttentionStack
+from graphweft.nn.edges import ATTR
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, glorot
+from graphweft.nn.node_data import NodeData, edge_columns
 
 
 class GATConv(AdditiveConv):
@@ -40,6 +42,11 @@ class GATConv(AdditiveConv):
         negative_slope: Of the leaky ReLU on scores, in [0, 1].
         add_self_loops: Every node attends to itself, exactly once; the graph must be square then.
         reduce: ``"sum"``, the only way.
+        edge_dim: Columns of edge features; a score is ``leaky(<a_src, W h_j> + <a_dst, W h_i> + <a_edge, W_e e_ij>)``
+            then. Features come as ``edge_attr``; an ``edge_weight`` is one more column, the first.
+        fill_value: Features of self-loops: ``"mean"``, over the other edges into the node, or a number.
+
+    With ``edge_dim`` there are ``edge_projection`` (edge_dim, heads * channels) and ``att_edge`` (heads, channels).
 
     Raises: ConfigError for a value out of range.
 
@@ -47,7 +54,34 @@ class GATConv(AdditiveConv):
         >>> from graphweft.graph.graph import Graph
         >>> GATConv(4, 6, heads=3)(Graph([0, 1], [1, 2]), torch.ones(3, 4)).shape
         torch.Size([3, 6])
+        >>> layer = GATConv(4, 6, heads=3, edge_dim=2)
+        >>> layer(Graph([0, 1], [1, 2]), torch.ones(3, 4), edge_attr=torch.ones(2, 2)).shape
+        torch.Size([3, 6])
     """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        heads: int = 1,
+        *,
+        edge_dim: int | None = None,
+        fill_value: float | str = "mean",
+        **options: Any,
+    ) -> None:
+        super().__init__(in_features, out_features, heads, **options)
+        self.take_edges(edge_dim, fill_value)
+        self.att_edge = None if edge_dim is None else glorot(heads, self.channels, fans=self.channels + 1)
+
+    def with_edges(self, frame: Frame, total: Value) -> Value:
+        """Plus ``<a_edge, W_e e>``; the two are multiplied first, so an edge has one number a head and no row."""
+        rows = frame.of_edges(ATTR)
+        if rows is None or self.edge_projection is None or self.att_edge is None:
+            return total
+        assert self.edge_dim is not None  # it has a projection
+        heads = frame.reshape(frame.param(self.edge_projection), self.edge_dim, self.heads, self.channels)
+        folded = frame.add(Op.EINSUM, heads, frame.param(self.att_edge), spec="fhc,hc->fh")
+        return frame.apply("add", total, frame.add(Op.MATMUL, rows, folded))
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Transform, score both ends, attend."""
@@ -59,6 +93,9 @@ class GATConv(AdditiveConv):
 class GATv2Conv(AttentionConv):
     """One layer of dynamic attention; arguments as :class:`GATConv`.
 
+    With ``edge_dim`` a score is ``<a, leaky(W h_j + W' h_i + W_e e_ij)>``, W_e the ``edge_projection`` (edge_dim,
+    heads * channels).
+
     Shape: (nodes, in_features) -> (nodes, out_features); ``weight`` and ``dst_weight`` are (in_features, heads *
     channels), ``att`` is (heads, channels); ``src_bias`` and ``dst_bias``, with ``bias``, are (heads * channels,).
 
@@ -68,8 +105,18 @@ class GATv2Conv(AttentionConv):
         torch.Size([3, 6])
     """
 
-    def __init__(self, in_features: int, out_features: int, heads: int = 1, **options: Any) -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        heads: int = 1,
+        *,
+        edge_dim: int | None = None,
+        fill_value: float | str = "mean",
+        **options: Any,
+    ) -> None:
         super().__init__(in_features, out_features, heads, **options)
+        self.take_edges(edge_dim, fill_value)
         if self.value_dropout:
             raise ConfigError(f"GATv2Conv: expected value_dropout 0, got {self.value_dropout}: it scores what it sums")
         channels, width = self.channels, heads * self.channels
@@ -84,6 +131,9 @@ class GATv2Conv(AttentionConv):
         src = self.by_head(frame, frame.bias(frame.matmul(x, self.weight), self.src_bias))
         dst = self.by_head(frame, frame.bias(frame.own_product(x, self.dst_weight), self.dst_bias))
         total = frame.apply("add", frame.add(Op.BROADCAST_SRC, graph, src), frame.add(Op.BROADCAST_DST, graph, dst))
+        rows = frame.of_edges(ATTR)
+        if rows is not None and self.edge_projection is not None:
+            total = frame.apply("add", total, self.by_head(frame, frame.matmul(rows, self.edge_projection)))
         unit = frame.apply("leaky_relu", total, alpha=self.slope)
         score = frame.add(Op.EINSUM, unit, frame.param(self.att), spec="nhc,hc->nh")
         return self.finish(frame, frame.attend(graph, score, src, self.dropout, self.training))
@@ -103,6 +153,7 @@ class GAT(AttentionStack):
         out_heads: Heads of the last layer.
         attention_dropout: Probability to drop an attention weight in training; None: as ``dropout``.
         v2: Scores of GATv2.
+        edge_dim, fill_value: As :class:`GATConv`, in every layer.
         options: More arguments of every layer, ``value_dropout`` for one.
 
     Raises: ConfigError for a value out of range.
@@ -114,6 +165,11 @@ class GAT(AttentionStack):
     """
 
     layer = GATConv
+
+    @classmethod
+    def sizes_of(cls, ds: NodeData) -> dict[str, Any]:
+        """With ``edge_dim``, where the edges of ``ds`` have weights or features."""
+        return {**super().sizes_of(ds), "edge_dim": edge_columns(ds)}
 
     def __init__(
         self,

@@ -12,8 +12,10 @@ from torch import nn
 
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
+from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
+from graphweft.nn.edges import DEGREE, LOOP, WEIGHT, Carried, EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.stack import Stack
@@ -39,6 +41,8 @@ class GCNConv(CompiledModule):
         torch.Size([3, 2])
     """
 
+    takes_edge_weight = True
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, reduce: str = "sum") -> None:
         check_model("GCNConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
         super().__init__(in_features)
@@ -56,6 +60,8 @@ class GCNConv(CompiledModule):
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Transform, then aggregate; the compiler may turn the two around."""
+        if frame.of_edges(WEIGHT) is not None:
+            return self._define_weighted(frame, x)
         if frame.on_block:
             return self._define_on_block(frame, x)
         graph = frame.one_loop()
@@ -65,6 +71,52 @@ class GCNConv(CompiledModule):
         scale = frame.degree_power(graph, -0.5, h)
         h = frame.aggregate(frame.add(Op.ROW_SCALE, h, scale), "sum", graph)
         return frame.bias(frame.add(Op.ROW_SCALE, h, scale), self.bias)
+
+    def adds_loops(self) -> bool:
+        """As published."""
+        return True
+
+    def edge_form(self) -> tuple[object, ...]:
+        """Self-loops are left out whatever the reducer."""
+        return (GCNConv,)
+
+    def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
+        """Without self-loops: the node itself has a term of its own, of the self-loop's weight, or 1."""
+        return edges.without_loops(graph)
+
+    def _define_weighted(self, frame: Frame, x: Value) -> Value:
+        """The weighted sum over neighbours and the node itself, normalised by weighted degrees, or their mean."""
+        if self.reduce == "max":
+            raise ConfigError("GCNConv: reduce='max' cannot be combined with edge_weight; use 'sum' or 'mean'")
+        weight, loop = frame.of_edges(WEIGHT), frame.of_edges(LOOP)
+        assert weight is not None  # as asked by the caller
+        h = frame.matmul(x, self.weight)
+        scale = None
+        if self.reduce == "sum":
+            degree = frame.of_edges(DEGREE) if frame.on_block else self._weighted_degree(frame, weight, loop)
+            assert degree is not None  # it comes with the weights of a block
+            scale = frame.add(Op.POW, degree, exponent=-0.5)
+            h = frame.add(Op.ROW_SCALE, h, scale)
+        total = frame.aggregate(h, "sum", weight=weight)
+        count = frame.add(Op.IN_DEGREE, frame.graph, dtype=h.tensor.dtype)
+        if frame.on_block:  # k of d neighbours were drawn
+            count = frame.own(frame.add(Op.SRC_DEGREE, frame.graph, dtype=h.tensor.dtype))
+            share = frame.add(Op.MUL, count, frame.degree_power(frame.graph, -1.0, h))
+            total = frame.add(Op.ROW_SCALE, total, share)
+        own = frame.own(h)
+        total = frame.add(Op.ADD, total, own if loop is None else frame.add(Op.ROW_SCALE, own, frame.own(loop)))
+        if scale is None:
+            return frame.bias(
+                frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, count, exponent=-1.0, eps=1.0)), self.bias
+            )
+        return frame.bias(frame.add(Op.ROW_SCALE, total, frame.own(scale)), self.bias)
+
+    def _weighted_degree(self, frame: Frame, weight: Value, loop: Value | None) -> Value:
+        """Sums of the weights of a node's in-edges and of its own row."""
+        degree = frame.add(Op.REDUCE, frame.graph, weight, kind="sum")
+        if loop is None:
+            return frame.add(Op.ADD_CONST, degree, constant=1.0)
+        return frame.add(Op.ADD, degree, loop)
 
     def _define_on_block(self, frame: Frame, x: Value) -> Value:
         """The sum over drawn neighbours times degree / number drawn, in the degrees of the whole graph."""

@@ -10,6 +10,7 @@ from torch import nn
 
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
+from graphweft.nn.edges import WEIGHT
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.stack import Stack
@@ -35,6 +36,7 @@ class GINConv(CompiledModule):
         torch.Size([3, 2])
     """
 
+    takes_edge_weight = True
     eps: torch.Tensor
 
     def __init__(
@@ -60,14 +62,15 @@ class GINConv(CompiledModule):
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Aggregation is linear but for max, so the first product is written on the nodes and may move."""
+        weight = frame.of_edges(WEIGHT)
         own = frame.add(Op.ADD_CONST, frame.param(self.eps), constant=1.0)
         if self.reduce == "max":
-            z = frame.add(Op.ADD, frame.aggregate(x, "max"), frame.add(Op.MUL_SCALAR, frame.own(x), own))
+            z = frame.add(Op.ADD, frame.aggregate(x, "max", weight=weight), frame.add(Op.MUL_SCALAR, frame.own(x), own))
             h = frame.matmul(z, self.weight1)
         else:
             product = frame.matmul(x, self.weight1)
             mine = frame.add(Op.MUL_SCALAR, frame.own(product), own)
-            h = frame.add(Op.ADD, frame.aggregate(product, self.reduce), mine)
+            h = frame.add(Op.ADD, frame.aggregate(product, self.reduce, weight=weight), mine)
         h = frame.relu(frame.bias(h, self.bias1))
         return frame.bias(frame.matmul(h, self.weight2), self.bias2)
 

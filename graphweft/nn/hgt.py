@@ -20,6 +20,7 @@ from graphweft.ir.program import Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model
+from graphweft.nn.node_data import NodeData, flat_columns
 from graphweft.nn.typed_stack import TypedConv, TypedStack, glorot_tables
 
 _NODE, _EDGE = Residency.NTYPE, Residency.ETYPE
@@ -132,6 +133,12 @@ class HGT(TypedStack):
     """
 
     layer = HGTConv
+
+    @classmethod
+    def sizes_of(cls, ds: NodeData) -> dict[str, Any]:
+        """Columns of all types' features, node types and relations."""
+        types, relations = len(ds.graph.node_types), len(ds.graph.relations)
+        return {"in_features": flat_columns(ds), "num_node_types": types, "num_relations": relations}
 
     def __init__(self, in_features: int, hidden: int, out_features: int, num_layers: int = 2, **options: Any) -> None:
         super().__init__(in_features, hidden, hidden, num_layers, **options)

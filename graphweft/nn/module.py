@@ -19,15 +19,18 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from graphweft._checks import check_ids
-from graphweft._errors import ConfigError, ShapeError
+from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
+from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import Frame
+from graphweft.nn.made_with import Made, arguments_of, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
+from graphweft.runtime.constants import constant
 from graphweft.runtime.function import Pullback
 from graphweft.storage.feature import SparseFeatures
 
@@ -42,11 +45,21 @@ class CompiledModule(nn.Module):
     Attributes:
         in_features: Width of the features it takes.
         takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live.
+        takes_edge_weight: Whether the sums over in-edges are weighted by ``edge_weight``.
         tables: Parameters of the class whose rows are node types or relations, with which of them.
     """
 
     takes_sparse = True
+    takes_edge_weight = False
     tables: ClassVar[Mapping[str, Residency]] = {}
+
+    _made_with: Made | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keeps the constructor's arguments."""
+        made = super().__new__(cls)
+        made.__dict__["_made_with"] = arguments_of(args, kwargs)
+        return made
 
     def __init__(self, in_features: int) -> None:
         super().__init__()
@@ -58,44 +71,100 @@ class CompiledModule(nn.Module):
         """Writes this module's computation on ``x``."""
         raise TypeError(f"{type(self).__name__}: expected a class that writes define(frame, x)")
 
+    def reset_parameters(self) -> None:
+        """Draws all parameters anew, as the constructor does; buffers such as running statistics start again.
+
+        Raises: ConfigError where a layer was replaced by one of other parameters.
+
+        Example:
+            >>> from graphweft.nn.gcn import GCN
+            >>> model, _ = GCN(4, 8, 2), torch.manual_seed(0)
+            >>> model.reset_parameters()
+            >>> _ = torch.manual_seed(0)
+            >>> bool((GCN(4, 8, 2).layers[1].weight == model.layers[1].weight).all())
+            True
+        """
+        if self._made_with is None:
+            raise ConfigError(f"{type(self).__name__}: expected a class that writes reset_parameters()")
+        fresh = type(self)(*self._made_with[0], **self._made_with[1])
+        mine, drawn = (dict([*m.named_parameters(), *m.named_buffers()]) for m in (self, fresh))
+        changed = [name for name in {**mine, **drawn} if name not in mine or name not in drawn]
+        changed += [name for name in mine if name in drawn and mine[name].shape != drawn[name].shape]
+        if changed:
+            who = f"{type(self).__name__}.reset_parameters"
+            raise ConfigError(f"{who}: expected the parameters of the constructor, got a change of {min(changed)}")
+        with torch.no_grad():
+            for name, tensor in mine.items():
+                tensor.copy_(drawn[name])
+
+    def extra_repr(self) -> str:
+        """The constructor's arguments: sizes, and what differs from the defaults; as set now where that is known."""
+        return "" if self._made_with is None else described(self, self._made_with)
+
     @left_out
-    def forward(self, graph: Graph | Sequence[Block], x: Features | None = None, rows: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        graph: Graph | Sequence[Block],
+        x: Features | None = None,
+        rows: Tensor | None = None,
+        *,
+        edge_weight: Tensor | EdgeInputs | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
+
+        Weights and features of edges are always those of the whole graph, also with blocks, which know their edges.
 
         Shape: x (nodes, in_features), None for a model without features; rows (n,) ids of distinct nodes; result (nodes
         or n, out). With blocks x has one row per source of the first, and the result one per destination of the last.
+        edge_weight (E,) and edge_attr (E, columns): row i belongs to edge i as given to the graph's constructor.
 
-        Raises: ShapeError when x does not fit the graph or this module; IndexRangeError for a bad id in rows.
+        Raises: ShapeError or DtypeError when x or the edges' values do not fit the graph or this module; ConfigError
+        for values of edges that this module cannot use; IndexRangeError for a bad id in rows.
         """
         if traced():
-            return untraced(CompiledModule.forward)(self, graph, x, rows)
+            given = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+            return untraced(CompiledModule.forward)(self, graph, x, rows, **given)  # type: ignore[arg-type]
+        edges = edge_weight if isinstance(edge_weight, EdgeInputs) else EdgeInputs(edge_weight, edge_attr)
         if is_parametrized(self) and not parametrize._cache_enabled:
             with parametrize.cached():  # every reading of a parametrized weight is the same tensor in here
-                return CompiledModule.forward(self, graph, x, rows)
+                return CompiledModule.forward(self, graph, x, rows, edge_weight=edges)
         if not isinstance(graph, Graph):
             if x is None:
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
-            return self.over_blocks(graph, x)
+            return self.over_blocks(graph, x, edges)
         if self.runs_apart():
-            return self.apart(graph, x, rows)
-        return self._settled(self._function(self.arguments(graph, x, rows)), graph, rows)
+            return self.apart(graph, x, rows, edges)
+        return self._settled(self._function(self.arguments(graph, x, rows, edges)), graph, rows)
 
     def runs_apart(self) -> bool:
         """Whether the modules inside have to be called one by one: somebody hooked one of them."""
         return is_watched(self)
 
-    def apart(self, graph: Graph, x: Features | None, rows: Tensor | None) -> Tensor:
+    def apart(self, graph: Graph, x: Features | None, rows: Tensor | None, edges: EdgeInputs) -> Tensor:
         """As ``forward``, module by module, so that their hooks run. Raises: ConfigError where there is no such way."""
         raise ConfigError(
             f"{type(self).__name__}: hooks on the modules inside are not supported, since it is compiled as a whole; "
             "put the hook on it or on its parameters"
         )
 
-    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
+    def over_blocks(self, blocks: Sequence[Block], x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """A layer takes one block."""
         check_blocks(type(self).__name__, blocks, 1)
-        result: Tensor = self(blocks[0], x)
+        result: Tensor = self(blocks[0], x, edge_weight=edges)
         return result
+
+    def adds_loops(self) -> bool:
+        """Whether self-loops are added to the graph."""
+        return False
+
+    def edge_columns(self) -> int:
+        """Columns of edge features that this module reads; 0 for none."""
+        return 0
+
+    def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
+        """The graph with the self-loops that this module wants, and its edges' rows."""
+        return edges.as_given(graph)
 
     def block(self, block: Block) -> Graph:
         """The block as this layer wants it."""
@@ -109,12 +178,14 @@ class CompiledModule(nn.Module):
         """What the model reads: ``x``, or, for a model without features, rows that it makes of the graph."""
         return x
 
-    def linearize(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> tuple[Tensor, Pullback]:
+    def linearize(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> tuple[Tensor, Pullback]:
         """As ``forward``, outside torch's graph, with the function from the result's gradient to the parameters'.
 
         For training loops that need no more of torch's engine; the pullback works once.
         """
-        result, pullback = self._function.linearize(self.arguments(graph, x, rows))
+        result, pullback = self._function.linearize(self.arguments(graph, x, rows, edges))
         return self._settled(result, graph, rows), pullback
 
     def _settled(self, result: dict[str, Tensor], graph: Graph, rows: Tensor | None) -> Tensor:
@@ -125,15 +196,29 @@ class CompiledModule(nn.Module):
             self.store(extra, lambda _: count)
         return result["out"]
 
-    def arguments(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Arguments:
+    def arguments(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Arguments:
         """What the compiler is called with; checks what the user gave."""
         who = type(self).__name__
         if not isinstance(graph, Graph):
             raise ShapeError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__}")
-        if isinstance(graph, Block):
-            graph = self.block(graph)
-        elif not graph.is_square:
+        if not isinstance(graph, Block) and not graph.is_square:
             raise ShapeError(f"{who}: expected a graph over one set of nodes or a sampled Block, got {graph!r}")
+        if graph.is_typed and self.adds_loops():
+            count = len(graph.relations)
+            raise ShapeError(
+                f"{who}: expected an untyped graph, got {count} relations; gw.nn.RGCN and gw.nn.HGT take them"
+            )
+        of_edges: dict[str, Field] = {}
+        if edges is not None and (edges.weight is not None or edges.attr is not None):
+            self._check_edges(graph, edges)
+            graph, of_edges = self.carried(graph, edges)
+            if edges.fixed:
+                for tensor, _ in of_edges.values():
+                    constant(tensor)
+        elif isinstance(graph, Block):
+            graph = self.block(graph)
         x = self.features(graph, x)
         if not isinstance(x, Tensor | SparseFeatures):
             raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
@@ -144,16 +229,47 @@ class CompiledModule(nn.Module):
             check_ids(f"{who} rows", rows, graph.num_dst)
         if isinstance(x, Tensor) and x.dtype in _HALVES and torch.is_autocast_enabled("cpu"):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
+        self._check_dtype(x)
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
             x = _dense(x)
         tensors = tensors_of(self)
         seed = int(torch.randint(2**62, ())) if self.draws() else 0
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
+        fields |= of_edges
         return Arguments(graph, x, tensors, rows, seed, self.training, fields, settings=self.settings())
 
     def settings(self) -> Hashable:
         """All that ``define`` may read beside tensors; what is compiled for other settings does not serve."""
         return settings_of(self)
+
+    def _dtype(self) -> torch.dtype | None:
+        """That of the parameters; None without any."""
+        return next((p.dtype for p in self.parameters() if p.is_floating_point()), None)
+
+    def _check_dtype(self, x: Features) -> None:
+        """Features have the dtype of the parameters. Raises: DtypeError."""
+        wanted, found = self._dtype(), x.values.dtype if isinstance(x, SparseFeatures) else x.dtype
+        if wanted is not None and found != wanted:
+            who, remedy = type(self).__name__, {torch.float64: "double"}.get(wanted, "float")
+            raise DtypeError(f"{who}: expected x of {wanted} as the parameters, got {found}; use x.{remedy}()")
+
+    def _check_edges(self, graph: Graph, edges: EdgeInputs) -> None:
+        """This module reads what is given of the edges. Raises: ConfigError, ShapeError, DtypeError."""
+        who, columns = type(self).__name__, self.edge_columns()
+        if edges.weight is not None and not self.takes_edge_weight and not columns:
+            raise ConfigError(f"{who}: edge_weight is not supported{self.edge_remedy}")
+        if edges.attr is not None and not columns:
+            raise ConfigError(f"{who}: edge_attr is not supported{self.edge_remedy}")
+        edges.check(who, graph, self._dtype() or torch.float32)
+        got = (edges.weight is not None) + (0 if edges.attr is None else edges.attr.shape[1])
+        if columns and got != columns:
+            raise ShapeError(f"{who}: expected edge_dim={columns} columns of edge_attr and edge_weight, got {got}")
+
+    def edge_form(self) -> tuple[object, ...]:
+        """What :meth:`carried` depends on."""
+        return (type(self),)
+
+    edge_remedy: ClassVar[str] = "; GCN, SAGE and GIN take edge_weight, GAT(edge_dim=) takes both"
 
     def _tables(self) -> list[tuple[str, Residency]]:
         """Full names of the parameters of this module and those in it that have a row per type."""
@@ -169,9 +285,11 @@ class CompiledModule(nn.Module):
         """Whether the parameter ``name`` of ``tables`` is such a table in this module."""
         return True
 
-    def program(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Program:
+    def program(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Program:
         """The forward program as written, before any pass."""
-        return self._function.program(self.arguments(graph, x, rows))
+        return self._function.program(self.arguments(graph, x, rows, edges))
 
     @property
     def function(self) -> CompiledFunction:

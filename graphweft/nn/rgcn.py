@@ -21,6 +21,7 @@ from graphweft.ir.program import Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.node_data import NodeData, flat_columns
 from graphweft.nn.typed_stack import TypedConv, TypedStack, glorot_tables
 from graphweft.runtime.compile import Features
 from graphweft.storage.feature import SparseFeatures
@@ -199,6 +200,14 @@ class RGCN(TypedStack):
 
     layer = RGCNConv
     usual_reduce = "mean"
+
+    @classmethod
+    def sizes_of(cls, ds: NodeData) -> dict[str, Any]:
+        """Columns of all types' features and relations; where no type has features, none, and the nodes instead."""
+        relations = {"num_relations": len(ds.graph.relations)}
+        if ds.x is None and not ds.features:
+            return {"in_features": None, "num_nodes": ds.graph.num_nodes, **relations}
+        return {"in_features": flat_columns(ds), **relations}
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from torch import nn
 
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
+from graphweft.nn.edges import WEIGHT
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.stack import Stack
@@ -34,6 +35,8 @@ class SAGEConv(CompiledModule):
         torch.Size([3, 2])
     """
 
+    takes_edge_weight = True
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, reduce: str = "mean") -> None:
         check_model("SAGEConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
         super().__init__(in_features)
@@ -44,11 +47,12 @@ class SAGEConv(CompiledModule):
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Neighbours and self, each with its own weight."""
+        weight = frame.of_edges(WEIGHT)
         own = frame.bias(frame.own_product(x, self.self_weight), self.bias)
         if self.reduce == "max":
-            return frame.add(Op.ADD, frame.matmul(frame.aggregate(x, "max"), self.neighbor_weight), own)
+            return frame.add(Op.ADD, frame.matmul(frame.aggregate(x, "max", weight=weight), self.neighbor_weight), own)
         # written transform first, which sparse features need; the compiler may turn the two around
-        h = frame.aggregate(frame.matmul(x, self.neighbor_weight), self.reduce)
+        h = frame.aggregate(frame.matmul(x, self.neighbor_weight), self.reduce, weight=weight)
         return frame.add(Op.ADD, h, own)
 
 

@@ -10,7 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,10 @@ from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
+from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import ACTIVATIONS, Frame
 from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
+from graphweft.nn.node_data import NodeData
 from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.staged import StagedFunction, sampled_hops
@@ -117,23 +119,90 @@ class Stack(CompiledModule):
             x = self._define_piece(frame, index, x)
         return x
 
+    @classmethod
+    def for_data(cls, ds: NodeData, hidden: int, out_features: int | None = None, **options: Any) -> Self:
+        """A model whose sizes are those of a dataset.
+
+        Widths of features (those of all node types of a typed graph side by side, as the trainer gives them), classes,
+        node types and relations, and for GAT the columns of edge weights and features.
+
+        Args:
+            ds: The dataset, with inverse relations if the model is to have them.
+            hidden: Width between layers.
+            out_features: Width of the result; None: the number of classes.
+            options: As the constructor's.
+
+        Raises: ConfigError for a dataset without classes or features, or of another kind of graph.
+
+        Example:
+            >>> from graphweft.data.synthetic import synthetic
+            >>> from graphweft.nn.sage import SAGE
+            >>> ds = synthetic("cora", scale=0.1)
+            >>> model = SAGE.for_data(ds, hidden=16, dropout=0.5)
+            >>> (model.in_features, model.out_features) == (ds.num_features, ds.num_classes)
+            True
+        """
+        out_features = ds.num_classes if out_features is None else out_features
+        if out_features == 0:
+            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with classes, or out_features, got none")
+        sizes = cls.sizes_of(ds)
+        given = sizes.pop("in_features")
+        return cls(given, hidden, out_features, **{**sizes, **options})
+
+    @classmethod
+    def sizes_of(cls, ds: NodeData) -> dict[str, Any]:
+        """``in_features`` and other arguments of the constructor that follow from ``ds``. Raises: ConfigError."""
+        if ds.graph.is_typed and ds.x is None:
+            count = len(ds.graph.relations)
+            who = f"{cls.__name__}.for_data"
+            raise ConfigError(
+                f"{who}: expected an untyped graph, got {count} relations; gw.nn.RGCN and gw.nn.HGT take them"
+            )
+        if ds.x is None:
+            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with node features x, got none")
+        return {"in_features": ds.x.shape[1]}
+
+    @property
+    def takes_edge_weight(self) -> bool:  # type: ignore[override]
+        """Whether the layers do."""
+        return all(layer.takes_edge_weight for layer in self._compiled())
+
+    def adds_loops(self) -> bool:
+        """Whether some layer does."""
+        return any(layer.adds_loops() for layer in self._compiled())
+
+    def edge_columns(self) -> int:
+        """As the layers, which are alike."""
+        return min(layer.edge_columns() for layer in self._compiled())
+
+    def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
+        """As the layers. Raises: ConfigError for layers that are not alike."""
+        kinds = {layer.edge_form() for layer in self._compiled()}
+        if len(kinds) > 1:
+            who = type(self).__name__
+            raise ConfigError(f"{who}: edge_weight and edge_attr are not supported with layers of several kinds")
+        return self._compiled()[0].carried(graph, edges)
+
+    def _compiled(self) -> list[CompiledModule]:
+        return [layer for layer in self.layers if isinstance(layer, CompiledModule)]
+
     def runs_apart(self) -> bool:
         """Also where something stands in a layer's or a norm's place that cannot be compiled with the rest."""
         layers = all(_is_plain_layer(layer) for layer in self.layers)
         return not layers or any(type(norm) not in _COMPILED_NORMS for norm in self.norms) or super().runs_apart()
 
-    def apart(self, graph: Graph, x: Features | None, rows: Tensor | None) -> Tensor:
+    def apart(self, graph: Graph, x: Features | None, rows: Tensor | None, edges: EdgeInputs) -> Tensor:
         """Layer by layer, each compiled by itself, with plain torch between them."""
         made: Any = self.features(graph, x)
         for index in range(len(self.layers)):
-            made = self._apart(index, graph, made)
+            made = self._apart(index, graph, made, edges)
         result: Tensor = made if rows is None else made[rows]
         return result
 
-    def _apart(self, index: int, graph: Graph, x: Any) -> Any:
+    def _apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """Layer ``index`` with what stands around it; on a block the rows of its destinations."""
         given = self.embedded(index, x)
-        out = self._layer_apart(index, graph, functional.dropout(given, self.dropout, self.training))
+        out = self._layer_apart(index, graph, functional.dropout(given, self.dropout, self.training), edges)
         if index < len(self.layers) - 1:
             own = given[: out.shape[0]] if isinstance(graph, Block) else given
             if self.residual and isinstance(own, Tensor) and own.shape == out.shape:
@@ -143,9 +212,10 @@ class Stack(CompiledModule):
             out = _activated(self.activation, out)
         return self.finished(index, out)
 
-    def _layer_apart(self, index: int, graph: Graph, x: Any) -> Any:
+    def _layer_apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """The layer alone, as a module that is called."""
-        return self.layers[index](graph, x)
+        given = edges is not None and (edges.weight is not None or edges.attr is not None)
+        return self.layers[index](graph, x, edge_weight=edges) if given else self.layers[index](graph, x)
 
     def embedded(self, index: int, x: Any) -> Any:
         """What the layer takes in the place of ``x``, in torch; as ``define`` has it."""
@@ -155,11 +225,11 @@ class Stack(CompiledModule):
         """What follows a layer's activation, in torch; as ``define`` has it."""
         return x
 
-    def over_blocks(self, blocks: Sequence[Block], x: Features) -> Tensor:
+    def over_blocks(self, blocks: Sequence[Block], x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """Each layer, with what follows it, on its own block; compiled once a layer and reused over batches."""
         check_blocks(type(self).__name__, blocks, len(self.layers))
         for index, block in enumerate(blocks):
-            x = self.run_layer(index, block, x)
+            x = self.run_layer(index, block, x, edges)
         assert isinstance(x, Tensor)
         return x
 
@@ -209,12 +279,12 @@ class Stack(CompiledModule):
             x = frame.batch_norm(x, norm) if is_batch else frame.layer_norm(x, norm)  # type: ignore[arg-type]
         return frame.activation(self.activation, x)
 
-    def run_layer(self, index: int, block: Block, x: Features) -> Tensor:
+    def run_layer(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
         if self.runs_apart():
-            made: Tensor = self._apart(index, block, x)
+            made: Tensor = self._apart(index, block, x, edges)
             return made
-        given = self.layer_arguments(index, block, x)
+        given = self.layer_arguments(index, block, x, edges)
         seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
         result = self.layer_function(index)(replace(given, seed=seed, training=self.training))
         return self._settled(result, given.graph, given.rows)
@@ -226,11 +296,11 @@ class Stack(CompiledModule):
             function = self._pieces[index] = CompiledFunction(functools.partial(self._describe_piece, index))
         return function
 
-    def layer_arguments(self, index: int, block: Block, x: Features) -> Arguments:
+    def layer_arguments(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Arguments:
         """What :meth:`layer_function` is called with on a block."""
         layer = self.layers[index]
         assert isinstance(layer, CompiledModule)
-        given = layer.arguments(block, x)
+        given = layer.arguments(block, x, None, edges)
         names = {f"layers.{index}.{name}": tensor for name, tensor in given.parameters.items()}
         if index < len(self.norms):
             names |= {f"norms.{index}.{name}": tensor for name, tensor in tensors_of(self.norms[index]).items()}

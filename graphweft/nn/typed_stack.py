@@ -18,6 +18,7 @@ from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed_block import typed_block
 from graphweft.ir.program import Value
+from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.settings import tensors_of
@@ -33,13 +34,15 @@ class TypedConv(CompiledModule):
         super().__init__(in_features)
         self.num_relations, self.num_node_types = num_relations, num_node_types
 
-    def arguments(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Arguments:
+    def arguments(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Arguments:
         """As every module's; the graph has the types that this layer was made for.
 
         Raises: ShapeError.
         """
         check_types(self, graph)
-        return super().arguments(graph, x, rows)
+        return super().arguments(graph, x, rows, edges)
 
 
 def check_types(layer: TypedConv, graph: Graph) -> None:
@@ -80,13 +83,15 @@ class TypedStack(Stack):
         self.in_features = in_features
         self.embedding = glorot(in_features, hidden) if embeds else None
 
-    def arguments(self, graph: Graph, x: Features | None, rows: Tensor | None = None) -> Arguments:
+    def arguments(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Arguments:
         """As every module's; the graph has the types that the layers were made for.
 
         Raises: ShapeError.
         """
         self._check_types(graph)
-        return super().arguments(graph, x, rows)
+        return super().arguments(graph, x, rows, edges)
 
     def _check_types(self, graph: Graph) -> None:
         for layer in self.layers:
@@ -103,7 +108,7 @@ class TypedStack(Stack):
         """What follows the product of features and embedding."""
         return x
 
-    def layer_arguments(self, index: int, block: Block, x: Features) -> Arguments:
+    def layer_arguments(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Arguments:
         """As every stack's; the block becomes a typed graph over its sources, of which the destinations are wanted.
 
         Raises: ShapeError when x does not fit, or the block is not one of a graph with the layers' types.
@@ -112,6 +117,8 @@ class TypedStack(Stack):
         if tuple(x.shape) != (block.num_src, width):
             raise ShapeError(f"{who}: expected {block.num_src} rows of {width} features, got shape {tuple(x.shape)}")
         self._check_types(block.source)
+        if edges is not None and (edges.weight is not None or edges.attr is not None):
+            self._check_edges(block, edges)
         part = typed_block(block)
         ordered = x.take_rows(part.order) if isinstance(x, SparseFeatures) else x[part.order]
         tensors = tensors_of(self)
@@ -123,10 +130,10 @@ class TypedStack(Stack):
         """The first layer takes the embedded features."""
         return x if index or self.embedding is None else x @ self.embedding
 
-    def _layer_apart(self, index: int, graph: Graph, x: Any) -> Any:
+    def _layer_apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """A block becomes a typed graph over its sources, of which the destinations are wanted."""
         if not isinstance(graph, Block):
-            return super()._layer_apart(index, graph, x)
+            return super()._layer_apart(index, graph, x, edges)
         self._check_types(graph.source)
         part = typed_block(graph)
         ordered = x.take_rows(part.order) if isinstance(x, SparseFeatures) else x[part.order]

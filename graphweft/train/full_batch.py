@@ -23,6 +23,7 @@ from graphweft.runtime.constants import Reference, Watch, owning
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
 from graphweft.train.settle import Features, settle_model
 
@@ -45,8 +46,10 @@ class FullBatch:
         x: Features,
         optimizer: torch.optim.Optimizer,
         keep_features: bool = True,
+        edge_data: EdgeData | None = None,
     ) -> None:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
+        self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
         self._watch = Watch(x)
         self._tape: Tape | None = None
@@ -64,7 +67,8 @@ class FullBatch:
             return
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
         with owning(self.x):
-            settle_model(self.model, self.ds.graph, self.x, self._wanted, self._first_step)
+            edges = self.edge_data.inputs
+            settle_model(self.model, self.ds.graph, self.x, self._wanted, self._first_step, edges)
             POOL.trim()  # what deciding took is not needed again
             self._compile(self.model)
             if self._tape is None:
@@ -77,6 +81,8 @@ class FullBatch:
         """Takes note of what the caller changed since the last epoch: features, however written, and settings."""
         if not self._released:
             self._watch.look()
+        if self.edge_data.inputs is not None:
+            self.edge_data.inputs.look()
         if isinstance(self.model, CompiledModule) and self._tape is not None and self._recorded != self._state():
             with owning(self.x):
                 self._tape = None  # its arena goes before the new one comes
@@ -87,10 +93,10 @@ class FullBatch:
         graph, function = self.ds.graph, model.function
         model.eval()
         with torch.no_grad():
-            evaluation = model.arguments(graph, self.x)
+            evaluation = model.arguments(graph, self.x, None, self.edge_data.inputs)
             function.ready(evaluation)
         model.train()
-        arguments = model.arguments(graph, self.x, self._wanted)
+        arguments = model.arguments(graph, self.x, self._wanted, self.edge_data.inputs)
         function.ready(arguments)
         if not self._keep_features:
             self._released = function.release(arguments) or self._released
@@ -121,7 +127,7 @@ class FullBatch:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self.model.eval()
         with torch.no_grad(), owning(self.x):
-            logits: Tensor = self.model(self.ds.graph, self.x)
+            logits: Tensor = self.model(self.ds.graph, self.x, **self.edge_data.keywords())
         return logits
 
     def evaluate(self) -> Evaluation:
@@ -135,7 +141,8 @@ class FullBatch:
         """The step up to the gradients as a tape, where the kernels do it all."""
         if self.labels["train"].dim() != 1 or self._engine or not is_plain(self.model):
             return None
-        function, arguments = self.model.function, self.model.arguments(self.ds.graph, self.x, self._wanted)
+        arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, self.edge_data.inputs)
+        function = self.model.function
         rows = self.rows["train"] if self._wanted is None else None
         labels = self.ds.y if self._wanted is None else self.labels["train"]
         plan = function.ready(arguments)
@@ -170,7 +177,9 @@ class FullBatch:
         """What a recorded step depends on beside the numbers in its inputs."""
         tensors = (*self.model.parameters(), *self.model.buffers())
         kinds = ((t.data_ptr(), t.dtype, t.requires_grad) for t in tensors)
-        return (_config.current(), Reference(self.x), self._settings(), *kinds)
+        edges = self.edge_data.inputs
+        versions = () if edges is None else edges.versions()
+        return (_config.current(), Reference(self.x), versions, self._settings(), *kinds)
 
     def _settings(self) -> Hashable:
         """All that a step reads of the model beside tensors; the mode of a step is training."""
@@ -189,7 +198,7 @@ class FullBatch:
         graph, x, wanted = self.ds.graph, self.x, self._wanted
         if not self._engine and is_plain(self.model) and not _config.current().tune:
             with torch.enable_grad(), span("forward", "forward"):
-                logits, pullback = self.model.linearize(graph, x, wanted)
+                logits, pullback = self.model.linearize(graph, x, wanted, self.edge_data.inputs)
             with span("loss", "loss"):
                 loss, gradient = self._loss(logits)
             parameters = dict(self.model.named_parameters())
@@ -199,7 +208,8 @@ class FullBatch:
                         parameters[name].grad = found
             return loss
         with span("forward", "forward"):
-            logits = self.model(graph, x) if wanted is None else self.model(graph, x, rows=wanted)
+            rows = {} if wanted is None else {"rows": wanted}
+            logits = self.model(graph, x, **rows, **self.edge_data.keywords())
         with span("loss", "loss"):
             loss, gradient = self._loss(logits.detach())
         with span("backward", "backward"):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.loader.multistage import Staged, StagedBatch
+from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
 from graphweft.sample.multistage import Path
 from graphweft.storage.feature import SparseFeatures
@@ -43,6 +44,7 @@ class Historical:
         if any(isinstance(norm, nn.BatchNorm1d) for norm in model.norms):
             raise ConfigError("macro: expected layer norm or none for parts, got batch norm")
         self.model, self.graph = model, graph
+        self.edges: EdgeInputs | None = None  # weights and features of edges
         self._table: HistoryTable | None = None
         self._macro: Staged | None = None
         self._ids = torch.empty(0, dtype=torch.int64)
@@ -70,7 +72,7 @@ class Historical:
             if layer < len(self.model.layers) - 1:
                 self._sized(layer, rows.shape[1]).push(layer, every, rows)
 
-        infer(self.model, self.graph, x, each=keep)
+        infer(self.model, self.graph, x, each=keep, edges=self.edges)
         self.forget()
 
     def take_ages(self) -> list[float]:
@@ -89,7 +91,7 @@ class Historical:
             self._stage(batch)
         assert x is not None
         for layer, block in enumerate(blocks):
-            x = self.model.run_layer(layer, block, x)
+            x = self.model.run_layer(layer, block, x, self.edges)
             if layer == last:
                 break
             assert isinstance(x, Tensor)

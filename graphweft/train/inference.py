@@ -17,6 +17,7 @@ from torch import Tensor
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._memory import empty
 from graphweft.graph.graph import Graph
+from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
@@ -32,11 +33,13 @@ def infer(
     tile: int = 16_384,
     out: str | Path | None = None,
     each: Callable[[int, Tensor], None] | None = None,
+    edges: EdgeInputs | None = None,
 ) -> Tensor:
     """Output rows of all nodes in evaluation mode; as ``model.eval()(graph, x)`` but for the order of sums.
 
     Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
-    (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows.
+    (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows. With
+    ``edges`` layers read weights or features of edges.
 
     Raises: ConfigError for a tile without rows, or a folder that cannot be written; DtypeError, ShapeError when x does
     not fit.
@@ -57,7 +60,7 @@ def infer(
     try:
         with torch.no_grad():
             for index in range(len(model.layers)):
-                x = _layer(model, index, sampler, x, tile, None if out is None else Path(out))
+                x = _layer(model, index, sampler, x, tile, None if out is None else Path(out), edges)
                 if each is not None:
                     each(index, x)
     finally:
@@ -79,13 +82,21 @@ def _check_features(model: Stack, graph: Graph, x: Features) -> None:
         raise ShapeError(f"infer: expected {graph.num_nodes} rows of x, one per node, got {rows}")
 
 
-def _layer(model: Stack, index: int, sampler: NeighborSampler, x: Features, tile: int, folder: Path | None) -> Tensor:
+def _layer(
+    model: Stack,
+    index: int,
+    sampler: NeighborSampler,
+    x: Features,
+    tile: int,
+    folder: Path | None,
+    edges: EdgeInputs | None,
+) -> Tensor:
     """Rows of one layer for all nodes."""
     nodes = sampler.graph.num_nodes
     rows: Tensor | None = None
     for first in range(0, nodes, tile):
         block = sampler.sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
-        part = model.run_layer(index, block, gather_rows(x, block.src_ids))
+        part = model.run_layer(index, block, gather_rows(x, block.src_ids), edges)
         if rows is None:
             rows = _room(nodes, part, folder, index)
         rows[first : first + part.shape[0]] = part

@@ -21,6 +21,7 @@ from graphweft.data.link_split import split_links
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
 from graphweft.sample.negative import NegativeSampler
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
 from graphweft.train.metrics import Evaluation, binary_cross_entropy
 from graphweft.train.mini_batch import MiniBatch, Tables
@@ -78,6 +79,10 @@ class LinkTask(MiniBatch):
         self._key, self._seed = key, seed
         self._sum, self._count = 0.0, 0
         self._negative = NegativeSampler(self.split.known)
+
+    def use(self, edge_data: EdgeData) -> None:
+        """As for nodes; rows of edges that are held out are not read."""
+        super().use(edge_data.of_edges(self.split.kept))
 
     def evaluate(self) -> Evaluation:
         """Area under the ROC curve and loss on held-out edges; training edges are not scored."""

@@ -36,6 +36,7 @@ from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.gather import gather_rows
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import infer
@@ -102,6 +103,7 @@ class MiniBatch:
     Raises: ConfigError for fan-outs that do not fit the model.
     """
 
+    edge_data = EdgeData()
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
     _watch: Watch | None = None
@@ -151,6 +153,12 @@ class MiniBatch:
         self._sum, self._count = 0.0, 0
         self._accumulate = accumulate
         self._compiled_for: tuple[object, ...] = ()
+
+    def use(self, edge_data: EdgeData) -> None:
+        """Gives the model weights and features of edges; before :meth:`prepare`."""
+        self.edge_data = edge_data
+        if self.macro is not None and self.macro.historical is not None:
+            self.macro.historical.edges = edge_data.inputs
 
     @property
     def x(self) -> Features:
@@ -238,10 +246,10 @@ class MiniBatch:
         if isinstance(self.sampler, ShadowSampler):
             return self._by_subgraphs(self.sampler)
         if isinstance(model, Stack) and _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory():
-            return infer(model, self.ds.graph, self.x)
+            return infer(model, self.ds.graph, self.x, edges=self.edge_data.inputs)
         model.eval()
         with torch.no_grad(), owning(self.x):
-            logits: Tensor = model(self.ds.graph, self.x)
+            logits: Tensor = model(self.ds.graph, self.x, **self.edge_data.keywords())
         return logits
 
     def refresh(self) -> None:
@@ -249,6 +257,8 @@ class MiniBatch:
         if self._watch is None or self._watch.item is not self.x:
             self._watch = Watch(self.x)
         self._watch.look()
+        if self.edge_data.inputs is not None:
+            self.edge_data.inputs.look()
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
@@ -359,6 +369,7 @@ class MiniBatch:
         numbers = x if isinstance(x, Tensor) else x.values
         return (
             is_plain(model)
+            and self.edge_data.inputs is None  # whose rows follow from the edges that were drawn
             and isinstance(self.sampler, NeighborSampler)
             and isinstance(model, Stack)
             and model.is_staged()
@@ -391,9 +402,10 @@ class MiniBatch:
 
     def _on_batch(self, batch: Batch) -> Tensor:
         if isinstance(self.model, CompiledModule) and batch.blocks:
-            logits: Tensor = self.model(batch.blocks, batch.x)
+            logits: Tensor = self.model(batch.blocks, batch.x, **self.edge_data.keywords())
             return logits
-        rows: Tensor = self.model(batch.subgraph, batch.x)[: batch.batch_size]
+        given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)
+        rows: Tensor = self.model(batch.subgraph, batch.x, **given)[: batch.batch_size]
         return rows
 
     def _by_subgraphs(self, sampler: ShadowSampler) -> Tensor:
@@ -403,7 +415,9 @@ class MiniBatch:
         with torch.no_grad():
             for nodes in torch.split(torch.arange(self.ds.num_nodes), self.loader.batch_size):
                 sample = sampler.sample(nodes, seed=self.loader.seed, stage=_EVALUATED)
-                parts.append(self.model(sample.subgraph, gather_rows(self.x, sample.n_id))[: nodes.numel()])
+                given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(sample.e_id)
+                rows = self.model(sample.subgraph, gather_rows(self.x, sample.n_id), **given)
+                parts.append(rows[: nodes.numel()])
         return torch.cat(parts)
 
 

@@ -19,6 +19,7 @@ MODES = ("full", "mini", "auto")
 STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
 PREPARE = ("whole", "subtasks")
+EDGE_DATA = ("use", "ignore")
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk")
 
 

@@ -23,6 +23,7 @@ from graphweft import _config
 from graphweft._native import LEVEL
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
+from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime import calibrate
 from graphweft.runtime.features import choose_features
@@ -64,7 +65,12 @@ def with_path(x: Features, path: str) -> Features:
 
 
 def settle_model(
-    model: CompiledModule, graph: Graph, x: Features, rows: Tensor | None, first_step: Callable[[], object]
+    model: CompiledModule,
+    graph: Graph,
+    x: Features,
+    rows: Tensor | None,
+    first_step: Callable[[], object],
+    edges: EdgeInputs | None = None,
 ) -> None:
     """Gives ``model`` the cost model that this machine settled on for it.
 
@@ -73,7 +79,7 @@ def settle_model(
     if model.function.cost_model is not None or _config.current().opt_level < 2:
         return
     entries = x.nnz if isinstance(x, SparseFeatures) else x.numel()
-    program = model.program(graph, x, rows)
+    program = model.program(graph, x, rows, edges)
     key = f"costs {graph.num_src} {graph.num_dst} {graph.num_edges} {entries} {_count(rows)} {program}"
 
     def decide() -> str:

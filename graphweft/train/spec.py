@@ -15,6 +15,7 @@ from typing import Any
 from graphweft._errors import ConfigError
 from graphweft.train.options import (
     DECAY_ON,
+    EDGE_DATA,
     MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
@@ -34,6 +35,7 @@ from graphweft.train.options import (
 MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
 ATTENTIVE = ("gat", "gatv2", "cgat")
 TYPED = ("rgcn", "hgt")
+LOOPING = ("gcn", *ATTENTIVE)  # they add self-loops, which graphs with types have no relation for
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
@@ -93,6 +95,8 @@ class TrainSpec:
         eval_every: Evaluate after every so many epochs.
         progress: Show progress on standard error.
         trace: File for a Chrome trace of the run.
+        edge_data: "use" trains with the edge weights and features of the data that the model can read, "ignore" with
+            neither.
         prepare: For "mini": batches are made "whole" by one thread each, or in "subtasks" by several.
 
     Raises: ConfigError for a value out of range.
@@ -143,6 +147,7 @@ class TrainSpec:
     progress: bool = False
     trace: str | None = None
     prepare: str = "whole"
+    edge_data: str = "use"
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "out", "trace"):
@@ -162,6 +167,7 @@ class TrainSpec:
             ("stop_on", STOP_ON),
             ("sampler", SAMPLERS),
             ("prepare", PREPARE),
+            ("edge_data", EDGE_DATA),
         ):
             check_choice(name, getattr(self, name), choices)
         check_task(self.task, self.mode)
@@ -239,6 +245,8 @@ class TrainSpec:
             del values[name]
         if self.task == "nodes":
             del values["task"]
+        if self.edge_data == "use":
+            del values["edge_data"]
         return {**values, "mode": mode}
 
 

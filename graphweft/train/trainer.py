@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -19,13 +20,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
 from graphweft.schedule.verdict import Verdict
+from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
@@ -85,6 +87,9 @@ class Trainer:
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
             the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
+        edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
+            ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
+            and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
         prepare: For "mini": "whole", a batch is one thread's work, or "subtasks", the work of several
             (:class:`gw.Subtasks`); the batches are the same.
         trace: File for a Chrome trace of all stages (Perfetto, chrome://tracing); full-batch steps are then made call
@@ -131,6 +136,7 @@ class Trainer:
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
         prepare: str = "whole",
+        edge_data: str = "use",
         trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
@@ -149,7 +155,7 @@ class Trainer:
         _check_parts(model, ds, self.task)
         x = settle_features(_input(model, ds))
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
-        self.model, self.mode = model, check_mode(mode)
+        self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.history, self.out = History(best_by=stop_on), None if out is None else Path(out)
         self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
@@ -159,11 +165,10 @@ class Trainer:
         self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
         self._best_model: dict[str, Tensor] = {}
         self._config = {
-            "dataset": ds.name,
-            "data_checksum": _data_checksum(self.ds),
-            "mode": self.mode,
+            **{"dataset": ds.name, "data_checksum": _data_checksum(self.ds), "mode": self.mode},
             **{"lr": float(lr), "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
             **{"optimizer": optimizer, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
+            **self._edges.identity(),
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
         }
@@ -345,7 +350,7 @@ class Trainer:
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
     def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
-        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features)
+        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
 
     def _sampled(
         self,
@@ -360,9 +365,12 @@ class Trainer:
         if self.task == "link":
             if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
                 raise ConfigError("task: expected nodes with macro, accumulate, sampler or prepare, got 'link'")
-            return LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
-        keys = (self._seed, self._batch_key)
-        return MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+            batch: MiniBatch = LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
+        else:
+            keys = (self._seed, self._batch_key)
+            batch = MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+        batch.use(self._edges)
+        return batch
 
     def _quality(self) -> dict[str, Any]:
         """What the quality guard measured in the epoch that is done."""
@@ -434,6 +442,9 @@ def _check_parts(model: object, ds: Any, task: str) -> None:
         hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
         raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
     ds.check_trainable() if task == "nodes" else ds.check_features()
+    for name in ds.deaf_types() if task == "nodes" else ():
+        text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
+        warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
 
 
 def _input(model: nn.Module, ds: Dataset) -> Features:

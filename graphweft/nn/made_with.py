@@ -1,0 +1,55 @@
+"""The arguments that a module was constructed with: to construct it again, and to show them.
+
+Comes in: arguments of a constructor. Goes out: the same, where they are plain values, and a text of them. Called by
+:class:`graphweft.nn.module.CompiledModule`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Made = tuple[tuple[Any, ...], dict[str, Any]]
+
+_PLAIN = (bool, int, float, str, type(None))
+_SIZES = ("in_features", "hidden", "out_features")  # shown without their names
+
+
+def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made | None:
+    """The arguments; None where some are no plain values, which a module is not to keep alive.
+
+    Example:
+        >>> arguments_of((4, 2), {"bias": False}), arguments_of(([1],), {})
+        (((4, 2), {'bias': False}), None)
+    """
+    if all(isinstance(value, _PLAIN) for value in (*args, *kwargs.values())):
+        return tuple(args), dict(kwargs)
+    return None
+
+
+def described(module: object, made: Made) -> str:
+    """Sizes, then what differs from the defaults; as set now where the module has an attribute of that name."""
+    given = inspect.signature(type(module).__init__).bind(module, *made[0], **made[1])
+    named = {name: value for name, value in list(given.arguments.items())[1:] if not isinstance(value, dict)}
+    named |= given.kwargs
+    defaults = _defaults(type(module))
+    shown = []
+    for name, value in sorted(named.items(), key=lambda item: item[0] not in _SIZES):
+        now = getattr(module, name, value)
+        value = now if isinstance(now, _PLAIN) and None not in (now, value) else value
+        if name in _SIZES:
+            shown.append(str(value))
+        elif name not in defaults or value != defaults[name]:
+            shown.append(f"{name}={value!r}")
+    return ", ".join(shown)
+
+
+def _defaults(kind: type) -> dict[str, Any]:
+    """Default values of the constructor and, where it hands further arguments on, of those behind it."""
+    found: dict[str, Any] = {}
+    for base in reversed(kind.__mro__):
+        if "__init__" in vars(base) and base is not object:
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            found |= {p.name: p.default for p in parameters if p.default is not p.empty}
+    return found

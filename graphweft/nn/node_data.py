@@ -1,0 +1,57 @@
+"""What models read of a dataset to take their sizes from it.
+
+Comes in: a dataset of any class that has these attributes. Goes out: widths. Called by ``for_data`` of the models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from torch import Tensor
+
+from graphweft.graph.graph import Graph
+from graphweft.storage.feature import SparseFeatures
+
+Features = Tensor | SparseFeatures
+
+
+class NodeData(Protocol):
+    """A dataset such as :class:`gw.Dataset`."""
+
+    @property
+    def graph(self) -> Graph: ...  # noqa: D102
+    @property
+    def x(self) -> Features | None: ...  # noqa: D102
+    @property
+    def features(self) -> Mapping[str, Features]: ...  # noqa: D102
+    @property
+    def num_classes(self) -> int: ...  # noqa: D102
+    @property
+    def edge_weight(self) -> Tensor | None: ...  # noqa: D102
+    @property
+    def edge_features(self) -> Tensor | None: ...  # noqa: D102
+
+
+def flat_columns(ds: NodeData) -> int:
+    """Columns of the features of all nodes in one matrix.
+
+    Those of ``x``; else every node type has columns of its own, and a type without features one for each node.
+    """
+    if ds.x is not None:
+        return int(ds.x.shape[1])
+    layout = ds.graph.layout
+    widths = (
+        ds.features[name].shape[1] if name in ds.features else len(layout.node_range(name))
+        for name in layout.node_types
+    )
+    return sum(widths)
+
+
+def edge_columns(ds: NodeData) -> int | None:
+    """Columns of weights and features of the edges; None where there are neither."""
+    features = 0 if ds.edge_features is None else ds.edge_features.shape[1]
+    return features + (ds.edge_weight is not None) or None
+
+
+__all__ = ["NodeData", "edge_columns", "flat_columns"]
