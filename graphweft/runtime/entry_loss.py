@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphweft import _native
+from graphweft._checks import check_ids
 from graphweft._errors import ShapeError
 from graphweft._memory import empty
 
@@ -80,6 +81,8 @@ def entry_loss(
         )
     if rows is not None and (rows.dim() != 1 or rows.dtype != torch.int64):
         raise ShapeError(f"entry_loss: expected int64 rows, got {rows.dtype} of shape {tuple(rows.shape)}")
+    if rows is not None:
+        check_ids("entry_loss", rows, outputs.shape[0])
     outputs = outputs.detach()
     if outputs.dtype is not torch.float32 or labels.dtype is not torch.float32 or not outputs.is_cpu:
         return _in_torch(kind, outputs, labels, rows, want_grad)
