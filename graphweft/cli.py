@@ -25,6 +25,7 @@ import typer
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.train.durations import clock, duration
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
+from graphweft.train.scores import ERRORS, PARTS, shown
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
@@ -40,7 +41,8 @@ _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Permissi
 _NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
 _USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_DECAY_HELP = "Layers that decay: the first alone, as in the GCN paper, or all."
+_DECAY_HELP = "Layers that decay: all, or the first alone, as in the GCN paper."
+_NOTABLE_GUESS = 0.7  # above it an accuracy says little without that of a constant guess beside it
 
 app = typer.Typer(
     add_completion=False,
@@ -301,24 +303,32 @@ def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:
 
 def _report(summary: dict[str, Any]) -> Sequence[str]:
     """The summary for people."""
-    percent = {
-        name: f"{100 * v:.1f} %" for name, v in summary.items() if name.endswith(("_acc", "_val")) and v is not None
-    }
-    last = "   ".join(
-        f"{part} {percent[f'{part}_acc']}" for part in ("train", "val", "test") if f"{part}_acc" in percent
-    )
+    metric = summary["metric"]
+    column = "rmse" if metric in ERRORS else "acc"
+    last = _by_part(summary, column, metric)
+    outputs = "values a node" if metric in ERRORS else "classes"
     lines = [
         f"{summary['dataset']}: {summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
-        f"{summary['num_features']:,} features ({summary['feature_path']}), {summary['num_classes']} classes",
+        f"{summary['num_features']:,} features ({summary['feature_path']}), {summary['num_classes']} {outputs}",
         f"{summary['model']}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
         f"prepared in {duration(summary['prepare_seconds'])}, {clock(summary['total_seconds'])} in all, "
         f"peak memory {summary['peak_rss_mb']:.0f} MB",
-        f"{summary['metric']} of the last epoch: {last}",
+        f"{metric} of the last epoch: {last}",
     ]
-    if "test_acc_at_best_val" in percent:
-        best = percent["best_val_acc"]
+    for name, title in (("auc", "ROC AUC"), ("mae", "MAE"), ("r2", "R2")):
+        if summary.get(f"train_{name}") is not None:
+            lines.append(f"{title} of the last epoch: {_by_part(summary, name, _SHOWN_AS[name])}")
+    if summary.get(f"test_{column}_at_best_val") is not None:
+        best, test = (
+            shown(summary[f"{name}"], metric) for name in (f"best_val_{column}", f"test_{column}_at_best_val")
+        )
+        auc = summary.get("test_auc_at_best_val")
+        more = "" if auc is None else f", ROC AUC {shown(auc, 'ROC AUC')}"
+        lines.append(f"at the best validation, {best} in epoch {summary['best_epoch']}: test {test}{more}")
+    guess = summary.get("constant_guess_acc")
+    if guess is not None and guess > _NOTABLE_GUESS:
         lines.append(
-            f"at the best validation, {best} in epoch {summary['best_epoch']}: test {percent['test_acc_at_best_val']}"
+            f"the most frequent training class for every node scores {shown(guess, metric)}: compare with that"
         )
     if summary.get("test_mrr") is not None:
         ranks = "   ".join(
@@ -329,6 +339,15 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     if summary.get("verdict"):
         lines.append(f"{summary['verdict']} ({summary['trace']})")
     return [*lines, f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png"]
+
+
+_SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
+
+
+def _by_part(summary: dict[str, Any], column: str, metric: str) -> str:
+    """The scores of all splits that have one."""
+    found = ((part, summary.get(f"{part}_{column}")) for part in PARTS)
+    return "   ".join(f"{part} {shown(value, metric)}" for part, value in found if value is not None)
 
 
 def _given(flags: dict[str, Any]) -> dict[str, Any]:

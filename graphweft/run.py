@@ -47,6 +47,7 @@ from graphweft.train.macro import Macro
 from graphweft.train.options import check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
+from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
 from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, LOOPING, TYPED, TrainSpec
 from graphweft.train.threads import usable_cores
@@ -68,8 +69,10 @@ MODELS: dict[str, Callable[..., CompiledModule]] = {
 def run(spec: TrainSpec) -> dict[str, Any]:
     """Trains as ``spec`` says and returns the summary, which is also ``summary.json`` in the run folder.
 
-    The number of threads holds for this call only. Accuracies are fractions (micro-F1 where nodes have several labels),
-    None for a split without labels; ``*_acc`` are those of the last epoch.
+    The number of threads holds for this call only. Scores are in ``*_acc`` as fractions (accuracy, or micro-F1 where
+    nodes have several labels), for values in ``*_rmse``, ``*_mae`` and ``*_r2``, and for two classes also in ``*_auc``;
+    None for a split without labels. They are those of the last epoch, but for ``best_val_*`` and
+    ``test_*_at_best_val``; ``metric`` names the score.
 
     Raises: ConfigError, DataError or CheckpointError for whatever the caller can set right; KeyboardInterrupt.
 
@@ -316,6 +319,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "best_epoch": best.epoch if best else None,
         "best_val_acc": best.val_acc if best else None,
         "test_acc_at_best_val": best.test_acc if best else None,
+        **_further_scores(last, best),
+        "constant_guess_acc": history.constant_guess,
         "seed": spec.seed,
         "threads": torch.get_num_threads(),
         "cpu_level": LEVEL,
@@ -327,6 +332,18 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
     if spec.task == "link":
         summary |= {"task": "link", **_link_scores(last)}
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in summary.items()}
+
+
+def _further_scores(last: EpochRecord | None, best: EpochRecord | None) -> dict[str, float | None]:
+    """Scores that only some labels have: after the last epoch, and in the best."""
+    found: dict[str, float | None] = {}
+    for name in ("auc", "rmse", "mae", "r2"):
+        if not any(getattr(last, f"{part}_{name}", None) is not None for part in PARTS):
+            continue
+        found |= {f"{part}_{name}": getattr(last, f"{part}_{name}") for part in PARTS}
+        found[f"best_val_{name}"] = getattr(best, f"val_{name}", None)
+        found[f"test_{name}_at_best_val"] = getattr(best, f"test_{name}", None)
+    return found
 
 
 def _link_scores(last: EpochRecord | None) -> dict[str, float | None]:

@@ -24,7 +24,8 @@ RANKS: list[set[str]] = [
     {"frontend", "passes", "codegen"},
     {"runtime"},
     {"loader", "nn", "schedule", "dist", "data", "optim"},
-    {"train", "interop"},
+    {"interop"},
+    {"train"},
     {"synth"},
     {"app"},
 ]

@@ -32,8 +32,9 @@ class Dataset:
         name: How tables and messages call it.
         graph: N nodes, E edges; typed graphs are flat, nodes type after type.
         x: (N, F) float32, or sparse features of that shape; None where the source has none.
-        y: (N,) int64 class ids with -1 for no label, or (N, C) float32 for several labels a node. With ``graph_ptr``
-            the rows are graphs, and (G, C) float32 with ``task == "regression"`` are values; a missing one is NaN.
+        y: (N,) int64 class ids with -1 for no label, (N, C) float32 for several labels a node, or with
+            ``task == "regression"`` values, (N,) or (N, C) float32; a missing one is NaN. With ``graph_ptr`` the rows
+            are graphs.
         train_idx: int64 ids of training rows of ``y``; rows without a label may occur, see :meth:`labelled`.
         val_idx: int64 ids of validation rows.
         test_idx: int64 ids of test rows.
@@ -156,9 +157,9 @@ class Dataset:
         idx = self.idx(part)
         if self.num_classes == 0:
             return idx[:0]
-        if self.y.dim() == 1:
+        if not self.y.is_floating_point():
             return idx[self.y[idx] >= 0]
-        return idx[~self.y[idx].isnan().all(dim=1)]
+        return idx[~self.y[idx].reshape(idx.numel(), self.num_classes).isnan().all(dim=1)]
 
     def check_features(self) -> None:
         """There are node features.
@@ -235,14 +236,14 @@ class Dataset:
 
 
 def training_labels(ds: Dataset) -> Tensor | None:
-    """int64 (N,): the class of every training node, -1 elsewhere; None where nodes have several labels.
+    """int64 (N,): the class of every training node, -1 elsewhere; None where labels are no classes.
 
     Example:
         >>> graph, every = Graph([0, 1], [1, 0]), torch.arange(2)
         >>> training_labels(Dataset("pair", graph, None, torch.tensor([1, 1]), every[:1], every[1:], every[:0], 2))
         tensor([ 1, -1])
     """
-    if ds.y.dim() != 1 or ds.graph_ptr is not None:
+    if ds.task != "classification" or ds.graph_ptr is not None:
         return None
     labels = torch.full((ds.num_nodes,), -1, dtype=torch.int64)
     labels[ds.train_idx] = ds.y[ds.train_idx].long()
@@ -286,6 +287,8 @@ def _check_labels(y: Tensor, rows: int, num_classes: int, task: Task) -> None:
         raise DataError(f"task: expected classification, multilabel or regression, got {task!r}")
     if y.dim() == 0 or y.shape[0] != rows:
         raise DataError(f"y: expected {rows} rows, got shape {tuple(y.shape)}")
+    if task == "regression" and y.dim() == 1 and y.dtype == torch.float32 and num_classes <= 1:
+        return
     if task != "classification":
         if y.dtype != torch.float32 or y.dim() != 2 or y.shape[1] != num_classes:
             raise DataError(f"y: expected float32 of shape {(rows, num_classes)}, got {y.dtype} {tuple(y.shape)}")

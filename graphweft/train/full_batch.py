@@ -6,7 +6,8 @@ by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from typing import TypeGuard
 
 import torch
@@ -20,12 +21,12 @@ from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
 from graphweft.runtime.constants import Reference, Watch, owning
-from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
-from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
+from graphweft.train.metrics import Evaluation
 from graphweft.train.settle import Features, settle_model
+from graphweft.train.target import Cells, Target, target_of
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
 
@@ -33,10 +34,9 @@ SPLITS: tuple[Part, ...] = ("train", "val", "test")
 class FullBatch:
     """Trains a model on all nodes at once; only nodes with a known label count.
 
-    Labels of shape (N,) are classes (cross-entropy), of shape (N, C) several per node (binary cross-entropy, entries
-    that are not a number left out). A compiled model is asked for the rows of training nodes only, so that its last
-    layer computes no others. Without ``keep_features`` the memory of dense features is given up once every step reads
-    only what was aggregated from them; ``ds.x`` is empty of numbers then.
+    The loss is that of the labels' :class:`Target`. A compiled model is asked for the rows of training nodes only, so
+    that its last layer computes no others. Without ``keep_features`` the memory of dense features is given up once
+    every step reads only what was aggregated from them; ``ds.x`` is empty of numbers then.
     """
 
     def __init__(
@@ -55,11 +55,37 @@ class FullBatch:
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
         self._engine = isinstance(x, Tensor) and x.requires_grad  # whose gradient is then wanted, too
-        self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
-        self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
-        train = self.rows["train"]
-        few = train.numel() < ds.y.shape[0] and torch.bincount(train).max() == 1
-        self._wanted = train if few and isinstance(model, CompiledModule) else None
+        self.target = target_of(ds)
+        self._take(labelled(ds))
+
+    def _take(self, rows: dict[Part, Tensor]) -> None:
+        """Keeps the rows that count, and their labels as they are now."""
+        self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
+        train = rows["train"]
+        few = train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
+        self._wanted = train if few and isinstance(self.model, CompiledModule) else None
+
+    def refresh(self) -> bool:
+        """Takes up features, labels, splits and the model's settings as they are now; whether labels or splits changed.
+
+        Features and edge weights are compared by their bytes: they may have been written to behind torch's back.
+        """
+        if not self._released:
+            self._watch.look()
+        if self.edge_data.inputs is not None:
+            self.edge_data.inputs.look()
+        rows = labelled(self.ds)
+        changed = is_other(self.ds, self.rows, self.labels, rows)
+        if changed:
+            self.ds.check_trainable()
+            self.target.check(self.ds.name, self.ds.y)
+            self._take(rows)
+        if self._tape is not None and (changed or self._recorded != self._state()):
+            assert isinstance(self.model, CompiledModule)  # others have no tape
+            self._tape = None  # gives its memory back before there is another
+            with kept_buffers(self.model), owning(self.x):
+                self._compile(self.model)
+        return changed
 
     def prepare(self) -> None:
         """Settles what is decided by measuring, then compiles, computes what stays the same, and records the step."""
@@ -76,17 +102,6 @@ class FullBatch:
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
-
-    def refresh(self) -> None:
-        """Takes note of what the caller changed since the last epoch: features, however written, and settings."""
-        if not self._released:
-            self._watch.look()
-        if self.edge_data.inputs is not None:
-            self.edge_data.inputs.look()
-        if isinstance(self.model, CompiledModule) and self._tape is not None and self._recorded != self._state():
-            with owning(self.x):
-                self._tape = None  # its arena goes before the new one comes
-                self._compile(self.model)
 
     def _compile(self, model: CompiledModule) -> None:
         """Compiles the passes of an evaluation and of a step, hoists, and records the step where that can be done."""
@@ -134,17 +149,15 @@ class FullBatch:
         """Score of every split and the validation loss after one forward pass."""
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
             logits = self.logits()
-            found = {name: self._score(logits, name) for name in SPLITS}
-            return Evaluation({name: score for name, (score, _) in found.items()}, found["val"][1])
+            return evaluation(self.target, logits, self.ds.y, self.rows)
 
     def _record(self) -> Tape | None:
         """The step up to the gradients as a tape, where the kernels do it all."""
-        if self.labels["train"].dim() != 1 or self._engine or not is_plain(self.model):
+        if self._engine or not is_plain(self.model):
             return None
         arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, self.edge_data.inputs)
         function = self.model.function
-        rows = self.rows["train"] if self._wanted is None else None
-        labels = self.ds.y if self._wanted is None else self.labels["train"]
+        loss, read = self.target.recorded(*self._labels())
         plan = function.ready(arguments)
         if plan is None or [name for name, _ in plan.outputs] != ["out"] or plan.dtype_of("out") != torch.float32:
             return None
@@ -156,15 +169,14 @@ class FullBatch:
             hoisted.append(self.x.transposed)  # made now, outside the arena
         POOL.trim()
 
-        def gradients() -> tuple[LossCells, dict[str, Tensor | None]]:
+        def gradients() -> tuple[Cells, dict[str, Tensor | None]]:
             outputs, pullback = function.linearize(arguments)
             self._check(outputs["out"])
-            cells, gradient = cross_entropy_cells(outputs["out"], labels, rows, True, over=plan.forgets("out"))
-            assert gradient is not None  # it was asked for
+            cells, gradient = loss(outputs["out"], plan.forgets("out"))
             return cells, pullback(gradient)
 
         self._recorded = self._state()
-        return Tape.record(gradients, [arguments, labels, rows, hoisted], function.footprint(arguments).peak)
+        return Tape.record(gradients, [arguments, read, hoisted], function.footprint(arguments).peak)
 
     def _replays(self) -> bool:
         """Whether everything is where it was when the tape was recorded, and nobody wants to see the calls."""
@@ -218,34 +230,51 @@ class FullBatch:
 
     def _loss(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """The training loss, shape (), and its gradient by the logits."""
-        rows, labels = self.rows["train"], self.labels["train"]
         self._check(logits)
-        if labels.dim() == 2:
-            with torch.enable_grad():
-                leaf = logits.requires_grad_()
-                loss = binary_cross_entropy(leaf if self._wanted is not None else leaf[rows], labels)
-                return loss.detach(), torch.autograd.grad(loss, leaf)[0]
-        if self._wanted is None:
-            loss, _, gradient = cross_entropy(logits, self.ds.y, rows)
-        else:
-            loss, _, gradient = cross_entropy(logits, labels)
-        assert gradient is not None  # it was asked for
-        return loss, gradient
+        return self.target.loss(logits, *self._labels())
+
+    def _labels(self) -> tuple[Tensor, Tensor | None]:
+        """The training labels with the rows that have them, or None where only those rows are computed."""
+        return (self.ds.y, self.rows["train"]) if self._wanted is None else (self.labels["train"], None)
 
     def _check(self, logits: Tensor) -> None:
-        """One row per node that was asked for, one column per class."""
+        """One row per node that was asked for, one column per class or value."""
         rows = self.ds.y.shape[0] if self._wanted is None else self._wanted.numel()
         expected = (rows, self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
 
-    def _score(self, logits: Tensor, split: Part) -> tuple[float | None, float | None]:
-        """Score and loss of one split."""
-        rows, labels = self.rows[split], self.labels[split]
-        if labels.dim() == 2 or rows.numel() == 0:
-            return score(logits[rows], labels), loss_of(logits[rows], labels) if split == "val" else None
-        loss, correct, _ = cross_entropy(logits, self.ds.y, rows, want_grad=False)
-        return correct / rows.numel(), float(loss)
+
+def labelled(ds: Dataset) -> dict[Part, Tensor]:
+    """The rows of each split that have a label."""
+    return {name: ds.labelled(name) for name in SPLITS}
+
+
+def is_other(ds: Dataset, rows: dict[Part, Tensor], labels: dict[Part, Tensor], now: dict[Part, Tensor]) -> bool:
+    """Whether ``ds`` no longer has the rows and labels that were taken from it; ``now`` are its rows."""
+    return any(not torch.equal(rows[name], now[name]) or not _same(labels[name], ds.y[now[name]]) for name in SPLITS)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether both hold the same numbers, NaN being equal to NaN."""
+    return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def evaluation(target: Target, logits: Tensor, y: Tensor, rows: dict[Part, Tensor]) -> Evaluation:
+    """Scores of every split, and the loss on validation nodes."""
+    found = {name: target.score(logits, y, ids) for name, ids in rows.items()}
+    details = {f"{part}_{name}": value for part, one in found.items() for name, value in one.details.items()}
+    return Evaluation({name: one.score for name, one in found.items()}, found["val"].loss, details)
+
+
+@contextmanager
+def kept_buffers(model: nn.Module) -> Iterator[None]:
+    """The model's buffers hold the same numbers after the block as before."""
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    yield
+    with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            buffer.copy_(buffers[name])
 
 
 def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:

@@ -23,19 +23,24 @@ from graphweft.train.atomic import write_atomic
 Value = int | float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EpochRecord:
-    """One epoch; accuracies are fractions after its update, None where it was not evaluated or the split is empty.
+    """One epoch; scores are those after its update, None where it was not evaluated or the split is empty.
 
     Attributes:
         epoch: Counts from 1.
         loss: Training loss of the forward pass, before the update.
-        train_acc: On ``train_idx``; micro-F1 where nodes have several labels. Likewise the next two.
+        train_acc: Accuracy on ``train_idx``, a fraction; micro-F1 where nodes have several labels, None where labels
+            are values. Likewise the next two.
         val_acc: On ``val_idx``.
         test_acc: On ``test_idx``.
         val_loss: The loss on ``val_idx``, after the update as the accuracies.
         epoch_seconds: Forward, backward and update, nothing else.
         eval_seconds: Evaluation after the update; 0 where there was none.
+        train_auc: For two classes: area under the ROC curve. Likewise for the other splits.
+        train_rmse: Where labels are values: root of the mean squared error, lower is better. Likewise val and test.
+        train_mae: Mean absolute error. Likewise val and test.
+        train_r2: Share of the variance that is explained, at most 1. Likewise val and test.
         val_ap: Of link prediction: average precision. Likewise for the test split.
         val_mrr: Mean reciprocal rank.
         val_hits: Share of ranks up to 10.
@@ -54,6 +59,18 @@ class EpochRecord:
     val_loss: float | None = None
     epoch_seconds: float = 0.0
     eval_seconds: float = 0.0
+    train_auc: float | None = None
+    val_auc: float | None = None
+    test_auc: float | None = None
+    train_rmse: float | None = None
+    val_rmse: float | None = None
+    test_rmse: float | None = None
+    train_mae: float | None = None
+    val_mae: float | None = None
+    test_mae: float | None = None
+    train_r2: float | None = None
+    val_r2: float | None = None
+    test_r2: float | None = None
     val_ap: float | None = None
     val_mrr: float | None = None
     val_hits: float | None = None
@@ -66,6 +83,15 @@ class EpochRecord:
     neighbor_loss: float | None = None
     history_age: float | None = None
 
+    def score(self, part: str) -> float | None:
+        """The score of "train", "val" or "test": the accuracy, or for values the RMSE."""
+        found: float | None = getattr(self, f"{part}_acc")
+        return getattr(self, f"{part}_rmse") if found is None else found
+
+    def __repr__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return f"EpochRecord({', '.join(f'{name}={value!r}' for name, value in values.items() if value is not None)})"
+
     def to_json(self) -> str:
         """One line, always valid JSON: what is not finite becomes null."""
         values = {field.name: _finite(getattr(self, field.name)) for field in fields(self)}
@@ -75,17 +101,23 @@ class EpochRecord:
 
 GUARDED = ("gradient_error", "sampling_error", "staleness_error", "neighbor_loss", "history_age")
 COLUMNS = tuple(field.name for field in fields(EpochRecord))
-LINK_COLUMNS = ("val_ap", "val_mrr", "val_hits", "test_ap", "test_mrr", "test_hits")  # there where they were measured
-MEASURED = (*LINK_COLUMNS, *GUARDED)
+LINK_COLUMNS = ("val_ap", "val_mrr", "val_hits", "test_ap", "test_mrr", "test_hits")
+_SCORES = tuple(f"{part}_{name}" for name in ("auc", "rmse", "mae", "r2") for part in ("train", "val", "test"))
+MEASURED = (*_SCORES, *LINK_COLUMNS, *GUARDED)  # there where they were measured
 _ALWAYS = ("loss", "epoch_seconds", "eval_seconds")
 
 
 class History:
     """The records of a run in order; ``history["loss"]`` is a column, ``history[-1]`` a record.
 
-    ``best_by`` says which epoch is the best: "accuracy" the first with the highest validation accuracy, "loss" the
-    first with the lowest validation loss, "both" the last that was, when it came, at least as good as all before in
-    both, as in the program of the GAT paper.
+    ``best_by`` says which epoch is the best: "accuracy" the first with the best validation score (the highest accuracy,
+    for values the lowest RMSE), "loss" the first with the lowest validation loss, "both" the last that was, when it
+    came, at least as good as all before in both, as in the program of the GAT paper.
+
+    Attributes:
+        since: Epochs up to this one are not compared: labels, splits or the parameters that train were others then.
+        constant_guess: Accuracy of the most frequent training class given to every node, on the last split that has
+            labels (test, else validation, else training); None where labels are no classes.
 
     Example:
         >>> history = History()
@@ -95,12 +127,13 @@ class History:
         ([2.0, 1.0], 1, 2)
     """
 
-    def __init__(self, records: list[EpochRecord] | None = None, best_by: str = "accuracy") -> None:
+    def __init__(self, records: list[EpochRecord] | None = None, best_by: str = "accuracy", since: int = 0) -> None:
         self._records: list[EpochRecord] = []
         self._best: EpochRecord | None = None
-        self.best_by = best_by
-        self._accuracy, self._loss = -math.inf, math.inf  # the best so far
-        self._improved = 0
+        self.best_by, self.since = best_by, since
+        self.constant_guess: float | None = None
+        self._score, self._loss = -math.inf, math.inf  # the best so far; a higher score is a better one
+        self._improved = since
         for record in records or []:
             self.append(record)
 
@@ -112,31 +145,38 @@ class History:
         if record.epoch != len(self._records) + 1:
             raise ValueError(f"history: expected epoch {len(self._records) + 1}, got {record.epoch}")
         self._records.append(record)
-        self._judge(record)
+        if record.epoch > self.since:
+            self._judge(record)
+
+    def begin_anew(self) -> None:
+        """From here on the best epoch is looked for among later ones."""
+        self.since = self._improved = len(self._records)
+        self._best, self._score, self._loss = None, -math.inf, math.inf
 
     def _judge(self, record: EpochRecord) -> None:
         """Notes whether ``record`` is the best so far and whether it is an improvement."""
-        if record.val_acc is None:
+        score = _higher_is_better(record)
+        if score is None:
             return
         loss = math.inf if record.val_loss is None else record.val_loss
         both = self.best_by == "both"  # equals count, as in that program
-        higher = record.val_acc > self._accuracy or (both and record.val_acc == self._accuracy)
+        higher = score > self._score or (both and score == self._score)
         lower = loss < self._loss or (both and loss == self._loss)
         wanted = {"accuracy": higher, "loss": lower, "both": higher and lower}[self.best_by]
         if wanted or self._best is None:
             self._best = record
         if wanted or (both and (higher or lower)):
             self._improved = record.epoch
-        self._accuracy, self._loss = max(self._accuracy, record.val_acc), min(self._loss, loss)
+        self._score, self._loss = max(self._score, score), min(self._loss, loss)
 
     @property
     def best(self) -> EpochRecord | None:
-        """The best epoch by ``best_by``; None without validation nodes."""
+        """The best epoch by ``best_by`` after :attr:`since`; None without validation nodes."""
         return self._best
 
     @property
     def improved(self) -> int:
-        """The last epoch that was better by ``best_by``, where for "both" either counts; 0 before the first."""
+        """The last epoch better by ``best_by``, where for "both" either counts; :attr:`since` before the first."""
         return self._improved
 
     @property
@@ -175,16 +215,16 @@ class History:
         }
 
     def _held(self) -> tuple[str, ...]:
-        """Columns, those of link prediction only where they have values."""
+        """Columns, those that only some runs measure where they have values."""
         return tuple(n for n in COLUMNS if n not in MEASURED or any(v is not None for v in self.column(n)))
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor], best_by: str = "accuracy") -> History:
+    def from_state(cls, state: dict[str, Tensor], best_by: str = "accuracy", since: int = 0) -> History:
         """The inverse of :meth:`to_state`. Raises: CheckpointError for columns that do not fit together."""
         try:
             names = [name for name in COLUMNS if name in state or name not in MEASURED]
             rows = list(zip(*(state[name].tolist() for name in names), strict=True))
-            return cls([_record(dict(zip(names, row, strict=True))) for row in rows], best_by)
+            return cls([_record(dict(zip(names, row, strict=True))) for row in rows], best_by, since)
         except (KeyError, AttributeError, TypeError, ValueError) as failure:
             raise CheckpointError(f"history: expected columns {', '.join(COLUMNS)}, got {failure}") from None
 
@@ -192,6 +232,13 @@ class History:
         """Writes all lines anew, atomically."""
         lines = "".join(f"{record.to_json()}\n" for record in self._records)
         write_atomic(path, lambda file: file.write(lines.encode()))
+
+
+def _higher_is_better(record: EpochRecord) -> float | None:
+    """The validation score, turned around where lower ones are better."""
+    if record.val_acc is not None:
+        return record.val_acc
+    return None if record.val_rmse is None else -record.val_rmse
 
 
 def _finite(value: Value) -> Value:

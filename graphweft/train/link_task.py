@@ -75,7 +75,7 @@ class LinkTask(MiniBatch):
             exclude="both" if self.split.undirected else "target",
         )
         self.after_batch = lambda done, total, loss: None
-        self.details: dict[str, float | None] = {}
+        self.details: dict[str, float | None] = {}  # of the last evaluation
         self._key, self._seed = key, seed
         self._sum, self._count = 0.0, 0
         self._negative = NegativeSampler(self.split.known)
@@ -103,7 +103,11 @@ class LinkTask(MiniBatch):
             self.details[f"{name}_ap"] = average_precision(positive, negative)
             self.details[f"{name}_mrr"] = mrr(positive, among)
             self.details[f"{name}_hits"] = hits_at(HITS_AT, positive, among)
-        return Evaluation(out, val_loss)
+        return Evaluation(out, val_loss, self.details)
+
+    def refresh(self) -> bool:
+        """Labels are edges: nothing that could change."""
+        return False
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""

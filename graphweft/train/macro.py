@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft.data.dataset import Dataset, training_labels
@@ -21,9 +20,9 @@ from graphweft.partitioning.partition import partition
 from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.historical import Historical
-from graphweft.train.metrics import binary_cross_entropy
 from graphweft.train.options import check_integer, check_macro, check_quality
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
+from graphweft.train.target import target_of
 
 Features = Tensor | SparseFeatures
 
@@ -188,6 +187,4 @@ class MacroRun:
         """Mean loss of a probe's seeds; the table is only read."""
         rows = self._forward(batch) if self.historical is None else self.historical(batch, write=False)
         labels = torch.index_select(self._ds.y, 0, batch.n_id[: batch.batch_size])
-        if labels.dim() == 1:
-            return functional.cross_entropy(rows, labels)
-        return binary_cross_entropy(rows, labels)
+        return target_of(self._ds).mean_loss(rows, labels)

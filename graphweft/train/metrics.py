@@ -1,12 +1,13 @@
 """How good predictions are: accuracy for one label a node, micro-averaged F1 for several.
 
 Comes in: logits and labels. Goes out: fractions in [0, 1], or None where there is nothing to measure on. Called by
-the trainer.
+the trainer's targets and the link prediction task.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from torch import Tensor
 from torch.nn import functional
@@ -15,39 +16,40 @@ from graphweft._pieces import in_pieces, total
 from graphweft.data.dataset import Part
 
 
-class Evaluation(NamedTuple):
-    """What one pass over the nodes says: a score by split and the loss on validation nodes."""
+@dataclass(frozen=True)
+class Evaluation:
+    """What one pass over the nodes says.
+
+    Attributes:
+        scores: A score by split.
+        val_loss: The loss on validation nodes.
+        details: Further numbers by the column of a record that they belong to, such as ``val_auc``.
+    """
 
     scores: dict[Part, float | None]
     val_loss: float | None
-
-
-def loss_of(logits: Tensor, labels: Tensor) -> float | None:
-    """The mean loss that training minimises; None when n is 0.
-
-    Shape: logits (n, C) floating, labels (n,) int64 (cross-entropy) or (n, C) of 0, 1 and, where unknown, not-a-number.
-    """
-    if labels.shape[0] == 0:
-        return None
-    if labels.dim() == 1:
-        return float(functional.cross_entropy(logits, labels))
-    return float(binary_cross_entropy(logits, labels))
+    details: dict[str, float | None] = field(default_factory=dict)
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean over the entries whose label is known, shape ()."""
+    return mean_of_entries(_losses, logits, labels)
+
+
+def mean_of_entries(losses: Callable[[Tensor, Tensor], Tensor], outputs: Tensor, labels: Tensor) -> Tensor:
+    """The mean of ``losses`` over the entries whose label is not NaN, shape ()."""
     known = ~labels.isnan()
     if not bool(known.all()):
-        logits, labels = logits[known], labels[known]
-    return total(binary_losses(logits, labels)) / labels.numel()
+        outputs, labels = outputs[known], labels[known]
+    return total(losses(outputs, labels)) / labels.numel()
 
 
-def binary_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of every entry, the shape of both."""
-    return _losses(logits, labels, reduction="none")
+_binary = in_pieces(functional.binary_cross_entropy_with_logits)
 
 
-_losses = in_pieces(functional.binary_cross_entropy_with_logits)
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every entry."""
+    return _binary(logits, labels, reduction="none")
 
 
 def accuracy(logits: Tensor, labels: Tensor) -> float | None:
@@ -80,9 +82,17 @@ def micro_f1(logits: Tensor, labels: Tensor) -> float | None:
         return None
     predicted, actual = logits > 0, labels > 0.5
     known = ~labels.isnan()
-    hits = int((predicted & actual).sum())
-    total = int((predicted & known).sum()) + int(actual.sum())
-    return 1.0 if total == 0 else 2 * hits / total
+    return f1(int((predicted & actual).sum()), int((predicted & known).sum()), int(actual.sum()))
+
+
+def f1(hits: int, predicted: int, actual: int) -> float:
+    """F1 from counts; 1.0 when nothing is there and nothing predicted.
+
+    Example:
+        >>> f1(2, 3, 2)
+        0.8
+    """
+    return 1.0 if predicted + actual == 0 else 2 * hits / (predicted + actual)
 
 
 def score(logits: Tensor, labels: Tensor) -> float | None:

@@ -16,7 +16,6 @@ from typing import Any
 import psutil
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from graphweft import _config
 from graphweft._errors import ConfigError, ShapeError
@@ -30,7 +29,6 @@ from graphweft.loader.multistage import MultistageLoader, StagedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import Watch, owning
-from graphweft.runtime.dense import cross_entropy
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
@@ -38,15 +36,15 @@ from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
-from graphweft.train.full_batch import is_plain
+from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
-from graphweft.train.metrics import Evaluation, binary_cross_entropy, binary_losses, loss_of, score
+from graphweft.train.metrics import Evaluation
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
+from graphweft.train.target import target_of
 
-SPLITS: tuple[Part, ...] = ("train", "val", "test")
 _EVALUATED = 1  # the stage of draws that evaluation makes
 
 _REFERENCE = 1 << 62  # stage of the draws from which sizes are known before a run
@@ -127,27 +125,17 @@ class MiniBatch:
     ) -> None:
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
-        self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
-        self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
+        self.target = target_of(ds)
+        self._take(labelled(ds))
         self.sampler = sampler_of(model, ds.graph, sampler, fanouts)
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
-        seeds = torch.unique(self.rows["train"], sorted=True)
-        common = (batch_size, True, seed)
         check_choice("prepare", prepare, PREPARE)
         if prepare == "subtasks" and macro is not None:
             raise ConfigError("prepare: expected whole with macro, got 'subtasks'")
-        subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
-        self.loader: Loader | LinkLoader = _Batches(
-            self._tables, seeds, None, *common, sampler=self.sampler, prepare=subtasks
-        )
-        if is_plain(model):  # its kernels give the same bits for any number of threads
-            self.loader.split_cores()
-        if macro is not None:
-            if not self.fanouts:
-                raise ConfigError("macro: expected sampler neighbor, got another one")
-            given = (self._tables, seeds, self.fanouts, *common)
-            nested = MultistageLoader(*given, macro=macro.made(ds), ahead=macro.ahead)
-            self.loader, self.macro = nested, MacroRun(macro, nested, model, ds, self._on_batch)
+        if macro is not None and not self.fanouts:
+            raise ConfigError("macro: expected sampler neighbor, got another one")
+        self._given = batch_size, seed, macro, prepare
+        self.loader, self.macro = self._load()
         self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
         self._key = key
         self._sum, self._count = 0.0, 0
@@ -159,6 +147,51 @@ class MiniBatch:
         self.edge_data = edge_data
         if self.macro is not None and self.macro.historical is not None:
             self.macro.historical.edges = edge_data.inputs
+
+    def _take(self, rows: dict[Part, Tensor]) -> None:
+        """Keeps the rows that count, and their labels as they are now."""
+        self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
+
+    def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
+        """A loader over the training rows, and what surrounds macro-batches where there are some."""
+        batch_size, seed, macro, prepare = self._given
+        seeds = torch.unique(self.rows["train"], sorted=True)
+        if macro is not None:
+            nested = MultistageLoader(
+                self._tables, seeds, self.fanouts, batch_size, True, seed, macro=macro.made(self.ds), ahead=macro.ahead
+            )
+            return nested, MacroRun(macro, nested, self.model, self.ds, self._on_batch)
+        subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
+        loader = _Batches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler, prepare=subtasks)
+        if is_plain(self.model):  # its kernels give the same bits for any number of threads
+            loader.split_cores()
+        return loader, None
+
+    def refresh(self) -> bool:
+        """Takes up features, labels and splits as they are now; whether labels or splits changed.
+
+        Other training rows begin an epoch anew. Features are compared by their bytes.
+        """
+        if self._watch is None or self._watch.item is not self.x:
+            self._watch = Watch(self.x)
+        self._watch.look()
+        if self.edge_data.inputs is not None:
+            self.edge_data.inputs.look()
+        rows = labelled(self.ds)
+        if not is_other(self.ds, self.rows, self.labels, rows):
+            return False
+        self.ds.check_trainable()
+        self.target.check(self.ds.name, self.ds.y)
+        former, self._sum, self._count = self.rows["train"], 0.0, 0
+        self._take(rows)
+        if not torch.equal(former, rows["train"]):
+            done = self.loader.state_dict()
+            epoch = done["epoch"] + (done["position"] == len(self.loader))
+            self.loader, self.macro = self._load()
+            self.use(self.edge_data)
+            self.loader.load_state_dict({**self.loader.state_dict(), "epoch": epoch, "position": 0})
+            self._pending = self._seeds_pending = 0
+        return True
 
     @property
     def x(self) -> Features:
@@ -252,19 +285,13 @@ class MiniBatch:
             logits: Tensor = model(self.ds.graph, self.x, **self.edge_data.keywords())
         return logits
 
-    def refresh(self) -> None:
-        """Takes note of features that the caller wrote to since the last epoch, however that was done."""
-        if self._watch is None or self._watch.item is not self.x:
-            self._watch = Watch(self.x)
-        self._watch.look()
-        if self.edge_data.inputs is not None:
-            self.edge_data.inputs.look()
-
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
         logits = self.logits()
-        scores = {name: score(logits[self.rows[name]], self.labels[name]) for name in SPLITS}
-        return Evaluation(scores, loss_of(logits[self.rows["val"]], self.labels["val"]))
+        expected = (self.ds.num_nodes, self.ds.num_classes)
+        if tuple(logits.shape) != expected:
+            raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
+        return evaluation(self.target, logits, self.ds.y, self.rows)
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
@@ -349,12 +376,10 @@ class MiniBatch:
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
         labels = self.ds.y[seeds]
-        if labels.dim() == 1 and norm is None:
-            loss, _, gradient = cross_entropy(logits, labels)
-            assert gradient is not None  # it was asked for
-            return loss, gradient
+        if norm is None:
+            return self.target.loss(logits, labels)
         leaf = logits.detach().requires_grad_()
-        loss = binary_cross_entropy(leaf, labels) if norm is None else norm @ _losses(leaf, labels)
+        loss = norm @ self.target.row_losses(leaf, labels)
         return loss.detach(), torch.autograd.grad(loss, leaf)[0]
 
     def _tensors(self) -> dict[str, Tensor]:
@@ -424,15 +449,6 @@ class MiniBatch:
 def _share(batch: Batch | PreparedBatch) -> int:
     """How much a batch weighs among others: its seeds, or 1 where each batch estimates the mean over all of them."""
     return batch.batch_size if isinstance(batch, PreparedBatch) or batch.node_norm is None else 1
-
-
-def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """Loss of every row, (n,); over several labels a node the mean of those that are known."""
-    if labels.dim() == 1:
-        return functional.cross_entropy(logits, labels, reduction="none")
-    known = ~labels.isnan()
-    single = binary_losses(logits, labels.nan_to_num())
-    return (single * known).sum(1) / known.sum(1).clamp(min=1)
 
 
 def _whole_bytes(model: Stack, nodes: int) -> int:

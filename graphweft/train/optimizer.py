@@ -10,35 +10,55 @@ from torch import nn
 
 from graphweft._errors import ConfigError
 from graphweft.optim import SGD, Adam, AdamW
-from graphweft.train.options import OPTIMIZERS
+from graphweft.train.options import OPTIMIZERS, USUAL_RATE, check_choice
 
 
 def make_optimizer(
-    model: nn.Module, name: str, lr: float, weight_decay: float, weight_decay_on: str
+    model: nn.Module, given: str | torch.optim.Optimizer, lr: float, weight_decay: float, weight_decay_on: str
 ) -> torch.optim.Optimizer:
-    """The optimiser ``name`` over all parameters of ``model`` that need a gradient.
+    """The optimiser ``given`` by name over all parameters of ``model``, or a torch optimiser as it is.
 
-    ``weight_decay_on="first"`` decays the first layer only, as in the GCN paper (Kipf and Welling 2017, section 5.2);
-    "all" decays every parameter.
+    Parameters that need no gradient are among them and stay as they are, as in torch, so that they train once they
+    need one. ``weight_decay_on="first"`` decays the first layer only, as in the GCN paper (Kipf and Welling 2017,
+    section 5.2); "all" decays every parameter.
 
-    Raises: ConfigError for a model without parameters or an unknown name.
+    Raises: ConfigError for a model without parameters to train, an unknown name, or an optimiser that does not fit.
     """
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    if not parameters:
+    parameters = list(model.parameters())
+    if not any(parameter.requires_grad for parameter in parameters):
         raise ConfigError("optimizer: expected a model with parameters, got none that need a gradient")
+    if isinstance(given, torch.optim.Optimizer):
+        return _checked(given, parameters, lr, weight_decay)
     decayed = {id(p) for p in (first_layer(model) if weight_decay_on == "first" else model).parameters()}
     groups = [
         {"params": [p for p in parameters if id(p) in decayed], "weight_decay": weight_decay},
         {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    if name == "adam":
-        return Adam(groups, lr=lr)
-    if name == "adamw":
-        return AdamW(groups, lr=lr)
-    if name == "sgd":
-        return SGD(groups, lr=lr)
-    raise ConfigError(f"optimizer: expected one of {', '.join(OPTIMIZERS)}, got {name!r}")
+    kinds = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
+    if not isinstance(given, str):
+        got = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+        raise ConfigError(
+            f"optimizer: expected one of {', '.join(OPTIMIZERS)}, or an optimizer over model.parameters(), got {got}"
+        )
+    check_choice("optimizer", given, OPTIMIZERS)
+    return kinds[given](groups, lr=lr)
+
+
+def _checked(
+    given: torch.optim.Optimizer, parameters: list[nn.Parameter], lr: float, weight_decay: float
+) -> torch.optim.Optimizer:
+    """An optimiser object that trains this model and needs nothing else. Raises: ConfigError."""
+    if lr != USUAL_RATE or weight_decay:
+        name = "lr" if lr != USUAL_RATE else "weight_decay"
+        value = lr if name == "lr" else weight_decay
+        raise ConfigError(f"{name}={value} cannot be combined with an optimizer object, which has its own")
+    if isinstance(given, torch.optim.LBFGS):
+        raise ConfigError("optimizer: LBFGS is not supported, since it computes the loss several times a step")
+    held = {id(p) for group in given.param_groups for p in group["params"]}
+    if not any(id(p) in held for p in parameters):
+        raise ConfigError("optimizer: expected one over model.parameters(), got one over other tensors")
+    return given
 
 
 def first_layer(model: nn.Module) -> nn.Module:

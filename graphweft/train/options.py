@@ -13,6 +13,7 @@ from typing import Any
 from graphweft._errors import ConfigError
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
+USUAL_RATE = 0.01
 DECAY_ON = ("first", "all")
 TASKS = ("nodes", "link")
 MODES = ("full", "mini", "auto")
@@ -59,6 +60,35 @@ def check_number(
     bounds = ((">=", least), (">", above), ("<", below), ("<=", most))
     words = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
     raise ConfigError(f"{name}: expected a finite number {words}, got {value!r}")
+
+
+def check_training(lr: Any, weight_decay: Any, weight_decay_on: Any, stop_on: Any) -> None:
+    """Options of every training run are in range.
+
+    Raises: ConfigError naming the first that is not.
+    """
+    check_number("lr", lr, above=0.0)
+    check_number("weight_decay", weight_decay, least=0.0)
+    check_choice("weight_decay_on", weight_decay_on, DECAY_ON)
+    check_choice("stop_on", stop_on, STOP_ON)
+
+
+_COUNTS: dict[str, tuple[int, int | None]] = {
+    "seed": (0, 2**63 - 1),
+    "patience": (0, None),
+    "batch_size": (1, 2**31 - 1),
+    "eval_every": (1, None),
+    "accumulate": (1, None),
+}
+
+
+def check_counts(**given: Any) -> None:
+    """Whole numbers of a training run are in range.
+
+    Raises: ConfigError naming the first that is not.
+    """
+    for name, value in given.items():
+        check_integer(name, value, *_COUNTS[name])
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from graphweft.train.atomic import write_atomic
 from graphweft.train.history import History
+from graphweft.train.scores import ERRORS, axis_of, shown
 
 _INK, _GRID = "#333333", "#e4e4e4"
 _LOSS = "#4c566a"
@@ -36,24 +37,33 @@ def write_plot(path: Path, history: History, title: str, metric: str = "accuracy
     upper.set_ylabel("training loss", color=_INK)
     best = history.best
     for name, color in _CURVES.items():
-        points = [(r.epoch, value) for r in history if (value := getattr(r, f"{name}_acc")) is not None]
+        points = [(r.epoch, value) for r in history if (value := r.score(name)) is not None]
         if points:
             x, y = zip(*points, strict=True)
-            label = f"{name}  {100 * y[-1]:.1f} %"
+            label = f"{name}  {shown(y[-1], metric)}"
             lower.plot(x, y, color=color, linewidth=1.8, label=label, marker=_marker(history))
-    if best is not None and best.val_acc is not None:
+    best_score = None if best is None else best.score("val")
+    if best is not None and best_score is not None:
         for axis in (upper, lower):
             axis.axvline(best.epoch, color=_CURVES["val"], linewidth=1, linestyle=":")
-        lower.plot([best.epoch], [best.val_acc], "o", color=_CURVES["val"], markersize=6, zorder=5)
-        note = f"best validation: {100 * best.val_acc:.1f} % at epoch {best.epoch}"
+        lower.plot([best.epoch], [best_score], "o", color=_CURVES["val"], markersize=6, zorder=5)
+        note = f"best validation: {shown(best_score, metric)} at epoch {best.epoch}"
         upper.set_title(note, loc="right", fontsize=9, color=_INK)
-    lower.set_ylabel(metric, color=_INK)
+    lower.set_ylabel(axis_of(metric), color=_INK)
     lower.set_xlabel("epoch", color=_INK)
     for axis in (upper, lower):
         _tidy(axis)
     if lower.lines:
-        lower.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
-        lower.legend(frameon=False, loc="lower right", fontsize=9, title="last epoch", title_fontsize=9)
+        errors = metric in ERRORS
+        if not errors:
+            lower.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+        lower.legend(
+            frameon=False,
+            loc="upper right" if errors else "lower right",
+            fontsize=9,
+            title="last epoch",
+            title_fontsize=9,
+        )
     write_atomic(path, lambda file: figure.savefig(file, format="png"))
 
 

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from graphweft.train.durations import clock, duration
 from graphweft.train.history import EpochRecord
+from graphweft.train.scores import ERRORS, PARTS, shown
 
 _REDRAW_SECONDS = 0.1
 _LINE_SECONDS = 15.0
@@ -105,10 +106,11 @@ class EpochProgress:
         done = record.epoch - self._first + 1
         left = (now - self._start) / done * (self._total - record.epoch)
         parts = [f"loss {record.loss:.4f}"]
-        for name in ("train", "val", "test"):
-            value = getattr(scored, f"{name}_acc")
-            if value is not None:
-                parts.append(f"{name} {100 * value:.1f} %")
+        metric = "accuracy" if scored.train_rmse is None else "RMSE"  # fractions are shown alike
+        scores = [(name, value) for name in PARTS if (value := scored.score(name)) is not None]
+        if scores and metric in ERRORS:
+            parts.append(metric)
+        parts += [f"{name} {shown(value, metric)}" for name, value in scores]
         if scored.val_mrr is not None and scored.val_hits is not None:
             parts.append(f"mrr {scored.val_mrr:.3f}  hits@10 {100 * scored.val_hits:.1f} %")
         parts.append(f"{duration(record.epoch_seconds)}/epoch")

@@ -116,7 +116,7 @@ class RunFolder:
             save_checkpoint(self.path / LAST, state)
             self._saved = place
         if state["best_epoch"] != self._best_epoch:
-            keys = ("config", "best_epoch", "best_val_acc")
+            keys = [key for key in ("config", "best_epoch", "best_val_acc", "best_val_rmse") if key in state]
             best = {"epoch": state["best_epoch"], "model": state["best_model"], **{key: state[key] for key in keys}}
             save_checkpoint(self.path / BEST, best)
             self._best_epoch = state["best_epoch"]

@@ -72,7 +72,7 @@ class TrainSpec:
         optimizer: "adam", "adamw" or "sgd".
         dropout: Probability of dropping an input of a layer, for every layer.
         weight_decay: Strength of the L2 penalty.
-        weight_decay_on: "first" layer only, as in the GCN paper, or "all".
+        weight_decay_on: "all" parameters, or those of the "first" layer only, as in the GCN paper.
         normalize: "row" divides the features of a node by their sum, "none" leaves them.
         norm: "batch" or "layer" normalisation between layers, or "none".
         reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
@@ -91,7 +91,8 @@ class TrainSpec:
         out: Folder of the run; None is ``runs/<data>``.
         resume: Go on with the run in ``out``; starts one when there is none.
         patience: Stop when validation has not become better for so many epochs; 0 never does.
-        stop_on: What that means: "accuracy", "loss", or "both", where either counts; also which epoch is the best.
+        stop_on: What that means: "accuracy" (for values the RMSE), "loss", or "both", where either counts; also which
+            epoch is the best.
         eval_every: Evaluate after every so many epochs.
         progress: Show progress on standard error.
         trace: File for a Chrome trace of the run.
@@ -125,7 +126,7 @@ class TrainSpec:
     optimizer: str = "adam"
     dropout: float = 0.0
     weight_decay: float = 0.0
-    weight_decay_on: str = "first"
+    weight_decay_on: str = "all"
     normalize: str = "none"
     norm: str = "none"
     reduce: str = "auto"

@@ -7,6 +7,7 @@ that a run that was stopped and resumed ends with the same bits as one that was 
 
 from __future__ import annotations
 
+import inspect
 import math
 import time
 import warnings
@@ -15,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,11 @@ from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
+from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.schedule.verdict import Verdict
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.best_weights import BestWeights
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
@@ -36,22 +40,23 @@ from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
-    DECAY_ON,
     MINI_USUAL,
-    OPTIMIZERS,
-    STOP_ON,
+    USUAL_RATE,
     check_choice,
+    check_counts,
     check_fanouts,
     check_integer,
     check_mini_only,
     check_mode,
-    check_number,
     check_task,
+    check_training,
 )
+from graphweft.train.other_keywords import refuse
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
 from graphweft.train.samplers import AnySampler
 from graphweft.train.settle import Features, settle_features, with_path
+from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
 
@@ -59,18 +64,26 @@ class Trainer:
     """Trains ``model`` on the nodes of ``ds``.
 
     Args:
-        model: Called as ``model(ds.graph, ds.x)``, returns logits (N, C).
-        ds: The dataset. Labels (N,) train with cross-entropy, (N, C) with binary cross-entropy.
+        model: Called as ``model(ds.graph, ds.x)``, or as ``model(x, edge_index)`` where its arguments are called so, as
+            models of PyTorch Geometric; returns logits or values (N, C).
+        ds: The dataset. Class ids (N,) train with cross-entropy, several labels (N, C) with binary cross-entropy, and
+            with ``task="regression"`` values (N,) or (N, C) with the mean squared error. Labels and splits may be
+            changed in place between two calls of ``fit``.
         lr: Learning rate.
         mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step) or
             "auto".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
-        weight_decay_on: "first" decays the first layer only, as in the GCN paper; "all" decays every parameter.
-        optimizer: "adam", "adamw" or "sgd".
+        weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
+        optimizer: "adam", "adamw" or "sgd", or an object of ``torch.optim`` over ``model.parameters()``, which has its
+            own learning rate and weight decay.
         seed: Keys dropout and everything else that is random in an epoch.
         patience: Stop when validation has not become better for so many epochs; 0 never does.
-        stop_on: What becoming better means, and which epoch is the best: validation "accuracy", its "loss", or "both":
+        stop_on: What becoming better means, and which epoch is the best: validation "accuracy" (the score; for values
+            the RMSE, where lower is better), its "loss", or "both":
             go on while either does, the best is the last that was not worse in either (the rule of the GAT paper).
+        restore_best: After ``fit`` with validation nodes the model has the weights of the best epoch, which
+            ``evaluate`` and ``predict`` use; the next ``fit`` continues from the last ones. False: it keeps the last;
+            so it does once labels or splits were changed in place, since scores before and after do not compare.
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show progress on standard error.
@@ -116,15 +129,16 @@ class Trainer:
         self,
         model: nn.Module,
         ds: Dataset,
-        lr: float = 0.01,
+        lr: float = USUAL_RATE,
         mode: str = "full",
         weight_decay: float = 0.0,
-        weight_decay_on: str = "first",
-        optimizer: str = "adam",
+        weight_decay_on: str = "all",
+        optimizer: str | torch.optim.Optimizer = "adam",
         seed: int = 0,
         *,
         patience: int = 0,
         stop_on: str = "accuracy",
+        restore_best: bool = True,
         eval_every: int = 1,
         out: str | Path | None = None,
         progress: bool = False,
@@ -140,20 +154,15 @@ class Trainer:
         trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
+        **others: NoReturn,
     ) -> None:
-        check_number("lr", lr, above=0.0)
-        check_number("weight_decay", weight_decay, least=0.0)
-        check_choice("weight_decay_on", weight_decay_on, DECAY_ON)
-        check_choice("optimizer", optimizer, OPTIMIZERS)
-        check_choice("stop_on", stop_on, STOP_ON)
-        check_integer("seed", seed, 0, 2**63 - 1)
-        check_integer("patience", patience, 0)
-        check_integer("batch_size", batch_size, 1, 2**31 - 1)
-        check_integer("eval_every", eval_every, 1)
-        check_integer("accumulate", accumulate, 1)
+        refuse(others, _OPTIONS)
+        check_training(lr, weight_decay, weight_decay_on, stop_on)
+        check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         _check_parts(model, ds, self.task)
-        x = settle_features(_input(model, ds))
+        self._called = adapted(model)
+        x = _input(self._called, ds)
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
@@ -163,11 +172,14 @@ class Trainer:
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
         self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
-        self._best_model: dict[str, Tensor] = {}
+        self._weights, self._trained, self._changed = BestWeights(model, restore_best), _trained(model), False
+        self._take_data()
+        named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
+        rate = float(self.optimizer.param_groups[0]["lr"])
         self._config = {
             **{"dataset": ds.name, "data_checksum": _data_checksum(self.ds), "mode": self.mode},
-            **{"lr": float(lr), "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
-            **{"optimizer": optimizer, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
+            **{"lr": rate, "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
+            **{"optimizer": named, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
             **self._edges.identity(),
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
@@ -180,10 +192,12 @@ class Trainer:
 
     @property
     def metric(self) -> str:
-        """What the accuracies are: "accuracy", "micro-F1" where nodes have several labels, "ROC AUC" of links."""
-        if self.task == "link":
-            return "ROC AUC"
-        return "accuracy" if self.ds.y.dim() == 1 else "micro-F1"
+        """The score: "accuracy", "micro-F1" where nodes have several labels, "RMSE" of values, "ROC AUC" of links."""
+        return "ROC AUC" if self.task == "link" else self._target.metric
+
+    @property
+    def _target(self) -> Target:
+        return self._batch.target
 
     @property
     def formats(self) -> str:
@@ -212,17 +226,21 @@ class Trainer:
             with _randomness(epoch_key(self._seed, 0)):
                 self._batch.prepare()
             self._prepared = True
-        self._batch.refresh()
 
     def fit(self, epochs: int) -> History:
         """Trains ``epochs`` more epochs, or fewer when it stops early; returns the history of all of them.
 
-        Ctrl-C ends after the epoch under way, with everything saved; a second one ends at once.
+        Labels, splits and ``requires_grad`` count as they are when it is called. Training continues from the last
+        weights, also where the model held the best ones meanwhile, unless others were put into the model since. Ctrl-C
+        ends after the epoch under way, with everything saved; a second one ends at once.
 
         Raises: ConfigError when the loss is no longer finite or ``out`` cannot be written; KeyboardInterrupt.
         """
         check_integer("epochs", epochs, 0)
         target = self.epoch + epochs
+        self._weights.put_last()
+        self._refresh()
+        self._begin_anew()
         with ExitStack() as stack:
             stop = stack.enter_context(StopRequest())
             folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
@@ -234,29 +252,31 @@ class Trainer:
             if folder is not None and self.epoch:
                 folder.save(self.state_dict())
                 folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
+        self._weights.put_best()
         if stop.signum is not None:
             raise Interrupted(self.epoch, stop.signum)
         return self.history
 
     def evaluate(self, split: str) -> float:
-        """Accuracy (micro-F1 for several labels a node) on "train", "val" or "test".
+        """The score (:attr:`metric`) on "train", "val" or "test", with the weights that the model has now.
 
         Raises: ConfigError for another split, DataError for a split without labels.
         """
         check_choice("split", split, SPLITS)
-        self._batch.refresh()
+        self._refresh()
         value = {str(name): score for name, score in self._batch.evaluate().scores.items()}[split]
         if value is None:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
         return value
 
     def predict(self) -> Tensor:
-        """Class of every node, (N,) int64; or (N, C) bool for several labels a node; for links the embeddings."""
-        self._batch.refresh()
+        """Class of every node, (N,) int64; (N, C) bool for several labels a node; values in the shape of ``ds.y``.
+
+        For links the embeddings. The weights are those that the model has now.
+        """
+        self._refresh()
         logits = self._batch.logits()
-        if self.task == "link":
-            return logits
-        return logits.argmax(dim=1) if self.ds.y.dim() == 1 else logits > 0
+        return logits if self.task == "link" else self._target.predict(logits)
 
     def resume(self) -> bool:
         """Takes up the run in ``out``; False, and nothing changed, when there is none yet.
@@ -284,23 +304,24 @@ class Trainer:
             "feature_path": self.feature_path,
             "cost_seconds": self._cost_model(),
             "epoch": self.epoch,
-            "model": self.model.state_dict(),
+            "model": self._weights.last(),
             "optimizer": self.optimizer.state_dict(),
             "best_epoch": self.epoch if best is None else best.epoch,
             "best_val_acc": None if best is None else best.val_acc,
-            "best_model": self._best_model if best is not None else self.model.state_dict(),
+            **({} if best is None or best.val_rmse is None else {"best_val_rmse": best.val_rmse}),
+            "best_model": self._weights.best if best is not None else self._weights.last(),
             "history": self.history.to_state(),
+            **({"best_since": self.history.since} if self.history.since else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`.
+        """The inverse of :meth:`state_dict`; as after ``fit`` the model holds the best weights, unless told otherwise.
 
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
         try:
-            history = History.from_state(state["history"], self.history.best_by)
-            best_model = {name: tensor.clone() for name, tensor in state["best_model"].items()}
-            self.model.load_state_dict(state["model"])
+            history = History.from_state(state["history"], self.history.best_by, int(state.get("best_since", 0)))
+            self._weights.load(state["model"], state["best_model"])
             self.optimizer.load_state_dict(state["optimizer"])
             self._batch.x = with_path(self._batch.x, state["feature_path"])
             if isinstance(self._batch, MiniBatch):
@@ -310,7 +331,34 @@ class Trainer:
         except (KeyError, AttributeError, TypeError, ValueError, RuntimeError) as failure:
             text = " ".join(str(failure).split())[:200]
             raise CheckpointError(f"checkpoint: expected a state of this model and optimiser, got {text}") from None
-        self.history, self._best_model = history, best_model
+        history.constant_guess = self.history.constant_guess
+        self.history = history
+        if history.best is not None:
+            self._weights.put_best()
+
+    def _refresh(self) -> None:
+        """Takes up labels and splits that were changed in place."""
+        if self._batch.refresh():
+            self._take_data()
+            self._config["data_checksum"] = _data_checksum(self.ds)
+            self._changed, self._weights.restores = True, False
+
+    def _begin_anew(self) -> None:
+        """Looks for the best epoch anew where labels, splits or the parameters that train have changed."""
+        trained = _trained(self.model)
+        if self._changed or trained != self._trained:
+            self._changed, self._trained = False, trained
+            if self.epoch:
+                self.history.begin_anew()
+                self._weights.forget()
+
+    def _take_data(self) -> None:
+        """What a constant guess scores with the labels as they are now."""
+        if self.task == "link":
+            return
+        rows = self._batch.rows
+        scored = next((rows[part] for part in ("test", "val", "train") if rows[part].numel()), rows["train"])
+        self.history.constant_guess = self._target.constant_guess(self.ds.y, rows["train"], scored)
 
     def _cost_model(self) -> str:
         """What the orders of computation were decided by; empty for a model that is not compiled."""
@@ -334,7 +382,7 @@ class Trainer:
                     record = self._one_epoch(last=self.epoch + 1 == target)
                 self.history.append(record)
                 if self.history.best is record:
-                    self._best_model = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+                    self._weights.keep()
                 if record.eval_seconds:
                     scored = record
                 if folder is not None:
@@ -350,7 +398,7 @@ class Trainer:
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
     def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
-        return FullBatch(self.model, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
+        return FullBatch(self._called, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
 
     def _sampled(
         self,
@@ -365,10 +413,10 @@ class Trainer:
         if self.task == "link":
             if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
                 raise ConfigError("task: expected nodes with macro, accumulate, sampler or prepare, got 'link'")
-            batch: MiniBatch = LinkTask(self.model, *data, fanouts, batch_size, self._seed, self._batch_key)
+            batch: MiniBatch = LinkTask(self._called, *data, fanouts, batch_size, self._seed, self._batch_key)
         else:
             keys = (self._seed, self._batch_key)
-            batch = MiniBatch(self.model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+            batch = MiniBatch(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
         batch.use(self._edges)
         return batch
 
@@ -418,11 +466,10 @@ class Trainer:
         if epoch % self._eval_every and not last and not self._would_stop(epoch):
             return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._quality())
         with span("evaluate", "evaluate"):
-            found, val_loss = self._batch.evaluate()
-        values = {f"{name}_acc": value for name, value in found.items()} | {"val_loss": val_loss}
-        if isinstance(self._batch, LinkTask):
-            values |= self._batch.details
-        values |= self._quality()
+            found = self._batch.evaluate()
+        column = "acc" if self.task == "link" else self._target.column
+        values = {f"{name}_{column}": value for name, value in found.scores.items()} | {"val_loss": found.val_loss}
+        values |= found.details | self._quality()
         return EpochRecord(
             epoch, loss, **values, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
         )
@@ -447,10 +494,27 @@ def _check_parts(model: object, ds: Any, task: str) -> None:
         warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
 
 
+def _trained(model: nn.Module) -> tuple[bool, ...]:
+    """Which parameters get a gradient."""
+    return tuple(parameter.requires_grad for parameter in model.parameters())
+
+
 def _input(model: nn.Module, ds: Dataset) -> Features:
-    """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed."""
+    """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
+
+    Models of PyTorch Geometric read dense features, others the layout that is faster.
+    """
     made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
-    return features_of(with_flat_features(ds)) if made is None else made
+    x = features_of(with_flat_features(ds)) if made is None else made
+    if not isinstance(model, PyGModel):
+        return settle_features(x)
+    if not isinstance(x, SparseFeatures):
+        return x
+    size = 4e-6 * x.num_rows * x.width
+    warnings.warn(
+        f"{ds.name}: sparse features become dense for {type(model.model).__name__}, {size:.0f} MB", stacklevel=3
+    )
+    return x.to_dense()
 
 
 @contextmanager
@@ -497,3 +561,6 @@ def _data_checksum(ds: Dataset) -> int:
     for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):
         crc = zlib.crc32(tensor.numpy().tobytes(), crc)
     return crc
+
+
+_OPTIONS = tuple(inspect.signature(Trainer.__init__).parameters)

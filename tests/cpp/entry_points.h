@@ -154,6 +154,9 @@ int gw_edge_margins_grad_f32(const gw_adjacency* adj, const float* scores, const
 int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows, int64_t num_rows,
                          const int64_t* labels, double scale, float* grad, int64_t ld_grad, double* loss_sum,
                          int64_t* correct);
+int gw_entry_loss_f32(int32_t squared, int64_t n, int64_t c, const float* values, int64_t ld, const int64_t* rows,
+                      int64_t num_rows, const float* labels, int64_t ld_labels, double scale, float* grad,
+                      int64_t ld_grad, double* loss_sum, int64_t* counts);
 int gw_argmax_rows_f32(int64_t n, int64_t c, const float* x, int64_t ld, int64_t* out);
 
 int gw_adam_f32(const gw_adam_tensor_f32* table, int64_t count);

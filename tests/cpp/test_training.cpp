@@ -1,4 +1,5 @@
 // Cross entropy, arg-max and the optimisers against arithmetic in double.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -52,6 +53,74 @@ TEST(cross_entropy_refuses_bad_rows_and_labels) {
   };
   CHECK(run(rows) != 0 && run(beyond) != 0 && run(below) != 0);
   CHECK(gw_cross_entropy_f32(2, 0, logits.data(), 3, nullptr, 0, labels.data(), 1.0, nullptr, 0, &loss, &correct) != 0);
+}
+
+// Loss and derivative of one entry in double.
+static double entry(bool squared, double x, double y, double& slope) {
+  if (squared) {
+    slope = 2 * (x - y);
+    return (x - y) * (x - y);
+  }
+  slope = 1 / (1 + std::exp(-x)) - y;
+  return std::max(x, 0.0) - x * y + std::log1p(std::exp(-std::abs(x)));
+}
+
+TEST(losses_of_entries_and_their_gradients) {
+  for (const bool squared : {false, true})
+    for (const int64_t c : {1, 3, 16, 33, 1500})
+      for (const int64_t n : {1, 6, 700})
+        for (const int64_t gap : {0, 2})
+          for (const bool listed : {false, true}) {
+            const int64_t ld = c + gap;
+            std::vector<float> x = data::floats((n - 1) * ld + c, 3), y = data::floats(n * c, 4);
+            std::vector<float> grad(x.size(), -7.0f);
+            for (float& v : x) v *= 25.0f;
+            for (size_t k = 0; k < y.size(); ++k) y[k] = k % 5 == 3 ? NAN : squared ? y[k] : float(y[k] > 0);
+            std::vector<int64_t> rows;
+            for (int64_t i = 0; i < n; i += 2) rows.insert(rows.end(), i % 4 == 0 ? 2 : 1, i);  // some twice
+            double loss = -1, want = 0;
+            int64_t counts[4], wanted[4] = {0, 0, 0, 0};
+            CHECK(gw_entry_loss_f32(squared, n, c, x.data(), ld, listed ? rows.data() : nullptr,
+                                    listed ? int64_t(rows.size()) : 0, y.data(), c, 0.25, grad.data(), ld, &loss,
+                                    counts) == 0);
+            for (int64_t i = 0; i < n; ++i) {
+              const int64_t times = !listed ? 1 : i % 4 == 0 ? 2 : i % 2 == 0 ? 1 : 0;
+              for (int64_t j = 0; j < c; ++j) {
+                const double value = x[size_t(i * ld + j)], label = y[size_t(i * c + j)];
+                const bool known = label == label;
+                double slope = 0;
+                const double one = known ? entry(squared, value, label, slope) : 0;
+                CHECK(check::close(grad[size_t(i * ld + j)], 0.25 * double(times) * slope, 2e-6));
+                want += double(times) * one;
+                wanted[0] += known ? times : 0;
+                wanted[1] += known && value > 0 && label > 0.5 ? times : 0;
+                wanted[2] += known && value > 0 ? times : 0;
+                wanted[3] += known && label > 0.5 ? times : 0;
+              }
+            }
+            CHECK(check::close(loss, want, 2e-6));
+            for (int k = 0; k < 4; ++k) CHECK(counts[k] == wanted[k]);
+          }
+}
+
+TEST(losses_of_entries_at_the_ends) {
+  const std::vector<float> x = {30, -30, 200, -200, 17}, y = {1, 0, 0, 1, 1};
+  std::vector<float> over = x;
+  for (size_t k = 0; k < x.size(); ++k) {  // small losses keep their digits, large ones stay finite
+    double loss = 0, slope = 0;
+    int64_t counts[4];
+    CHECK(gw_entry_loss_f32(0, 1, 1, &x[k], 1, nullptr, 0, &y[k], 1, 1.0, &over[k], 1, &loss, counts) == 0);
+    const double want = entry(false, x[k], y[k], slope);
+    CHECK(std::abs(loss - want) <= 1e-6 * want && check::close(over[k], slope, 1e-6));
+  }
+  double loss = 0;
+  int64_t counts[4];
+  const int64_t beyond = 1;
+  const float odd = NAN;
+  CHECK(gw_entry_loss_f32(0, 1, 1, &odd, 1, nullptr, 0, y.data(), 1, 1.0, nullptr, 0, &loss, counts) == 0);
+  CHECK(std::isnan(loss));
+  CHECK(gw_entry_loss_f32(0, 1, 1, x.data(), 1, &beyond, 1, y.data(), 1, 1.0, nullptr, 0, &loss, counts) != 0);
+  CHECK(gw_entry_loss_f32(0, 1, 0, x.data(), 1, nullptr, 0, y.data(), 1, 1.0, nullptr, 0, &loss, counts) != 0);
 }
 
 TEST(argmax_takes_the_first_of_equals) {

@@ -46,7 +46,7 @@ def made(ds: Dataset, name: str, model: Any = SAGE, **options: Any) -> Trainer:
     net = model(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=0.2)
     sampler = OF_ONES_OWN[name](ds) if name in OF_ONES_OWN else name
     given = {"batch_size": 100, "seed": 3, **OPTIONS.get(name, {}), **options}
-    return Trainer(net, ds, lr=0.01, mode="mini", sampler=sampler, eval_every=100, **given)
+    return Trainer(net, ds, lr=0.01, mode="mini", sampler=sampler, eval_every=100, restore_best=False, **given)
 
 
 def bits(trainer: Trainer) -> list[torch.Tensor]:
@@ -150,8 +150,9 @@ def test_no_gradient_waits_beyond_its_epoch(ds: Dataset) -> None:
     part[torch.isin(torch.arange(ds.num_nodes), ds.train_idx, invert=True)] += 1  # parts 1 and 2 train nothing
     model = SAGE(ds.num_features, 8, ds.num_classes)
     trainer = Trainer(
-        model, ds, mode="mini", sampler=ClusterSampler(ds.graph, part), batch_size=1, accumulate=2, eval_every=99
-    )
+        model, ds, mode="mini", sampler=ClusterSampler(ds.graph, part), batch_size=1, accumulate=2, eval_every=99,
+        restore_best=False,
+    )  # fmt: skip
     for _ in range(6):
         before = [parameter.clone() for parameter in model.parameters()]
         trainer.fit(1)

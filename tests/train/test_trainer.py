@@ -29,7 +29,8 @@ def _trainer(task: Task, out: Path | None = None, **options) -> Trainer:
 
 def test_an_epoch_is_a_plain_step_of_adam() -> None:
     task = make_task()
-    trainer = _trainer(task, lr=0.02, weight_decay=5e-2, dropout=0.0)
+    options = {"weight_decay": 5e-2, "weight_decay_on": "first", "restore_best": False}
+    trainer = _trainer(task, lr=0.02, dropout=0.0, **options)
     model = make_model(task, dropout=0.0).double()
     groups = [
         {"params": model.layers[0].parameters(), "weight_decay": 5e-2},
@@ -57,7 +58,7 @@ def test_an_epoch_is_a_plain_step_of_adam() -> None:
 
 def test_several_labels_a_node() -> None:
     task = make_task(multi_label=True)
-    trainer = _trainer(task, lr=0.05, dropout=0.0)
+    trainer = _trainer(task, lr=0.05, dropout=0.0, restore_best=False)
     with torch.no_grad():
         logits = trainer.model(task.graph, task.x)[task.train_idx].double()
     labels = task.y[task.train_idx].double()
@@ -73,7 +74,7 @@ def test_several_labels_a_node() -> None:
 @pytest.mark.parametrize("multi_label", [False, True])
 def test_validation_loss_is_that_of_torch_after_the_update(multi_label: bool) -> None:
     task = make_task(multi_label=multi_label)
-    trainer = _trainer(task, lr=0.05, dropout=0.0)
+    trainer = _trainer(task, lr=0.05, dropout=0.0, restore_best=False)
     history = trainer.fit(3)
     with torch.no_grad():
         logits = trainer.model(task.graph, task.x)[task.val_idx].double()

@@ -1,4 +1,4 @@
-// Softmax cross entropy and arg-max over the rows of a matrix of logits, one pass each.
+// Losses over the rows or the entries of a matrix, and arg-max over its rows, one pass each.
 #pragma once
 
 #include <algorithm>
@@ -217,11 +217,11 @@ inline cross_entropy_part cross_entropy_rows(const cross_entropy_args& args, int
 }
 
 // How often each of the n rows is listed; an error names the first id out of range.
-inline std::unique_ptr<uint32_t[]> count_rows(const int64_t* rows, int64_t num_rows, int64_t n) {
+inline std::unique_ptr<uint32_t[]> count_rows(const char* who, const int64_t* rows, int64_t num_rows, int64_t n) {
   std::unique_ptr<uint32_t[]> count(new uint32_t[size_t(n)]());
   for (int64_t p = 0; p < num_rows; ++p) {
     if (rows[p] < 0 || rows[p] >= n)
-      throw error(out_of_range, "cross_entropy: expected rows in [0, " + std::to_string(n) + "), got " +
+      throw error(out_of_range, std::string(who) + ": expected rows in [0, " + std::to_string(n) + "), got " +
                                     std::to_string(rows[p]) + " at position " + std::to_string(p));
     ++count[size_t(rows[p])];
   }
@@ -243,6 +243,149 @@ inline cross_entropy_part cross_entropy(const cross_entropy_args& args) {
     whole.loss += part.loss;
     whole.correct += part.correct;
   }
+  return whole;
+}
+
+struct entry_loss_args {
+  int64_t n, c;
+  const float* values;
+  int64_t ld;
+  const float* labels;  // [n, c], NaN where unknown
+  int64_t ld_labels;
+  const uint32_t* weight;  // [n] how often each row counts, null: once
+  float* grad;             // [n, c], null, or the values themselves
+  int64_t ld_grad;
+  double scale;  // of the gradient
+};
+
+struct entry_loss_part {
+  double loss = 0.0;
+  int64_t known = 0, hits = 0, predicted = 0, actual = 0;
+
+  void add(const entry_loss_part& other) {
+    loss += other.loss;
+    known += other.known;
+    hits += other.hits;
+    predicted += other.predicted;
+    actual += other.actual;
+  }
+};
+
+// Binary cross entropy of logits x and labels y; returns its derivative by x.
+struct binary_entries {
+  static inline vf::vec derive(vf::vec x, vf::vec y, vf::vec& loss) {
+    const vf::vec e = exp_lanes(x < 0.0f ? x : -x);
+    const vf::vec one = e + 1.0f;
+    const vf::vec rounded = one - 1.0f;  // what the sum kept of e: log(1 + e) to the last place for any e
+    const vf::vec log_sum = rounded == 0.0f ? e : log_lanes(one) * (e / rounded);
+    loss = (x > 0.0f ? x : vf::vec{}) - x * y + log_sum;
+    return (x < 0.0f ? e : vf::splat(1.0f)) / one - y;
+  }
+};
+
+// Squared difference of x and y; returns its derivative by x.
+struct squared_entries {
+  static inline vf::vec derive(vf::vec x, vf::vec y, vf::vec& loss) {
+    const vf::vec difference = x - y;
+    loss = difference * difference;
+    return difference + difference;
+  }
+};
+
+// How many entries of some rows are known, and of these predicted (above 0), actual (above 1/2) and both, by lane.
+struct entry_tally {
+  int_lanes known{}, hits{}, predicted{}, actual{};
+
+  static int64_t total(int_lanes counts) {
+    int64_t sum = 0;
+    for (int lane = 0; lane < vf::lanes; ++lane) sum += counts[lane];
+    return sum;
+  }
+  // Adds the counts, each row taken so many times, and starts again.
+  void settle(int64_t times, entry_loss_part& part) {
+    part.known += times * total(known);
+    part.hits += times * total(hits);
+    part.predicted += times * total(predicted);
+    part.actual += times * total(actual);
+    *this = {};
+  }
+};
+
+// Rows [begin, end). Losses of a row are added in lanes, those of rows in row order.
+template <class Entries>
+inline entry_loss_part entry_loss_rows(const entry_loss_args& args, int64_t begin, int64_t end) {
+  constexpr int64_t wide = 1 << 20;  // columns, from which counts of several rows might not fit 32 bits
+  entry_loss_part part;
+  entry_tally tally;
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t times = args.weight ? args.weight[i] : 1;
+    float* grad = args.grad ? args.grad + i * args.ld_grad : nullptr;
+    if (times == 0) {
+      if (grad) std::memset(grad, 0, size_t(args.c) * sizeof(float));
+      continue;
+    }
+    const bool alone = times != 1 || args.c >= wide;
+    if (alone) tally.settle(1, part);
+    const float *x = args.values + i * args.ld, *y = args.labels + i * args.ld_labels;
+    const vf::vec scale = vf::splat(float(args.scale * double(times)));
+    vf::vec sum{};
+    for (int64_t j = 0; j < args.c; j += vf::lanes) {
+      const bool full = j + vf::lanes <= args.c;
+      const int count = full ? vf::lanes : int(args.c - j);
+      const vf::vec value = full ? vf::load(x + j) : vf::load_part(x + j, count);
+      const vf::vec label = full ? vf::load(y + j) : vf::load_part(y + j, count);
+      const int_lanes known = (label == label) & (lane_numbers() < count);
+      vf::vec loss;
+      const vf::vec slope = Entries::derive(value, label, loss);
+      sum += known ? loss : vf::vec{};
+      const int_lanes predicted = known & (value > 0.0f), actual = known & (label > 0.5f);
+      tally.known -= known;  // true is -1
+      tally.predicted -= predicted;
+      tally.actual -= actual;
+      tally.hits -= predicted & actual;
+      if (!grad) continue;
+      const vf::vec out = known ? slope * scale : vf::vec{};
+      if (full)
+        vf::store(grad + j, out);
+      else
+        vf::store_part(grad + j, out, count);
+    }
+    part.loss += double(sum_lanes(sum)) * double(times);
+    if (alone) tally.settle(times, part);
+  }
+  tally.settle(1, part);
+  return part;
+}
+
+template <class Entries>
+inline entry_loss_part entry_loss_all(const entry_loss_args& args) {
+  const int64_t grain = std::max<int64_t>(1, 8192 / args.c);
+  std::vector<entry_loss_part> parts(size_t((args.n + grain - 1) / grain));
+  parallel_ranges(args.n, grain, [&](int64_t begin, int64_t end) {
+    parts[size_t(begin / grain)] = entry_loss_rows<Entries>(args, begin, end);
+  });
+  entry_loss_part whole;
+  for (const entry_loss_part& part : parts) whole.add(part);
+  return whole;
+}
+
+// Fills the gradient; returns the sum of the losses and the counts. Short rows that lie one behind the other are taken
+// as fewer long ones, so that few lanes are empty.
+template <class Entries>
+inline entry_loss_part entry_loss(const entry_loss_args& args) {
+  const bool dense = !args.weight && args.ld == args.c && args.ld_labels == args.c && args.ld_grad == args.c;
+  const int64_t joined = dense ? std::max<int64_t>(1, 1024 / args.c) : 1;
+  entry_loss_args body = args, rest = args;
+  body.n = args.n / joined;
+  body.c = body.ld = body.ld_labels = body.ld_grad = args.c * joined;
+  if (joined == 1) return entry_loss_all<Entries>(args);
+  const int64_t done = body.n * joined * args.c;
+  rest.n = args.n - body.n * joined;
+  rest.values += done;
+  rest.labels += done;
+  if (rest.grad) rest.grad += done;
+  entry_loss_part whole = entry_loss_all<Entries>(body);
+  whole.add(entry_loss_all<Entries>(rest));
   return whole;
 }
 

@@ -1,0 +1,81 @@
+"""Models of PyTorch Geometric, called as ``model(x, edge_index)``, where ours are called as ``model(graph, x)``.
+
+Comes in: any module. Goes out: the same, or an adapter around it that shares its parameters. Called by the trainer;
+nothing of PyTorch Geometric is imported, the names of the arguments tell.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError, GraphError
+from graphweft.graph.graph import Graph
+
+_EDGES = ("edge_index", "adj_t", "adj")
+
+
+class PyGModel(nn.Module):
+    """``model`` of PyTorch Geometric, called as ``model(graph, x)``; it may be any module that takes (x, edge_index).
+
+    Example:
+        >>> class Sum(nn.Module):
+        ...     def forward(self, x, edge_index):
+        ...         return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        >>> PyGModel(Sum())(Graph([0, 1], [2, 2]), torch.ones(3, 1)).tolist()
+        [[0.0], [0.0], [2.0]]
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        self._edges: WeakKeyDictionary[Graph, Tensor] = WeakKeyDictionary()
+
+    def forward(self, graph: Graph, x: Tensor) -> Tensor:
+        """What the model makes of the features and the graph's edges.
+
+        Raises: GraphError for a typed graph.
+        """
+        if graph.is_typed:
+            raise GraphError("Trainer: expected an untyped graph for a model of (x, edge_index), got a typed one")
+        edges = self._edges.get(graph)
+        if edges is None:
+            edges = self._edges[graph] = torch.stack(graph.edges()).long()
+        out: Tensor = self.model(x, edges)
+        return out
+
+
+def adapted(model: nn.Module) -> nn.Module:
+    """``model`` itself where it is called as ``model(graph, x)``, else an adapter.
+
+    Raises: ConfigError for a model that takes neither.
+    """
+    try:
+        signature = inspect.signature(model.forward)
+    except (TypeError, ValueError):
+        return model
+    names = [name for name, one in signature.parameters.items() if one.kind in (one.POSITIONAL_ONLY, _USUAL)]
+    if len(names) > 1 and names[0] == "x" and names[1] in _EDGES:
+        return PyGModel(model)
+    if not _takes_two(signature):
+        given = ", ".join(str(parameter) for parameter in signature.parameters.values())
+        raise ConfigError(
+            "Trainer: expected a model called as model(graph, x), or model(x, edge_index) as in PyTorch Geometric, "
+            f"got forward({given}); wrap it in a module with one of these"
+        )
+    return model
+
+
+_USUAL: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _takes_two(signature: inspect.Signature) -> bool:
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        return False
+    return True

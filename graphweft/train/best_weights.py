@@ -1,0 +1,89 @@
+"""The best weights of a run beside the last: which of them the model holds, and when.
+
+Comes in: a model. Goes out: the model with the weights of the best validation epoch after training, and with the last
+ones when training goes on. Called by the trainer. Weights are copied in place, so that whatever points to them stays
+right.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+State = dict[str, Any]
+
+
+class BestWeights:
+    """Keeps a copy of the best weights and, while the model holds them, of the last.
+
+    Attributes:
+        restores: Whether the model holds the best weights after training, as Keras' ``restore_best_weights``.
+        best: The best so far; empty where there are none.
+    """
+
+    def __init__(self, model: nn.Module, restores: bool) -> None:
+        self._model, self.restores = model, restores
+        self._last: State | None = None  # while the model holds the best
+        self.best: State = {}
+
+    def keep(self) -> None:
+        """The model holds the best weights so far."""
+        self.best = _copy(self._model.state_dict())
+
+    def last(self) -> State:
+        """The weights that training continues from: the last ones, or those that a user has put in since."""
+        present: State = self._model.state_dict()
+        return self._last if self._last is not None and _same(present, self.best) else present
+
+    def put_last(self) -> None:
+        """Before training continues. Weights that a user has put in after the last training stay."""
+        last = self.last()
+        if last is self._last:
+            self._model.load_state_dict(last)
+        self._last = None
+
+    def put_best(self) -> None:
+        """After training.
+
+        Warns: UserWarning where the model has other weights than when the best epoch was.
+        """
+        if not self.restores or not self.best or self._last is not None:
+            return
+        present = self._model.state_dict()
+        if _same(present, self.best):
+            return
+        if not _fits(present, self.best):
+            text = "restore_best: the model has other parameters than in its best epoch, so it keeps the last weights"
+            warnings.warn(text, stacklevel=3)
+            return
+        self._last = _copy(present)
+        self._model.load_state_dict(self.best)
+
+    def forget(self) -> None:
+        """No weights are the best any more."""
+        self.best = {}
+
+    def load(self, last: Mapping[str, Any], best: Mapping[str, Any]) -> None:
+        """Both from a checkpoint; the model holds the last."""
+        kept = _copy(best)
+        self._model.load_state_dict(last)
+        self.best, self._last = kept, None
+
+
+def _copy(state: Mapping[str, Any]) -> State:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+
+
+def _fits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether both have the same names and shapes."""
+    return a.keys() == b.keys() and all(getattr(a[name], "shape", ()) == getattr(b[name], "shape", ()) for name in a)
+
+
+def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether both hold the same numbers."""
+    tensors = [name for name, value in a.items() if isinstance(value, Tensor)]
+    return _fits(a, b) and all(torch.equal(a[name], b[name]) for name in tensors)

@@ -1,0 +1,105 @@
+"""Keywords of other trainers, and where the same is found here.
+
+Comes in: keywords that :class:`Trainer` does not have. Goes out: one error that says what to write. Called by the
+trainer.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graphweft._errors import ConfigError
+
+_LOOP = "; a loop of your own over the model can do it (docs/training.md)"
+_MODEL = "belongs to the model, as in gw.nn.GCN(..., {name}=...)"
+_EPOCHS = "belongs to fit, as in trainer.fit(epochs=200)"
+_LOSS = "is not supported: the labels decide (cross-entropy, binary cross-entropy, mean squared error)" + _LOOP
+_METRIC = "is not supported: the labels decide (accuracy, micro-F1, RMSE), and the history has further ones"
+_CALLBACK = "is not supported: trainer.fit(1) in a loop trains epoch after epoch, with your code in between"
+_SCHEDULER = "is not supported: set trainer.optimizer.param_groups[0]['lr'] between two calls of fit"
+_DEVICE = "is not supported: training runs on the CPU"
+_OBJECT = "belongs to an optimizer object, as in optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
+_DATA = "is not supported: the trainer makes its batches (mode='mini', fanouts=, batch_size=, sampler=)"
+_THREADS = "is not supported: torch.set_num_threads sets the number of threads"
+_WEIGHTED = "is not supported: every node counts alike" + _LOOP
+_PRECISION = "is not supported: training runs in the dtype of the parameters"
+
+_ANSWERS = {
+    **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs"), _EPOCHS),
+    **dict.fromkeys(("loss", "loss_fn", "criterion", "compute_loss"), _LOSS),
+    **dict.fromkeys(("metric", "metrics", "scoring", "evaluator", "compute_metrics"), _METRIC),
+    **dict.fromkeys(("callback", "callbacks", "logger", "loggers", "hooks"), _CALLBACK),
+    **dict.fromkeys(("scheduler", "lr_scheduler", "scheduler_kwargs", "warmup_steps"), _SCHEDULER),
+    **dict.fromkeys(("device", "devices", "accelerator", "gpus", "use_cuda"), _DEVICE),
+    **dict.fromkeys(("momentum", "betas", "eps", "nesterov", "amsgrad", "optimizer_kwargs"), _OBJECT),
+    **dict.fromkeys(("loader", "train_loader", "train_dataloader", "dataloader", "val_loader", "test_loader"), _DATA),
+    **dict.fromkeys(("threads", "num_threads", "num_workers", "workers", "n_jobs"), _THREADS),
+    **dict.fromkeys(("class_weight", "class_weights", "sample_weight", "pos_weight", "label_smoothing"), _WEIGHTED),
+    **dict.fromkeys(("precision", "amp", "fp16", "bf16", "dtype"), _PRECISION),
+    **dict.fromkeys(
+        ("clip", "grad_clip", "gradient_clip_val", "max_grad_norm", "min_delta"), "is not supported" + _LOOP
+    ),
+    **dict.fromkeys(
+        ("dropout", "hidden", "layers", "num_layers", "hidden_channels", "heads", "activation", "norm", "residual"),
+        _MODEL,
+    ),
+    "epoch": _EPOCHS,
+    "edge_weight": "belongs to the dataset, as in gw.Dataset(..., edge_weight=...)",
+    "edge_index": "belongs to the dataset, as in gw.Dataset(..., graph=gw.Graph(src, dst), ...)",
+    "features": "belongs to the dataset, as in gw.Dataset(..., x=...)",
+    "normalize": "belongs to the dataset, as in ds.row_normalized()",
+    "resume": "is a method: trainer.resume() continues the run in out",
+    "quality": "belongs to macro-batches, as in macro=gw.Macro('parts:16/128', quality=0.1)",
+}
+_RENAMED = {
+    "learning_rate": "lr",
+    "num_neighbors": "fanouts",
+    "fanout": "fanouts",
+    "early_stopping": "patience",
+    "early_stopping_patience": "patience",
+    "monitor": "stop_on",
+    "restore_best_weights": "restore_best",
+    "load_best_model_at_end": "restore_best",
+    "l2": "weight_decay",
+    "wd": "weight_decay",
+    "random_state": "seed",
+    "verbose": "progress",
+    "progress_bar": "progress",
+    "dataset": "ds",
+    "data": "ds",
+    "dir": "out",
+    "log_dir": "out",
+    "save_dir": "out",
+    "output_dir": "out",
+    "checkpoint": "out",
+    "checkpoint_dir": "out",
+    "default_root_dir": "out",
+    "accumulate_grad_batches": "accumulate",
+    "gradient_accumulation_steps": "accumulate",
+    "opt": "optimizer",
+}
+
+
+def refuse(given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Nothing for no keywords.
+
+    Raises: ConfigError that says where a keyword of other trainers is found; TypeError, as Python does, for others.
+
+    Example:
+        >>> refuse({"epochs": 200}, ["lr"])
+        Traceback (most recent call last):
+        graphweft._errors.ConfigError: Trainer: epochs belongs to fit, as in trainer.fit(epochs=200)
+        >>> refuse({"learning_rate": 0.1}, ["lr"])
+        Traceback (most recent call last):
+        graphweft._errors.ConfigError: Trainer: expected lr in place of learning_rate
+    """
+    for name in given:
+        if name in _ANSWERS:
+            raise ConfigError(f"Trainer: {name} {_ANSWERS[name].format(name=name)}")
+        if name in _RENAMED:
+            raise ConfigError(f"Trainer: expected {_RENAMED[name]} in place of {name}")
+        close = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise TypeError(f"Trainer.__init__() got an unexpected keyword argument {name!r}{hint}")
