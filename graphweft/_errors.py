@@ -74,3 +74,7 @@ class FallbackWarning(UserWarning):
 
 class CertificateWarning(UserWarning):
     """A rewrite changed a result on a small graph; it is left out of the program at hand, which stays correct."""
+
+
+class DataWarning(UserWarning):
+    """Data are used as they were given, but probably not as they were meant."""

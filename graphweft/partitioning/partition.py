@@ -153,8 +153,8 @@ def partition(
     """Splits the nodes of ``graph`` into ``k`` parts with few edges between them.
 
     Args:
-        graph: A graph over one set of nodes. Both ends of an edge count as neighbours, whatever its direction; in a graph
-            that is not symmetric parallel and opposite edges count once.
+        graph: A graph over one set of nodes. The ends of an edge are neighbours of each other, whatever its direction;
+            in a graph that is not symmetric parallel and opposite edges count once.
         k: Number of parts.
         method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "metis" cuts
             fewer edges of an undirected graph, needs pymetis and knows no labels; "random" gives equal sizes.
