@@ -24,6 +24,7 @@ from graphweft.data.checks import (
     check_labels,
     once_together,
 )
+from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.data.given import (
     Features,
     Task,
@@ -34,13 +35,13 @@ from graphweft.data.given import (
     given_rows,
 )
 from graphweft.data.random_rows import random_rows
+from graphweft.data.structure_features import structure_features
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures, sparsity
 
 Part = Literal["train", "val", "test"]
-REMEDY = (
-    "ds.with_features('degree'), --features in the command, makes some: degree, onehot, random, laplacian, embedding"
-)
+_KINDS = "|".join(FEATURE_KINDS)
+REMEDY = f"ds.with_features('degree') makes some, in the command --features {_KINDS}"
 NOT_USED = "members of the source that are not used"  # begins a note
 _PARTS: tuple[Part, ...] = ("train", "val", "test")
 _ROWS = 16_384
@@ -260,11 +261,45 @@ class Dataset:
             )
         if self.num_classes == 0:
             unused = [note for note in self.notes if note.startswith(NOT_USED)]
-            raise DataError(f"{self.name}: expected labels to train on, got none{f' ({unused[0]})' if unused else ''}")
+            held = f" ({unused[0]})" if unused else ""
+            raise DataError(f"{self.name}: expected labels to train on, got none{held}; the task link needs none")
         if self.labelled("train").numel() == 0:
             raise DataError(f"{self.name}: expected at least one training node with a label, got none")
         if not self.graph.is_typed:
             self.check_features()
+
+    def with_features(
+        self, kind: str, width: int | None = None, *, graph: Graph | None = None, seed: int = 0
+    ) -> Dataset:
+        """The same dataset with features that are made of the graph, in the place of those it has.
+
+        "degree": logarithms of in- and out-degrees (one column where they agree), scaled, and a column of ones.
+        "onehot": a column of its own for every node, sparse; the first layer learns a row per node. "random": ``width``
+        normal random numbers by ``seed`` (32). "laplacian": the first ``width`` eigenvectors of the normalised
+        Laplacian (16), the trivial one left out. "embedding": the one-hot rows that :class:`gw.nn.NodeEmbedding` reads,
+        which learns a row per node in front of a model.
+
+        Args:
+            kind: One of these names.
+            width: Columns of "random" and "laplacian".
+            graph: The graph whose edges are read; None: this one. For link prediction the training graph
+                (``graphweft.data.link_split.split_links``), so that held-out edges do not show in the features.
+            seed: Of "random", and of the start of the search for eigenvectors.
+
+        Raises: ConfigError for another kind, or a width that it does not take.
+
+        Example:
+            >>> ds = Dataset("ring", Graph([0, 1, 2], [1, 2, 0])).with_features("random", 8)
+            >>> ds.num_features
+            8
+        """
+        source = self.graph if graph is None else graph
+        if source.num_nodes != self.num_nodes:
+            raise DataError(f"with_features: expected a graph of {self.num_nodes} nodes, got {source.num_nodes}")
+        x = structure_features(source, kind, width, seed)
+        former = " in the place of those of the source" if self.x is not None or self.features else ""
+        note = f"features are made of the graph: {kind}, {FEATURE_KINDS[kind]}{former}"
+        return replace(self, x=x, features={}, notes=(*self.notes, note))
 
     def row_normalized(self) -> Dataset:
         """The same dataset with each row of the features divided by its sum of absolute values; zero rows stay."""

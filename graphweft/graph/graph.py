@@ -553,7 +553,10 @@ class Graph:
 
     def _require_untyped(self, who: str) -> None:
         if self._layout is not None:
-            raise GraphError(f"Graph.{who}: expected an untyped graph, got {len(self._layout.relations)} relations")
+            count = len(self._layout.relations)
+            raise GraphError(
+                f"Graph.{who}: expected an untyped graph, got {count} relations, which gw.nn.RGCN and HGT take"
+            )
 
     def _require_alike(self, sign: str, other: Graph) -> None:
         mine, theirs = (self._num_src, self._num_dst), (other._num_src, other._num_dst)

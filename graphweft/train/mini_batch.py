@@ -383,7 +383,7 @@ class MiniBatch:
         return self._on_batch(batch)
 
     def _on_batch(self, batch: Batch) -> Tensor:
-        if isinstance(self.model, CompiledModule) and batch.blocks:
+        if batch.blocks and (isinstance(self.model, CompiledModule) or getattr(self.model, "takes_blocks", False)):
             logits: Tensor = self.model(batch.blocks, batch.x)
             return logits
         rows: Tensor = self.model(batch.subgraph, batch.x)[: batch.batch_size]
