@@ -57,7 +57,7 @@ def _width(graph: Graph, kind: str, width: int | None) -> int:
     if kind not in USUAL_WIDTH:
         if width is not None:
             raise ConfigError(
-                f"width: expected None with features {kind}, whose columns follow from the graph, got {width}"
+                f"width: expected none with features {kind}, whose columns follow from the graph, got {width}"
             )
         return 0
     most = graph.num_nodes - 1 if kind == "laplacian" else 10**6
