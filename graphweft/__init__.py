@@ -42,7 +42,9 @@ if TYPE_CHECKING:
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
     from graphweft.interop.dgl import from_dgl, to_dgl
+    from graphweft.interop.networkx import from_networkx, to_networkx
     from graphweft.interop.pyg import from_pyg
+    from graphweft.interop.scipy import from_scipy, to_scipy
     from graphweft.interop.to_pyg import to_pyg
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
@@ -126,7 +128,9 @@ __all__ = [
     "constant",
     "explain",
     "from_dgl",
+    "from_networkx",
     "from_pyg",
+    "from_scipy",
     "individual_sample",
     "load",
     "neighbor_apply",
@@ -139,7 +143,9 @@ __all__ = [
     "register_rule",
     "synthetic",
     "to_dgl",
+    "to_networkx",
     "to_pyg",
+    "to_scipy",
     "update_all",
 ]
 
@@ -156,6 +162,8 @@ _HOMES = {
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
     **dict.fromkeys(("from_dgl", "to_dgl"), "graphweft.interop.dgl"),
+    **dict.fromkeys(("from_networkx", "to_networkx"), "graphweft.interop.networkx"),
+    **dict.fromkeys(("from_scipy", "to_scipy"), "graphweft.interop.scipy"),
     "from_pyg": "graphweft.interop.pyg",
     "to_pyg": "graphweft.interop.to_pyg",
     "LinkLoader": "graphweft.loader.link",

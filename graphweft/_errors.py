@@ -77,4 +77,4 @@ class CertificateWarning(UserWarning):
 
 
 class DataWarning(UserWarning):
-    """A part of a dataset has no effect on training; says which and how to use it."""
+    """Data are used as they were given, but probably not as they were meant; says which and the remedy."""

@@ -23,6 +23,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft._errors import ConfigError, GraphWeftError, IRError
+from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.durations import clock, duration
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.scores import ERRORS, PARTS, shown
@@ -107,6 +108,10 @@ def _one_of(choices: Sequence[str]) -> str:
 Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")]
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
+Features = Annotated[
+    str | None,
+    _option("features", _one_of(tuple(FEATURE_KINDS)), "Made of the graph, where the source has none.", "the source's"),
+]
 Task = Annotated[str | None, _option("task", _one_of(TASKS), "Predict labels of nodes, or links (in mode mini).")]
 Model = Annotated[str | None, _option("model", _one_of(MODELS), "The network.")]
 Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
@@ -140,6 +145,7 @@ def train(
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
+    features: Features = None,
     task: Task = None,
     model: Model = None,
     heads: Heads = None,
@@ -203,6 +209,7 @@ def explain(
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
+    features: Features = None,
     model: Model = None,
     heads: Heads = None,
     out_heads: OutHeads = None,

@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,13 @@ from graphweft import bench
 from graphweft._errors import ConfigError
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
+from graphweft.data.feature_kinds import STRUCTURAL
 from graphweft.data.flat_features import with_flat_features
+from graphweft.data.link_split import split_links
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
 from graphweft.explanation import explain
+from graphweft.graph.graph import Graph
 from graphweft.nn.cgat import CGAT
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
@@ -35,6 +39,7 @@ from graphweft.nn.hgt import HGT
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF
 from graphweft.nn.node_data import edge_columns
+from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.rgcn import RGCN
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
@@ -45,7 +50,7 @@ from graphweft.train.history import EpochRecord, History
 from graphweft.train.link_task import HITS_AT
 from graphweft.train.macro import Macro
 from graphweft.train.options import check_fanouts, check_integer, check_mode
-from graphweft.train.progress import working
+from graphweft.train.progress import tell, working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
@@ -112,6 +117,8 @@ def explain_run(spec: TrainSpec) -> str:
     with _threads(spec.threads or usable_cores()):
         ds = load_dataset(spec)
         model = make_model(spec, ds)
+        if isinstance(model, NodeEmbedding):
+            return explain(model.model, ds.graph, model.rows.weight.detach())
         made = model.features(ds.graph)
         return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made))
 
@@ -171,7 +178,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    later = ("task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler", "edge_data")
+    later = ("features", "task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler", "edge_data")
     names = {*spec.identity(), *spec.remembered(), *later}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
@@ -187,6 +194,7 @@ def load_dataset(spec: TrainSpec) -> Dataset:
             ds = synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
         else:
             ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
+        ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
         ds.check_trainable() if spec.task == "nodes" else ds.check_features()
         if ds.graph.is_typed and spec.model in LOOPING:
             raise ConfigError(
@@ -198,13 +206,33 @@ def load_dataset(spec: TrainSpec) -> Dataset:
         return ds.with_inverse_relations() if spec.model in TYPED else ds
 
 
-def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
+def _fit_for_links(ds: Dataset) -> Dataset:
+    """``ds`` without types, which link prediction does not use; its own held-out edges are not known to the split."""
+    left = [name for name, held in (("relations", ds.graph.is_typed), ("held-out edges", ds.held_out)) if held]
+    if not left:
+        return ds
+    graph = Graph.from_adjacency(ds.graph.csc) if ds.graph.is_typed else ds.graph
+    note = f"link prediction does not use the {' and '.join(left)} of the source; it holds out edges of its own"
+    return replace(ds, graph=graph, held_out={}, target_type=None, notes=(*ds.notes, note))
+
+
+def _with_features(spec: TrainSpec, ds: Dataset) -> Dataset:
+    """``ds`` with the features that ``spec`` asks for; of links those of the training graph alone."""
+    if spec.features is None:
+        return ds
+    held_out = spec.task == "link" and spec.features in STRUCTURAL
+    graph = split_links(ds.graph, seed=spec.seed).graph if held_out else None
+    return ds.with_features(spec.features, graph=graph, seed=spec.seed)
+
+
+def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding:
     """The model that ``spec`` names for ``ds``; its parameters depend on the seed alone.
 
     Raises: ConfigError when it cannot fit in memory.
     """
+    learned = spec.features == "embedding"
     if check_mode(spec.mode) == "full":
-        check_fits(ds.num_nodes, ds.num_features, spec.hidden, ds.num_classes, spec.layers)
+        check_fits(ds.num_nodes, spec.hidden if learned else ds.num_features, spec.hidden, ds.num_classes, spec.layers)
     options: dict[str, Any] = {
         "num_layers": spec.layers,
         "dropout": spec.dropout,
@@ -230,15 +258,17 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
         width = ds.num_classes if spec.task == "nodes" else spec.hidden
-        given: int | None = ds.num_features
+        given: int | None = spec.hidden if learned else ds.num_features
         if spec.model == "rgcn" and ds.x is None:
             given, options["num_nodes"] = None, ds.num_nodes
-        return MODELS[spec.model](given, spec.hidden, width, **options)
+        model = MODELS[spec.model](given, spec.hidden, width, **options)
+        return NodeEmbedding(ds.num_nodes, model) if learned else model
 
 
 def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
     """A trainer that is the only holder of its data, so that it may let go of features; and their sparsity."""
     ds = load_dataset(spec)
+    tell([f"note: {note}" for note in ds.notes], spec.progress)
     sparsity = ds.feature_sparsity
     trainer = Trainer(
         make_model(spec, ds),
@@ -301,6 +331,7 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "num_edges": ds.num_edges,
         "num_features": ds.num_features,
         "num_classes": ds.num_classes,
+        "notes": list(ds.notes),
         "num_parameters": sum(parameter.numel() for parameter in trainer.model.parameters()),
         "layers": spec.layers,
         "hidden": spec.hidden,

@@ -6,6 +6,7 @@ the file is known byte for byte; the others are checked by the server's length a
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -162,6 +163,18 @@ _ALIASES = {
     "arxiv": "ogbn-arxiv",
     "products": "ogbn-products",
 }
+
+
+def near_names(name: str) -> list[str]:
+    """Known names that are written almost like ``name``, the nearest first.
+
+    Example:
+        >>> near_names("coora"), near_names("karate club")
+        (['cora'], [])
+    """
+    key = name.lower().replace("_", "-")
+    found = difflib.get_close_matches(key, [*ENTRIES, *_ALIASES], n=3, cutoff=0.7)
+    return list(dict.fromkeys(_ALIASES.get(name, name) for name in found))
 
 
 def find_entry(name: str) -> Entry | None:

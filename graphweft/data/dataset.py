@@ -1,32 +1,60 @@
 """A dataset: a graph, features, labels and a split, checked once so that nothing after it has to.
 
-Comes in: what a reader or a user has. Goes out: a frozen :class:`Dataset`. Made by the readers and the generator,
-used by the trainer, the loader and the command line.
+Comes in: what a reader or a user has, of any fitting type. Goes out: a frozen :class:`Dataset`. Made by the readers and
+the generator, used by the trainer, the loader and the command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft._memory import empty
+from graphweft.data.checks import (
+    check_disjoint,
+    check_edge_rows,
+    check_features,
+    check_graph_ptr,
+    check_idx,
+    check_labels,
+    once_together,
+)
+from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.data.given import (
+    Features,
+    Task,
+    given_features,
+    given_floats,
+    given_labels,
+    given_node_ids,
+    given_rows,
+)
+from graphweft.data.random_rows import random_rows
+from graphweft.data.structure_features import structure_features
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures, sparsity
 
-Features = Tensor | SparseFeatures
-Task = Literal["classification", "multilabel", "regression"]
 Part = Literal["train", "val", "test"]
+_KINDS = "|".join(FEATURE_KINDS)
+REMEDY = f"ds.with_features('degree') makes some, in the command --features {_KINDS}"
+NOT_USED = "members of the source that are not used"  # begins a note
+_PARTS: tuple[Part, ...] = ("train", "val", "test")
 _ROWS = 16_384
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Dataset:
     """One graph (or many in one block-diagonal graph) with what is known about its nodes.
+
+    Tensors, arrays, lists and columns of a table are taken, of any dtype that fits; the attributes are tensors of the
+    types below. Only ``name`` and ``graph`` are required. ``train_idx``, ``val_idx`` and ``test_idx`` are ids or
+    boolean masks; where none of them is given, the labelled rows are split 60/20/20 at random by ``seed``.
+    ``num_classes`` and ``task`` follow from ``y`` where they are not given.
 
     Attributes:
         name: How tables and messages call it.
@@ -45,20 +73,23 @@ class Dataset:
         features: Features of each node type of a typed graph.
         target_type: Node type that is labelled, for a typed graph.
         graph_ptr: (G + 1,) int64; graph g has nodes ``graph_ptr[g]`` to ``graph_ptr[g + 1]``.
-        node_ids: (N,) int64 ids the nodes had in the source, where they were renumbered.
+        node_ids: (N,) int64 ids the nodes had in the source, where they were renumbered. Given as texts, or as the
+            ``NodeIds`` of ``Graph.from_ids`` over texts, they become ``node_names``.
         class_names: Names of the classes, where the source has them.
         arrays: Other arrays of the source with one row per node or graph, by name.
         held_out: Triples kept out of the graph: name -> ((2, E') int64, (E',) int64 relation).
         notes: What a reader should know of the source: what is missing, what was changed.
+        node_names: N texts by which the source calls the nodes; empty where it has none.
 
     Raises: DataError naming the part that does not fit, what was expected and what came.
 
+    Warns: DataWarning where parts of the split have rows in common.
+
     Example:
-        >>> graph = Graph(torch.tensor([0, 1]), torch.tensor([1, 0]), num_nodes=2)
-        >>> every = torch.arange(2)
-        >>> ds = Dataset("pair", graph, torch.eye(2), torch.tensor([0, 1]), every[:1], every[1:], every[:0], 2)
-        >>> ds.num_nodes, ds.num_features, ds.feature_sparsity
-        (2, 2, 0.5)
+        >>> graph = Graph([0, 1, 2], [1, 2, 0])
+        >>> ds = Dataset("ring", graph, [[1, 0], [0, 1], [0, 0]], [0, 1, -1], train_idx=[True, False, True])
+        >>> ds.num_nodes, ds.num_features, ds.num_classes, ds.train_idx.tolist()
+        (3, 2, 2, [0, 2])
     """
 
     name: str
@@ -69,34 +100,84 @@ class Dataset:
     val_idx: Tensor
     test_idx: Tensor
     num_classes: int
-    task: Task = "classification"
-    edge_weight: Tensor | None = None
-    edge_features: Tensor | None = None
-    features: Mapping[str, Features] = field(default_factory=dict)
-    target_type: str | None = None
-    graph_ptr: Tensor | None = None
-    node_ids: Tensor | None = None
-    class_names: tuple[str, ...] = ()
-    arrays: Mapping[str, Tensor] = field(default_factory=dict)
-    held_out: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    task: Task
+    edge_weight: Tensor | None
+    edge_features: Tensor | None
+    features: Mapping[str, Features]
+    target_type: str | None
+    graph_ptr: Tensor | None
+    node_ids: Tensor | None
+    class_names: tuple[str, ...]
+    arrays: Mapping[str, Tensor]
+    held_out: Mapping[str, tuple[Tensor, Tensor]]
+    notes: tuple[str, ...]
+    node_names: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        if self.graph.num_nodes < 1:
-            raise DataError("graph: expected at least one node, got none")
+    def __init__(
+        self,
+        name: str,
+        graph: Graph,
+        x: Any = None,
+        y: Any = None,
+        train_idx: Any = None,
+        val_idx: Any = None,
+        test_idx: Any = None,
+        num_classes: int | None = None,
+        task: Task | None = None,
+        edge_weight: Any = None,
+        edge_features: Any = None,
+        features: Mapping[str, Any] | None = None,
+        target_type: str | None = None,
+        graph_ptr: Any = None,
+        node_ids: Any = None,
+        class_names: Sequence[str] = (),
+        arrays: Mapping[str, Tensor] | None = None,
+        held_out: Mapping[str, tuple[Tensor, Tensor]] | None = None,
+        notes: Sequence[str] = (),
+        node_names: Sequence[str] = (),
+        *,
+        seed: int = 0,
+    ) -> None:
+        _check_head(name, graph)
+        ptr = None if graph_ptr is None else torch.as_tensor(graph_ptr)
+        if ptr is not None:
+            check_graph_ptr(ptr, graph.num_nodes)
+        rows = graph.num_nodes if ptr is None else ptr.numel() - 1
+        labels, classes, found = given_labels(y, rows, num_classes, task)
+        ids, names = given_node_ids(node_ids)
+        parts, more = _split((train_idx, val_idx, test_idx), labels, classes, rows, seed)
+        fields: dict[str, Any] = {
+            **{"name": name, "graph": graph, "x": given_features("x", x), "y": labels},
+            **{f"{part}_idx": idx for part, idx in parts.items()},
+            **{"num_classes": classes, "task": found, "graph_ptr": ptr, "target_type": target_type},
+            "edge_weight": None if edge_weight is None else given_floats("edge_weight", edge_weight),
+            "edge_features": None if edge_features is None else given_floats("edge_features", edge_features),
+            "features": {kind: given_features(f"features of {kind!r}", x) for kind, x in (features or {}).items()},
+            **{"node_ids": ids, "node_names": tuple(node_names) or names, "class_names": tuple(class_names)},
+            **{"arrays": arrays or {}, "held_out": held_out or {}, "notes": (*notes, *more)},
+        }
+        for key, value in fields.items():
+            object.__setattr__(self, key, value)
+        self._check()
+
+    def _check(self) -> None:
+        """Raises: DataError for the first part that does not fit."""
         if self.x is not None:
             check_features("x", self.x, self.num_nodes)
         for node_type, features in self.features.items():
             check_features(f"features of {node_type!r}", features, None)
-        if self.graph_ptr is not None:
-            _check_graph_ptr(self.graph_ptr, self.num_nodes)
-        _check_labels(self.y, self.num_rows, self.num_classes, self.task)
-        for part in ("train", "val", "test"):
-            _check_idx(f"{part}_idx", getattr(self, f"{part}_idx"), self.num_rows)
-        _check_edge_rows("edge_weight", self.edge_weight, self.num_edges, 1)
-        _check_edge_rows("edge_features", self.edge_features, self.num_edges, 2)
+        check_labels(self.y, self.num_rows, self.num_classes, self.task)
+        parts: dict[str, Tensor] = {part: getattr(self, f"{part}_idx") for part in _PARTS}
+        for part, idx in parts.items():
+            check_idx(f"{part}_idx", idx, self.num_rows)
+        check_edge_rows("edge_weight", self.edge_weight, self.num_edges, 1)
+        check_edge_rows("edge_features", self.edge_features, self.num_edges, 2)
         if self.node_ids is not None and self.node_ids.shape != (self.num_nodes,):
             raise DataError(f"node_ids: expected {self.num_nodes} ids, got shape {tuple(self.node_ids.shape)}")
+        if self.node_names and len(self.node_names) != self.num_nodes:
+            raise DataError(f"node_names: expected {self.num_nodes} names, got {len(self.node_names)}")
+        key = ("disjoint", *map(id, parts.values()))
+        once_together(list(parts.values()), key, lambda: check_disjoint(self.name, parts, self.num_rows))
 
     @property
     def num_nodes(self) -> int:
@@ -168,7 +249,7 @@ class Dataset:
         """
         if self.x is None:
             held = f"features of {', '.join(sorted(self.features))} only" if self.features else "none"
-            raise DataError(f"{self.name}: expected node features x, got {held}")
+            raise DataError(f"{self.name}: expected node features x, got {held}; {REMEDY}")
 
     def check_trainable(self) -> None:
         """The dataset has what training a node model needs.
@@ -180,11 +261,46 @@ class Dataset:
                 f"{self.name}: expected one label per node, got a set of {self.num_rows} graphs with one each"
             )
         if self.num_classes == 0:
-            raise DataError(f"{self.name}: expected labels to train on, got none")
+            unused = [note for note in self.notes if note.startswith(NOT_USED)]
+            held = f" ({unused[0]})" if unused else ""
+            raise DataError(f"{self.name}: expected labels to train on, got none{held}; the task link needs none")
         if self.labelled("train").numel() == 0:
             raise DataError(f"{self.name}: expected at least one training node with a label, got none")
         if not self.graph.is_typed:
             self.check_features()
+
+    def with_features(
+        self, kind: str, width: int | None = None, *, graph: Graph | None = None, seed: int = 0
+    ) -> Dataset:
+        """The same dataset with features that are made of the graph, in the place of those it has.
+
+        "degree": logarithms of in- and out-degrees (one column where they agree), scaled, and a column of ones.
+        "onehot": a column of its own for every node, sparse; the first layer learns a row per node. "random": ``width``
+        normal random numbers by ``seed`` (32). "laplacian": the first ``width`` eigenvectors of the normalised
+        Laplacian (16), the trivial one left out. "embedding": the one-hot rows that :class:`gw.nn.NodeEmbedding` reads,
+        which learns a row per node in front of a model.
+
+        Args:
+            kind: One of these names.
+            width: Columns of "random" and "laplacian".
+            graph: The graph whose edges are read; None: this one. For link prediction the training graph
+                (``graphweft.data.link_split.split_links``), so that held-out edges do not show in the features.
+            seed: Of "random", and of the start of the search for eigenvectors.
+
+        Raises: ConfigError for another kind, or a width that it does not take.
+
+        Example:
+            >>> ds = Dataset("ring", Graph([0, 1, 2], [1, 2, 0])).with_features("random", 8)
+            >>> ds.num_features
+            8
+        """
+        source = self.graph if graph is None else graph
+        if source.num_nodes != self.num_nodes:
+            raise DataError(f"with_features: expected a graph of {self.num_nodes} nodes, got {source.num_nodes}")
+        x = structure_features(source, kind, width, seed)
+        former = " in the place of those of the source" if self.x is not None or self.features else ""
+        note = f"features are made of the graph: {kind}, {FEATURE_KINDS[kind]}{former}"
+        return replace(self, x=x, features={}, notes=(*self.notes, note))
 
     def row_normalized(self) -> Dataset:
         """The same dataset with each row of the features divided by its sum of absolute values; zero rows stay."""
@@ -250,86 +366,26 @@ def training_labels(ds: Dataset) -> Tensor | None:
     return labels
 
 
-def check_features(who: str, x: Features, rows: int | None) -> None:
-    """``x`` is a finite float32 matrix with ``rows`` rows, dense or sparse.
-
-    Raises: DataError with the position of the first value that is not finite.
-    """
-    sparse = isinstance(x, SparseFeatures)
-    shape: tuple[int, ...] = (x.num_rows, x.width) if isinstance(x, SparseFeatures) else tuple(x.shape)
-    values = x.values if isinstance(x, SparseFeatures) else x
-    if len(shape) != 2 or shape[1] < 1:
-        raise DataError(f"{who}: expected a matrix with at least one column, got shape {shape}")
-    if rows is not None and shape[0] != rows:
-        raise DataError(f"{who}: expected {rows} rows, one per node, got {shape[0]}")
-    if values.dtype != torch.float32:
-        raise DataError(f"{who}: expected float32, got {values.dtype}")
-    position = first_not_finite(values)
-    if position is not None:
-        bad = float(values.reshape(-1)[position])
-        row, column = divmod(position, shape[1])
-        where = f"entry {position}" if sparse else f"row {row}, column {column}"
-        raise DataError(f"{who}: expected finite values, got {bad} at {where}")
-
-
-def first_not_finite(values: Tensor) -> int | None:
-    """Flat position of the first NaN or infinity; one read of ``values`` where there is none."""
-    if values.numel() == 0:
-        return None
-    low, high = torch.aminmax(values)  # both are NaN if any value is
-    if bool(torch.isfinite(low)) and bool(torch.isfinite(high)):
-        return None
-    return int((~torch.isfinite(values.reshape(-1))).nonzero()[0])
-
-
-def _check_labels(y: Tensor, rows: int, num_classes: int, task: Task) -> None:
-    if task not in ("classification", "multilabel", "regression"):
-        raise DataError(f"task: expected classification, multilabel or regression, got {task!r}")
-    if y.dim() == 0 or y.shape[0] != rows:
-        raise DataError(f"y: expected {rows} rows, got shape {tuple(y.shape)}")
-    if task == "regression" and y.dim() == 1 and y.dtype == torch.float32 and num_classes <= 1:
-        return
-    if task != "classification":
-        if y.dtype != torch.float32 or y.dim() != 2 or y.shape[1] != num_classes:
-            raise DataError(f"y: expected float32 of shape {(rows, num_classes)}, got {y.dtype} {tuple(y.shape)}")
-        return
-    if y.dtype != torch.int64 or y.dim() != 1:
-        raise DataError(f"y: expected int64 class ids of shape {(rows,)}, got {y.dtype} {tuple(y.shape)}")
-    if y.numel():
-        low, high = (int(v) for v in torch.aminmax(y))
-        if low < -1 or high >= num_classes:
-            position = int(((y < -1) | (y >= num_classes)).nonzero()[0])
-            raise DataError(f"y: expected labels in [-1, {num_classes}), got {int(y[position])} at position {position}")
-
-
-def _check_idx(who: str, idx: Tensor, rows: int) -> None:
-    if idx.dtype != torch.int64 or idx.dim() != 1:
-        raise DataError(f"{who}: expected a vector of int64 ids, got {idx.dtype} {tuple(idx.shape)}")
-    if idx.numel():
-        low, high = (int(v) for v in torch.aminmax(idx))
-        if low < 0 or high >= rows:
-            position = int(((idx < 0) | (idx >= rows)).nonzero()[0])
-            raise DataError(f"{who}: expected ids in [0, {rows}), got {int(idx[position])} at position {position}")
-
-
-def _check_graph_ptr(ptr: Tensor, num_nodes: int) -> None:
-    if ptr.dtype != torch.int64 or ptr.dim() != 1 or ptr.numel() < 2:
-        raise DataError(f"graph_ptr: expected at least two int64 offsets, got {ptr.dtype} {tuple(ptr.shape)}")
-    if int(ptr[0]) != 0 or int(ptr[-1]) != num_nodes or bool((ptr[1:] < ptr[:-1]).any()):
+def _check_head(name: Any, graph: Any) -> None:
+    """Raises: DataError for what is no name or no graph."""
+    if not isinstance(name, str):
         raise DataError(
-            f"graph_ptr: expected offsets that rise from 0 to {num_nodes}, got {int(ptr[0])} to {int(ptr[-1])}"
+            f"Dataset: expected a name first, as in gw.Dataset('mine', graph, x, y), got {type(name).__name__}"
         )
+    if not isinstance(graph, Graph):
+        raise DataError(f"graph: expected a gw.Graph, got {type(graph).__name__}; gw.Graph(edge_index) makes one")
+    if graph.num_nodes < 1:
+        raise DataError("graph: expected at least one node, got none")
 
 
-def _check_edge_rows(who: str, values: Tensor | None, num_edges: int, dim: int) -> None:
-    if values is None:
-        return
-    if values.dtype != torch.float32 or values.dim() != dim or values.shape[0] != num_edges:
-        raise DataError(f"{who}: expected float32 with {num_edges} rows, got {values.dtype} {tuple(values.shape)}")
-    position = first_not_finite(values)
-    if position is not None:
-        bad = float(values.reshape(-1)[position])
-        raise DataError(f"{who}: expected finite values, got {bad} at position {position}")
+def _split(
+    given: tuple[Any, Any, Any], y: Tensor, classes: int, rows: int, seed: int
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The parts of the split, and a note where they were drawn at random."""
+    if any(idx is not None for idx in given) or classes == 0:
+        return {part: given_rows(f"{part}_idx", idx, rows) for part, idx in zip(_PARTS, given, strict=True)}, ()
+    parts = dict(zip(map(str, _PARTS), random_rows(y, seed), strict=True))
+    return parts, (f"no split was given: the rows with a label are split 60/20/20 at random by seed {seed}",)
 
 
 def _row_normalized(x: Features) -> Features:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from graphweft._config import current
 from graphweft._errors import DataError, DownloadError
-from graphweft.data.catalog import ENTRIES, Entry, find_entry
+from graphweft.data.catalog import ENTRIES, Entry, find_entry, near_names
 from graphweft.data.dataset import Dataset
 from graphweft.data.download import FetchError, Progress, fetch, unpack_zip
 from graphweft.data.readers.assemble import ReadOptions
@@ -66,11 +66,23 @@ def load(
         named = options if entry is None else replace(options, name=entry.name)
         return _published_classes(read_dataset(found, named))
     if entry is None:
-        known = ", ".join(sorted(ENTRIES))
-        raise DataError(f"{show(text)}: expected a known name or an existing path, got neither; known are {known}")
+        raise DataError(_unknown(text))
     if not download:
         raise DownloadError(_by_hand(entry, folder, "not to be fetched"))
     return _published_classes(read_dataset(_download(entry, folder, progress), replace(options, name=entry.name)))
+
+
+def _unknown(text: str) -> str:
+    """What a name that is none may have meant; of what looks like a file that there is none."""
+    if Path(text).suffix:
+        return f"{show(text)}: expected an existing file, got none there"
+    near = near_names(text)
+    if near:
+        return (
+            f"{show(text)}: expected a known name or an existing path, got neither; did you mean {' or '.join(near)}?"
+        )
+    known = ", ".join(sorted(ENTRIES))
+    return f"{show(text)}: expected a known name or an existing path, got neither; known are {known}"
 
 
 def _find(root: Path, name: str, entry: Entry | None) -> Path | None:

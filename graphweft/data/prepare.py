@@ -74,6 +74,8 @@ def _parts(ds: Dataset) -> dict[str, Any]:
             out[key] = value.numpy()
     if ds.class_names:
         out["class_names"] = np.array(ds.class_names, dtype=np.str_)
+    if ds.node_names:
+        out["node_names"] = np.array(ds.node_names, dtype=np.str_)
     return out | {key: value.numpy() for key, value in ds.arrays.items() if key not in out}
 
 

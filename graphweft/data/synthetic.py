@@ -32,7 +32,7 @@ from graphweft.data.communities import (
     word_features,
 )
 from graphweft.data.dataset import Dataset
-from graphweft.data.statistics import Statistics, find_statistics
+from graphweft.data.statistics import STATISTICS, Statistics, find_statistics
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
@@ -76,7 +76,8 @@ def synthetic(
         multilabel: Any number of labels a node, (nodes, classes), in the sets that are published so (ppi, yelp,
             amazonproducts). Otherwise every node has one class, as node classification benchmarks take these sets.
 
-    Raises: ConfigError for an unknown name, a value out of range, or a graph that this machine's memory cannot hold.
+    Raises: ConfigError for an unknown name, a value out of range, ``multilabel`` with another set, or a graph that this
+        machine's memory cannot hold.
 
     Example:
         >>> ds = synthetic("products", scale=0.001, seed=0)
@@ -86,7 +87,10 @@ def synthetic(
     entry = find_statistics(name)
     given = {"num_nodes": num_nodes, "num_edges": num_edges, "num_features": num_features, "num_classes": num_classes}
     entry = _changed(entry, {key: value for key, value in given.items() if value is not None}, homophily)
-    entry = dataclasses.replace(entry, multi_label=entry.multi_label and multilabel)
+    if multilabel and not entry.multi_label:
+        known = ", ".join(known.name for known in STATISTICS.values() if known.multi_label)
+        raise ConfigError(f"synthetic: expected multilabel=True with one of {known}, got {entry.name}")
+    entry = dataclasses.replace(entry, multi_label=bool(multilabel))
     _check_options(entry, scale, nonzeros_per_row, order)
     seed = _checked_seed(seed)
     plan = _Plan.of(entry, scale, bidirected, nonzeros_per_row)

@@ -15,8 +15,10 @@ import torch
 from graphweft._errors import GraphError, ShapeError
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.ends import edge_ends
 from graphweft.graph.fields import Fields
-from graphweft.graph.ids import Ids, as_count, as_ids, require_ids, summarize
+from graphweft.graph.ids import Ids, as_count, as_ids
+from graphweft.graph.node_ids import NodeIds, number_ids
 from graphweft.graph.select import as_selection
 from graphweft.graph.stats import GraphStats, measure
 from graphweft.graph.typed import Relation, TypedLayout, flatten, invert, stretches
@@ -71,9 +73,12 @@ class Graph:
     A graph cannot be changed; edits return new graphs.
 
     Args:
-        src: Sources of the edges: integer tensor, array or list, shape (num_edges,).
+        src: Sources of the edges: integer tensor, array or list, shape (num_edges,). Without ``dst``: an edge index of
+            shape (2, num_edges), or a sparse matrix of SciPy or torch, whose entry (i, j) is the edge i -> j; values
+            other than 1 are kept as ``edata["weight"]``.
         dst: Destinations, likewise.
-        num_nodes: Number of nodes; None: one more than the largest id; a pair (num_src, num_dst): bipartite.
+        num_nodes: Number of nodes; None: one more than the largest id; a pair (num_src, num_dst): bipartite. Ids with
+            large gaps are refused without it; :meth:`from_ids` renumbers them.
 
     Raises: DtypeError, ShapeError, IndexRangeError, GraphError: one line with what was expected and what came.
 
@@ -102,26 +107,12 @@ class Graph:
         "_taken",
     )
 
-    def __init__(self, src: Ids, dst: Ids, num_nodes: int | tuple[int, int] | None = None) -> None:
-        who = "Graph"
-        src, dst = as_ids(who, "src", src), as_ids(who, "dst", dst)
-        if src.numel() != dst.numel():
-            raise ShapeError(f"{who}: expected src and dst of one length, got {src.numel()} and {dst.numel()}")
-        if src.dtype != dst.dtype:
-            src, dst = src.long(), dst.long()
-        if isinstance(num_nodes, tuple | list):
-            if len(num_nodes) != 2:
-                raise ShapeError(f"{who}: expected num_nodes as a number or a pair, got {len(num_nodes)} numbers")
-            num_src, num_dst = (as_count(who, "num_nodes", count) for count in num_nodes)
-        elif num_nodes is None:
-            largest = max(summarize(src).high, summarize(dst).high)
-            num_src = num_dst = as_count(who, "num_nodes", max(largest + 1, 0))
-        else:
-            num_src = num_dst = as_count(who, "num_nodes", num_nodes)
-        require_ids(who, "src", src, num_src)
-        require_ids(who, "dst", dst, num_dst)
-        csc = Adjacency.from_coo(dst, src, num_dst, num_src)
-        self._adopt(_Forms(csc, None), num_src, num_dst, not isinstance(num_nodes, tuple | list))
+    def __init__(self, src: Any, dst: Ids | None = None, num_nodes: int | tuple[int, int] | None = None) -> None:
+        ends = edge_ends(src, dst, num_nodes)
+        csc = Adjacency.from_coo(ends.dst, ends.src, ends.num_dst, ends.num_src)
+        self._adopt(_Forms(csc, None), ends.num_src, ends.num_dst, ends.is_square)
+        if ends.values is not None:
+            self.edata["weight"] = ends.values
 
     def _adopt(
         self, forms: _Forms, num_src: int, num_dst: int, square: bool, layout: TypedLayout | None = None
@@ -179,6 +170,23 @@ class Graph:
         if not csc.edge_ids_ascend():  # mailboxes list messages by ascending edge id
             csc = Adjacency.from_coo(*csc.to_coo(), num_dst, count)
         return cls.from_adjacency(csc)
+
+    @classmethod
+    def from_ids(cls, src: Any, dst: Any, nodes: Any = None) -> tuple[Graph, NodeIds]:
+        """A graph over nodes with ids of any kind, integers or texts, and the :class:`NodeIds` that lead back.
+
+        Nodes are numbered in the order of ``nodes``, else of all ids ascending; ``ids[v]`` is the id of node v, and
+        ``ids.nodes(id)`` its number.
+
+        Raises: DtypeError, ShapeError; IndexRangeError for an edge at an id that is not among ``nodes``.
+
+        Example:
+            >>> graph, ids = Graph.from_ids(["ann", "bob"], ["bob", "eve"])
+            >>> graph, ids[2], int(ids.nodes("bob"))
+            (Graph(num_nodes=3, num_edges=2), 'eve', 1)
+        """
+        sources, destinations, ids = number_ids(src, dst, nodes)
+        return cls(sources, destinations, num_nodes=len(ids)), ids
 
     @classmethod
     def hetero(cls, edges: Mapping[Relation, Any], num_nodes: Mapping[str, int] | None = None) -> Graph:
@@ -545,7 +553,10 @@ class Graph:
 
     def _require_untyped(self, who: str) -> None:
         if self._layout is not None:
-            raise GraphError(f"Graph.{who}: expected an untyped graph, got {len(self._layout.relations)} relations")
+            count = len(self._layout.relations)
+            raise GraphError(
+                f"Graph.{who}: expected an untyped graph, got {count} relations, which gw.nn.RGCN and HGT take"
+            )
 
     def _require_alike(self, sign: str, other: Graph) -> None:
         mine, theirs = (self._num_src, self._num_dst), (other._num_src, other._num_dst)

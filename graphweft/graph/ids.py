@@ -24,6 +24,7 @@ Ids: TypeAlias = Any  # torch.Tensor | numpy.ndarray | sequence of integers
 
 INT32_MAX = 2**31 - 1
 _MOST_NODES = psutil.virtual_memory().total // 8  # more offsets than fit this machine are a mistake
+_FEW_NODES = 1 << 27  # below this, free memory is not asked for
 _WIDENS = (torch.int8, torch.uint8, torch.int16)
 _INT_OUT = ctypes.POINTER(ctypes.c_int64)
 
@@ -124,6 +125,8 @@ def as_count(who: str, name: str, value: Any) -> int:
         raise GraphError(
             f"{who}: expected {name} <= {_MOST_NODES}, whose offsets fit this machine's memory, got {count}"
         )
+    if count > _FEW_NODES and 8 * count > (free := psutil.virtual_memory().available):
+        raise GraphError(f"{who}: expected {name} <= {free // 8}, whose offsets fit the free memory, got {count}")
     return count
 
 

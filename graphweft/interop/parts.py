@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
-from graphweft.data.dataset import Dataset, Task
+from graphweft.data.dataset import Dataset
+from graphweft.data.given import Task
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.storage.feature import SparseFeatures
@@ -58,7 +59,8 @@ class GraphParts:
         """What :class:`gw.Trainer` takes: float32 features, and labels of the kind that they are.
 
         Whole numbers in one column, of any type, are class ids, not-a-number and negative ones no label; 0 and 1 in
-        several columns are several labels a node; other floats are values to regress on. ``edge_weight`` and
+        several columns are several labels a node; other floats are values to regress on. Without any split the labelled
+        rows are split 60/20/20 at random. ``edge_weight`` and
         ``edge_attr`` become ``edge_weight`` (E,) and ``edge_features`` (E, K). A typed graph is labelled on the type
         that the split lies in, or on the only one with labels.
 
@@ -89,9 +91,9 @@ class GraphParts:
             self.graph,
             None if self.x is None else _as_features(self.x),
             labels,
-            _NONE if self.train_idx is None else self.train_idx,
-            _NONE if self.val_idx is None else self.val_idx,
-            _NONE if self.test_idx is None else self.test_idx,
+            self.train_idx,
+            self.val_idx,
+            self.test_idx,
             classes if num_classes is None else num_classes,
             task=task,
             edge_weight=None if weight is None else weight.reshape(-1),

@@ -7,6 +7,7 @@ from graphweft.nn.gin import GIN, GINConv
 from graphweft.nn.hgt import HGT, HGTConv
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
+from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.rgcn import RGCN, RGCNConv
 from graphweft.nn.sage import SAGE, SAGEConv
 
@@ -27,6 +28,7 @@ __all__ = [
     "GINConv",
     "HGTConv",
     "NGCFConv",
+    "NodeEmbedding",
     "RGCNConv",
     "SAGEConv",
 ]

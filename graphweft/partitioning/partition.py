@@ -22,6 +22,7 @@ from graphweft import _native
 from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, DataError, DtypeError, GraphError, IndexRangeError
 from graphweft._native import declare
+from graphweft.graph import edit
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.metis import metis
 from graphweft.partitioning.streaming import gap
@@ -152,7 +153,8 @@ def partition(
     """Splits the nodes of ``graph`` into ``k`` parts with few edges between them.
 
     Args:
-        graph: A graph over one set of nodes; in-edges count as neighbours.
+        graph: A graph over one set of nodes. The ends of an edge are neighbours of each other, whatever its direction;
+            in a graph that is not symmetric parallel and opposite edges count once.
         k: Number of parts.
         method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "metis" cuts
             fewer edges of an undirected graph, needs pymetis and knows no labels; "random" gives equal sizes.
@@ -194,6 +196,7 @@ def _assign(
     if method == "random":
         generator = torch.Generator().manual_seed(seed)
         return (torch.randperm(graph.num_nodes, generator=generator) % k).int(), method
+    graph = undirected(graph)
     if method == "metis":
         found = metis(graph, k) if graph.num_nodes else None
         if found is not None:
@@ -201,6 +204,18 @@ def _assign(
         log.warning("metis failed in every branch: gap takes over")
     classes = None if labels is None else (labels.clamp(min=-1) + 1).int()
     return gap(graph, k, classes, passes, balance, initial), "gap"
+
+
+def undirected(graph: Graph) -> Graph:
+    """Every edge in both directions, without types: partitioners read in-edges, and a cut costs both ends of an edge.
+
+    Example:
+        >>> undirected(Graph([0, 1], [1, 2])).in_degrees().tolist()
+        [1, 2, 1]
+    """
+    if not graph.is_symmetric:
+        return Graph.from_adjacency(edit.both_directions(graph.csc))
+    return Graph.from_adjacency(graph.csc) if graph.is_typed else graph
 
 
 def label_distance(part: Tensor, k: int, labels: Tensor) -> Tensor:

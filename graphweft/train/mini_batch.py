@@ -426,7 +426,7 @@ class MiniBatch:
         return self._on_batch(batch)
 
     def _on_batch(self, batch: Batch) -> Tensor:
-        if isinstance(self.model, CompiledModule) and batch.blocks:
+        if batch.blocks and (isinstance(self.model, CompiledModule) or getattr(self.model, "takes_blocks", False)):
             logits: Tensor = self.model(batch.blocks, batch.x, **self.edge_data.keywords())
             return logits
         given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)

@@ -13,6 +13,7 @@ from torch import nn
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.sample.layer_wise import LayerSampler
@@ -90,4 +91,5 @@ def fitting_fanouts(
 
 def _layers(model: nn.Module) -> int | None:
     """Layers of the model; None: unknown."""
+    model = model.model if isinstance(model, NodeEmbedding) else model
     return len(model.layers) if isinstance(model, Stack) else 1 if isinstance(model, CompiledModule) else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from graphweft._errors import ConfigError
+from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.options import (
     DECAY_ON,
     EDGE_DATA,
@@ -55,6 +56,8 @@ class TrainSpec:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
         root: Folder where named datasets are kept; None is the configured one.
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
+        features: Features made of the graph in the place of the source's: "degree", "onehot", "random", "laplacian" or
+            "embedding" (a learned row of width ``hidden`` per node); None: those of the source.
         task: "nodes" predicts labels of nodes; "link" learns embeddings of width ``hidden`` that tell edges from pairs
             without one, in mode "mini".
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
@@ -111,6 +114,7 @@ class TrainSpec:
     data: str = DEFAULT_DATA
     root: str | None = None
     scale: float | None = None
+    features: str | None = None
     task: str = "nodes"
     model: str = "gcn"
     heads: int = 8
@@ -171,6 +175,8 @@ class TrainSpec:
             ("edge_data", EDGE_DATA),
         ):
             check_choice(name, getattr(self, name), choices)
+        if self.features is not None:
+            check_choice("features", self.features, tuple(FEATURE_KINDS))
         check_task(self.task, self.mode)
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
@@ -197,6 +203,10 @@ class TrainSpec:
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
+        if self.features == "embedding" and self.model in TYPED:
+            raise ConfigError(
+                f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
+            )
         if self.model in TYPED and mode == "mini":
             self._check_typed()
         check_number("lr", self.lr, above=0.0)
@@ -248,6 +258,8 @@ class TrainSpec:
             del values["task"]
         if self.edge_data == "use":
             del values["edge_data"]
+        if self.features is None:
+            del values["features"]
         return {**values, "mode": mode}
 
 

@@ -116,7 +116,7 @@ class Trainer:
         >>> from graphweft.graph.graph import Graph
         >>> from graphweft.nn.gcn import GCN
         >>> graph, every = Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.arange(4)
-        >>> ds = Dataset("pairs", graph, torch.eye(4), torch.tensor([0, 0, 1, 1]), every[::2], every[1::2], every, 2)
+        >>> ds = Dataset("pairs", graph, torch.eye(4), torch.tensor([0, 0, 1, 1]), every[::2], every[1:2], every[3:], 2)
         >>> trainer = Trainer(GCN(4, 8, 2), ds, lr=0.1)
         >>> history = trainer.fit(epochs=20)
         >>> len(history), trainer.evaluate("test"), trainer.predict().tolist()

@@ -43,7 +43,7 @@ def test_properties() -> None:
         ({"x": torch.ones(3, 2)}, "x: expected 4 rows, one per node, got 3"),
         ({"x": torch.ones(4)}, "x: expected a matrix with at least one column"),
         ({"x": torch.ones(4, 0)}, "x: expected a matrix with at least one column"),
-        ({"x": torch.ones(4, 2, dtype=torch.float64)}, "x: expected float32, got torch.float64"),
+        ({"x": torch.ones(4, 2, dtype=torch.complex64)}, "x: expected real numbers, got torch.complex64"),
         ({"x": torch.tensor([[0.0, 1], [0, 1], [0, float("nan")], [0, 1]])}, "got nan at row 2, column 1"),
         ({"x": torch.tensor([[0.0, 1], [float("-inf"), 1], [0, 1], [0, 1]])}, "got -inf at row 1, column 0"),
         ({"y": torch.tensor([0, 1, 0])}, "y: expected 4 rows"),
@@ -54,7 +54,7 @@ def test_properties() -> None:
         ({"task": "guess"}, "task: expected classification"),
         ({"train_idx": torch.tensor([0, 4])}, r"train_idx: expected ids in \[0, 4\), got 4 at position 1"),
         ({"val_idx": torch.tensor([-1])}, r"val_idx: expected ids in \[0, 4\), got -1 at position 0"),
-        ({"test_idx": torch.tensor([1], dtype=torch.int32)}, "test_idx: expected a vector of int64 ids"),
+        ({"test_idx": torch.tensor([1.0])}, "test_idx: expected a vector of ids or a boolean mask"),
         ({"edge_weight": torch.ones(3)}, "edge_weight: expected float32 with 4 rows"),
         (
             {"edge_weight": torch.tensor([1, 1, float("inf"), 1])},

@@ -217,3 +217,9 @@ def test_every_node_has_one_class_unless_labels_are_asked_for(name: str) -> None
     ds = synthetic(name, scale=SCALES[name], seed=1)
     assert (ds.task, ds.y.dtype, ds.y.dim()) == ("classification", torch.int64, 1)
     assert synthetic(name, scale=SCALES[name], seed=1, multilabel=True).task == "multilabel"
+
+
+def test_a_keyword_that_a_set_does_not_use_is_refused_with_the_sets_that_do() -> None:
+    with pytest.raises(ConfigError, match="multilabel=True with one of ppi, yelp, amazonproducts, got default"):
+        synthetic("default", scale=0.02, multilabel=True)
+    assert synthetic("ppi", scale=0.002, multilabel=True).task == "multilabel"

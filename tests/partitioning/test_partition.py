@@ -112,8 +112,41 @@ def test_nodes_without_a_label_are_balanced_as_one_label_more() -> None:
     one_more = torch.where(labels < 0, 3, labels)
     expected = torch.full((300,), -1, dtype=torch.int32)
     for _ in range(2):
-        expected = torch.from_numpy(brute_force(graph, 4, one_more, expected))
+        expected = torch.from_numpy(brute_force(graph.to_bidirected(), 4, one_more, expected))
     assert torch.equal(gw.partition(graph, 4, labels=labels, passes=2).part, expected)
+
+
+def one_way(graph: gw.Graph, seed: int) -> gw.Graph:
+    """One edge, in a random direction, for each pair of a symmetric graph."""
+    src, dst = graph.edges()
+    src, dst = src[src < dst], dst[src < dst]
+    turned = torch.from_numpy(np.random.default_rng(seed).random(src.numel()) < 0.5)
+    return gw.Graph(torch.where(turned, dst, src), torch.where(turned, src, dst), num_nodes=graph.num_nodes)
+
+
+@pytest.mark.parametrize("method", ["gap", "metis"])
+def test_edges_count_in_both_directions(method: str) -> None:
+    if method == "metis":
+        pytest.importorskip("pymetis")
+    graph, _ = communities(8, 500, seed=2)
+    directed = one_way(graph, seed=3)
+    assert not directed.is_symmetric
+    found, wanted = gw.partition(directed, 8, method), gw.partition(graph, 8, method)
+    assert torch.equal(found.part, wanted.part)
+    assert found.report.cut_share == pytest.approx(wanted.report.cut_share, abs=1e-9)
+    src, dst = directed.edges()  # the report is of the graph that was given
+    assert found.report.cut == int((found.part[src] != found.part[dst]).sum())
+    assert wanted.report.cut_share < 0.35  # by in-edges alone the directed graph is cut at 0.65
+
+
+def test_a_typed_graph_is_cut_as_its_untyped_form() -> None:
+    graph, _ = communities(4, 100, seed=5)
+    src, dst = one_way(graph, seed=6).edges()
+    half = src.numel() // 2
+    typed = gw.Graph.hetero(
+        {("n", "a", "n"): (src[:half], dst[:half]), ("n", "b", "n"): (src[half:], dst[half:])}, {"n": graph.num_nodes}
+    )
+    assert torch.equal(gw.partition(typed, 4).part, gw.partition(graph, 4).part)
 
 
 def test_operations_grow_with_edges_and_nodes_log_k() -> None:

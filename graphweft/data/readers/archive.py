@@ -170,6 +170,7 @@ class NpzArchive:
                 raise DataError(f"{name}: expected each member once, got {one_line(key, 60)!r} twice")
             self._members[key] = info
         self._headers: dict[str, Header] = {}
+        self._used: set[str] = set()
 
     def __contains__(self, key: str) -> bool:
         return key in self._members
@@ -177,6 +178,14 @@ class NpzArchive:
     def names(self) -> list[str]:
         """Names of the members without ``.npy``."""
         return list(self._members)
+
+    def unused(self) -> list[str]:
+        """Names of the members that nobody read or left out knowingly."""
+        return [key for key in self._members if key not in self._used]
+
+    def leave_out(self, *prefixes: str) -> None:
+        """Counts members whose names start so as known: what they hold is told elsewhere, or follows from others."""
+        self._used.update(key for key in self._members if key.startswith(prefixes))
 
     def header(self, key: str) -> Header:
         """Dtype and shape of a member, checked against the bytes the archive has for it.
@@ -233,6 +242,7 @@ class NpzArchive:
                 f"{key}: expected arrays that fit the file and the free memory, got {header.nbytes} bytes more"
             )
         info = self._members[key]
+        self._used.add(key)
         try:
             with self._zip.open(info) as stream:
                 parse_header(key, stream)

@@ -18,12 +18,14 @@ from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft._memory import empty
-from graphweft.data.dataset import Task, first_not_finite
+from graphweft.data.checks import first_not_finite
+from graphweft.data.given import Task
+from graphweft.data.random_rows import random_rows
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
 Array = NDArray[Any]
-_MAX_CLASSES = 10_000
+MAX_CLASSES = 10_000
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ def labels(who: str, array: Array, rows: int, num_classes: int | None = None) ->
     if y.numel() and int(y.min()) < -1:
         raise DataError(f"{who}: expected class ids from 0, or -1 for none, got {int(y.min())} at {int(y.argmin())}")
     found = int(y.max()) + 1 if y.numel() else 0
-    bound = max(_MAX_CLASSES, rows)
+    bound = max(MAX_CLASSES, rows)
     if found > bound:
         raise DataError(f"{who}: expected class ids below {bound}, got {found - 1} at position {int(y.argmax())}")
     if num_classes is not None and not found <= num_classes <= bound:
@@ -227,8 +229,8 @@ def labels(who: str, array: Array, rows: int, num_classes: int | None = None) ->
 
 
 def _label_matrix(who: str, array: Array) -> Labels:
-    if not 1 <= array.shape[1] <= _MAX_CLASSES:
-        raise DataError(f"{who}: expected between 1 and {_MAX_CLASSES} label columns, got {array.shape[1]}")
+    if not 1 <= array.shape[1] <= MAX_CLASSES:
+        raise DataError(f"{who}: expected between 1 and {MAX_CLASSES} label columns, got {array.shape[1]}")
     y = torch.from_numpy(array.astype(np.float32))
     wrong = (y != 0) & (y != 1)
     if bool(wrong.any()):
@@ -266,17 +268,10 @@ def index_idx(who: str, array: Array, rows: int) -> Tensor:
 
 def random_split(labels: Labels, seed: int) -> Split:
     """60/20/20 of the labelled rows at random by ``seed``; the same on every machine."""
-    y = labels.y
     if labels.num_classes == 0:
-        rows = np.empty(0, np.int64)
-    elif y.dim() == 1:
-        rows = np.flatnonzero(y.numpy() >= 0)
-    else:
-        rows = np.flatnonzero(~np.isnan(y.numpy()).all(axis=1))
-    order = rows[np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))]
-    train, val = -(-len(rows) * 6 // 10), len(rows) * 2 // 10
-    parts = (order[:train], order[train : train + val], order[train + val :])
-    return Split(*(torch.from_numpy(np.sort(part).astype(np.int64)) for part in parts))
+        nothing = torch.empty(0, dtype=torch.int64)
+        return Split(nothing, nothing, nothing)
+    return Split(*random_rows(labels.y, seed))
 
 
 def split_number(split: int | str | None, names: Sequence[str] = ()) -> int:

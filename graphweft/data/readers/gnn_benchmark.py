@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from graphweft._errors import DataError
-from graphweft.data.dataset import Dataset, Features
+from graphweft.data.dataset import Dataset
+from graphweft.data.given import Features
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
     ReadOptions,

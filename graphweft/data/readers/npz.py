@@ -11,14 +11,18 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
-from graphweft.data.dataset import Dataset, Features
+from graphweft.data.dataset import Dataset
+from graphweft.data.given import Features
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
+    MAX_CLASSES,
     Array,
     Labels,
     ReadOptions,
     Split,
     as_ids,
+    check_indptr,
+    check_range,
     coo_graph,
     csr_graph,
     dense_features,
@@ -30,7 +34,7 @@ from graphweft.data.readers.assemble import (
     sparse_features,
     split_number,
 )
-from graphweft.data.readers.files import node_limit
+from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, node_limit
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
@@ -76,6 +80,7 @@ def read_npz(archive: NpzArchive, options: ReadOptions) -> Dataset:
         edge_features=_edge_rows(archive, "edge_features", (graph.num_edges, None)),
         node_ids=as_ids("node_ids", archive.array("node_ids", (num_nodes,))).long() if "node_ids" in archive else None,
         class_names=read_names(archive, "class_names"),
+        node_names=read_names(archive, "node_names"),
         arrays=side_arrays(archive),
         notes=tuple(notes),
         **read_split(archive, found, options).fields(),
@@ -179,14 +184,43 @@ def read_names(archive: NpzArchive, key: str) -> tuple[str, ...]:
 
 
 def read_labels(archive: NpzArchive, rows: int) -> Labels:
-    """Member ``y`` with ``rows`` rows; ``num_classes`` and ``task`` where the file has them."""
-    if "y" not in archive:
-        return no_labels(rows)
+    """Member ``y`` with ``rows`` rows, or ``y_indptr`` and ``y_indices``; ``num_classes``, ``task`` where they are.
+
+    Raises: DataError.
+    """
     declared = int(archive.array("num_classes", (), "iu")) if "num_classes" in archive else None
+    if "y" not in archive:
+        return _csr_labels(archive, rows, declared) if "y_indptr" in archive else no_labels(rows)
     if "task" in archive and str(archive.array("task", (), "U")) == "regression":
         values = archive.array("y", (rows, None), "f").astype(np.float32)
         return Labels(torch.from_numpy(values), values.shape[1], "regression")
     return labels("y", archive.array("y"), rows, declared)
+
+
+def _csr_labels(archive: NpzArchive, rows: int, declared: int | None) -> Labels:
+    """Several labels a row as compressed rows of class ids."""
+    if "y_indices" not in archive:
+        raise DataError("y_indptr: expected y_indices beside it, got none")
+    columns = as_ids("y_indices", archive.array("y_indices", (None,), "iu")).long()
+    offsets = check_indptr("y_indptr", archive.array("y_indptr", (None,), "iu"), rows, columns.numel())
+    if "y_shape" in archive:
+        shape = archive.array("y_shape", (2,), "iu").astype(np.int64)
+        if int(shape[0]) != rows:
+            raise DataError(f"y_shape: expected {rows} rows, got {int(shape[0])}")
+        declared = int(shape[1])
+    width = int(columns.max()) + 1 if declared is None and columns.numel() else declared or 0
+    if not 1 <= width <= MAX_CLASSES or 4 * rows * width > content_limit(archive.size, ARRAYS_FLOOR):
+        raise DataError(f"y_indices: expected from 1 to {MAX_CLASSES} classes that fit the memory, got {width}")
+    check_range("y_indices", columns, width)
+    held = torch.ones(columns.numel(), dtype=torch.bool)
+    if "y_data" in archive:
+        values = archive.array("y_data", (columns.numel(),))
+        if not np.isin(values, (0, 1)).all():
+            raise DataError("y_data: expected 0 or 1 for each label, got another value")
+        held = torch.from_numpy(values != 0)
+    y = torch.zeros(rows, width)
+    y[torch.repeat_interleave(torch.arange(rows), offsets.diff())[held], columns[held]] = 1.0
+    return Labels(y, width, "multilabel")
 
 
 def read_split(archive: NpzArchive, found: Labels, options: ReadOptions) -> Split:

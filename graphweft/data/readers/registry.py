@@ -14,8 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from graphweft._errors import DataError, GraphWeftError
-from graphweft.data.dataset import Dataset
+from graphweft._errors import DataError, DataWarning, GraphWeftError
+from graphweft.data.checks import overlap
+from graphweft.data.dataset import NOT_USED, Dataset
 from graphweft.data.readers import (
     edge_list,
     gnn_benchmark,
@@ -61,7 +62,9 @@ def read_dataset(path: str | os.PathLike[str], options: ReadOptions | None = Non
     try:
         with warnings.catch_warnings(), np.errstate(all="ignore"):
             warnings.simplefilter("ignore")
-            return _read(Path(path), options)
+            ds = _read(Path(path), options)
+            shared = overlap({part: ds.idx(part) for part in ("train", "val", "test")}, ds.num_rows)
+            ds = replace(ds, notes=(*ds.notes, shared)) if shared else ds
     except DataError as error:
         text = one_line(str(error)).removeprefix(f"{show(Path(path).name)}: ")
         raise DataError(text if text.startswith(shown) else f"{shown}: {text}") from error
@@ -72,6 +75,9 @@ def read_dataset(path: str | os.PathLike[str], options: ReadOptions | None = Non
     except Exception as error:
         text = one_line(f"{type(error).__name__}: {error}", 160)
         raise DataError(f"{shown}: expected an undamaged dataset, got a failure while reading ({text})") from error
+    if shared:
+        warnings.warn(f"{shown}: {shared}", DataWarning, stacklevel=3)
+    return ds
 
 
 def default_name(path: Path) -> str:
@@ -106,9 +112,16 @@ def _read_archive(archive: NpzArchive, options: ReadOptions) -> Dataset:
     names = set(archive.names())
     for fits, read in ARCHIVES:
         if fits(names):
-            return read(archive, options)
+            return _with_unused(read(archive, options), archive.unused())
     held = one_line(", ".join(sorted(names)), 100) or "nothing"
     raise DataError(f"expected members indptr and indices, or edge_index, got {held}")
+
+
+def _with_unused(ds: Dataset, members: list[str]) -> Dataset:
+    """A note of the members of the file that its reader did not use: a label or a weight may be under another name."""
+    if not members:
+        return ds
+    return replace(ds, notes=(*ds.notes, f"{NOT_USED}: {one_line(', '.join(sorted(members)), 200)}"))
 
 
 def _read_folder(path: Path, options: ReadOptions) -> Dataset:

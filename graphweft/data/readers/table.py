@@ -19,8 +19,12 @@ from graphweft._errors import DataError
 from graphweft.data.readers.files import one_line, show, text_lines
 
 
-def parse_table(who: str, lines: Iterable[str], dtype: type[np.generic], delimiter: str | None = ",") -> NDArray[Any]:
+def parse_table(
+    who: str, lines: Iterable[str], dtype: type[np.generic], delimiter: str | None = ",", quoted: bool = False
+) -> NDArray[Any]:
     """The rows of ``lines`` as a (rows, columns) matrix of ``dtype``; blank lines and ``#`` comments are left out.
+
+    With ``quoted`` cells may stand in double quotes.
 
     Raises: DataError if a cell is no number of that type, rows differ in width or there is none.
 
@@ -31,7 +35,9 @@ def parse_table(who: str, lines: Iterable[str], dtype: type[np.generic], delimit
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # an integer written as 1.5 is a warning in NumPy, and so is no data
-            return np.loadtxt(lines, dtype=dtype, delimiter=delimiter, comments="#", ndmin=2)
+            return np.loadtxt(
+                lines, dtype=dtype, delimiter=delimiter, comments="#", ndmin=2, quotechar='"' if quoted else None
+            )
     except DataError:  # of the lines themselves, and a ValueError too
         raise
     except UserWarning:

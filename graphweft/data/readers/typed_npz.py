@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
-from graphweft.data.dataset import Dataset, Features
+from graphweft.data.dataset import Dataset
+from graphweft.data.given import Features
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
     Labels,
@@ -52,8 +53,9 @@ def read_typed_npz(archive: NpzArchive, options: ReadOptions) -> Dataset:
     return _read_one_node_type(archive, edges, edge_type, options)
 
 
-def _relation_names(archive: NpzArchive, edge_type: np.ndarray, key: str) -> tuple[str, ...]:
-    """Names of the relations, checked against the ids in use."""
+def _relation_names(archive: NpzArchive, edge_type: np.ndarray) -> tuple[str, ...]:
+    """Names of the relations, in either of two members, checked against the ids in use."""
+    key = "relation_names" if "relation_names" in archive else "edge_type_names"
     names = read_names(archive, key) or tuple(
         str(i) for i in range(min(int(edge_type.max(initial=-1)) + 1, _MAX_TYPES))
     )
@@ -95,8 +97,7 @@ def _homogeneous(archive: NpzArchive, edges: Tensor, edge_type: np.ndarray, num_
     if not 0 <= num_nodes <= node_limit(archive.size):
         raise DataError(f"num_nodes: expected a number that a file of {archive.size} bytes can mean, got {num_nodes}")
     check_range("edge_index", edges, num_nodes)
-    key = "relation_names" if "relation_names" in archive else "edge_type_names"
-    names = _relation_names(archive, edge_type, key)
+    names = _relation_names(archive, edge_type)
     relations = {
         (node_type, name, node_type): (edges[0, torch.from_numpy(at)], edges[1, torch.from_numpy(at)])
         for name, at in zip(names, _group(edge_type, len(names)), strict=True)
@@ -162,6 +163,7 @@ def _read_node_types(archive: NpzArchive, edges: Tensor, edge_type: np.ndarray, 
         raise DataError(f"target_type: expected a number in [0, {len(names)}), got {target}")
     first, count = int(offsets[target]), int(counts[target])
     mine, split = _target_labels(archive, first, count, len(node_type), options)
+    archive.leave_out("metapath_", "node_type_counts", "node_type_offsets")  # told below; they follow from node_type
     notes = (
         ("meta-path graphs of the source are left out",)
         if any(n.startswith("metapath_") for n in archive.names())
@@ -192,7 +194,7 @@ def _relations(
 ) -> dict[Relation, tuple[Tensor, Tensor]]:
     """Edges by (source type, name, target type), as ids within their types; a name may join several pairs of types."""
     src, dst = edges[0].numpy(), edges[1].numpy()
-    edge_names = _relation_names(archive, edge_type, "edge_type_names")
+    edge_names = _relation_names(archive, edge_type)
     out: dict[Relation, tuple[Tensor, Tensor]] = {}
     for name, at in zip(edge_names, _group(edge_type, len(edge_names)), strict=True):
         pair = node_type[src[at]] * len(names) + node_type[dst[at]]
@@ -216,6 +218,7 @@ def _target_labels(
     named_splits = [name.removeprefix("train_index_") for name in archive.names() if name.startswith("train_index_")]
     if named_splits:
         number = split_number(options.split, named_splits)
+        archive.leave_out("train_index_", "val_index_", "test_index_")  # of the splits that were not asked for
         if not 0 <= number < len(named_splits):
             raise DataError(f"split: expected a number in [0, {len(named_splits)}), got {number}")
         suffix = named_splits[number]

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from layouts import CLASSES, LAYOUTS, NODES, npz_bytes, sample
 
-from graphweft._errors import DataError
+from graphweft._errors import DataError, DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.data.readers.assemble import ReadOptions
 from graphweft.data.readers.registry import read_dataset
@@ -70,7 +70,9 @@ def test_sparse_input_stays_sparse(name: str, tmp_path: Path) -> None:
 
 def test_split_option_picks_a_mask_row(tmp_path: Path) -> None:
     path = _write("npz_dense", tmp_path)
-    assert read_dataset(path, ReadOptions(split=1)).train_idx.tolist() == [*range(4, 12)]
+    with pytest.warns(DataWarning, match="rows in common: 4 in train and val, 4 in train and test"):
+        ds = read_dataset(path, ReadOptions(split=1))
+    assert ds.train_idx.tolist() == [*range(4, 12)] and "rows in common" in ds.notes[-1]
     with pytest.raises(DataError, match=r"split: expected a number in \[0, 2\), got 2"):
         read_dataset(path, ReadOptions(split=2))
 

@@ -1,0 +1,177 @@
+"""The parts of a dataset as people give them, in the form in which a dataset keeps them.
+
+Comes in: tensors, arrays, lists, SciPy matrices or columns of a table, of any fitting dtype; masks or ids. Goes out:
+float32 features, labels with their task, int64 ids. What is a tensor of the right kind stays that tensor. Called by
+:class:`Dataset`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from graphweft._errors import DataError, GraphWeftError
+from graphweft.graph.ids import borrow
+from graphweft.graph.node_ids import NodeIds
+from graphweft.storage.feature import SparseFeatures
+
+Features = Tensor | SparseFeatures
+Task = Literal["classification", "multilabel", "regression"]
+_TASKS = ("classification", "multilabel", "regression")
+
+
+def given_features(who: str, x: Any) -> Features | None:
+    """Features as float32: a tensor, or sparse rows of a sparse matrix; None for None.
+
+    Raises: DataError for anything but numbers.
+
+    Example:
+        >>> given_features("x", np.array([[1, 2], [3, 4]], np.int8)).dtype
+        torch.float32
+    """
+    if x is None:
+        return None
+    if isinstance(x, SparseFeatures):
+        return x if x.dtype == torch.float32 else x.to(torch.float32)
+    if isinstance(x, Tensor) and x.layout != torch.strided:
+        entries = x.detach().cpu().to_sparse_coo().coalesce()
+        x = scipy.sparse.coo_array((entries.values().numpy(), entries.indices().numpy()), shape=tuple(x.shape))
+    if scipy.sparse.issparse(x):
+        try:
+            return SparseFeatures.from_scipy(x)
+        except GraphWeftError as error:
+            raise DataError(f"{who}: {error}") from None
+    return given_floats(who, x)
+
+
+def given_floats(who: str, values: Any) -> Tensor:
+    """Numbers of any kind as float32. Raises: DataError for texts and other objects."""
+    tensor = _tensor(who, values, "numbers")
+    if tensor.is_complex():
+        raise DataError(f"{who}: expected real numbers, got {tensor.dtype}")
+    return tensor if tensor.dtype == torch.float32 else tensor.float()
+
+
+def given_labels(y: Any, rows: int, num_classes: int | None, task: Any) -> tuple[Tensor, int, Task]:
+    """Labels, the number of classes or columns, and the task, which follow from the labels where they are not given.
+
+    Integers in one column are class ids; 0 and 1 in several columns are several labels a node. Float values in one
+    column are not guessed at.
+
+    Raises: DataError that names ``task=`` where labels can mean two things.
+
+    Example:
+        >>> given_labels([0, 2, -1], 3, None, None)
+        (tensor([ 0,  2, -1]), 3, 'classification')
+    """
+    if task is not None and task not in _TASKS:
+        raise DataError(f"task: expected classification, multilabel or regression, got {task!r}")
+    if y is None:
+        return torch.full((rows,), -1, dtype=torch.int64), num_classes or 0, task or "classification"
+    labels = _tensor("y", y, "class ids as integers (np.unique(y, return_inverse=True) makes them)")
+    if labels.dim() == 0 or labels.shape[0] != rows:
+        raise DataError(f"y: expected {rows} rows, got shape {tuple(labels.shape)}")
+    if labels.dim() == 2 and labels.shape[1] == 1 and not labels.is_floating_point() and task in (None, _TASKS[0]):
+        labels = labels.reshape(-1)
+    found = task or _task_of(labels)
+    if found == "classification":
+        if labels.is_floating_point() or labels.is_complex():
+            got = f"{labels.dtype} {tuple(labels.shape)}"
+            raise DataError(f"y: expected int64 class ids, or task='regression' for values, got {got}")
+        labels = labels.long()
+        count = int(labels.max()) + 1 if labels.numel() else 0
+    else:
+        labels = labels.float()
+        columns = labels.shape[1] if labels.dim() == 2 else 0
+        count = 1 if found == "regression" and labels.dim() == 1 else columns
+    return labels, count if num_classes is None else int(num_classes), found
+
+
+def _task_of(labels: Tensor) -> Task:
+    """What labels mean of which nobody said."""
+    if labels.dim() == 1 or (labels.dim() == 2 and labels.shape[1] == 1):
+        return "classification"
+    known = labels[~labels.isnan()] if labels.is_floating_point() else labels
+    if bool(((known == 0) | (known == 1)).all()):
+        return "multilabel"
+    raise DataError(
+        f"y: expected class ids in one column, 0 and 1 in several, or task='regression' for values, "
+        f"got shape {tuple(labels.shape)}"
+    )
+
+
+def given_rows(who: str, idx: Any, rows: int) -> Tensor:
+    """int64 ids of one part of the split, from ids of any integer dtype or from a mask; none for None.
+
+    Raises: DataError for a mask of another length, several masks, or numbers that may be either.
+
+    Example:
+        >>> given_rows("train_idx", [True, False, True], 3)
+        tensor([0, 2])
+    """
+    if idx is None:
+        return torch.empty(0, dtype=torch.int64)
+    tensor = _tensor(who, idx, "a boolean mask or ids")
+    if tensor.dtype == torch.bool:
+        if tensor.dim() == 2:
+            raise DataError(f"{who}: expected one mask, got {tuple(tensor.shape)}; one split of several is mask[:, 0]")
+        if tuple(tensor.shape) != (rows,):
+            raise DataError(f"{who}: expected a mask of {rows} rows, got shape {tuple(tensor.shape)}")
+        return tensor.nonzero().reshape(-1)
+    if tensor.numel() == 0 and tensor.dim() == 1:
+        return tensor.long()
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dim() != 1:
+        raise DataError(
+            f"{who}: expected a vector of ids or a boolean mask, got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
+    if rows > 2 and tensor.numel() == rows and int(tensor.max()) <= 1:
+        raise DataError(f"{who}: expected ids or a boolean mask, got a 0 or 1 for every row; a mask needs dtype bool")
+    return tensor.long()
+
+
+def given_node_ids(node_ids: Any) -> tuple[Tensor | None, tuple[str, ...]]:
+    """int64 ids, and names, one of which the nodes of a source have. Raises: DataError."""
+    if node_ids is None:
+        return None, ()
+    values = node_ids.values if isinstance(node_ids, NodeIds) else node_ids
+    array = values if isinstance(values, Tensor) else np.asarray(values)
+    if not isinstance(array, Tensor) and array.dtype.kind in "UO":
+        return None, tuple(map(str, array.tolist()))
+    return _tensor("node_ids", array, "ids").long(), ()
+
+
+def _tensor(who: str, value: Any, what: str) -> Tensor:
+    """``value`` as a tensor: the same one, or over the memory of an array."""
+    if isinstance(value, Tensor):
+        if value.layout != torch.strided:
+            raise DataError(f"{who}: expected {what}, got a tensor of layout {value.layout}")
+        return value if value.device.type == "cpu" else value.cpu()
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError):
+        raise DataError(f"{who}: expected {what}, got rows of unequal lengths or mixed kinds") from None
+    if array.dtype.kind == "O" and array.size:
+        array = _plain(array)
+    if array.dtype.kind not in "fiub":
+        raise DataError(f"{who}: expected {what}, got {array.dtype}")
+    if array.dtype == np.uint64 and array.size and int(array.max()) >= 2**63:
+        raise DataError(f"{who}: expected {what} that fit 64 bits with a sign, got {array.max()}")
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)
+    return borrow(array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("=")))
+
+
+def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Python numbers, as columns of tables hold them, as numbers; other objects as they are."""
+    kinds = {type(item) for item in array.reshape(-1).tolist()}
+    if kinds == {bool}:
+        return array.astype(np.bool_)
+    if kinds <= {int, bool}:
+        return array.astype(np.int64)
+    return array.astype(np.float64) if kinds <= {int, float, bool} else array
