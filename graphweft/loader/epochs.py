@@ -43,7 +43,8 @@ class EpochLoader(abc.ABC, Generic[B]):
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
-        workers: Threads that prepare ahead; None: as many as ``prefetch``, at most one per processor.
+        workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
+            processor.
 
     Raises: ConfigError for a number out of range.
     """
@@ -186,7 +187,11 @@ class EpochLoader(abc.ABC, Generic[B]):
         """What may be tried. Raises: ConfigError."""
         cores = usable_cores()
         if workers is not None:
-            workers = self._as_count("workers", workers, 1, 1024)
+            workers = self._as_count("workers", workers, 0, 1024)
+            if workers == 0:
+                if prefetch:
+                    raise ConfigError(f"{self.who}: prefetch={prefetch!r} cannot be combined with workers=0")
+                return [Way(0, 0)]
         if prefetch is None:
             if workers is not None:
                 return [Way(workers, 2 * workers)]
