@@ -139,9 +139,11 @@ class LinkLoader(EpochLoader[LinkBatch]):
         elif edge_label_time is not None:
             raise ConfigError("LinkLoader: expected time, one per edge of the graph, for edge_label_time, got None")
         self._negative = self._known(graph, known, relation) if negatives != "none" else None
-        targets = torch.stack([self.src, self.dst])
-        names = ("targets_checksum", "labels_checksum", "target_times_checksum")
-        self._checksums = dict(zip(names, map(checksum, (targets, self.edge_label, self.edge_label_time)), strict=True))
+        self._checksums = {
+            "targets_checksum": checksum(torch.stack([self.src, self.dst])),
+            "labels_checksum": checksum(self.edge_label),
+            "target_times_checksum": checksum(self.edge_label_time),
+        }
 
     @property
     def graph(self) -> Graph:
