@@ -252,7 +252,7 @@ def _model_threads(way: Way) -> Iterator[None]:
 
 
 def _prepared(prepare: Callable[[int], B], first: int, last: int, stay: _Stay) -> Iterator[B]:
-    """Batches from ``first`` on, prepared the way of the stay, to ``last`` or its end; threads end with the iteration."""
+    """Batches from ``first`` to ``last`` or the end of the stay, prepared its way; threads end with the iteration."""
     way = stay.way
     if way.workers == 0:
         for position in range(first, last):
