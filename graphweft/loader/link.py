@@ -118,13 +118,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
         self._ds, self.negatives, self.exclude, self._relation = ds, negatives, exclude, relation
         self._relations = _relations(graph, relation, reverse_relation, exclude)
         time = flat_times("LinkLoader", graph, time)
-        if graph.is_typed or time is not None:
-            if weight is not None:
-                raise ConfigError("LinkLoader: expected no weights on a typed graph or with times, got some")
-            options = {"time": time, "window": window, "strategy": strategy}
-            self.sampler: NeighborSampler | SegmentSampler = SegmentSampler(graph, fanouts, replace, **options)
-        else:
-            self.sampler = NeighborSampler(graph, fanouts, replace, weight)
+        options = {"time": time, "window": window, "strategy": strategy}
+        self.sampler = _sampler_of(graph, fanouts, replace, weight, options)
         self.src, self.dst = _targets(graph, edge_label_index, relation)
         count = self.src.numel()
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
@@ -269,6 +264,17 @@ class LinkLoader(EpochLoader[LinkBatch]):
             negative = torch.zeros((src_rows.numel() - count, *positive.shape[1:]), dtype=positive.dtype)
             labels = torch.cat([positive, negative])
         batch.edge_label = labels
+
+
+def _sampler_of(
+    graph: Graph, fanouts: Any, replace: bool, weight: Tensor | None, options: dict[str, Any]
+) -> NeighborSampler | SegmentSampler:
+    """Draws the neighbourhoods: by relation and time where there are some. Raises: ConfigError for weights there."""
+    if not graph.is_typed and options["time"] is None:
+        return NeighborSampler(graph, fanouts, replace, weight)
+    if weight is not None:
+        raise ConfigError("LinkLoader: expected no weights on a typed graph or with times, got some")
+    return SegmentSampler(graph, fanouts, replace, **options)
 
 
 def _left_out(pairs: list[tuple[Tensor, Tensor, int]], tree: Tensor | None = None) -> LeftOut | None:
