@@ -62,6 +62,12 @@ class DrawnEdges:
         shifted = tuple(pointer - 4 * start for pointer in entries)
         _edges(self.graph.csc.native, *rows, *shifted, *(None if t is None else t.data_ptr() for t in (src, dst, ids)))
 
+    def ids(self) -> torch.Tensor:
+        """int64 (num_edges,): ids of the edges in the whole graph."""
+        ids = empty((self.num_edges,), torch.int64)
+        self.write(None, None, ids)
+        return ids
+
 
 class Block(Graph):
     """A bipartite graph of one sampled hop: destination i is source i, for every destination.
@@ -111,9 +117,7 @@ class Block(Graph):
     @property
     def e_id(self) -> torch.Tensor:
         """int64 (num_edges,): ids of the edges in the whole graph."""
-        ids = empty((self.num_edges,), torch.int64)
-        self._drawn.write(None, None, ids)
-        return ids
+        return self._drawn.ids()
 
     def src_degrees(self) -> torch.Tensor:
         """float32 (num_src,): edges into each source in the whole graph, self-loops left out."""
@@ -128,10 +132,20 @@ class Block(Graph):
         drawn = self._drawn
         offsets = drawn.offsets[member.bool()]
         norm = None if self.edge_norm is None else self.edge_norm[member.bool()]
-        return Block.of(DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets), self.num_src, norm)
+        edges = DrawnEdges(drawn.graph, drawn.n_id, kept.indptr, kept.indices, offsets)
+        made = Block.of(edges, self.num_src, norm)
+        if self._fields:
+            made._all_fields().update(srcdata=self.srcdata, dstdata=self.dstdata)
+            made.edata.follow(self.edata, member.bool())
+        return made
+
+    @property
+    def loopless(self) -> Block:
+        """As :meth:`without_self_loops`."""
+        return self.without_self_loops()
 
     def with_one_loop(self) -> Graph:
-        """Exactly one edge from every destination to itself, the last of its edges; edges are numbered anew."""
+        """Exactly one edge from every destination to itself, its last; edges are numbered anew, without ``edata``."""
         csc = self.without_self_loops().csc
         own = torch.arange(csc.num_rows, dtype=csc.indices.dtype)
         return Graph.from_adjacency(_with_last(csc, own), bipartite=True)
@@ -181,6 +195,11 @@ class OpenBlock(Graph):
         torch.cumsum(counts, 0, out=indptr[1:])
         return OpenBlock.over(self._source, self._n_id, indptr, csc.indices[kept])
 
+    @property
+    def loopless(self) -> OpenBlock:
+        """As :meth:`without_self_loops`."""
+        return self.without_self_loops()
+
     def with_one_loop(self) -> OpenBlock:
         """As :meth:`Block.with_one_loop`."""
         csc = self.without_self_loops().csc
@@ -218,5 +237,5 @@ def _degrees(graph: Graph) -> torch.Tensor:
     """In-degrees without self-loops, float32; made once a graph."""
     known = _known_degrees.get(graph)
     if known is None:
-        known = _known_degrees[graph] = graph.without_self_loops().in_degrees().float()
+        known = _known_degrees[graph] = graph.loopless.in_degrees().float()
     return known

@@ -95,13 +95,13 @@ def concat(a: Adjacency, b: Adjacency) -> Adjacency:
     return Adjacency(indptr, indices, ids, a.num_cols)
 
 
-def subtract(a: Adjacency, b: Adjacency) -> Adjacency:
-    """``a`` less one edge per edge of ``b`` with the same ends; of parallel edges the youngest go first."""
+def less(a: Adjacency, b: Adjacency) -> torch.Tensor:
+    """uint8 by edge id of ``a``: 0 for one edge per edge of ``b`` with the same ends, the youngest of parallel ones."""
     member = empty((a.num_edges,), torch.uint8).fill_(1)
     if a.num_edges > 0 and b.num_edges > 0:
         mine, theirs = _alike(a.with_sorted_columns(), b.with_sorted_columns(), 0, False)
         _clear_common(ctypes.byref(mine.native), ctypes.byref(theirs.native), member.data_ptr())
-    return filter_edges(a, member)
+    return member
 
 
 def loops(rows: torch.Tensor, num_rows: int) -> Adjacency:
@@ -112,3 +112,19 @@ def loops(rows: torch.Tensor, num_rows: int) -> Adjacency:
     counts.cumsum_(0)
     dtype = index_dtype(num_rows, num_rows, num_rows, False)
     return Adjacency(indptr, rows.to(dtype), None, num_rows)
+
+
+def without_loop(a: Adjacency) -> torch.Tensor:
+    """int64 rows r without an entry (r, r), ascending."""
+    rows, cols = a.to_coo()
+    lacking = torch.ones(a.num_rows, dtype=torch.bool)
+    lacking[rows[rows == cols]] = False
+    return lacking.nonzero().reshape(-1)
+
+
+def rows_with_loops(a: Adjacency, rows: torch.Tensor) -> Adjacency:
+    """Some rows, each with one more entry from itself after its others; no edge ids."""
+    taken = a.take_rows(rows)
+    own = Adjacency(torch.arange(rows.numel() + 1), rows.to(taken.indices.dtype), None, a.num_cols)
+    both = concat(taken, own)
+    return Adjacency(both.indptr, both.indices, None, a.num_cols)

@@ -6,7 +6,8 @@ for ``ndata``, ``srcdata``, ``dstdata`` and ``edata``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+import functools
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any
 
 import torch
@@ -29,6 +30,17 @@ class Fields(MutableMapping[str, torch.Tensor]):
     def __init__(self, name: str, what: str, rows: int) -> None:
         self._name, self._what, self._rows = name, what, rows
         self._tensors: dict[str, torch.Tensor] = {}
+        self._offered: dict[str, Callable[[], torch.Tensor]] = {}
+
+    def offer(self, key: str, make: Callable[[], torch.Tensor]) -> None:
+        """``make`` makes the tensor called ``key`` when it is first read; nothing where there is one already."""
+        if key not in self._tensors:
+            self._offered.setdefault(key, make)
+
+    def follow(self, others: Fields, rows: torch.Tensor) -> None:
+        """Offers ``rows`` of everything that others have."""
+        for key in others:
+            self.offer(key, functools.partial(_taken, others, key, rows))
 
     def __setitem__(self, key: str, value: Any) -> None:
         who = f"{self._name}[{key!r}]"
@@ -38,19 +50,34 @@ class Fields(MutableMapping[str, torch.Tensor]):
             raise DtypeError(f"{who}: expected a tensor, got {type(value).__name__}") from None
         check_rows(who, tensor, self._rows, self._what)
         self._tensors[key] = tensor
+        self._offered.pop(key, None)
 
     def __getitem__(self, key: str) -> torch.Tensor:
+        make = self._offered.get(key)
+        if make is not None:
+            self[key] = make()
         return self._tensors[key]
 
     def __delitem__(self, key: str) -> None:
-        del self._tensors[key]
+        if self._offered.pop(key, None) is None:
+            del self._tensors[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._tensors or key in self._offered
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter([*self._tensors, *self._offered])
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._tensors) + len(self._offered)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_name": self._name, "_what": self._what, "_rows": self._rows, "_tensors": dict(self), "_offered": {}}
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{key!r}: {tuple(tensor.shape)}" for key, tensor in self._tensors.items())
+        shapes = ", ".join(f"{key!r}: {tuple(tensor.shape)}" for key, tensor in self.items())
         return f"{self._name}({shapes})"
+
+
+def _taken(fields: Fields, key: str, rows: torch.Tensor) -> torch.Tensor:
+    return fields[key][rows]

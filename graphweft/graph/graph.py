@@ -7,63 +7,23 @@ statistics and derived graphs are made on demand once. Called by users, readers,
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import torch
 
-from graphweft._errors import GraphError, ShapeError
+from graphweft._errors import ConfigError, GraphError
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.carried import as_reduce, carry, fill_loops, joined, merge
 from graphweft.graph.ends import edge_ends
 from graphweft.graph.fields import Fields
-from graphweft.graph.ids import Ids, as_count, as_ids
+from graphweft.graph.forms import Forms, given_csc
+from graphweft.graph.ids import Ids
 from graphweft.graph.node_ids import NodeIds, number_ids
 from graphweft.graph.select import as_selection
 from graphweft.graph.stats import GraphStats, measure
 from graphweft.graph.typed import Relation, TypedLayout, flatten, invert, stretches
-
-
-class _Forms:
-    """The compressed forms of one set of edges and what is known about them; shared by a graph and its reverse."""
-
-    def __init__(self, by_dst: Adjacency | None, by_src: Adjacency | None) -> None:
-        self.by: list[Adjacency | None] = [by_dst, by_src]
-        self.loose: list[Adjacency | None] = [None, None]  # without edge ids
-        self.symmetric: bool | None = None
-        self.loops: bool | None = None
-
-    def full(self, side: int) -> Adjacency:
-        """By destination (0) or by source (1), with edge ids."""
-        form, other = self.by[side], self.by[1 - side]
-        if form is None:
-            if other is None:
-                raise GraphError("Graph: no form")
-            form = self.by[side] = other.transpose()
-            self.loose[side] = None
-        return form
-
-    def unlabelled(self, side: int, square: bool) -> Adjacency:
-        """As :meth:`full`, but edge ids may be missing; a symmetric structure is its own transpose."""
-        form = self.by[side] or self.loose[side]
-        if form is None:
-            other = self.known()
-            if self.is_symmetric(square):
-                form = Adjacency(other.indptr, other.indices, None, other.num_cols)
-            else:
-                form = other.transpose(edge_ids=False)
-            self.loose[side] = form
-        return form
-
-    def is_symmetric(self, square: bool) -> bool:
-        """Determined once, on whichever form is there."""
-        if self.symmetric is None:
-            self.symmetric = square and self.known().is_symmetric()
-        return self.symmetric
-
-    def known(self) -> Adjacency:
-        """Whichever form is there."""
-        return self.full(0) if self.by[0] is not None else self.full(1)
 
 
 class Graph:
@@ -110,13 +70,11 @@ class Graph:
     def __init__(self, src: Any, dst: Ids | None = None, num_nodes: int | tuple[int, int] | None = None) -> None:
         ends = edge_ends(src, dst, num_nodes)
         csc = Adjacency.from_coo(ends.dst, ends.src, ends.num_dst, ends.num_src)
-        self._adopt(_Forms(csc, None), ends.num_src, ends.num_dst, ends.is_square)
+        self._adopt(Forms(csc, None), ends.num_src, ends.num_dst, ends.is_square)
         if ends.values is not None:
             self.edata["weight"] = ends.values
 
-    def _adopt(
-        self, forms: _Forms, num_src: int, num_dst: int, square: bool, layout: TypedLayout | None = None
-    ) -> None:
+    def _adopt(self, forms: Forms, num_src: int, num_dst: int, square: bool, layout: TypedLayout | None = None) -> None:
         self._forms, self._side, self._layout = forms, 0, layout
         self._num_src, self._num_dst, self._is_square = num_src, num_dst, square
         self._is_drawn = False
@@ -128,7 +86,7 @@ class Graph:
         self._fields: dict[str, Fields] = {}
 
     @classmethod
-    def _make(cls, forms: _Forms, num_src: int, num_dst: int, square: bool, layout: TypedLayout | None = None) -> Graph:
+    def _make(cls, forms: Forms, num_src: int, num_dst: int, square: bool, layout: TypedLayout | None = None) -> Graph:
         graph = cls.__new__(cls)
         graph._adopt(forms, num_src, num_dst, square, layout)
         return graph
@@ -137,7 +95,7 @@ class Graph:
     def from_adjacency(cls, csc: Adjacency, *, bipartite: bool | None = None) -> Graph:
         """A graph over a structure that is known to be sound; rows are destinations. Bipartite if its sides differ."""
         square = csc.num_rows == csc.num_cols if bipartite is None else not bipartite
-        return cls._make(_Forms(csc, None), csc.num_cols, csc.num_rows, square)
+        return cls._make(Forms(csc, None), csc.num_cols, csc.num_rows, square)
 
     @classmethod
     def from_csc(cls, indptr: Ids, indices: Ids, num_src: int | None = None, edge_ids: Ids | None = None) -> Graph:
@@ -153,23 +111,7 @@ class Graph:
             >>> [t.tolist() for t in g.edges()]
             [[0, 1], [1, 1]]
         """
-        who = "Graph.from_csc"
-        offsets, sources = as_ids(who, "indptr", indptr).long(), as_ids(who, "indices", indices)
-        if offsets.numel() == 0:
-            raise ShapeError(f"{who}: expected indptr with one entry more than nodes, got none")
-        num_dst = offsets.numel() - 1
-        count = num_dst if num_src is None else as_count(who, "num_src", num_src)
-        ids = None if edge_ids is None else as_ids(who, "edge_ids", edge_ids)
-        if ids is not None and ids.numel() != sources.numel():
-            raise ShapeError(f"{who}: expected one edge id per index, {sources.numel()}, got {ids.numel()}")
-        given = Adjacency(offsets, sources, ids if ids is None else ids.to(sources.dtype), count)
-        if ids is not None and ids.dtype != sources.dtype:
-            given = Adjacency(offsets, sources.long(), ids.long(), count)
-        given.check(who)
-        csc = given.fitted()
-        if not csc.edge_ids_ascend():  # mailboxes list messages by ascending edge id
-            csc = Adjacency.from_coo(*csc.to_coo(), num_dst, count)
-        return cls.from_adjacency(csc)
+        return cls.from_adjacency(given_csc("Graph.from_csc", indptr, indices, num_src, edge_ids))
 
     @classmethod
     def from_ids(cls, src: Any, dst: Any, nodes: Any = None) -> tuple[Graph, NodeIds]:
@@ -205,7 +147,7 @@ class Graph:
     @classmethod
     def typed(cls, csc: Adjacency, layout: TypedLayout) -> Graph:
         """A typed graph over in-edges that are known to fit ``layout``: nodes type after type, ids by relation."""
-        return cls._make(_Forms(csc, None), csc.num_rows, csc.num_rows, True, layout)
+        return cls._make(Forms(csc, None), csc.num_rows, csc.num_rows, True, layout)
 
     # Sizes
 
@@ -341,7 +283,16 @@ class Graph:
         return turned
 
     def without_self_loops(self) -> Graph:
-        """The graph less its self-loops, remaining edges renumbered in order; itself if there is none. Made once."""
+        """The graph less its self-loops, remaining edges renumbered in order; itself if there is none.
+
+        The structure is made once. ``ndata`` and the rows of ``edata`` come along.
+        """
+        loopless = self.loopless
+        return self if loopless is self else self._named(loopless, lambda: edit.no_loops_mask(self.csc).bool())
+
+    @property
+    def loopless(self) -> Graph:
+        """As :meth:`without_self_loops` without named tensors, made once: what layers ask for."""
         if not self.has_self_loops:
             return self
         if self._no_loops is None:
@@ -349,21 +300,43 @@ class Graph:
             self._no_loops._forms.loops = False
         return self._no_loops
 
+    def with_one_loop(self) -> Graph:
+        """Exactly one edge from every node to itself, after the others; edges are numbered anew, without ``edata``."""
+        self._require_square("with_one_loop")
+        return self._over(edit.concat(self.loopless.csc, edit.loops(self.nodes(), self._num_dst)))
+
     def edge_subgraph(self, keep: Ids) -> Graph:
-        """The edges with these ids (or where a boolean mask holds), in their order, over the same nodes."""
+        """The edges with these ids (or where a boolean mask holds), in their order, over the same nodes.
+
+        ``ndata`` and the rows of ``edata`` come along: an ``edata["id"]`` set before says which edges stayed.
+        """
         ids = as_selection("Graph.edge_subgraph", "edge", keep, self.num_edges)
         member = torch.zeros(self.num_edges, dtype=torch.uint8)
         member[ids] = 1
-        return self._keep(member)
+        return self._named(self._keep(member), member.bool)
+
+    def _named(self, bare: Graph, edges: Callable[[], torch.Tensor], src: Any = None, dst: Any = None) -> Graph:
+        """The structure of ``bare`` with rows of these named tensors; ``bare`` itself where there are none."""
+        if not any(map(len, self._fields.values())):
+            return bare
+        made = self._make(bare._forms, bare._num_src, bare._num_dst, bare._is_square, bare._layout)
+        made._side = bare._side
+        carry(self, made, edges() if self.edata else None, src, dst)
+        return made
 
     def _keep(self, member: torch.Tensor) -> Graph:
-        """The edges whose ``member`` is not 0; typed graphs stay typed."""
+        """The edges whose ``member`` is not 0, without named tensors; typed graphs stay typed."""
         layout = None if self._layout is None else self._layout.filtered(member)
-        forms = _Forms(edit.filter_edges(self.csc, member), None)
+        forms = Forms(edit.filter_edges(self.csc, member), None)
         return self._make(forms, self._num_src, self._num_dst, self._is_square, layout)
 
-    def add_self_loops(self, *, missing_only: bool = False) -> Graph:
+    def add_self_loops(self, *, missing_only: bool = False, fill_value: Any = 1.0) -> Graph:
         """One more edge v -> v for every node v, numbered after the others; ``missing_only``: where there is none yet.
+
+        ``ndata`` comes along. In ``edata`` the new edges have ``fill_value``: a number, a row, "sum", "mean", "min" or
+        "max" of the node's in-edges, or a dict of those by name.
+
+        Raises: GraphError; DtypeError for a value that a field cannot hold.
 
         Example:
             >>> [t.tolist() for t in Graph([0], [1]).add_self_loops().edges()]
@@ -371,34 +344,55 @@ class Graph:
         """
         self._require_square("add_self_loops")
         self._require_untyped("add_self_loops")
-        rows = self.nodes()
-        if missing_only and self.has_self_loops:
-            src, dst = self.edges()
-            lacking = torch.ones(self._num_dst, dtype=torch.bool)
-            lacking[src[src == dst]] = False
-            rows = rows[lacking]
-        return self._over(edit.concat(self.csc, edit.loops(rows, self._num_dst)))
+        rows = edit.without_loop(self.csc) if missing_only and self.has_self_loops else self.nodes()
+        made = self._over(edit.concat(self.csc, edit.loops(rows, self._num_dst)))
+        carry(self, made, None)
+        fill_loops(self, made, rows, fill_value)
+        return made
 
-    def to_bidirected(self) -> Graph:
-        """Edges u -> v wherever u -> v or v -> u is an edge, each once, numbered by destination, then source."""
+    def to_bidirected(self, reduce: str | None = None) -> Graph:
+        """Edges u -> v wherever u -> v or v -> u is an edge, each once, numbered by destination, then source.
+
+        ``ndata`` comes along. ``reduce`` says what becomes of ``edata``: "sum", "mean", "min" or "max" over all edges
+        u -> v and v -> u (a self-loop counts twice, as in ``A + A.T``), or "drop".
+
+        Raises: GraphError where there is ``edata`` and no ``reduce``; DtypeError for a field that it does not fit.
+        """
         self._require_square("to_bidirected")
         self._require_untyped("to_bidirected")
-        return self._over(edit.both_directions(self.csc))
+        reduce = as_reduce("Graph.to_bidirected", reduce, self.edata)
+        return merge(self, self._over(edit.both_directions(self.csc)), reduce, both=True)
 
-    def to_simple(self) -> Graph:
-        """Parallel edges made one, numbered by destination, then source."""
+    def to_simple(self, reduce: str | None = None) -> Graph:
+        """Parallel edges made one, numbered by destination, then source.
+
+        Node tensors come along; ``reduce``, over parallel edges, and errors as of :meth:`to_bidirected`.
+        """
         self._require_untyped("to_simple")
-        return self._over(edit.without_parallel(self.csc))
+        reduce = as_reduce("Graph.to_simple", reduce, self.edata)
+        return merge(self, self._over(edit.without_parallel(self.csc)), reduce)
+
+    def to(self, device: Any) -> Graph:
+        """Itself for "cpu". Raises: ConfigError for other devices; batches have ``to``."""
+        if torch.device(device).type != "cpu":
+            remedy = "send tensors: batch.to(device), or x.to(device) and edge_index of g.edges()"
+            raise ConfigError(f"Graph.to: expected 'cpu', where graphs stay, got {str(device)!r}; {remedy}")
+        return self
 
     def take_dst(self, rows: Ids) -> Graph:
         """Bipartite graph of the edges into ``rows``: destination i is ``rows[i]``, sources stay.
 
-        The graph of the last rows is kept. Edges are numbered destination by destination; :meth:`in_edge_ids` tells
-        their numbers here.
+        The structure of the last rows is kept. Edges are numbered destination by destination; :meth:`in_edge_ids` tells
+        their numbers here. Rows of named tensors come along.
         """
         ids = as_selection("Graph.take_dst", "dst", rows, self._num_dst)
+        return self._named(self.edges_into(ids), lambda: self.in_edge_ids(ids), None, ids)
+
+    def edges_into(self, rows: Ids) -> Graph:
+        """As :meth:`take_dst` without named tensors: what layers ask for."""
+        ids = as_selection("Graph.take_dst", "dst", rows, self._num_dst)
         if self._taken is None or not torch.equal(self._taken[0], ids):
-            forms = _Forms(self.csc.take_rows(ids), None)
+            forms = Forms(self.csc.take_rows(ids), None)
             self._taken = (ids.clone(), self._make(forms, self._num_src, ids.numel(), False))
         return self._taken[1]
 
@@ -408,20 +402,19 @@ class Graph:
         The graph of the last rows is kept.
         """
         if self._looped is None or not torch.equal(self._looped[0], rows):
-            block = self.csc.take_rows(rows)
-            own = Adjacency(torch.arange(rows.numel() + 1), rows.to(block.indices.dtype), None, self._num_src)
-            both = edit.concat(block, own)
-            forms = _Forms(Adjacency(both.indptr, both.indices, None, self._num_src), None)
+            forms = Forms(edit.rows_with_loops(self.csc, rows), None)
             self._looped = (rows.clone(), self._make(forms, self._num_src, rows.numel(), False))
         return self._looped[1]
 
     def take_src(self, rows: Ids) -> Graph:
         """Bipartite graph of the edges out of ``rows``: source i is ``rows[i]``, destinations stay.
 
-        Edges are numbered source by source; :meth:`out_edge_ids` tells their numbers here.
+        Edges are numbered source by source; :meth:`out_edge_ids` tells their numbers here. Rows of named tensors come
+        along.
         """
         ids = as_selection("Graph.take_src", "src", rows, self._num_src)
-        return self._make(_Forms(None, self.csr.take_rows(ids)), ids.numel(), self._num_dst, False)
+        bare = self._make(Forms(None, self.csr.take_rows(ids)), ids.numel(), self._num_dst, False)
+        return self._named(bare, lambda: self.out_edge_ids(ids), ids)
 
     def in_edge_ids(self, rows: Ids) -> torch.Tensor:
         """int64 ids of the edges into ``rows``, in the order of ``take_dst(rows)``."""
@@ -449,22 +442,29 @@ class Graph:
         return graph
 
     def __add__(self, other: Graph) -> Graph:
-        """The edges of both: those of ``other`` are numbered after these. Parallel edges add up, as matrices do."""
+        """The edges of both: those of ``other`` are numbered after these. Parallel edges add up, as matrices do.
+
+        Node tensors are those of the left graph; both must have the same ``edata``.
+        """
         if not isinstance(other, Graph):
             return NotImplemented
         self._require_alike("+", other)
-        return self._over(edit.concat(self.csc, other.csc))
+        made = self._over(edit.concat(self.csc, other.csc))
+        carry(self, made, None)
+        joined("Graph + Graph", made.edata, self.edata, other.edata)
+        return made
 
     def __sub__(self, other: Graph) -> Graph:
         """These edges less one per edge of ``other`` with the same ends; ``(g + h) - h`` has the edges of ``g``."""
         if not isinstance(other, Graph):
             return NotImplemented
         self._require_alike("-", other)
-        return self._over(edit.subtract(self.csc, other.csc))
+        member = edit.less(self.csc, other.csc)
+        return self._named(self._keep(member), member.bool)
 
     def _over(self, csc: Adjacency) -> Graph:
         """An untyped graph over the same nodes."""
-        return self._make(_Forms(csc, None), self._num_src, self._num_dst, self._is_square)
+        return self._make(Forms(csc, None), self._num_src, self._num_dst, self._is_square)
 
     # Types
 
@@ -500,23 +500,31 @@ class Graph:
         return stretches(self.layout.edge_offsets)
 
     def relation_graph(self, relation: Relation) -> Graph:
-        """Bipartite graph of one relation, with ids local to its types; edges keep their order."""
+        """Bipartite graph of one relation, with ids local to its types and named tensors; edges keep their order."""
         layout = self.layout
         ids, src, dst = layout.edge_range(relation), layout.node_range(relation[0]), layout.node_range(relation[2])
         here = slice(ids.start, ids.stop)
         sources, targets = self.edges()
-        return Graph(sources[here] - src.start, targets[here] - dst.start, num_nodes=(len(src), len(dst)))
+        made = Graph(sources[here] - src.start, targets[here] - dst.start, num_nodes=(len(src), len(dst)))
+        carry(self, made, here, slice(src.start, src.stop), slice(dst.start, dst.stop))
+        return made
 
     def add_inverse_relations(self) -> Graph:
-        """With every edge turned as well, in a relation of its own: ``inverse <name>``, after all others."""
+        """With every edge turned as well, in a relation of its own: ``inverse <name>``, after all others.
+
+        A turned edge has the ``edata`` of its edge.
+        """
         counts = {name: len(self.layout.node_range(name)) for name in self.node_types}
-        return Graph.hetero(invert(*self.edges(), self.layout), counts)
+        made = Graph.hetero(invert(*self.edges(), self.layout), counts)
+        carry(self, made, None)
+        joined("Graph.add_inverse_relations", made.edata, self.edata, self.edata)
+        return made
 
     # Named tensors
 
     @property
     def ndata(self) -> Fields:
-        """Named node tensors of a square graph, shared with its reverse; derived graphs start with none."""
+        """Named node tensors of a square graph, shared with its reverse; graphs made of it take them along."""
         self._require_square("ndata")
         return self._all_fields()["ndata"]
 
@@ -572,7 +580,7 @@ class Graph:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         sizes = (state["_num_src"], state["_num_dst"], state["_is_square"], state["_layout"])
-        self._adopt(_Forms(state["csc"], None), *sizes)
+        self._adopt(Forms(state["csc"], None), *sizes)
         if state["fields"]:
             self._fields = self._all_fields() | state["fields"]
 

@@ -305,7 +305,7 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
 
 
 def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
-    return graph.take_dst_with_loops(rows) if value.get("loops") else graph.take_dst(rows)
+    return graph.take_dst_with_loops(rows) if value.get("loops") else graph.edges_into(rows)
 
 
 def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
@@ -315,12 +315,12 @@ def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
 _Meaning = Callable[..., Any]
 _MEANING: dict[Op, _Meaning] = {
     Op.REVERSE: lambda v, g: g.reverse(),
-    Op.WITHOUT_LOOPS: lambda v, g: g.without_self_loops(),
-    Op.ONE_LOOP: lambda v, g: g.with_one_loop() if isinstance(g, Block) else g.without_self_loops().add_self_loops(),
+    Op.WITHOUT_LOOPS: lambda v, g: g.loopless,
+    Op.ONE_LOOP: lambda v, g: g.with_one_loop(),
     Op.SAMPLE: draw_block,
     Op.SRC_IDS: lambda v, block, g: block.src_ids,
     Op.TAKE_DST: _take_dst,
-    Op.SRC_DEGREE: lambda v, g: (g.src_degrees() if isinstance(g, Block) else g.without_self_loops().in_degrees()).to(
+    Op.SRC_DEGREE: lambda v, g: (g.src_degrees() if isinstance(g, Block) else g.loopless.in_degrees()).to(
         v.tensor.dtype
     ),
     Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),

@@ -5,19 +5,25 @@ Comes in: a sample and the tables of a dataset. Goes out: :class:`Batch`. Made b
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import copy
+import warnings
+from collections.abc import Iterator
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from graphweft._checks import check_rows
-from graphweft._errors import DtypeError, GraphError, ShapeError
+from graphweft._errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.graph.typed_block import TypedPart
+from graphweft.loader.block_fields import offer_to_block, offer_to_subgraph
+from graphweft.loader.named import USUAL, Named, Row, check_ends, check_rows_of
 from graphweft.loader.rows import Rows
-from graphweft.loader.typed_views import TypedViews, edge_table, whole_graph
+from graphweft.loader.tables import edge_table, whole_graph, width_of
+from graphweft.loader.typed_views import TypedViews
 from graphweft.sample.sampler import Sample
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
@@ -57,18 +63,23 @@ class Preparer(Protocol):
     def sample(self, sampler: Any, seeds: Tensor, key: tuple[int, int, int], is_open: bool = False) -> Any: ...  # noqa: D102
 
 
-class Batch:
+class Batch(Named):
     """The nodes around some seeds.
 
     Of a typed graph, ``batch["paper"]`` are the nodes of a type (``x``, ``y``, ``n_id``, ``batch_size``) and
-    ``batch["author", "writes", "paper"]`` the edges of a relation (``edge_index``, ``e_id``); ids are local to types.
+    ``batch["author", "writes", "paper"]`` the edges of a relation (``edge_index``, ``e_id``), also by the pair of types
+    or the name alone where that is one relation; ids are local to types. ``batch.y_dict`` and every other name with
+    ``_dict`` collect a name over the types.
 
     Other tensors of the graph, its ``ndata`` and ``edata``, have their names, rows as in ``n_id`` and ``edge_index``:
-    ``batch.pos``, ``batch.train_mask``. All tensors are where :meth:`to` sent the batch; blocks stay on the CPU.
+    ``batch.pos``, ``batch.train_mask``. All names can be assigned, new ones too; views by type keep theirs apart. All
+    tensors are where :meth:`to` sent the batch; blocks stay on the CPU.
 
     Attributes:
         batch_size: Number of seeds; rows ``[:batch_size]`` of every node table belong to them.
     """
+
+    batch_size: int
 
     def __init__(self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor) -> None:
         self._sample, self._data, self._input_id = sample, data, input_id
@@ -76,72 +87,210 @@ class Batch:
         self._rows.put("x", x)
         self._views: TypedViews | None = None
 
-    @property
+    @Row
     def x(self) -> Any:
         """Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without."""
-        return self._rows.get("x")
+        return None
 
-    @x.setter
-    def x(self, rows: Features | None) -> None:
-        self._rows.put("x", rows)
-
-    @property
+    @Row
     def input_id(self) -> Tensor:
-        """int64 (batch_size,) places of the seeds in the loader's list of seeds."""
-        ids: Tensor = self._rows.get("input_id", lambda: self._input_id)
-        return ids
+        """int64 (batch_size,) places of the seeds in the loader's list of seeds; node ids where that was a mask."""
+        return self._input_id
 
-    @property
+    @Row
     def seed_time(self) -> Tensor | None:
         """Times of the seeds; None without."""
-        times: Tensor | None = self._rows.get("seed_time")
-        return times
+        return None
 
-    @seed_time.setter
-    def seed_time(self, times: Tensor | None) -> None:
-        self._rows.put("seed_time", times)
+    @Row
+    def n_id(self) -> Tensor:
+        """int64 (num_nodes,) ids of the nodes: seeds first, in order, every node once."""
+        return self._sample.n_id
+
+    @Row
+    def e_id(self) -> Tensor:
+        """int64 (num_edges,) positions of the edges in ``graph.edges()``, in the order of ``edge_index``."""
+        return self._sample.e_id
+
+    @Row
+    def edge_index(self) -> Tensor:
+        """int64 (2, num_edges), row 0 the sources, in batch numbering; every sampled edge once."""
+        return self._sample.edge_index
+
+    @Row
+    def node_norm(self) -> Tensor | None:
+        """float32 (num_nodes,) weights of losses, whose sum over the seeds is unbiased; None: all alike."""
+        return self._sample.node_norm
+
+    @Row
+    def edge_norm(self) -> Tensor | None:
+        """float32 (num_edges,) factors that make sums over in-edges unbiased; None without. Blocks have their own."""
+        return self._sample.edge_norm
+
+    @Row
+    def batch(self) -> Tensor | None:
+        """int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None where all share one."""
+        return self._sample.owner
+
+    @property
+    def owner(self) -> Tensor | None:
+        """Another name of :attr:`batch`."""
+        return self.batch
+
+    @Row
+    def y(self) -> Tensor | None:
+        """Labels of the nodes, rows as in ``n_id``; None without."""
+        rows: Tensor | None = _rows_of(self._table("y"), self._sample)
+        return rows
+
+    @Row
+    def edge_attr(self) -> Tensor | None:
+        """Edge features, rows as in ``edge_index``; None without."""
+        rows: Tensor | None = _rows_of(edge_table(self._data, "edge_features"), self._sample, edges=True)
+        return rows
+
+    @Row
+    def edge_weight(self) -> Tensor | None:
+        """Edge weights, as in ``edge_index``; None without."""
+        rows: Tensor | None = _rows_of(edge_table(self._data, "edge_weight"), self._sample, edges=True)
+        return rows
+
+    @property
+    def root_n_id(self) -> Tensor:
+        """int64 places of the seeds among the batch's nodes, which are the first."""
+        return torch.arange(self._sample.batch_size, device=self.n_id.device)
+
+    @property
+    def num_graphs(self) -> int:
+        """Subgraphs of the batch: one a seed where each has its own, else 1."""
+        return 1 if self._sample.owner is None else self._sample.batch_size
+
+    @property
+    def ptr(self) -> Tensor:
+        """int64 (num_graphs + 1,): where the nodes of each subgraph begin.
+
+        Raises: GraphError where the nodes do not lie subgraph after subgraph, because the seeds come first.
+        """
+        owner = self._sample.owner
+        if owner is None:
+            return torch.tensor([0, self.num_nodes], device=self.n_id.device)
+        if bool((owner.diff() < 0).any()):
+            raise GraphError(
+                "Batch.ptr: expected nodes graph after graph, got the seeds first; batch.batch has every node's graph"
+            )
+        sizes = torch.bincount(owner, minlength=self.num_graphs)
+        return torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]).to(self.n_id.device)
+
+    @property
+    def num_features(self) -> Any:
+        """Columns of ``x``, 0 without; of a typed graph by node type."""
+        if self._whole().is_typed:
+            return {name: width_of(self[name].x) for name in self.node_types}
+        return width_of(self.x)
+
+    num_node_features = num_features
+
+    @property
+    def num_edge_features(self) -> Any:
+        """Columns of ``edge_attr``, 0 without; of a typed graph by relation."""
+        if self._whole().is_typed:
+            return {relation: width_of(self[relation].edge_attr) for relation in self.edge_types}
+        return width_of(self.edge_attr)
+
+    @property
+    def input_type(self) -> str | Relation | None:
+        """The type of the seeds; None where they are of several types, or the graph has none."""
+        if not self._whole().is_typed:
+            return None
+        types = [name for name in self.node_types if self[name].batch_size > 0]
+        return types[0] if len(types) == 1 else None
+
+    def metadata(self) -> tuple[list[str], list[Relation]]:
+        """Node types and relations of the whole graph. Raises: GraphError for a batch of a graph without types."""
+        self._require_typed()
+        return list(self.node_types), list(self.edge_types)
 
     def __getattr__(self, name: str) -> Any:
-        """A tensor of the whole graph by name: rows of the batch's nodes or edges.
+        """A tensor that was assigned, or one of the whole graph by name: rows of the batch's nodes or edges.
 
         Raises: AttributeError without one.
         """
         if name.startswith("_"):
             raise AttributeError(name)
+        if name in self._rows or self._rows.lacks(name):
+            return self._rows.get(name)
         graph = self._whole()
         if name in graph.ndata:
             return self._rows.get(name, lambda: gather_rows(graph.ndata[name], self._sample.n_id))
         if name in graph.edata:
             return self._rows.get(name, lambda: gather_rows(graph.edata[name], self._sample.e_id))
+        if name.endswith("_dict") and graph.is_typed:
+            found = self._typed().collect(name.removesuffix("_dict"))
+            if found:
+                return found
         known = ", ".join([*graph.ndata, *graph.edata]) or "none"
         raise AttributeError(f"Batch: expected an attribute, or a tensor of the graph's ({known}), got {name!r}")
 
-    def __getitem__(self, key: str | Relation) -> Any:
-        """The nodes of a type, or the edges of a relation.
+    def __getitem__(self, key: str | Relation | tuple[str, str]) -> Any:
+        """A tensor by name; of a typed graph also the nodes of a type, or the edges of a relation.
 
-        Raises: GraphError for a batch of a graph without types, or an unknown one.
+        Raises: GraphError for an unknown one.
         """
+        if isinstance(key, str) and key in self.keys():
+            return getattr(self, key)
+        if not self._whole().is_typed:
+            names = ", ".join(self.keys())
+            raise GraphError(f"Batch: expected a batch of a typed graph, or a name among {names}, got {key!r}")
         return self._typed()[key]
+
+    def __contains__(self, key: object) -> bool:
+        if self._whole().is_typed and (key in self.node_types or key in self.edge_types):
+            return True
+        return super().__contains__(key)
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Names and tensors, as of PyTorch Geometric's ``Data``."""
+        return iter(self.items())
+
+    def to_dict(self) -> dict[Any, Any]:
+        """All tensors by name; of a typed graph a dict for every type and relation."""
+        if not self._whole().is_typed:
+            return super().to_dict()
+        views = self._typed()
+        return {key: views[key].to_dict() for key in views}
+
+    def validate(self, raise_on_error: bool = True) -> bool:
+        """Whether all tensors, those that were assigned too, have a row for every node or edge, and ids are in range.
+
+        Raises: ShapeError, IndexRangeError; with ``raise_on_error=False`` there is a warning instead.
+        """
+        graph = self._whole()
+        try:
+            check_ends("Batch", self.edge_index, self.num_nodes, self.num_nodes)
+            check_rows_of("Batch", self, ["x", "y", "n_id", "batch", *graph.ndata], self.num_nodes, "node")
+            on_edges = ["e_id", "edge_attr", "edge_weight", *graph.edata]
+            check_rows_of("Batch", self, on_edges, self.edge_index.shape[1], "edge")
+        except (ShapeError, IndexRangeError) as fault:
+            if raise_on_error:
+                raise
+            warnings.warn(str(fault), stacklevel=2)
+            return False
+        return True
 
     @property
     def x_dict(self) -> dict[str, Any]:
         """Features by node type, of those that have some."""
-        views = self._typed()
-        found = {name: views[name].x for name in self.node_types}
-        return {name: x for name, x in found.items() if x is not None}
+        return self._typed().collect("x")
 
     @property
     def edge_index_dict(self) -> dict[Relation, Tensor]:
         """``edge_index`` by relation."""
-        views = self._typed()
-        return {relation: views[relation].edge_index for relation in self.edge_types}
+        return self._typed().collect("edge_index")
 
     @property
     def edge_attr_dict(self) -> dict[Relation, Tensor]:
         """Edge features by relation, where the dataset has some."""
-        views = self._typed()
-        found = {relation: views[relation].edge_attr for relation in self.edge_types}
-        return {relation: rows for relation, rows in found.items() if rows is not None}
+        return self._typed().collect("edge_attr")
 
     @property
     def num_sampled_nodes_dict(self) -> dict[str, list[int]]:
@@ -174,70 +323,22 @@ class Batch:
         return self._typed().part
 
     @property
-    def n_id(self) -> Tensor:
-        """int64 (num_nodes,) ids of the nodes: seeds first, in order, every node once."""
-        ids: Tensor = self._rows.get("n_id", lambda: self._sample.n_id)
-        return ids
-
-    @property
-    def e_id(self) -> Tensor:
-        """int64 (num_edges,) positions of the edges in ``graph.edges()``, in the order of ``edge_index``."""
-        ids: Tensor = self._rows.get("e_id", lambda: self._sample.e_id)
-        return ids
-
-    @property
-    def edge_index(self) -> Tensor:
-        """int64 (2, num_edges), row 0 the sources, in batch numbering; every sampled edge once."""
-        ends: Tensor = self._rows.get("edge_index", lambda: self._sample.edge_index)
-        return ends
-
-    @property
     def blocks(self) -> tuple[Block, ...]:
-        """One bipartite graph a layer, the input layer's first; none where all layers share :attr:`subgraph`."""
+        """One bipartite graph a layer, the input layer's first; none where all layers share :attr:`subgraph`.
+
+        Their ``edata``, ``srcdata`` and ``dstdata`` are rows of the graph's named tensors.
+        """
+        self._require_edges_as_sampled("blocks")
+        for block in self._sample.blocks:
+            offer_to_block(block, self._data)
         return self._sample.blocks
 
     @property
     def subgraph(self) -> Graph:
-        """The batch as one graph, edges in the order of ``edge_index``."""
+        """The batch as one graph, edges in the order of ``edge_index``, with the named tensors of the whole one."""
+        self._require_edges_as_sampled("subgraph")
+        offer_to_subgraph(self._sample, self._data)
         return self._sample.subgraph
-
-    @property
-    def node_norm(self) -> Tensor | None:
-        """float32 (num_nodes,) weights of losses, whose sum over the seeds is unbiased; None: all alike."""
-        weights: Tensor | None = self._rows.get("node_norm", lambda: self._sample.node_norm)
-        return weights
-
-    @property
-    def edge_norm(self) -> Tensor | None:
-        """float32 (num_edges,) factors that make sums over in-edges unbiased; None without. Blocks have their own."""
-        factors: Tensor | None = self._rows.get("edge_norm", lambda: self._sample.edge_norm)
-        return factors
-
-    @property
-    def owner(self) -> Tensor | None:
-        """int64 (num_nodes,) number of the seed whose subgraph a node belongs to; None where all share one."""
-        numbers: Tensor | None = self._rows.get("owner", lambda: self._sample.owner)
-        return numbers
-
-    @property
-    def batch(self) -> Tensor | None:
-        """:attr:`owner` under the name that it has in PyTorch Geometric."""
-        return self.owner
-
-    @property
-    def y(self) -> Tensor | None:
-        """Labels of the nodes, rows as in ``n_id``; None without."""
-        return self._table("y")
-
-    @property
-    def edge_attr(self) -> Tensor | None:
-        """Edge features, rows as in ``edge_index``; None without."""
-        return self._table("edge_features", edges=True)
-
-    @property
-    def edge_weight(self) -> Tensor | None:
-        """Edge weights, as in ``edge_index``; None without."""
-        return self._table("edge_weight", edges=True)
 
     @property
     def num_nodes(self) -> int:
@@ -247,7 +348,7 @@ class Batch:
     @property
     def num_edges(self) -> int:
         """Edges of the batch."""
-        return self._sample.num_edges
+        return int(self.edge_index.shape[1]) if self._edges_were_set() else self._sample.num_edges
 
     @property
     def num_sampled_nodes(self) -> list[int]:
@@ -262,42 +363,70 @@ class Batch:
         """
         return self._sample.num_sampled_edges
 
-    def to(self, device: Any, non_blocking: bool = False) -> Batch:
-        """All tensors on ``device``, also those that are still to be gathered; the batch itself."""
-        self._rows.to(device, non_blocking)
-        if self._views is not None:
-            self._views.to(device, non_blocking)
-        return self
+    def _made(self) -> Iterator[str]:
+        sample, graph = self._sample, self._whole()
+        yield from ("n_id", "e_id", "edge_index", "input_id")
+        there = {
+            "y": self._table("y"),
+            "edge_attr": edge_table(self._data, "edge_features"),
+            "edge_weight": edge_table(self._data, "edge_weight"),
+            "batch": sample.owner,
+            "node_norm": sample.node_norm,
+            "edge_norm": sample.edge_norm,
+        }
+        yield from (name for name, table in there.items() if table is not None)
+        yield from graph.ndata
+        yield from graph.edata
 
-    def cpu(self) -> Batch:
-        """As :meth:`to`."""
-        return self.to("cpu")
+    def _table(self, name: str) -> Tensor | None:
+        table = getattr(self._data, name, None)
+        return table if isinstance(table, Tensor) else None
 
-    def cuda(self, device: Any = "cuda", non_blocking: bool = False) -> Batch:
-        """As :meth:`to`."""
-        return self.to(device, non_blocking)
+    def _all_rows(self) -> list[Rows]:
+        return [self._rows, *(self._views.rows() if self._views is not None else ())]
 
-    def _table(self, name: str, edges: bool = False) -> Tensor | None:
-        table = edge_table(self._data, name) if edges else getattr(self._data, name, None)
-        if not isinstance(table, Tensor):
-            return None
-        ids = self._sample.e_id if edges else self._sample.n_id
-        rows: Tensor = self._rows.get(name, lambda: gather_rows(table, ids))
-        return rows
+    def _check_names(self, names: tuple[str, ...]) -> None:
+        unusual = tuple(name for name in names if not isinstance(name, str) or name not in USUAL)
+        of_views = self._typed().names() if unusual and self._whole().is_typed else ()
+        super()._check_names(tuple(name for name in unusual if name not in of_views))
+
+    def __copy__(self) -> Self:
+        twin = super().__copy__()
+        twin._views = None if self._views is None else copy.copy(self._views)
+        return twin
+
+    def _edges_were_set(self) -> bool:
+        return "edge_index" in self._rows and self._rows.was_put("edge_index")
+
+    def _require_edges_as_sampled(self, name: str) -> None:
+        if self._edges_were_set():
+            remedy = "gw.Graph(*batch.edge_index, num_nodes=batch.num_nodes) is a graph of the new ones"
+            raise GraphError(f"Batch.{name}: expected edge_index as it was sampled, got another; {remedy}")
 
     def _whole(self) -> Graph:
         return whole_graph(self._data)
 
+    def _require_typed(self) -> None:
+        if not self._whole().is_typed:
+            raise GraphError(f"Batch: expected a batch of a typed graph, got one of {self._whole()!r}")
+
     def _typed(self) -> TypedViews:
-        graph = self._whole()
-        if not graph.is_typed:
-            raise GraphError(f"Batch: expected a batch of a typed graph, got one of {graph!r}")
+        self._require_typed()
         if self._views is None:
-            self._views = TypedViews(self._sample, self._input_id, graph, self._data, self._rows)
+            self._views = self._make_views()
         return self._views
 
+    def _make_views(self) -> TypedViews:
+        return TypedViews(self._sample, self._input_id, self._whole(), self._data, self._rows)
+
     def __repr__(self) -> str:
-        return f"Batch(batch_size={self.batch_size}, num_nodes={self.num_nodes}, num_edges={self.num_edges})"
+        sizes = f"batch_size={self.batch_size}, num_nodes={self.num_nodes}, num_edges={self.num_edges}"
+        return f"{type(self).__name__}({sizes})"
+
+
+def _rows_of(table: Tensor | None, sample: Sample, *, edges: bool = False) -> Any:
+    """Rows of the sample's nodes or edges; None without a table."""
+    return None if table is None else gather_rows(table, sample.e_id if edges else sample.n_id)
 
 
 def graph_of(who: str, ds: Any) -> Graph:

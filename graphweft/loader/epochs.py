@@ -28,8 +28,7 @@ from graphweft.sample.permutation import permutation
 B = TypeVar("B")
 
 _MOST = 2**63 - 1
-_SEGMENT = 10  # batches under one way while ways are tried
-_UNCOUNTED = 2  # of these, the first fill the queue
+_UNCOUNTED = 2  # the first batches under a way fill the queue
 
 
 class EpochLoader(abc.ABC, Generic[B]):
@@ -43,7 +42,8 @@ class EpochLoader(abc.ABC, Generic[B]):
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
-        workers: Threads that prepare ahead; None: as many as ``prefetch``, at most one per processor.
+        workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
+            processor.
 
     Raises: ConfigError for a number out of range.
     """
@@ -164,11 +164,10 @@ class EpochLoader(abc.ABC, Generic[B]):
         """The batches of ``epoch`` from ``first`` on, each counted before it is handed over."""
         prepare, last = self._preparer(epoch), self._length(epoch)
         while first < last:
-            way = self._tempo.way
-            end = last if self._tempo.settled else min(last, first + _SEGMENT)
+            stay = _Stay(self._tempo)
             asked = time.perf_counter()
-            with _model_threads(way):
-                for count, batch in enumerate(_prepared(prepare, first, end, way)):
+            with _model_threads(stay.way):
+                for count, batch in enumerate(_prepared(prepare, first, last, stay)):
                     self.stall_seconds += time.perf_counter() - asked
                     first += 1
                     if self._turn is turn:
@@ -177,7 +176,7 @@ class EpochLoader(abc.ABC, Generic[B]):
                     del batch
                     now = time.perf_counter()
                     if count >= _UNCOUNTED:
-                        self._tempo.record(way, now - asked)
+                        stay.record(now - asked)
                     asked = now
         if self._turn is turn:
             self._epoch, self._position, self._begun, self._turn = epoch + 1, 0, False, None
@@ -186,7 +185,11 @@ class EpochLoader(abc.ABC, Generic[B]):
         """What may be tried. Raises: ConfigError."""
         cores = usable_cores()
         if workers is not None:
-            workers = self._as_count("workers", workers, 1, 1024)
+            workers = self._as_count("workers", workers, 0, 1024)
+            if workers == 0:
+                if prefetch:
+                    raise ConfigError(f"{self.who}: prefetch={prefetch!r} cannot be combined with workers=0")
+                return [Way(0, 0)]
         if prefetch is None:
             if workers is not None:
                 return [Way(workers, 2 * workers)]
@@ -203,6 +206,25 @@ class EpochLoader(abc.ABC, Generic[B]):
             return number
         bounds = f">= {least}" if most is None else f"from {least} to {most}"
         raise ConfigError(f"{self.who}: expected {name} as an integer {bounds}, got {value!r}")
+
+
+class _Stay:
+    """Batches one after the other under one way, until the tempo asks for another."""
+
+    def __init__(self, tempo: Tempo[Way]) -> None:
+        self.way, self._tempo = tempo.way, tempo
+        self._settled, self._ended = tempo.settled, False
+
+    def goes_on(self) -> bool:
+        """Whether the next batch is to be prepared under this way."""
+        return not self._ended
+
+    def record(self, seconds: float) -> None:
+        """A batch took so long. What was begun when the way ended tells nothing: nothing is prepared beside it."""
+        if self._settled or self._ended:
+            return
+        self._tempo.record(self.way, seconds)
+        self._ended, self._settled = self._tempo.way != self.way, self._tempo.settled
 
 
 def _waits_least(way: Way) -> bool:
@@ -229,16 +251,19 @@ def _model_threads(way: Way) -> Iterator[None]:
         set_width(before)
 
 
-def _prepared(prepare: Callable[[int], B], first: int, last: int, way: Way) -> Iterator[B]:
-    """Batches ``first`` to ``last``, prepared the given way; threads end with the iteration."""
+def _prepared(prepare: Callable[[int], B], first: int, last: int, stay: _Stay) -> Iterator[B]:
+    """Batches from ``first`` to ``last`` or the end of the stay, prepared its way; threads end with the iteration."""
+    way = stay.way
     if way.workers == 0:
         for position in range(first, last):
+            if not stay.goes_on():
+                return
             with span("prepare batch", "prepare", position=position):
                 batch = prepare(position)
             yield batch
             del batch
         return
-    pipeline: Pipeline[B] = Pipeline(prepare, first, last, way.workers, way.ahead)
+    pipeline: Pipeline[B] = Pipeline(prepare, first, last, way.workers, way.ahead, stay.goes_on)
     try:
         yield from pipeline
     finally:

@@ -16,6 +16,7 @@ from graphweft._checks import check_rows, checksum
 from graphweft._errors import ConfigError, GraphError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import as_ids, require_ids
+from graphweft.graph.select import as_selection
 from graphweft.graph.typed import Relation
 from graphweft.loader.batch import Data, check_tables, graph_of
 from graphweft.loader.epochs import EpochLoader
@@ -43,7 +44,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
         ds: A dataset, or a graph alone; its edges carry the messages.
         edge_label_index: (2, P) ends of the edges to predict; None: all edges of the graph (of ``relation``). Of a
             typed graph also (relation, ends).
-        edge_label: (P,) labels; None: all are positives.
+        edge_label: (P,) labels; None: all are positives. Where the least is 0 and negatives are drawn, labels are
+            raised by 1; negatives have 0.
         fanouts: As for :class:`gw.Loader`; by relation for a typed graph.
         batch_size: Edges of a batch.
         shuffle: A new order every epoch.
@@ -113,21 +115,17 @@ class LinkLoader(EpochLoader[LinkBatch]):
             relation, edge_label_index = edge_label_index
         _check_choice("negatives", negatives, NEGATIVES)
         _check_choice("exclude", exclude, EXCLUDES)
-        self._ds, self.negatives, self.exclude = ds, negatives, exclude
+        self._ds, self.negatives, self.exclude, self._relation = ds, negatives, exclude, relation
         self._relations = _relations(graph, relation, reverse_relation, exclude)
         time = flat_times("LinkLoader", graph, time)
-        if graph.is_typed or time is not None:
-            if weight is not None:
-                raise ConfigError("LinkLoader: expected no weights on a typed graph or with times, got some")
-            options = {"time": time, "window": window, "strategy": strategy}
-            self.sampler: NeighborSampler | SegmentSampler = SegmentSampler(graph, fanouts, replace, **options)
-        else:
-            self.sampler = NeighborSampler(graph, fanouts, replace, weight)
+        options = {"time": time, "window": window, "strategy": strategy}
+        self.sampler = _sampler_of(graph, fanouts, replace, weight, options)
         self.src, self.dst = _targets(graph, edge_label_index, relation)
         count = self.src.numel()
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
         self.amount = self._as_count("amount", amount, 1, 2**20)
         self.edge_label = None if edge_label is None else _labels(edge_label, count, negatives)
+        self._raised = _raised(self.edge_label)
         if edge_label_time is None and edge_label_index is None and time is not None:
             edge_label_time = torch.as_tensor(time)[_stretch(graph, relation)]
         self.edge_label_time = None
@@ -136,14 +134,28 @@ class LinkLoader(EpochLoader[LinkBatch]):
         elif edge_label_time is not None:
             raise ConfigError("LinkLoader: expected time, one per edge of the graph, for edge_label_time, got None")
         self._negative = self._known(graph, known, relation) if negatives != "none" else None
-        targets = torch.stack([self.src, self.dst])
-        names = ("targets_checksum", "labels_checksum", "target_times_checksum")
-        self._checksums = dict(zip(names, map(checksum, (targets, self.edge_label, self.edge_label_time)), strict=True))
+        self._checksums = {
+            "targets_checksum": checksum(torch.stack([self.src, self.dst])),
+            "labels_checksum": checksum(self.edge_label),
+            "target_times_checksum": checksum(self.edge_label_time),
+        }
 
     @property
     def graph(self) -> Graph:
         """The graph that messages pass over."""
         return self.sampler.graph
+
+    @property
+    def data(self) -> Data | Graph:
+        """The dataset, or the graph alone, as it was given."""
+        return self._ds
+
+    def __call__(self, index: Any) -> LinkBatch:
+        """The batch of the edges at these places of the list, drawn as in the epoch under way.
+
+        Raises: IndexRangeError for a place that is none.
+        """
+        return self.make(as_selection("LinkLoader", "place", index, self.num_items), self._epoch)
 
     def _known(self, graph: Graph, known: Graph | None, relation: Relation | None) -> NegativeSampler:
         """Draws pairs that are in neither the graph nor the list of positives."""
@@ -177,7 +189,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
             sample, rows = self._in_trees(ends, src, dst, places, epoch)
         else:
             sample, rows = self._shared(ends, src, dst, epoch)
-        batch = make_link_batch(sample, self._ds, places)
+        batch = make_link_batch(sample, self._ds, places, self._relation)
         count, extra = src.numel(), negative_src.numel()
         self._label(batch, rows[: count + extra], rows[count + extra :], (src, dst), places)
         return batch
@@ -248,10 +260,21 @@ class LinkLoader(EpochLoader[LinkBatch]):
         batch.edge_label_index = torch.stack([src_rows, dst_rows])
         labels = None if self.edge_label is None else self.edge_label[places]
         if self.negatives != "none":
-            positive = torch.ones(count) if labels is None else labels + 1
+            positive = torch.ones(count) if labels is None else labels + self._raised
             negative = torch.zeros((src_rows.numel() - count, *positive.shape[1:]), dtype=positive.dtype)
             labels = torch.cat([positive, negative])
         batch.edge_label = labels
+
+
+def _sampler_of(
+    graph: Graph, fanouts: Any, replace: bool, weight: Tensor | None, options: dict[str, Any]
+) -> NeighborSampler | SegmentSampler:
+    """Draws the neighbourhoods: by relation and time where there are some. Raises: ConfigError for weights there."""
+    if not graph.is_typed and options["time"] is None:
+        return NeighborSampler(graph, fanouts, replace, weight)
+    if weight is not None:
+        raise ConfigError("LinkLoader: expected no weights on a typed graph or with times, got some")
+    return SegmentSampler(graph, fanouts, replace, **options)
 
 
 def _left_out(pairs: list[tuple[Tensor, Tensor, int]], tree: Tensor | None = None) -> LeftOut | None:
@@ -329,3 +352,8 @@ def _labels(labels: Any, count: int, negatives: str) -> Tensor:
     if negatives in ("triplet", "in-batch"):
         raise ConfigError(f"LinkLoader: expected no edge_label with negatives {negatives!r}, got some")
     return given
+
+
+def _raised(labels: Tensor | None) -> int:
+    """What labels are raised by: those from 0 on make room for the 0 of negatives, all ones have it already."""
+    return int(labels is not None and labels.numel() > 0 and bool(labels.min() == 0))

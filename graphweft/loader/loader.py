@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,10 +35,10 @@ class Loader(EpochLoader[Batch]):
 
     Args:
         ds: A dataset, or a graph alone.
-        seeds: Distinct nodes: ids or a mask; on a typed graph also a type, or (type, ids or mask), local to it; None:
-            the training nodes of ``ds``.
+        seeds: Distinct nodes: ids or a mask (``batch.input_id`` are node ids then); on a typed graph also a type, or
+            (type, ids or mask), local to it; None: the training nodes of ``ds``.
         fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5. On a
-            typed graph so many of every relation, or a dict from relation to such a list.
+            typed graph so many of every relation, or a dict from relation to such a list, 0 for relations without one.
         batch_size: Seeds of a batch; the last one may have fewer. With a sampler that goes over items of its own
             (parts, draws) so many of those.
         shuffle: A new order of the seeds, or items, every epoch.
@@ -50,7 +51,8 @@ class Loader(EpochLoader[Batch]):
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
-        workers: Threads that prepare ahead; None: as many as ``prefetch``, at most one per processor.
+        workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
+            processor.
         prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.Subtasks` cuts
             them into subtasks for several.
 
@@ -87,6 +89,8 @@ class Loader(EpochLoader[Batch]):
         refuse("Loader", others)
         graph = graph_of("Loader", ds)
         check_tables("Loader", ds)
+        if hasattr(fanouts, "sample") or hasattr(fanouts, "draw"):
+            raise ConfigError(f"Loader: expected fanouts as numbers, got {type(fanouts).__name__}; write sampler=...")
         if sampler is None:
             fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
             if not graph.is_typed:
@@ -107,6 +111,7 @@ class Loader(EpochLoader[Batch]):
             raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
         self.sampler: Sampler | GroupSampler = sampler
         self.preparer = prepare
+        self._mask_ids = _mask_ids(seeds)
         self.seeds = _as_seeds(ds, graph, seeds, isinstance(sampler, SegmentSampler) and sampler.disjoint)
         self.seed_time: Tensor | None = None
         if isinstance(sampler, SegmentSampler):
@@ -123,6 +128,18 @@ class Loader(EpochLoader[Batch]):
     def graph(self) -> Graph:
         """The graph that is sampled."""
         return self.sampler.graph
+
+    @property
+    def data(self) -> Data | Graph:
+        """The dataset, or the graph alone, as it was given."""
+        return self._ds
+
+    def __call__(self, index: Any) -> Batch:
+        """The batch of the seeds, or the sampler's items, at these places, drawn as in the epoch under way.
+
+        Raises: IndexRangeError for a place that is none.
+        """
+        return self.make(as_selection("Loader", "place", index, self.num_items), self._epoch)
 
     @property
     def fanouts(self) -> tuple[Any, ...]:
@@ -147,20 +164,25 @@ class Loader(EpochLoader[Batch]):
         if isinstance(self.sampler, GroupSampler):
             assert self._place is not None and self._wanted is not None  # a group sampler has both
             drawn = self.sampler.draw(places, self._wanted, seed=self.seed, epoch=epoch)
-            return make_batch(drawn, self._ds, self._place[drawn.n_id[: drawn.batch_size]])
+            return make_batch(drawn, self._ds, self._inputs(self._place[drawn.n_id[: drawn.batch_size]]))
         if self.preparer is not None:
             x = None if isinstance(self._ds, Graph) else self._ds.x
             table = x if isinstance(x, Tensor) else None
             made = self.preparer.prepare(self.sampler, self.seeds[places], (self.seed, epoch, 0), table)
-            return make_batch(made.sample, self._ds, places, made.x)
+            return make_batch(made.sample, self._ds, self._inputs(places), made.x)
         if self.seed_time is None:
-            return make_batch(self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch), self._ds, places)
+            sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
+            return make_batch(sample, self._ds, self._inputs(places))
         assert isinstance(self.sampler, SegmentSampler)  # it alone has times
         times = self.seed_time[places]
         sample = self.sampler.sample(self.seeds[places], time=times, keys=places, seed=self.seed, epoch=epoch)
-        batch = make_batch(sample, self._ds, places)
+        batch = make_batch(sample, self._ds, self._inputs(places))
         batch.seed_time = times
         return batch
+
+    def _inputs(self, places: Tensor) -> Tensor:
+        """What ``input_id`` says of the seeds at these places."""
+        return places if self._mask_ids is None else self._mask_ids[places]
 
 
 def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) -> Tensor:
@@ -183,6 +205,16 @@ def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) 
         pair = f"positions {int(places[at])} and {int(places[at + 1])}"
         raise ConfigError(f"Loader: expected distinct seeds, got {int(ordered[at])} at {pair}")
     return ids
+
+
+def _mask_ids(seeds: Any) -> Tensor | None:
+    """The ids that a mask stands for, local to its type where it came with one; None for ids."""
+    mask = seeds[1] if _names_type(seeds) and not isinstance(seeds, str) else seeds
+    if isinstance(mask, Tensor | np.ndarray):
+        mask = torch.as_tensor(mask)
+    elif isinstance(mask, list) and mask and all(isinstance(item, bool) for item in mask):
+        mask = torch.tensor(mask)
+    return mask.nonzero().reshape(-1).cpu() if isinstance(mask, Tensor) and mask.dtype == torch.bool else None
 
 
 def _names_type(seeds: Any) -> bool:

@@ -97,12 +97,14 @@ class StagedBatch(Batch):
         costs: What was read for it, the macro-batches' shares by path.
     """
 
+    path: Path
+    halo: Tensor | None
+    macro: Staged | None
+    costs: list[tuple[Path, Cost]]
+
     def __init__(self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor) -> None:
         super().__init__(sample, data, x, input_id)
-        self.path: Path = ()
-        self.halo: Tensor | None = None
-        self.macro: Staged | None = None
-        self.costs: list[tuple[Path, Cost]] = []
+        self.path, self.halo, self.macro, self.costs = (), None, None, []
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,10 @@ class MultistageLoader(Loader):
         """Whether batches have nodes at which sampling stops."""
         return any(isinstance(stage, Parts) for stage in self._macro)
 
+    def __call__(self, index: Any) -> Batch:
+        """Batches follow from macro-batches here. Raises: ConfigError."""
+        raise ConfigError("MultistageLoader: expected iteration over its batches, got a call; gw.Loader takes places")
+
     def plan(self, epoch: int) -> Plan:
         """Which seeds are in which batch of an epoch."""
         with self._turned:
@@ -270,7 +276,7 @@ class MultistageLoader(Loader):
         """A batch with its rows of features."""
         rows = nested.nodes if macro.rows is None else macro.rows[nested.nodes]
         x = None if macro.x is None else gather_rows(macro.x, rows)
-        batch = StagedBatch(nested.sample, self._ds, x, planned.places)
+        batch = StagedBatch(nested.sample, self._ds, x, self._inputs(planned.places))
         batch.path, batch.halo, batch.macro = planned.path, nested.halo, macro
         return batch
 

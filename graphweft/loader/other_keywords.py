@@ -1,4 +1,4 @@
-"""Keywords of PyTorch Geometric's loaders, and what the loaders here have in their place.
+"""Keywords of PyTorch Geometric's and DGL's loaders, and what the loaders here have in their place.
 
 Comes in: keywords that a loader does not have. Goes out: one error that says what to write. Called by the loaders.
 """
@@ -13,7 +13,35 @@ from graphweft._errors import ConfigError
 _OWN_THREADS = "nothing: batches are prepared by threads that share all data (workers=, prefetch=)"
 _IN_THE_LOOP = "a function in the loop: for batch in map(transform, loader)"
 _INDUCED = "sampler=gw.InducedSampler(gw.NeighborSampler(graph, fanouts)), for 'induced',"
+_ONE_PLACE = "nothing: batches are made on the CPU; batch.to(device) in the loop"
+_OF_DGL = {
+    "g": "ds, the first argument",
+    "graph": "ds, the first argument",
+    "data_source": "ds, the first argument",
+    "indices": "seeds",
+    "nids": "seeds",
+    "item_set": "seeds",
+    "graph_sampler": "sampler, or fanouts",
+    "block_sampler": "sampler, or fanouts",
+    "device": _ONE_PLACE,
+    "output_device": _ONE_PLACE,
+    "use_uva": _ONE_PLACE,
+    "gpu_cache": _ONE_PLACE,
+    "pin_prefetcher": _ONE_PLACE,
+    "use_alternate_streams": _ONE_PLACE,
+    "use_prefetch_thread": "prefetch and workers",
+    "use_ddp": "seeds of this rank",
+    "ddp_seed": "seed, and seeds of this rank",
+    "prob": "weight, the weights themselves, by edge id",
+    "probs_or_mask": "weight, the weights themselves, by edge id",
+    "mask": "weight, 1 and 0 by edge id",
+    "prefetch_node_feats": "nothing: batch.x and every tensor of graph.ndata are read by name",
+    "prefetch_edge_feats": "nothing: every tensor of graph.edata is read by name",
+    "prefetch_labels": "nothing: batch.y is read by name",
+    "edge_dir": "ds with graph.reverse() as its graph",
+}
 _IN_PLACE_OF = {
+    **_OF_DGL,
     "num_neighbors": "fanouts",
     "input_nodes": "seeds: ids, a mask, or (type, ids or mask)",
     "input_time": "time, and sampler=gw.SegmentSampler(graph, fanouts, time=...)",
@@ -48,6 +76,18 @@ _IN_PLACE_OF = {
 
 _OF_LINKS = {
     **_IN_PLACE_OF,
+    "indices": "edge_label_index, the ends of the edges, (2, P)",
+    "eids": "edge_label_index, the ends of the edges, (2, P)",
+    "item_set": "edge_label_index, the ends of the edges, (2, P)",
+    "seeds": "edge_label_index, the ends of the edges, (2, P)",
+    "graph_sampler": "fanouts, replace and weight",
+    "block_sampler": "fanouts, replace and weight",
+    "use_ddp": "edge_label_index of this rank",
+    "ddp_seed": "seed, and edge_label_index of this rank",
+    "negative_sampler": "negatives ('binary', 'tail', 'triplet', ...) and amount",
+    "g_sampling": "ds, the graph that messages pass over, and known",
+    "reverse_eids": "exclude='both'",
+    "reverse_etypes": "exclude='both' and reverse_relation",
     "input_nodes": "edge_label_index",
     "input_time": "edge_label_time",
     "time_attr": "time, the times themselves",

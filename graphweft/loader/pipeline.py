@@ -20,6 +20,8 @@ T = TypeVar("T")
 class Pipeline(Generic[T]):
     """``prepare(first) .. prepare(last - 1)`` by ``workers`` threads; iterate over it once, then close it.
 
+    ``goes_on`` is asked before every result; once it answers no, what was begun is handed over and nothing else begun.
+
     Example:
         >>> pipeline = Pipeline(lambda i: i * i, 2, 5, workers=2, ahead=3)
         >>> list(pipeline)
@@ -27,7 +29,16 @@ class Pipeline(Generic[T]):
         >>> pipeline.close()
     """
 
-    def __init__(self, prepare: Callable[[int], T], first: int, last: int, workers: int, ahead: int) -> None:
+    def __init__(
+        self,
+        prepare: Callable[[int], T],
+        first: int,
+        last: int,
+        workers: int,
+        ahead: int,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._goes_on = goes_on
         self._desk = _Desk(prepare, first, last, max(ahead, 1))
         self._threads = [
             start_worker(f"graphweft-loader-{i}", self._desk.stop, _work, self._desk)
@@ -36,6 +47,10 @@ class Pipeline(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         while not self._desk.finished:
+            if not self._goes_on():
+                self._desk.give_out_no_more()
+                if self._desk.finished:
+                    return
             with span("wait for batch", "wait"):
                 result = self._desk.take()
             yield result
@@ -63,6 +78,12 @@ class _Desk(Generic[T]):
     def finished(self) -> bool:
         """All results were taken."""
         return self._taken >= self._last
+
+    def give_out_no_more(self) -> None:
+        """What was given out so far is the last."""
+        with self._changed:
+            self._last = self._next
+            self._changed.notify_all()
 
     def claim(self) -> int | None:
         """The next position to prepare, once there is room for it; None when there is nothing left to do."""

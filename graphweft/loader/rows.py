@@ -12,9 +12,11 @@ from torch import Tensor
 
 from graphweft.storage.feature import SparseFeatures
 
+_Place = tuple[Any, bool]  # a device, and whether the copy to it may run beside the caller
+
 
 class Rows:
-    """A dict that makes its entries. Sparse features stay on the CPU.
+    """A dict that makes its entries. Sparse features, and values that are no tensors, stay where they are.
 
     Example:
         >>> import torch
@@ -25,8 +27,10 @@ class Rows:
 
     def __init__(self) -> None:
         self._kept: dict[str, Any] = {}
-        self._device: Any = None
-        self._non_blocking = False
+        self._place: _Place | None = None
+        self._places: dict[str, _Place] = {}  # of single names
+        self._given: set[str] = set()  # names that were put
+        self._pinned = self._cloned = False
 
     def get(self, name: str, make: Callable[[], Tensor | SparseFeatures | None] | None = None) -> Any:
         """The tensor called ``name``, which ``make`` makes when it is first asked for; None where there is none."""
@@ -34,26 +38,67 @@ class Rows:
             made = None if make is None else make()
             if made is None:
                 return None
-            self._kept[name] = self._sent(made)
+            self._kept[name] = self._sent(name, made.clone() if self._cloned and isinstance(made, Tensor) else made)
         return self._kept[name]
 
-    def put(self, name: str, rows: Tensor | SparseFeatures | None) -> None:
-        """``rows`` as they are under ``name``; None: no longer any."""
-        self._kept.pop(name, None)
-        if rows is not None:
-            self._kept[name] = rows
+    def put(self, name: str, rows: Any) -> None:
+        """``rows`` as they are under ``name``; None: none from now on."""
+        self._kept[name] = rows
+        self._given.add(name)
 
-    def to(self, device: Any, non_blocking: bool = False) -> Rows:
-        """Everything, also what is still to be made, on ``device``; itself."""
-        self._device, self._non_blocking = device, non_blocking
-        self._kept = {name: self._sent(rows) for name, rows in self._kept.items()}
+    def was_put(self, name: str) -> bool:
+        """Whether ``name`` was put rather than made."""
+        return name in self._given
+
+    def __contains__(self, name: object) -> bool:
+        return self._kept.get(name) is not None  # type: ignore[call-overload]
+
+    def names(self) -> list[str]:
+        """What is kept."""
+        return [name for name, rows in self._kept.items() if rows is not None]
+
+    def lacks(self, name: str) -> bool:
+        """Whether ``name`` was set to None."""
+        return name in self._kept and self._kept[name] is None
+
+    def to(self, device: Any, non_blocking: bool = False, names: tuple[str, ...] = ()) -> Rows:
+        """Everything, or what has one of ``names``, on ``device``, also what is still to be made; itself."""
+        place = (device, non_blocking)
+        if names:
+            self._places.update(dict.fromkeys(names, place))
+        else:
+            self._place, self._places = place, {}
+        for name in names or tuple(self._kept):
+            if name in self._kept:
+                self._kept[name] = self._sent(name, self._kept[name])
         return self
 
-    def like(self, other: Rows) -> Rows:
-        """On the device of another; itself."""
-        return self if other._device is None else self.to(other._device, other._non_blocking)
+    def pin(self) -> None:
+        """Everything in page-locked memory, also what is still to be made."""
+        self._pinned = True
+        self._kept = {name: self._sent(name, rows) for name, rows in self._kept.items()}
 
-    def _sent(self, rows: Tensor | SparseFeatures) -> Tensor | SparseFeatures:
-        if self._device is None or not isinstance(rows, Tensor):
+    def clone(self) -> None:
+        """Copies of everything in place of the tensors, also of what is still to be made."""
+        self._cloned = True
+        self._kept = {name: rows.clone() if isinstance(rows, Tensor) else rows for name, rows in self._kept.items()}
+
+    def __copy__(self) -> Rows:
+        twin = Rows()
+        twin.__dict__.update(self.__dict__, _kept=dict(self._kept), _places=dict(self._places), _given=set(self._given))
+        return twin
+
+    def like(self, other: Rows) -> Rows:
+        """On the devices of another; itself."""
+        self._place, self._places = other._place, dict(other._places)
+        self._pinned, self._cloned = other._pinned, other._cloned
+        self._kept = {name: self._sent(name, rows) for name, rows in self._kept.items()}
+        return self
+
+    def _sent(self, name: str, rows: Any) -> Any:
+        if not isinstance(rows, Tensor):
             return rows
-        return rows.to(self._device, non_blocking=self._non_blocking)
+        place = self._places.get(name, self._place)
+        if place is not None:
+            rows = rows.to(place[0], non_blocking=place[1])
+        return rows.pin_memory() if self._pinned and rows.device.type == "cpu" else rows

@@ -35,9 +35,9 @@ class Way:
 
 
 class Tempo(Generic[W]):
-    """Tries every way for some batches, then stays with the one whose median is the least.
+    """Tries every way for a few batches, then the better ones for more, and stays with the one of the least median.
 
-    A way that is far slower than the best so far is given up after a few.
+    A way that is far slower than the best is given up after the first few, also where it was tried first.
 
     Args:
         ways: What is tried, in this order.
@@ -73,9 +73,11 @@ class Tempo(Generic[W]):
 
     @property
     def way(self) -> W:
-        """The first one that wants more tries; then the fastest, or the fastest preferred one that is level with it."""
+        """One that wants more tries; then the fastest, or the fastest preferred one that is level with it."""
         if not self.settled:
-            return next(way for way in self._seconds if self._wants_more(way))
+            wanting = [way for way in self._seconds if self._wants_more(way)]
+            untried = [way for way in wanting if len(self._seconds[way]) < _ENOUGH]
+            return untried[0] if untried else max(wanting, key=lambda way: len(self._seconds[way]))
         medians = {way: statistics.median(taken or [0.0]) for way, taken in self._seconds.items()}
         fastest = min(medians.values())
         level = [way for way in medians if self._prefers and self._prefers(way) and medians[way] <= _LEVEL * fastest]

@@ -6,8 +6,9 @@ Comes in: a batch's nodes and edges as a typed graph of their own, and the table
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,69 +17,70 @@ from graphweft._errors import GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed import Relation
 from graphweft.graph.typed_block import TypedPart
+from graphweft.loader.named import Named, Row
 from graphweft.loader.rows import Rows
+from graphweft.loader.tables import ON_EDGES, edge_table, whole_graph, width_of
 from graphweft.sample.sampler import Sample, counts_up_to
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 
 Features = Tensor | SparseFeatures
 
-_ON_EDGES = {"edge_features": "edge_attr", "edge_weight": "edge_weight"}  # what a graph calls them in its ``edata``
 
-
-def edge_table(data: Any, name: str) -> Tensor | None:
-    """The dataset's table of all edges, or else the graph's own."""
-    table = getattr(data, name, None)
-    if table is None:
-        table = whole_graph(data).edata.get(_ON_EDGES[name])
-    return table if isinstance(table, Tensor) else None
-
-
-def whole_graph(data: Any) -> Graph:
-    """The graph of a dataset, or the graph itself."""
-    graph: Graph = data if isinstance(data, Graph) else data.graph
-    return graph
-
-
-class View:
+class View(Named):
     """Nodes of a type or edges of a relation; tensors that the whole graph has by name are attributes as well."""
 
+    _tables: str  # the dataset's tables by type and name
+
     def __init__(self, ids: Tensor, flat: Tensor, kind: str | Relation, data: Any) -> None:
-        self._ids, self._flat, self._kind, self._data, self._rows = ids, flat, kind, data, Rows()
+        self._rows = Rows()
+        self._ids, self._flat, self._kind, self._data = ids, flat, kind, data
 
     def _own(self, tables: str, name: str | None = None) -> Any:
-        """The rows of the type's own table among those of the dataset; None without."""
+        """The type's own table among those of the dataset; None without."""
         table = getattr(self._data, tables, {}).get(self._kind)
-        if table is not None and name is not None:
-            table = table.get(name)
-        return None if table is None else gather_rows(table, self._ids)
-
-    def _of_all(self, table: Any) -> Any:
-        """The rows of a table of all nodes or edges; None without."""
-        return None if table is None else gather_rows(table, self._flat)
-
-    def _named(self, name: str, own: str, fields: Mapping[str, Tensor]) -> Any:
-        """The rows of the tensor called ``name``. Raises: AttributeError without one."""
-        found = self._rows.get(name, lambda: self._either(self._own(own, name), fields.get(name)))
-        if found is None:
-            known = [*getattr(self._data, own, {}).get(self._kind, {}), *fields]
-            what = f"a tensor of {self._kind!r}, one of {', '.join(known) or 'none'}"
-            raise AttributeError(f"{type(self).__name__}: expected {what}, got {name!r}")
-        return found
+        return table.get(name) if table is not None and name is not None else table
 
     def _either(self, own: Any, table: Any) -> Any:
-        return self._of_all(table) if own is None else own
+        """Rows of the type's own table, else of the one of all nodes or edges; None without."""
+        if own is not None:
+            return gather_rows(own, self._ids)
+        return None if table is None else gather_rows(table, self._flat)
+
+    def _fields(self) -> Mapping[str, Tensor]:
+        """Named tensors of all nodes or edges of the whole graph."""
+        raise NotImplementedError
+
+    def _made_by_name(self) -> Iterator[str]:
+        yield from self._own(self._tables) or {}
+        yield from self._fields()
+
+    def __getattr__(self, name: str) -> Any:
+        """A tensor that was assigned, or one of the type, or of all types, by name. Raises: AttributeError."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._rows or self._rows.lacks(name):
+            return self._rows.get(name)
+        found = self._rows.get(name, lambda: self._either(self._own(self._tables, name), self._fields().get(name)))
+        if found is None:
+            what = f"a tensor of {self._kind!r}, one of {', '.join(self._made_by_name()) or 'none'}"
+            raise AttributeError(f"{type(self).__name__}: expected {what}, got {name!r}")
+        return found
 
 
 class NodeView(View):
     """The nodes of one type in a batch: seeds of the type first, in order.
 
-    Other tensors of the type have their names: ``batch["paper"].year``.
+    Other tensors of the type have their names: ``batch["paper"].year``. Names can be assigned.
 
     Attributes:
         batch_size: Seeds of the type.
         num_sampled_nodes: Those, and the new nodes of every hop.
     """
+
+    _tables = "node_tables"
+    batch_size: int
+    num_sampled_nodes: list[int]
 
     def __init__(
         self, n_id: Tensor, flat: Tensor, hops: list[int], batch_size: int, input_id: Tensor, name: str, data: Any
@@ -92,36 +94,58 @@ class NodeView(View):
         return self._ids.numel()
 
     @property
+    def num_features(self) -> int:
+        """Columns of ``x``; 0 without."""
+        return width_of(self.x)
+
+    num_node_features = num_features
+
+    @Row
     def n_id(self) -> Tensor:
         """int64 (num_nodes,) ids within the type."""
-        ids: Tensor = self._rows.get("n_id", lambda: self._ids)
-        return ids
+        return self._ids
 
-    @property
+    @Row
     def input_id(self) -> Tensor:
-        """int64 (batch_size,) places of the seeds in the loader's list of seeds."""
-        ids: Tensor = self._rows.get("input_id", lambda: self._input_id)
-        return ids
+        """int64 (batch_size,) places of the seeds in the loader's list of seeds; node ids where that was a mask."""
+        return self._input_id
 
-    @property
+    @Row
     def x(self) -> Features | None:
         """Features, one row a node: the type's own where the dataset has them, else those of all nodes; or None."""
-        whole = None if isinstance(self._data, Graph) else self._data.x
-        rows: Features | None = self._rows.get("x", lambda: self._either(self._own("features"), whole))
+        rows: Features | None = self._either(self._own("features"), self._all("x"))
         return rows
 
-    @property
+    @Row
     def y(self) -> Tensor | None:
         """Labels, one row a node, -1 where there is none; None without."""
-        table = getattr(self._data, "y", None)
-        rows: Tensor | None = self._rows.get("y", lambda: self._either(self._own("labels"), table))
+        rows: Tensor | None = self._either(self._own("labels"), self._all("y"))
         return rows
 
-    def __getattr__(self, name: str) -> Any:
-        """A tensor of the type, or of all nodes, by name."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._named(name, "node_tables", whole_graph(self._data).ndata)
+    @Row
+    def batch(self) -> Tensor | None:
+        """int64 (num_nodes,) number of the seed whose tree a node belongs to; None where seeds share nodes."""
+        return None
+
+    @Row
+    def seed_time(self) -> Tensor | None:
+        """Times of the seeds of the type; None without."""
+        return None
+
+    def _all(self, name: str) -> Any:
+        """The table of all nodes; None without."""
+        return None if isinstance(self._data, Graph) else getattr(self._data, name, None)
+
+    def _fields(self) -> Mapping[str, Tensor]:
+        return whole_graph(self._data).ndata
+
+    def _made(self) -> Iterator[str]:
+        there = {"x": (self._own("features"), self._all("x")), "y": (self._own("labels"), self._all("y"))}
+        yield from (name for name, tables in there.items() if any(table is not None for table in tables))
+        yield "n_id"
+        if self.batch_size:
+            yield "input_id"
+        yield from self._made_by_name()
 
     def __repr__(self) -> str:
         return f"NodeView({self._kind!r}, num_nodes={self.num_nodes}, batch_size={self.batch_size})"
@@ -130,11 +154,15 @@ class NodeView(View):
 class EdgeView(View):
     """The edges of one relation in a batch.
 
-    Other tensors of the relation have their names: ``batch["author", "writes", "paper"].time``.
+    Other tensors of the relation have their names: ``batch["author", "writes", "paper"].time``. Names can be assigned;
+    the relation that a :class:`LinkLoader` predicts has ``edge_label_index``, ``edge_label`` and ``input_id``.
 
     Attributes:
         num_sampled_edges: Edges of every hop, in this order; None where layers share a graph.
     """
+
+    _tables = "edge_tables"
+    num_sampled_edges: list[int] | None
 
     def __init__(
         self, edge_index: Tensor, e_id: Tensor, flat: Tensor, hops: list[int] | None, relation: Relation, data: Any
@@ -145,46 +173,54 @@ class EdgeView(View):
     @property
     def num_edges(self) -> int:
         """Edges of the relation in the batch."""
-        return self._ids.numel()
+        return int(self.edge_index.shape[1])
 
     @property
+    def num_features(self) -> int:
+        """Columns of ``edge_attr``; 0 without."""
+        return width_of(self.edge_attr)
+
+    num_edge_features = num_features
+
+    @Row
     def edge_index(self) -> Tensor:
         """int64 (2, num_edges): places among the batch's nodes of the source and the destination type."""
-        ends: Tensor = self._rows.get("edge_index", lambda: self._edge_index)
-        return ends
+        return self._edge_index
 
-    @property
+    @Row
     def e_id(self) -> Tensor:
         """int64 (num_edges,) ids within the relation."""
-        ids: Tensor = self._rows.get("e_id", lambda: self._ids)
-        return ids
+        return self._ids
 
-    @property
+    @Row
     def edge_attr(self) -> Tensor | None:
         """Edge features, one row an edge: the relation's own, else those of all edges; None without."""
-        return self._table("edge_features")
-
-    @property
-    def edge_weight(self) -> Tensor | None:
-        """Edge weights, likewise; None without."""
-        return self._table("edge_weight")
-
-    def _table(self, name: str) -> Tensor | None:
-        theirs, whole = _ON_EDGES[name], edge_table(self._data, name)
-        rows: Tensor | None = self._rows.get(theirs, lambda: self._either(self._own("edge_tables", theirs), whole))
+        rows: Tensor | None = self._either(*self._on_edges("edge_features"))
         return rows
 
-    def __getattr__(self, name: str) -> Any:
-        """A tensor of the relation, or of all edges, by name."""
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._named(name, "edge_tables", whole_graph(self._data).edata)
+    @Row
+    def edge_weight(self) -> Tensor | None:
+        """Edge weights, likewise; None without."""
+        rows: Tensor | None = self._either(*self._on_edges("edge_weight"))
+        return rows
+
+    def _on_edges(self, name: str) -> tuple[Any, Tensor | None]:
+        """The relation's own table, and that of all edges."""
+        return self._own("edge_tables", ON_EDGES[name]), edge_table(self._data, name)
+
+    def _fields(self) -> Mapping[str, Tensor]:
+        return whole_graph(self._data).edata
+
+    def _made(self) -> Iterator[str]:
+        yield from ("edge_index", "e_id")
+        yield from (theirs for name, theirs in ON_EDGES.items() if self._on_edges(name) != (None, None))
+        yield from self._made_by_name()
 
     def __repr__(self) -> str:
         return f"EdgeView(num_edges={self.num_edges})"
 
 
-class TypedViews(Mapping[str | Relation, NodeView | EdgeView]):
+class TypedViews(Mapping[str | Relation, Any]):
     """All views of one batch: by node type, and by relation.
 
     Attributes:
@@ -200,13 +236,19 @@ class TypedViews(Mapping[str | Relation, NodeView | EdgeView]):
         of_edges = sample.num_sampled_edges
         node_ends = torch.tensor(sample.num_sampled_nodes).cumsum(0)
         edge_ends = None if of_edges is None else torch.tensor(of_edges, dtype=torch.int64).cumsum(0)
+        times = like.get("seed_time")
         for t, name in enumerate(layout.node_types):
             mine = part.order[layout.node_offsets[t] : layout.node_offsets[t + 1]]
             seeds = mine[: int(torch.count_nonzero(mine < sample.batch_size))]
             flat = n_id[mine]
             places = input_id[seeds] if input_id.numel() == sample.batch_size else seeds
             hops = counts_up_to(mine, node_ends)
-            self._views[name] = NodeView(flat - whole.node_offsets[t], flat, hops, seeds.numel(), places, name, data)
+            view = NodeView(flat - whole.node_offsets[t], flat, hops, seeds.numel(), places, name, data)
+            if sample.owner is not None:
+                view.batch = sample.owner[mine]
+            if times is not None and seeds.numel():
+                view.seed_time = times[seeds.to(times.device)]
+            self._views[name] = view
         for r, relation in enumerate(layout.relations):
             here = slice(layout.edge_offsets[r], layout.edge_offsets[r + 1])
             places = part.edge_order[here]
@@ -215,22 +257,45 @@ class TypedViews(Mapping[str | Relation, NodeView | EdgeView]):
             for row, end, kind in zip(edges, ends, relation[::2], strict=True):
                 torch.sub(end[here], layout.node_range(kind).start, out=row)
             self._views[relation] = EdgeView(edges, flat - whole.edge_offsets[r], flat, drawn, relation, data)
-        for view in self._views.values():
-            view._rows.like(like)
+        for each in self._views.values():
+            each._rows.like(like)
 
-    def to(self, device: Any, non_blocking: bool) -> None:
-        """All tensors of all types on ``device``."""
-        for view in self._views.values():
-            view._rows.to(device, non_blocking)
+    def rows(self) -> list[Rows]:
+        """What all views keep."""
+        return [view._rows for view in self._views.values()]
 
-    def __getitem__(self, key: str | Relation) -> NodeView | EdgeView:
-        found = self._views.get(key)
+    def collect(self, name: str) -> dict[Any, Any]:
+        """The attribute ``name`` by node type and relation, of those that have it."""
+        found = {key: getattr(view, name, None) for key, view in self._views.items()}
+        return {key: value for key, value in found.items() if value is not None}
+
+    def names(self) -> set[str]:
+        """Names of the tensors of any view."""
+        return {name for view in self._views.values() for name in view}
+
+    def local_rows(self, rows: Tensor, node_type: str) -> Tensor:
+        """Rows of the batch's nodes, all of one type, as places among the nodes of that type."""
+        start = self.part.graph.layout.node_range(node_type).start
+        return self.part.place.to(rows.device)[rows] - start
+
+    def __copy__(self) -> Self:
+        twin = object.__new__(type(self))
+        twin.part, twin._views = self.part, {key: copy.copy(view) for key, view in self._views.items()}
+        return twin
+
+    def __getitem__(self, key: Any) -> Any:
+        """The view of a node type or a relation, also by the pair of types or the name where that is one relation."""
+        found = self._views.get(key) if isinstance(key, str | tuple) else None
         if found is None:
+            alike = [name for name in self._views if isinstance(name, tuple) and key in (name[1], name[::2])]
+            if len(alike) == 1:
+                return self._views[alike[0]]
             known = ", ".join("-".join(k) if isinstance(k, tuple) else k for k in self._views)
-            raise GraphError(f"Batch: expected a node type or a relation of {known}, got {key!r}")
+            hint = f", which {len(alike)} relations have" if alike else ""
+            raise GraphError(f"Batch: expected a node type or a relation of {known}, got {key!r}{hint}")
         return found
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str | Relation]:
         return iter(self._views)
 
     def __len__(self) -> int:

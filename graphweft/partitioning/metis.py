@@ -44,7 +44,7 @@ def metis(graph: Graph, k: int, solve: Solver | None = None) -> tuple[Tensor, st
     if solve is None:
         _require()
         solve = _pymetis
-    undirected = graph.without_self_loops().to_bidirected()
+    undirected = graph.loopless.to_bidirected(reduce="drop")
     for branch in BRANCHES:
         try:
             part = solve(undirected, k, branch.tolerance, branch.recursive)

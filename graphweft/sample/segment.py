@@ -71,7 +71,8 @@ class SegmentSampler:
     Args:
         graph: A square graph; typed or not.
         fanouts: Most in-edges of a node in each hop, from the seeds outwards, -1 for all: of every relation alike, or a
-            dict from relation to such a list, where 0 leaves a relation out of a hop.
+            dict from relation to such a list, where 0 leaves a relation out of a hop. A relation that the dict lacks is
+            left out of every hop.
         replace: Draw with replacement; every fan-out is a number then.
         time: (E,) times of the edges by edge id, integers or floats; of a typed graph also a dict by relation.
         window: How far back a seed sees; None: to the beginning.
@@ -259,7 +260,7 @@ def _is_whole(fanouts: tuple[tuple[int, ...], ...], hop: int) -> bool:
 def relation_fanouts(who: str, graph: Graph, fanouts: Any) -> tuple[tuple[int, ...], ...]:
     """Fan-outs by hop, then by relation.
 
-    Raises: ConfigError for bad numbers, unequal lengths, or a relation that has none; GraphError for an unknown one.
+    Raises: ConfigError for bad numbers or unequal lengths; GraphError for an unknown relation.
 
     Example:
         >>> g = Graph.hetero({("a", "to", "b"): ([0], [0]), ("b", "to", "a"): ([0], [0])})
@@ -271,20 +272,21 @@ def relation_fanouts(who: str, graph: Graph, fanouts: Any) -> tuple[tuple[int, .
         return tuple((fanout,) * max(len(relations), 1) for fanout in check_fanouts(who, fanouts))
     for relation in fanouts:
         graph.layout.edge_range(relation)
-    columns = []
-    for relation in relations:
-        name = "-".join(relation)
-        if relation not in fanouts:
-            raise ConfigError(f"{who}: expected fanouts for every relation, got none for {name}")
-        given = fanouts[relation]
-        if isinstance(given, list | tuple) and given:  # 0 leaves the relation out of a hop
-            check_fanouts(f"{who} {name}", [k if isinstance(k, bool) or k != 0 else -1 for k in given])
+    if relations and not fanouts:
+        raise ConfigError(f"{who}: expected fanouts for one relation at least, got none")
+    given = {}
+    for relation, of_hops in fanouts.items():
+        name = f"{who} {'-'.join(relation)}"
+        if isinstance(of_hops, list | tuple) and of_hops:  # 0 leaves the relation out of a hop
+            check_fanouts(name, [k if isinstance(k, bool) or k != 0 else -1 for k in of_hops])
         else:
-            check_fanouts(f"{who} {name}", given)
-        columns.append(tuple(int(k) for k in given))
-    if len({len(column) for column in columns}) > 1:
-        lengths = ", ".join(f"{len(column)} for {'-'.join(r)}" for r, column in zip(relations, columns, strict=True))
+            check_fanouts(name, of_hops)
+        given[relation] = tuple(int(k) for k in of_hops)
+    if len({len(column) for column in given.values()}) > 1:
+        lengths = ", ".join(f"{len(given[r])} for {'-'.join(r)}" for r in relations if r in given)
         raise ConfigError(f"{who}: expected as many fanouts for every relation, got {lengths}")
+    none = (0,) * max(map(len, given.values()), default=0)
+    columns = [given.get(relation, none) for relation in relations]
     if not columns:
         raise ConfigError(f"{who}: expected a graph with relations for fanouts by relation, got none")
     return tuple(zip(*columns, strict=True))

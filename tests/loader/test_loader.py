@@ -223,7 +223,7 @@ def test_sizes_at_the_edges(way: dict[str, Any]) -> None:
         ({"fanouts": (5, 0)}, ConfigError, "expected fanouts >= 1, or -1 for all, got 0 at position 1"),
         ({"batch_size": 0}, ConfigError, "expected batch_size as an integer >= 1, got 0"),
         ({"prefetch": -1}, ConfigError, "expected prefetch as an integer"),
-        ({"workers": 0}, ConfigError, "expected workers as an integer"),
+        ({"workers": -1}, ConfigError, "expected workers as an integer"),
         ({"seed": -1}, ConfigError, "expected seed as an integer"),
     ],
 )

@@ -100,8 +100,16 @@ def test_measured_ways_are_told() -> None:
     assert usable_cores() >= 1
 
 
+def test_a_slow_way_is_given_up_early_where_it_comes_first() -> None:
+    tempo, tries = Tempo([Way(0, 0), Way(1, 2), Way(2, 4)]), dict.fromkeys([Way(0, 0), Way(1, 2), Way(2, 4)], 0)
+    while not tempo.settled:
+        tries[tempo.way] += 1
+        tempo.record(tempo.way, {0: 2.0, 1: 1.1, 2: 1.0}[tempo.way.workers])
+    assert tries == {Way(0, 0): 3, Way(1, 2): 8, Way(2, 4): 8} and tempo.way == Way(2, 4)
+
+
 def test_the_batches_that_fill_the_queue_are_not_measured() -> None:
-    """Of ten batches under one way the first two do not count."""
+    """Of the batches under one way the first two do not count."""
     loader, found = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2), list[Way]()
     assert len(loader) >= 20
     loader._tempo = Tempo([Way(0, 0), Way(1, 2)], tries=100)
@@ -109,7 +117,33 @@ def test_the_batches_that_fill_the_queue_are_not_measured() -> None:
     for place, _ in enumerate(loader):
         if place == 19:
             break
-    assert found == [Way(0, 0)] * 15  # eight of the first ten, seven of the next before the last was let go
+    assert found == [Way(0, 0)] * 17  # the last was let go before it was measured
+
+
+@pytest.mark.parametrize("slow", [Way(0, 0), Way(1, 2), Way(2, 4)])
+def test_few_batches_go_by_under_a_slow_way(slow: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that fill the queue, three that are measured and what was begun by then; no batch is made twice."""
+    clock = _Clock()
+    monkeypatch.setattr(epochs_module, "time", clock)
+    ds = synthetic("default", scale=0.3)
+    loader = Loader(ds, fanouts=[2], batch_size=2)
+    loader._tempo = Tempo([Way(0, 0), Way(1, 2), Way(2, 4)])
+    make, made = loader.make, list[int]()
+    monkeypatch.setattr(loader, "make", lambda places, epoch: made.append(int(places[0])) or make(places, epoch))
+    under, seen, stays = dict.fromkeys(loader._tempo.ways, 0), list[torch.Tensor](), list[Way]()
+    init = epochs_module._Stay.__init__
+    monkeypatch.setattr(
+        epochs_module._Stay, "__init__", lambda stay, tempo: (init(stay, tempo), stays.append(stay.way))[0]
+    )
+    for batch in loader:
+        under[stays[-1]] += 1
+        clock.now += 2.0 if stays[-1] == slow else 1.0
+        seen.append(batch.n_id)
+    assert loader._tempo.settled and loader.way != slow
+    assert under[slow] <= 2 + 3 + slow.ahead
+    assert sorted(made) == sorted(set(made)) and len(made) == len(loader)
+    plain = [batch.n_id for batch in Loader(ds, fanouts=[2], batch_size=2, prefetch=0)]
+    assert all(map(torch.equal, seen, plain)) and len(seen) == len(plain)
 
 
 def test_a_thread_that_prepares_runs_its_loops_alone() -> None:
