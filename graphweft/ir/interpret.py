@@ -23,7 +23,7 @@ from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.typed_meaning import MEANING as _TYPED
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 Env = Mapping[str, Any]
 _SMALL = 1 << 14  # edges of graphs whose row order is remembered
@@ -187,7 +187,7 @@ def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor
 def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Tensor:
     """By torch's autograd."""
     *given, _out, _stats, dout = operands
-    leaves: list[Any] = [t.detach().requires_grad_() if isinstance(t, Tensor) else t for t in given]
+    leaves: list[Any] = [t.detach().requires_grad_() if is_dense(t) else t for t in given]
     with torch.enable_grad():
         out = _attention(value, graph, *leaves)
     wanted: Tensor = leaves[value["wrt"]]

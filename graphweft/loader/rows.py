@@ -14,7 +14,7 @@ from graphweft.storage.feature import SparseFeatures
 
 
 class Rows:
-    """A dict that makes its entries. Sparse features stay on the CPU.
+    """A dict that makes its entries. Sparse features become dense rows on other devices than the CPU, with a warning.
 
     Example:
         >>> import torch
@@ -54,6 +54,6 @@ class Rows:
         return self if other._device is None else self.to(other._device, other._non_blocking)
 
     def _sent(self, rows: Tensor | SparseFeatures) -> Tensor | SparseFeatures:
-        if self._device is None or not isinstance(rows, Tensor):
+        if self._device is None:
             return rows
         return rows.to(self._device, non_blocking=self._non_blocking)

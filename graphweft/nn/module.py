@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -27,6 +26,7 @@ from graphweft.nn.frame import Frame
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.function import Pullback
+from graphweft.storage.dense_rows import dense_rows
 from graphweft.storage.feature import SparseFeatures
 
 REDUCERS = ("sum", "mean", "max")
@@ -39,7 +39,8 @@ class CompiledModule(nn.Module):
 
     Attributes:
         in_features: Width of the features it takes.
-        takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live.
+        takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live,
+            with a warning.
         tables: Parameters of the class whose rows are node types or relations, with which of them.
     """
 
@@ -127,7 +128,7 @@ class CompiledModule(nn.Module):
         if isinstance(x, Tensor) and x.dtype in _HALVES and torch.is_autocast_enabled("cpu"):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
-            x = _dense(x)
+            (x,) = dense_rows(who, x, kept=True)
         tensors = {**dict(self.named_parameters()), **{n: b for n, b in self.named_buffers() if b.is_floating_point()}}
         seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
@@ -200,17 +201,6 @@ class CompiledModule(nn.Module):
         made.__dict__.update(state)
         made._function, made._pieces = CompiledFunction(made._describe), {}
         return made
-
-
-_DENSE: weakref.WeakKeyDictionary[SparseFeatures, Tensor] = weakref.WeakKeyDictionary()
-
-
-def _dense(x: SparseFeatures) -> Tensor:
-    """The same matrix, dense: the same tensor at every call, so that it counts as constant."""
-    found = _DENSE.get(x)
-    if found is None:
-        found = _DENSE[x] = x.to_dense()
-    return found
 
 
 def check_blocks(who: str, blocks: Sequence[Block], layers: int) -> None:

@@ -43,7 +43,7 @@ from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import HoistedValue, Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.size_class import class_size, derived_sizes
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
@@ -197,7 +197,7 @@ class CompiledFunction:
         and nothing changed, when some plan reads it.
         """
         x = arguments.x
-        if not isinstance(x, Tensor):
+        if not is_dense(x):
             return False
         plans = [plan for key, plan in self._plans.items() if "x" in key[1]]
         hoisted = {item.key: (plan, item) for plan in plans for item in plan.hoisted if "x" in item.leaves}
@@ -504,7 +504,7 @@ def _kind(x: Features | None) -> tuple[Any, ...]:
 
 
 def _version(item: Any) -> int:
-    return int(item._version) if isinstance(item, Tensor) and not item.is_inference() else 0
+    return int(item._version) if is_dense(item) and not item.is_inference() else 0
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:

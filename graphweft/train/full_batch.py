@@ -19,7 +19,7 @@ from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.tape import Tape
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.metrics import Evaluation, binary_cross_entropy, loss_of, score
 from graphweft.train.settle import Features, settle_model
 
@@ -48,7 +48,7 @@ class FullBatch:
         self._keep_features = keep_features
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
-        self._engine = isinstance(x, Tensor) and x.requires_grad  # whose gradient is then wanted, too
+        self._engine = x.requires_grad  # whose gradient is then wanted, too
         self.rows: dict[Part, Tensor] = {name: ds.labelled(name) for name in SPLITS}
         self.labels = {name: ds.y[rows] for name, rows in self.rows.items()}
         train = self.rows["train"]
@@ -144,7 +144,7 @@ class FullBatch:
     def _state(self) -> tuple[object, ...]:
         """What a recorded step depends on beside the numbers in its inputs."""
         tensors = (*self.model.parameters(), *self.model.buffers())
-        version = self.x._version if isinstance(self.x, Tensor) else 0
+        version = self.x._version if is_dense(self.x) else 0
         return (_config.current(), version, *((t.data_ptr(), t.dtype, t.requires_grad) for t in tensors))
 
     def _replay(self, tape: Tape) -> Tensor:

@@ -34,6 +34,7 @@ from graphweft.runtime.staged import PreparedBatch, StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.schedule.subtasks import Subtasks
+from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import is_plain
@@ -349,7 +350,7 @@ class MiniBatch:
     def _is_staged(self) -> bool:
         """Whether sampler and model are compiled as one program."""
         model, x = self.model, self.x
-        numbers = x if isinstance(x, Tensor) else x.values
+        numbers = x.values if isinstance(x, SparseFeatures) else x
         return (
             is_plain(model)
             and isinstance(self.sampler, NeighborSampler)
@@ -358,7 +359,7 @@ class MiniBatch:
             and _config.current().opt_level >= 1
             and numbers.dtype in (torch.float32, torch.float64)
             and not numbers.requires_grad
-            and (isinstance(x, Tensor) or model.takes_sparse)
+            and (model.takes_sparse or not isinstance(x, SparseFeatures))
             and all(t.device.type == "cpu" for t in (numbers, *self._tensors().values()))
         )
 

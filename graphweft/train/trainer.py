@@ -26,6 +26,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
 from graphweft.schedule.verdict import Verdict
+from graphweft.storage.feature import is_dense
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
@@ -199,7 +200,7 @@ class Trainer:
     @property
     def feature_path(self) -> str:
         """The layout in which the features are kept, "dense" or "sparse"; chosen once."""
-        return "dense" if isinstance(self._batch.x, Tensor) else "sparse"
+        return "dense" if is_dense(self._batch.x) else "sparse"
 
     def prepare(self) -> None:
         """Does what is done once: decides, compiles, computes what stays the same. :meth:`fit` does it when needed."""
