@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._checks import check_rows
-from graphweft._errors import ConfigError, GraphError, ShapeError
+from graphweft._errors import ConfigError, DtypeError, GraphError, ShapeError
 from graphweft.frontend.edge_values import EdgeValues, Recipe, edge_values
 from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS, write_apply, write_neighbor_apply, write_pull
 from graphweft.graph.graph import Graph
@@ -154,7 +154,7 @@ def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None
         bias: (out,) or None.
         act: ``"relu"``, ``"leaky_relu"`` (slope 0.01), ``"elu"``, ``"sigmoid"``, ``"tanh"`` or None.
 
-    Raises: ConfigError for an unknown activation; ShapeError for sizes that do not fit.
+    Raises: ConfigError for an unknown activation; ShapeError, DtypeError for arguments that do not fit.
 
     Example:
         >>> import torch
@@ -168,6 +168,8 @@ def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None
         raise ShapeError(
             f"apply: expected x (n, f) and weight (f, out), got {tuple(x.shape)} and {tuple(weight.shape)}"
         )
+    if sparse and weight.dtype != x.dtype:
+        raise DtypeError(f"apply: expected a weight of {x.dtype}, as x, got {weight.dtype}; x.double() and x.float()")
     fields: dict[str, Any] = {} if sparse else {"node:x": (x, Residency.DST)}
     fields["weight"] = (weight, Residency.SHARED)
     if bias is not None:

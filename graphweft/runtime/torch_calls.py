@@ -63,6 +63,10 @@ def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return _on_dense_rows(name, func, args, kwargs)
 
 
+# torch's tracer calls them and does not look into them, as with all code that ends in the native core
+call._torchdynamo_disable = dispatch._torchdynamo_disable = True  # type: ignore[attr-defined]
+
+
 def on_device(x: SparseFeatures, device: torch.device) -> Tensor:
     """Dense rows on ``device``: kernels for sparse features are the CPU's."""
     (rows,) = dense_rows(f"to({str(device)!r})", x)
@@ -142,8 +146,7 @@ def serves(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
         @functools.wraps(handler)
         def bound(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if kwargs.get("out", ...) is None:
-                kwargs = {name: item for name, item in kwargs.items() if name != "out"}
+            kwargs = {name: item for name, item in kwargs.items() if item is not None or name in signature.parameters}
             try:
                 given = signature.bind(*args, **kwargs)
             except TypeError:

@@ -167,15 +167,15 @@ def _normalize(input: SparseFeatures, p: float = 2.0, dim: Any = 1, eps: float =
 def _elementwise(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """On the stored values, where the function maps zero to zero."""
     given = [item for item in (*args, *kwargs.values()) if isinstance(item, Tensor)]
-    if any(item.requires_grad for item in given) and torch.is_grad_enabled():
-        return NotImplemented
+    learned = torch.is_grad_enabled() and any(item.requires_grad for item in given)
     _refuse_inplace(func, args, kwargs)
     wide = [item for item in given if item.dim() > 0 and not isinstance(item, SparseFeatures)]
     sparse = [item for item in given if isinstance(item, SparseFeatures)]
     if wide or len(sparse) != 1:
-        return (
-            _of_two(func.__name__.strip("_"), args) if len(wide) + len(sparse) == 2 and not kwargs else NotImplemented
-        )
+        two = len(wide) + len(sparse) == 2 and not kwargs
+        return _of_two(func.__name__.strip("_"), args, learned) if two else NotImplemented
+    if learned:
+        return NotImplemented
     (x,) = sparse
 
     def on(values: Tensor) -> Any:
@@ -195,8 +195,8 @@ def _refuse_inplace(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         raise GraphError(f"{func.__name__}: SparseFeatures cannot be changed, got inplace=True; leave it out")
 
 
-def _of_two(name: str, args: tuple[Any, ...]) -> Any:
-    """A product, quotient, sum or difference of features and a tensor, or of two features."""
+def _of_two(name: str, args: tuple[Any, ...], learned: bool) -> Any:
+    """A product, quotient, sum or difference of features and a tensor, perhaps a learned one, or of two features."""
     if len(args) != 2:
         return NotImplemented
     a, b = args
@@ -204,12 +204,14 @@ def _of_two(name: str, args: tuple[Any, ...]) -> Any:
         name, a, b = name[1:], b, a
     if isinstance(a, SparseFeatures) and isinstance(b, SparseFeatures):
         return _of_sparse(name, a, b)
+    if name in ("add", "sub", "subtract"):
+        return _plus(a, b, -1.0 if name.startswith("sub") else 1.0)
+    if learned:
+        return NotImplemented
     if name in ("mul", "multiply"):
         return _scaled(a, b, False) if isinstance(a, SparseFeatures) else _scaled(b, a, False)
     if name in ("div", "divide", "true_divide", "truediv") and isinstance(a, SparseFeatures):
         return _scaled(a, b, True)
-    if name in ("add", "sub", "subtract"):
-        return _plus(a, b, -1.0 if name.startswith("sub") else 1.0)
     return NotImplemented
 
 

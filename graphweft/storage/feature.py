@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 import ctypes
-import functools
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, Self, TypeGuard
@@ -408,10 +408,9 @@ def is_dense(x: Any) -> TypeGuard[torch.Tensor]:
     return isinstance(x, torch.Tensor) and not isinstance(x, SparseFeatures)
 
 
-@functools.cache
 def _functions() -> Any:
     """The module of torch's functions, loaded when the first one is called."""
-    return importlib.import_module(_FUNCTIONS)
+    return sys.modules.get(_FUNCTIONS) or importlib.import_module(_FUNCTIONS)
 
 
 def _without_copy(options: dict[str, Any]) -> dict[str, Any]:
