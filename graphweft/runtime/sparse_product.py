@@ -12,15 +12,24 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DtypeError, ShapeError
+from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime.sparse import spmm
 from graphweft.storage.feature import SparseFeatures
 
 
 class _Held:
-    """Features as an argument that torch does not take for a tensor."""
+    """Features, or the transposed ones, as an argument that torch does not take for a tensor."""
 
-    def __init__(self, x: SparseFeatures) -> None:
-        self.x = x
+    def __init__(self, x: SparseFeatures, turned: bool = False) -> None:
+        self.x, self._turned = x, turned
+
+    def parts(self) -> tuple[Adjacency, Tensor]:
+        """Structure and values."""
+        return self.x.transposed if self._turned else (self.x.adjacency, self.x.values)
+
+    def turned(self) -> _Held:
+        """The transposed matrix."""
+        return _Held(self.x, not self._turned)
 
 
 class _Product(torch.autograd.Function):
@@ -29,7 +38,10 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(held: _Held, b: Tensor) -> Tensor:
         """Shape: x (n, f), b (f, k) -> (n, k)."""
-        return spmm(held.x.adjacency, b.detach(), weight=held.x.values)
+        adjacency, values = held.parts()
+        if torch._C._are_functorch_transforms_active():
+            _ = held.x.transposed  # a backward pass under transforms could not make it: its new tensors have no memory
+        return spmm(adjacency, b.detach(), weight=values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -39,7 +51,7 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
         """``x.t() @ g``."""
-        return None, _apply(_Held(ctx.held.x.t()), gradients[0])
+        return None, _apply(ctx.held.turned(), gradients[0])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Tensor:

@@ -20,6 +20,8 @@ from graphweft._errors import GraphError
 from graphweft.storage.dense_rows import dense_rows
 from graphweft.storage.feature import SparseFeatures
 
+_tracer = torch._C._dynamo.eval_frame.get_eval_frame_callback  # None where nothing is being traced
+
 HANDLERS: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
 
 # what torch answers from sizes, dtype and device alone
@@ -38,6 +40,13 @@ _SHAPED = frozenset({
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``func(*args, **kwargs)`` of torch, with sparse features somewhere among the arguments."""
+    if torch.compiler.is_compiling() or _tracer() is not None:
+        return torch.compiler.disable(_call)(func, args, kwargs)  # type: ignore[no-untyped-call]
+    return _call(func, args, kwargs)
+
+
+def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """As :func:`call`, where no tracer of torch's watches."""
     name = getattr(func, "__name__", str(func))
     handler = HANDLERS.get(func)
     if handler is not None:

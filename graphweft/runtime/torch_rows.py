@@ -225,6 +225,15 @@ def _col_indices(x: SparseFeatures, /) -> Any:
     return x.indices
 
 
+@serves(torch.equal, Tensor.equal)
+def _equal(input: Any, other: Any) -> Any:
+    """Whether two canonical forms are the same."""
+    if not isinstance(input, SparseFeatures) or not isinstance(other, SparseFeatures) or input.dtype != other.dtype:
+        return NotImplemented
+    parts = ((x.indptr, x.indices.long(), x.values) for x in (input, other))
+    return input.shape == other.shape and all(torch.equal(a, b) for a, b in zip(*parts, strict=True))
+
+
 @serves(Tensor._nnz)
 def _nnz(x: SparseFeatures, /) -> Any:
     return x.nnz

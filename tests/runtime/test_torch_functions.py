@@ -483,6 +483,13 @@ def test_copies() -> None:
     assert twice[0] is twice[1]
 
 
+@pytest.mark.usefixtures("stays_sparse")
+def test_equality_of_two_sparse_matrices() -> None:
+    x, _ = _pair("gaps")
+    assert torch.equal(x, copy.deepcopy(x)) and x.equal(x)
+    assert not torch.equal(x, x * 2) and not torch.equal(x, x[:3]) and not torch.equal(x, x[:, [1, 0, 2, 3, 4, 5, 6]])
+
+
 def test_torch_compile_runs_layers_on_sparse_features() -> None:
     x, dense = _pair("drawn", torch.float32)
     layer = nn.Linear(6, 3)
