@@ -94,7 +94,7 @@ def test_fields_of_a_message_are_dense_rows() -> None:
 
 def test_update_all_on_two_sets_of_nodes() -> None:
     sparse, dense = _features()
-    graph = Graph([0, 1, 2, 49], [0, 0, 1, 2], num_src=N, num_dst=3)
+    graph = Graph([0, 1, 2, 49], [0, 0, 1, 2], num_nodes=(N, 3))
 
     def message(edges: Any) -> dict[str, Tensor]:
         return {"m": edges.src["h"] * 2}
