@@ -68,6 +68,14 @@ class UserCodeError(GraphWeftError, RuntimeError):
     """A user function returns or does what message passing has no meaning for; names its line."""
 
 
+class DenseSizeError(GraphWeftError, MemoryError):
+    """Sparse features would have to be made dense, and the rows are larger than allowed."""
+
+
+class DenseFeaturesWarning(UserWarning):
+    """Sparse features were made dense for a function that needs dense rows; gives the function and the size."""
+
+
 class FallbackWarning(UserWarning):
     """Something runs on the reference executor because it could not be compiled."""
 

@@ -34,7 +34,7 @@ from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset
 from graphweft.nn.gcn import GCN
 from graphweft.nn.module import CompiledModule
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.settle import settle_features
@@ -123,7 +123,7 @@ def own_epoch(ds: Dataset, model: CompiledModule, lr: float, keep_features: bool
     x = settle_features(_features(ds))
     batch = FullBatch(model, ds, x, make_optimizer(model, "adam", lr, 0.0, "all"), keep_features)
     batch.prepare()
-    return lambda: float(batch.step()), "dense" if isinstance(x, Tensor) else "sparse"
+    return lambda: float(batch.step()), "dense" if is_dense(x) else "sparse"
 
 
 def refcheck(losses: Mapping[str, Sequence[float]], reference: str, tolerance: float = REFCHECK_TOLERANCE) -> None:
@@ -326,7 +326,7 @@ def _features(ds: Dataset) -> Tensor | SparseFeatures:
 def _peer_features(ds: Dataset, *, keep_sparse: bool) -> tuple[Tensor, str]:
     """Dense rows as users have them; a CSR tensor where the dataset is sparse and asked so, or too large when dense."""
     x = _features(ds)
-    if isinstance(x, Tensor):
+    if not isinstance(x, SparseFeatures):
         return x, "dense"
     if not keep_sparse and 4 * x.num_rows * x.width <= DENSE_LIMIT:
         return x.to_dense(), "dense"

@@ -27,7 +27,7 @@ from graphweft.nn.user_call import observing
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Standing, measure_sizes, standing_of
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan, Step
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 Explained = CompiledModule | nn.Module | Callable[..., Any]
 
@@ -73,7 +73,7 @@ def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features) -> str:
         for at, block in enumerate(blocks):
             parts.append(f"== layer {at} ==\n{_heading(module.layers[at], block, x)}")
             arguments = module.layer_arguments(at, block, x)
-            if at > 0 and isinstance(arguments.x, Tensor):
+            if at > 0 and is_dense(arguments.x):
                 arguments = replace(arguments, x=arguments.x.detach().requires_grad_())
             standing = standing_of(arguments) if at else _trained(arguments)
             parts += _story(module.layer_function(at), arguments, standing)

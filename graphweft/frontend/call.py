@@ -16,6 +16,8 @@ from torch import Tensor
 from graphweft._errors import DtypeError, FieldError, GraphError, ShapeError, UserCodeError
 from graphweft.frontend.source import current_line
 from graphweft.graph.graph import Graph
+from graphweft.storage.dense_rows import dense_rows
+from graphweft.storage.feature import SparseFeatures
 
 Function = Callable[..., Any]
 Fields = dict[str, Tensor]
@@ -196,6 +198,8 @@ def _check_alike(who: str, parts: Mapping[Any, Tensor], rows: bool = False) -> N
 
 
 def _tensor(who: str, value: Any) -> Tensor:
+    if isinstance(value, SparseFeatures):
+        return dense_rows(who, value, kept=True)[0]
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):

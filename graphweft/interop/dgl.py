@@ -17,6 +17,7 @@ from graphweft._errors import DtypeError, GraphError, MissingPackageError
 from graphweft.graph.graph import Graph
 from graphweft.interop.entries import Store, as_tensor, column_of, flat_splits, settle_split, sort_entries
 from graphweft.interop.parts import GraphParts
+from graphweft.storage.feature import is_dense
 
 _WHO = "from_dgl"
 _NEEDED = ("canonical_etypes", "ntypes", "edges", "nodes", "num_nodes", "batch_num_nodes")
@@ -165,6 +166,6 @@ def _flat(source: Any, names: Mapping[str, str]) -> dict[str, Tensor]:
 
 
 def _dense(table: Any) -> Tensor:
-    if not isinstance(table, Tensor):
+    if not is_dense(table):
         raise DtypeError(f"to_dgl: expected dense features, got {type(table).__name__}")
     return table

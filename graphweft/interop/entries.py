@@ -178,6 +178,8 @@ def as_tensor(value: Any) -> Any:
 def _features(who: str, x: Any, rows: int) -> Features:
     if sp.issparse(x):
         found: Features = SparseFeatures.from_scipy(x)
+    elif isinstance(x, SparseFeatures):
+        found = x
     elif hasattr(x, "csr"):
         indptr, indices, values = x.csr()
         values = torch.ones(indices.numel()) if values is None else values

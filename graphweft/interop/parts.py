@@ -174,5 +174,6 @@ def as_labels(y: Tensor | None, rows: int) -> tuple[Tensor, int, Task]:
 
 def _as_features(x: Features) -> Features:
     if isinstance(x, SparseFeatures):
-        return x.to(torch.float32)
+        found: Features = x.to(torch.float32)
+        return found
     return x.float().reshape(x.shape[0], -1).contiguous()

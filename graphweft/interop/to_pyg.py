@@ -16,7 +16,7 @@ from torch import Tensor
 from graphweft._errors import ConfigError, GraphError, MissingPackageError
 from graphweft.graph.graph import Graph
 from graphweft.interop.parts import Features
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 _SPLITS = ("train_idx", "val_idx", "test_idx")
 
@@ -120,7 +120,7 @@ def _place(data: Any, graph: Graph, key: str, value: Any) -> None:
             if kind not in nodes and kind not in edges:
                 raise ConfigError(f"to_pyg: expected {key} by node type or relation, got {kind!r}")
             data[kind][key] = _as_pyg_x(table) if key == "x" else table
-    elif key in ("x", "y") and isinstance(value, Tensor) and value.shape[:1] == (graph.num_nodes,):
+    elif key in ("x", "y") and is_dense(value) and value.shape[:1] == (graph.num_nodes,):
         _hand_out(data, nodes, key, value)
     elif key in ("edge_attr", "edge_weight") and value.shape[:1] == (graph.num_edges,):
         _hand_out(data, edges, key, value)
@@ -143,7 +143,7 @@ def _mask(ids: Tensor, rows: int) -> Tensor:
 
 
 def _as_pyg_x(x: Features) -> Tensor:
-    if isinstance(x, Tensor):
+    if not isinstance(x, SparseFeatures):
         return x
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

@@ -23,7 +23,7 @@ from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.typed_meaning import MEANING as _TYPED
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 Env = Mapping[str, Any]
 _SMALL = 1 << 14  # edges of graphs whose row order is remembered
@@ -195,7 +195,7 @@ def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Ten
     *given, _out, _stats, dout = operands
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        leaves: list[Any] = [_alias(t, again) if isinstance(t, Tensor) else t for t in given]
+        leaves: list[Any] = [_alias(t, again) if is_dense(t) else t for t in given]
         out = _attention(value, graph, *leaves)
     wanted: Tensor = leaves[value["wrt"]]
     found = torch.autograd.grad(out, wanted, dout, allow_unused=True, create_graph=again)[0]

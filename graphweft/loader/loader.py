@@ -23,6 +23,7 @@ from graphweft.loader.other_keywords import refuse
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
 from graphweft.sample.segment import SegmentSampler
+from graphweft.storage.feature import is_dense
 
 _USUAL_FANOUTS = (15, 10, 5)
 
@@ -167,7 +168,7 @@ class Loader(EpochLoader[Batch]):
             return make_batch(drawn, self._ds, self._inputs(self._place[drawn.n_id[: drawn.batch_size]]))
         if self.preparer is not None:
             x = None if isinstance(self._ds, Graph) else self._ds.x
-            table = x if isinstance(x, Tensor) else None
+            table = x if is_dense(x) else None
             made = self.preparer.prepare(self.sampler, self.seeds[places], (self.seed, epoch, 0), table)
             return make_batch(made.sample, self._ds, self._inputs(places), made.x)
         if self.seed_time is None:

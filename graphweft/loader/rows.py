@@ -10,13 +10,15 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 _Place = tuple[Any, bool]  # a device, and whether the copy to it may run beside the caller
 
 
 class Rows:
-    """A dict that makes its entries. Sparse features, and values that are no tensors, stay where they are.
+    """A dict that makes its entries. Sparse features become dense rows on other devices than the CPU, with a warning.
+
+    Values that are no tensors stay where they are.
 
     Example:
         >>> import torch
@@ -101,4 +103,4 @@ class Rows:
         place = self._places.get(name, self._place)
         if place is not None:
             rows = rows.to(place[0], non_blocking=place[1])
-        return rows.pin_memory() if self._pinned and rows.device.type == "cpu" else rows
+        return rows.pin_memory() if self._pinned and is_dense(rows) and rows.device.type == "cpu" else rows

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import itertools
 import math
-import weakref
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -30,8 +29,9 @@ from graphweft.nn.made_with import Made, arguments_of, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
-from graphweft.runtime.constants import constant
+from graphweft.runtime.constants import constant, is_declared
 from graphweft.runtime.function import Pullback
+from graphweft.storage.dense_rows import dense_rows
 from graphweft.storage.feature import SparseFeatures
 
 REDUCERS = ("sum", "mean", "max")
@@ -44,7 +44,8 @@ class CompiledModule(nn.Module):
 
     Attributes:
         in_features: Width of the features it takes.
-        takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live.
+        takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live,
+            with a warning.
         takes_edge_weight: Whether the sums over in-edges are weighted by ``edge_weight``.
         tables: Parameters of the class whose rows are node types or relations, with which of them.
     """
@@ -231,7 +232,7 @@ class CompiledModule(nn.Module):
             x = x.float()  # what ran before under autocast; parameters are not cast, and sums are taken in their dtype
         self._check_dtype(x)
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
-            x = _dense(x)
+            x = _dense(who, x)
         tensors = tensors_of(self)
         seed = int(torch.randint(2**62, ())) if self.draws() else 0
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
@@ -352,15 +353,10 @@ class CompiledModule(nn.Module):
         return made
 
 
-_DENSE: weakref.WeakKeyDictionary[SparseFeatures, Tensor] = weakref.WeakKeyDictionary()
-
-
-def _dense(x: SparseFeatures) -> Tensor:
-    """The same matrix, dense: the same tensor at every call, so that it counts as constant."""
-    found = _DENSE.get(x)
-    if found is None:
-        found = _DENSE[x] = x.to_dense()
-    return found
+def _dense(who: str, x: SparseFeatures) -> Tensor:
+    """Dense rows, declared constant where the sparse ones are."""
+    (made,) = dense_rows(who, x, kept=True)
+    return constant(made) if is_declared(x) else made
 
 
 def check_blocks(who: str, blocks: Sequence[Block], layers: int) -> None:

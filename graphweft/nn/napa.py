@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._checks import check_rows
-from graphweft._errors import ConfigError, GraphError, ShapeError
+from graphweft._errors import ConfigError, DtypeError, GraphError, ShapeError
 from graphweft.frontend.edge_values import EdgeValues, Recipe, edge_values
 from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS, write_apply, write_neighbor_apply, write_pull
 from graphweft.graph.graph import Graph
@@ -22,6 +22,8 @@ from graphweft.ir.program import Builder, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.opaque import left_out, opaque, traced, untraced
 from graphweft.runtime.compile import Arguments, CompiledFunction
+from graphweft.storage.dense_rows import dense_rows
+from graphweft.storage.feature import SparseFeatures
 
 
 @left_out
@@ -147,12 +149,12 @@ def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None
     """A dense layer: ``act(x @ weight + bias)``.
 
     Args:
-        x: Rows (n, f).
+        x: Rows (n, f), dense or :class:`SparseFeatures`, which stay sparse.
         weight: (f, out).
         bias: (out,) or None.
         act: ``"relu"``, ``"leaky_relu"`` (slope 0.01), ``"elu"``, ``"sigmoid"``, ``"tanh"`` or None.
 
-    Raises: ConfigError for an unknown activation; ShapeError for sizes that do not fit.
+    Raises: ConfigError for an unknown activation; ShapeError, DtypeError for arguments that do not fit.
 
     Example:
         >>> import torch
@@ -161,16 +163,21 @@ def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None
     """
     if act is not None:
         _known("apply", "act", act, ACTIVATIONS)
+    sparse = isinstance(x, SparseFeatures)
     if x.dim() != 2 or weight.dim() != 2 or x.shape[1] != weight.shape[0]:
         raise ShapeError(
             f"apply: expected x (n, f) and weight (f, out), got {tuple(x.shape)} and {tuple(weight.shape)}"
         )
-    fields = {"node:x": (x, Residency.DST), "weight": (weight, Residency.SHARED)}
+    if sparse and weight.dtype != x.dtype:
+        raise DtypeError(f"apply: expected a weight of {x.dtype}, as x, got {weight.dtype}; x.double() and x.float()")
+    fields: dict[str, Any] = {} if sparse else {"node:x": (x, Residency.DST)}
+    fields["weight"] = (weight, Residency.SHARED)
     if bias is not None:
         if bias.shape != weight.shape[1:]:
             raise ShapeError(f"apply: expected a bias of {tuple(weight.shape[1:])}, got {tuple(bias.shape)}")
         fields["bias"] = (bias, Residency.SHARED)
-    return _run(_apply(act, bias is not None), _rows_graph(x.shape[0]), fields)
+    function, graph = _apply(act, bias is not None, sparse), _rows_graph(x.shape[0])
+    return function(Arguments(graph, x if sparse else None, {}, None, 0, False, fields))["out"]
 
 
 @functools.lru_cache(maxsize=64)
@@ -200,8 +207,12 @@ def _joined(mode: str, weight: str, reduce: str, square: bool, names: tuple[tupl
 
 
 @functools.cache
-def _apply(act: str | None, bias: bool) -> CompiledFunction:
-    return CompiledFunction(lambda b, inputs, training: {"out": write_apply(b, inputs, act, bias)})
+def _apply(act: str | None, bias: bool, sparse: bool) -> CompiledFunction:
+    def describe(b: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
+        given = {**inputs, "node:x": inputs["x"]} if sparse else inputs
+        return {"out": write_apply(b, given, act, bias)}
+
+    return CompiledFunction(describe)
 
 
 def _graph(who: str, graph: Any) -> None:
@@ -221,18 +232,23 @@ def _ends(who: str, graph: Graph, h: Any, sources_only: bool = False) -> dict[st
         if not isinstance(h, Tensor):
             raise ShapeError(f"{who}: expected one tensor of node rows, got {type(h).__name__}")
         check_rows(f"{who} h", h, graph.num_src, "node")
-        return {"node:h": (_matrix(who, h), Residency.SRC)}
+        return {"node:h": (_matrix(who, _with_memory(who, h)), Residency.SRC)}
     src, dst = h if isinstance(h, tuple) else (h, None)
     check_rows(f"{who} h", src, graph.num_src, "source node")
-    fields = {"src:h": (_matrix(who, src), Residency.SRC)}
+    fields = {"src:h": (_matrix(who, _with_memory(who, src)), Residency.SRC)}
     if not sources_only:
         if dst is None:
             raise ShapeError(
                 f"{who}: expected a pair (source rows, destination rows) on a bipartite graph, got one tensor"
             )
         check_rows(f"{who} h", dst, graph.num_dst, "destination node")
-        fields["dst:h"] = (_matrix(who, dst), Residency.DST)
+        fields["dst:h"] = (_matrix(who, _with_memory(who, dst)), Residency.DST)
     return fields
+
+
+def _with_memory(who: str, h: Tensor) -> Tensor:
+    """``h``, dense where it is sparse features, the same tensor at every call."""
+    return dense_rows(who, h, kept=True)[0] if isinstance(h, SparseFeatures) else h
 
 
 def _matrix(who: str, h: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
 from graphweft.frontend.captured import Identity, capture
+from graphweft.storage.feature import is_dense
 
 _KINDS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -97,7 +98,7 @@ def tensors_of(root: nn.Module) -> dict[str, Tensor]:
     for prefix, module in root.named_modules():
         start = f"{prefix}." if prefix else ""
         for name, value in module.__dict__.items():
-            if isinstance(value, Tensor) and value.is_floating_point():
+            if is_dense(value) and value.is_floating_point():
                 found[start + name] = value
         if parametrize.is_parametrized(module):
             made = module.parametrizations

@@ -29,6 +29,7 @@ from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.staged import StagedFunction, sampled_hops
 from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.feature import is_dense
 
 _COMPILED_NORMS = (nn.BatchNorm1d, nn.LayerNorm)
 
@@ -205,7 +206,7 @@ class Stack(CompiledModule):
         out = self._layer_apart(index, graph, functional.dropout(given, self.dropout, self.training), edges)
         if index < len(self.layers) - 1:
             own = given[: out.shape[0]] if isinstance(graph, Block) else given
-            if self.residual and isinstance(own, Tensor) and own.shape == out.shape:
+            if self.residual and is_dense(own) and own.shape == out.shape:
                 out = out + own
             if len(self.norms):
                 out = self.norms[index](out)

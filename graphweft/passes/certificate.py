@@ -32,6 +32,7 @@ from graphweft.passes.fuse import Group, Term
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.rounding import RUNS, allowed, is_exact, noise, shaken
 from graphweft.passes.trials import SQUARE, Doubled, Shape, Trial, elements
+from graphweft.storage.feature import is_dense
 
 _MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
 SECONDS = 0.8  # for all trials of one program; those begun are finished
@@ -264,7 +265,7 @@ class _Bench:
         if (program, run) not in self._results:
             with torch.set_grad_enabled(backward):
                 memo = self._filled(program, backward, run)
-            results = {name: memo[value] for name, value in program.outputs if isinstance(memo[value], Tensor)}
+            results = {name: memo[value] for name, value in program.outputs if is_dense(memo[value])}
             found = {**results, **(self._gradients(results, run) if backward else {})}
             self._results[program, run] = {name: x.detach() for name, x in found.items()}
         return self._results[program, run]
@@ -383,7 +384,7 @@ def _compare_groups(
             continue
         for value, result in _of_group(group, doubled, env).items():
             env[value] = expected[value]  # every group is compared by itself
-            if isinstance(result, Tensor):
+            if is_dense(result):
                 found = _apart(expected[value], result, functools.partial(rounding, value, result))
                 if found is not None:
                     return f"{value!r}: {found}"

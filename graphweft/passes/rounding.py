@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft.storage.feature import is_dense
+
 SHAKE = 2.0**-46  # 128 units of rounding in double precision: programs order their operations in other ways
 RUNS = 3
 _ELEMENT, _ROW, _ALL = 1.0, 8.0, 2.0**-4  # shares of the noise of an element, its row, and the whole tensor
@@ -24,7 +26,7 @@ _MIX, _STEP = -7046029254386353131, 1442695040888963407  # odd multipliers of a 
 
 def shaken(item: Any, run: int, size: float = SHAKE) -> Any:
     """``item`` moved by at most ``size`` of itself, differently in every ``run``; its gradient is changed alike."""
-    if not isinstance(item, Tensor) or item.dtype != torch.float64:
+    if not is_dense(item) or item.dtype != torch.float64:
         return item
     bits = item.detach().contiguous().view(torch.int64) & torch.iinfo(torch.int64).max  # opposite numbers alike
     mixed = (bits ^ (bits >> 31)) * _MIX + run * _STEP

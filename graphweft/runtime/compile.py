@@ -48,7 +48,7 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run
 from graphweft.runtime.size_class import class_size, derived_sizes, fine_size, size_class
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
@@ -240,7 +240,7 @@ class CompiledFunction:
         and nothing changed, when some plan reads it.
         """
         x = arguments.x
-        if not isinstance(x, Tensor):
+        if not is_dense(x):
             return False
         plans = [plan for key, plan in self._plans.items() if "x" in key[1].declared]
         hoisted = {item.key: (plan, item) for plan in plans for item in plan.hoisted if "x" in item.leaves}

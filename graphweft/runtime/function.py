@@ -16,6 +16,7 @@ from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
 from graphweft.runtime.second import Origin, batched, tied
+from graphweft.storage.feature import is_dense
 
 Pullback = Callable[[Tensor], dict[str, Tensor | None]]
 
@@ -62,7 +63,7 @@ class RunPlan(torch.autograd.Function):
         saved = tuple(env[slot] for slot in plan.saved_outputs)
         ctx.elsewhere = ()
         if saved_elsewhere():
-            ctx.elsewhere = tuple(slot for slot, item in enumerate(ctx.kept) if isinstance(item, Tensor))
+            ctx.elsewhere = tuple(slot for slot, item in enumerate(ctx.kept) if is_dense(item))
         ctx.save_for_backward(*tensors, *saved, *(ctx.kept[slot] for slot in ctx.elsewhere))
         for slot in ctx.elsewhere:
             ctx.kept[slot] = None

@@ -32,6 +32,7 @@ from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.row_kernels import row_kernel
 from graphweft.runtime.term_calls import epilogue_of
+from graphweft.storage.feature import is_dense
 from graphweft.storage.gather import gather_rows
 
 Slots = list[Any]
@@ -267,7 +268,7 @@ def _spmm_max(group: Group, slot: Mapping[Value, int], also: Value | None) -> Ca
 
 
 def _dropout(value: Value, x: Any, seed: int) -> Any:
-    if isinstance(x, Tensor):
+    if is_dense(x):
         rows = x if x.dim() == 2 else x.reshape(x.shape[0] if x.dim() else 1, -1)
         if x.dtype != torch.float32:
             mask = dense.dropout(torch.ones(rows.shape), value["p"], int(seed), value["stream"])

@@ -25,6 +25,7 @@ from graphweft.passes.pipeline import BACKWARD, FORWARD, Compiled
 from graphweft.runtime.edge_kernels import edge_kernels
 from graphweft.runtime.lower import Call, Slots, lower
 from graphweft.runtime.profile import PROFILE
+from graphweft.storage.feature import is_dense
 
 # operands of which only the shape is read; keeping a shape costs nothing
 _SHAPE_ONLY = {Op.SCATTER_ROWS: 2, Op.FILL_ROWS: 1}
@@ -255,7 +256,7 @@ def _rerun(step: Step, env: Slots) -> None:
 
 def _shape_of(item: Any) -> Any:
     """A tensor of the same shape over one element: carries the shape, keeps no memory."""
-    return item.new_empty(()).expand(item.shape) if isinstance(item, torch.Tensor) else item
+    return item.new_empty(()).expand(item.shape) if is_dense(item) else item
 
 
 def label(group: Group) -> str:

@@ -26,7 +26,7 @@ from graphweft.ir.residency import Residency, TensorType
 from graphweft.runtime import dense
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.plan import Plan
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 
 _MANY_EDGES = 1 << 13  # from which the interpreter is felt
 _SEED = "d:"  # begins the name of what came in as the gradient of an output
@@ -76,7 +76,7 @@ class Origin:
         self.versions = self._versions()
 
     def _versions(self) -> tuple[int, ...]:
-        kept = (item for item in self.rest.values() if isinstance(item, Tensor) and not item.is_inference())
+        kept = (item for item in self.rest.values() if is_dense(item) and not item.is_inference())
         return tuple(int(item._version) for item in kept)
 
     def differentiated(self, operands: Named, directions: Named, wanted: tuple[str, ...]) -> Named:

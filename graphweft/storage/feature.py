@@ -1,14 +1,19 @@
 """Sparse node features in compressed rows; never made dense unless asked.
 
 Comes in: offsets, columns and values, a SciPy matrix or a dense tensor. Goes out: :class:`SparseFeatures`, an immutable
-matrix in canonical form, and the exact sparsity of a dense matrix. Called by readers and layers.
+matrix in canonical form, and the exact sparsity of a dense matrix. Called by readers and layers. Torch's functions on
+such a matrix are in ``runtime/torch_functions.py``, next to the kernels that they run on.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import importlib
+import sys
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Self, TypeGuard
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,6 +37,8 @@ _merge_equal = declare("gw_csr_merge_equal", _ADJ, _I32, _PTR, _PTR, _PTR, _PTR)
 _normalize_rows = declare("gw_csr_normalize_rows", _ADJ, _I32, _PTR, _PTR)
 
 _WHO = "SparseFeatures"
+_FUNCTIONS = "graphweft.runtime.torch_functions"  # by name: the kernels are in a room above this one
+_ITERATED = 1 << 10  # rows that iteration makes dense at a time
 _DTYPES = (torch.float32, torch.float64)
 
 
@@ -127,11 +134,14 @@ def _canonical(structure: Adjacency, values: torch.Tensor) -> tuple[Adjacency, t
     return Adjacency(indptr, indices, None, structure.num_cols), merged
 
 
-class SparseFeatures:
+class SparseFeatures(torch.Tensor):
     """Node features in compressed rows: row i has ``values[p]`` in column ``indices[p]``, p in row i.
 
     Kept in canonical form: columns ascend inside a row, values given twice for a place are added up (as SciPy reads
     them), zeros are not stored. Canonical arrays of fitting types are kept, not copied; do not change them.
+
+    A tensor to torch: products, dropout, selections, sums and functions that keep zero run on the stored values and
+    give gradients to weights. A function that needs dense rows gets them with a :class:`DenseFeaturesWarning`.
 
     Args:
         indptr: Offsets, shape (N + 1,).
@@ -146,11 +156,17 @@ class SparseFeatures:
         >>> x = SparseFeatures([0, 2, 2], [2, 0], [1.0, 3.0], (2, 4))
         >>> x.to_dense().tolist(), x.sparsity
         ([[3.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]], 0.75)
+        >>> (x @ torch.eye(4)).tolist(), x[0:1].sum(1).tolist()
+        ([[3.0, 0.0, 1.0, 0.0], [0.0, 0.0, 0.0, 0.0]], [4.0])
     """
 
-    def __init__(
-        self, indptr: Ids, indices: Ids, values: Any, shape: tuple[int, int], *, dtype: torch.dtype = torch.float32
-    ) -> None:
+    _adjacency: Adjacency
+    _numbers: torch.Tensor
+
+    def __new__(
+        cls, indptr: Ids, indices: Ids, values: Any, shape: tuple[int, int], *, dtype: torch.dtype = torch.float32
+    ) -> Self:
+        """Checked features."""
         if dtype not in _DTYPES:
             raise DtypeError(f"{_WHO}: expected float32 or float64, got {dtype}")
         rows, width = _shape(shape)
@@ -162,14 +178,29 @@ class SparseFeatures:
             raise ShapeError(f"{_WHO}: expected one value per index, {columns.numel()}, got {numbers.numel()}")
         structure = Adjacency(offsets, columns, None, width)
         structure.check(_WHO)
-        self._adjacency, self._values = _canonical(structure.fitted(), numbers)
+        return cls._over(*_canonical(structure.fitted(), numbers))
 
     @classmethod
-    def _over(cls, adjacency: Adjacency, values: torch.Tensor) -> SparseFeatures:
+    def _over(cls, adjacency: Adjacency, values: torch.Tensor) -> Self:
         """Features over parts that are known to be canonical."""
-        features = cls.__new__(cls)
-        features._adjacency, features._values = adjacency, values
+        size = (adjacency.num_rows, adjacency.num_cols)
+        features: Self = torch.Tensor._make_wrapper_subclass(cls, size, dtype=values.dtype)
+        features._adjacency, features._numbers = adjacency, values
         return features
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """A function of torch on sparse features."""
+        return _functions().call(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """An operation that torch's own code calls on sparse features."""
+        return _functions().dispatch(func, args, kwargs or {})
 
     @classmethod
     def from_dense(cls, x: Any) -> SparseFeatures:
@@ -203,14 +234,14 @@ class SparseFeatures:
         return self._adjacency.indptr
 
     @property
-    def indices(self) -> torch.Tensor:
+    def indices(self) -> torch.Tensor:  # type: ignore[override]
         """Columns, int32 (int64 if they do not fit), (nnz,)."""
         return self._adjacency.indices
 
     @property
-    def values(self) -> torch.Tensor:
+    def values(self) -> torch.Tensor:  # type: ignore[override]
         """Values in the order of ``indices``."""
-        return self._values
+        return self._numbers
 
     @property
     def adjacency(self) -> Adjacency:
@@ -218,9 +249,10 @@ class SparseFeatures:
         return self._adjacency
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, int]:  # type: ignore[override]
         """(N, F)."""
-        return self._adjacency.num_rows, self._adjacency.num_cols
+        size = torch.Size((self._adjacency.num_rows, self._adjacency.num_cols))
+        return size  # type: ignore[return-value]  # a tuple of two
 
     @property
     def num_rows(self) -> int:
@@ -233,14 +265,33 @@ class SparseFeatures:
         return self._adjacency.num_cols
 
     @property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
         """Type of the values."""
-        return self._values.dtype
+        return self._numbers.dtype
+
+    @property
+    def layout(self) -> torch.layout:  # type: ignore[override]
+        """``torch.sparse_csr``: no function of torch's finds dense rows here."""
+        return torch.sparse_csr
+
+    @property
+    def is_sparse_csr(self) -> bool:  # type: ignore[override]
+        """True; ``is_sparse`` is for coordinates and False."""
+        return True
+
+    @property
+    def requires_grad(self) -> bool:
+        """False: sparse features receive no gradient."""
+        return False
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
 
     @property
     def nnz(self) -> int:
         """Number of non-zero values."""
-        return self._values.numel()
+        return self._numbers.numel()
 
     @property
     def sparsity(self) -> float:
@@ -250,43 +301,121 @@ class SparseFeatures:
     @cached_property
     def transposed(self) -> tuple[Adjacency, torch.Tensor]:
         """Rows are features, columns nodes, and the values in that order; made once."""
-        return self._adjacency.transpose_values(self._values)
+        return self._adjacency.transpose_values(self._numbers)
 
-    def to_dense(self) -> torch.Tensor:
+    def t(self) -> SparseFeatures:
+        """The transposed matrix, (F, N); shares :attr:`transposed`."""
+        turned = self._over(*self.transposed)
+        turned.__dict__["transposed"] = (self._adjacency, self._numbers)
+        return turned
+
+    def to_dense(self) -> torch.Tensor:  # type: ignore[override]
         """A new dense matrix (N, F)."""
-        out = empty(self.shape, self.dtype).zero_()
-        source = (ctypes.byref(self._adjacency.native), _is_double(self._values), self._values.data_ptr())
+        out = empty(tuple(self.shape), self.dtype).zero_()
+        source = (ctypes.byref(self._adjacency.native), _is_double(self._numbers), self._numbers.data_ptr())
         _to_dense(*source, self.width, out.data_ptr())
         return out
 
+    @cached_property
+    def dense(self) -> torch.Tensor:
+        """:meth:`to_dense`, made once and kept as long as the features: the same tensor at every call."""
+        return self.to_dense()
+
     def to_scipy(self) -> sp.csr_array:
         """A SciPy CSR array over the same memory."""
-        parts = (self._values.numpy(), self.indices.numpy(), self.indptr.numpy())
+        parts = (self._numbers.numpy(), self.indices.numpy(), self.indptr.numpy())
         return sp.csr_array(parts, shape=self.shape)
 
-    def to(self, dtype: torch.dtype) -> SparseFeatures:
-        """The same matrix with float32 or float64 values."""
-        if dtype not in _DTYPES:
-            raise DtypeError(f"{_WHO}: expected float32 or float64, got {dtype}")
-        return self if dtype == self.dtype else self._over(self._adjacency, self._values.to(dtype))
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """The same matrix with float32 or float64 values; on another device, dense rows there, with a warning.
+
+        Arguments as of ``torch.Tensor.to``. Raises: DtypeError for another dtype.
+        """
+        device, dtype, *_ = torch._C._nn._parse_to(*args, **_without_copy(kwargs))
+        if dtype is not None and dtype not in _DTYPES:
+            raise DtypeError(f"{_WHO}: expected float32 or float64, got {dtype}; to_dense() makes rows of any dtype")
+        values = self._numbers if dtype is None else self._numbers.to(dtype)
+        found = self if values is self._numbers else self._over(self._adjacency, values)
+        return found if device is None or device.type == "cpu" else _functions().on_device(found, device)
+
+    def contiguous(self, memory_format: Any = None) -> Self:
+        """Itself."""
+        return self
+
+    def detach(self) -> Self:
+        """Itself: nothing here has a gradient."""
+        return self
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Itself. Raises: GraphError where a gradient is asked for."""
+        if requires_grad:
+            raise GraphError(f"{_WHO}: expected requires_grad=False, got True; x.to_dense().requires_grad_() takes one")
+        return self
+
+    def with_values(self, values: torch.Tensor) -> SparseFeatures:
+        """The same places with other values, (nnz,); zeros among them are no longer stored."""
+        return self._over(*_canonical(self._adjacency, values.contiguous()))
 
     def row_normalized(self) -> SparseFeatures:
         """Every row divided by the sum of its absolute values; empty rows stay. Structure is shared."""
         out = empty((self.nnz,), self.dtype)
-        source = (ctypes.byref(self._adjacency.native), _is_double(out), self._values.data_ptr())
+        source = (ctypes.byref(self._adjacency.native), _is_double(out), self._numbers.data_ptr())
         _normalize_rows(*source, out.data_ptr())
         return self._over(self._adjacency, out)
 
     def take_rows(self, rows: Ids) -> SparseFeatures:
         """Rows ``rows[i]`` one after the other: ids, a boolean mask or a slice."""
         ids = as_selection("SparseFeatures.take_rows", "row", rows, self.num_rows)
-        return self._over(*self._adjacency.take_rows_with_values(ids, self._values))
+        return self._over(*self._adjacency.take_rows_with_values(ids, self._numbers))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_adjacency": self._adjacency, "_values": self._values}
+    def take_columns(self, columns: Ids) -> SparseFeatures:
+        """Columns ``columns[i]`` one after the other: ids, a boolean mask or a slice."""
+        ids = as_selection("SparseFeatures.take_columns", "column", columns, self.width)
+        adjacency, values = self.transposed
+        chosen, values = adjacency.take_rows_with_values(ids, values)
+        return self._over(*chosen.transpose_values(values))
 
-    def __repr__(self) -> str:
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        """Dense rows, as of any matrix."""
+        for first in range(0, self.num_rows, _ITERATED):
+            yield from self.take_rows(slice(first, first + _ITERATED)).to_dense()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return type(self)._over, (self._adjacency, self._numbers)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = self._over(copy.deepcopy(self._adjacency, memo), copy.deepcopy(self._numbers, memo))
+        memo[id(self)] = made
+        return made
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"SparseFeatures({self.num_rows} x {self.width}, {self.nnz} values, sparsity {self.sparsity:.4f})"
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+
+def is_dense(x: Any) -> TypeGuard[torch.Tensor]:
+    """Whether ``x`` is a tensor with memory of its own: sparse features are tensors to torch, but have none.
+
+    Example:
+        >>> is_dense(torch.eye(2)), is_dense(SparseFeatures.from_dense(torch.eye(2)))
+        (True, False)
+    """
+    return isinstance(x, torch.Tensor) and not isinstance(x, SparseFeatures)
+
+
+def _functions() -> Any:
+    """The module of torch's functions, loaded when the first one is called."""
+    return sys.modules.get(_FUNCTIONS) or importlib.import_module(_FUNCTIONS)
+
+
+def _without_copy(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of ``to`` but ``copy``: nobody can tell a copy of what never changes."""
+    return {name: value for name, value in options.items() if name != "copy"}
 
 
 def _shape(shape: Any) -> tuple[int, int]:

@@ -54,7 +54,7 @@ class FullBatch:
         self._watch = Watch(x)
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
-        self._engine = isinstance(x, Tensor) and x.requires_grad  # whose gradient is then wanted, too
+        self._engine = x.requires_grad  # whose gradient is then wanted, too
         self.target = target_of(ds)
         self._take(labelled(ds))
 

@@ -33,6 +33,7 @@ from graphweft.runtime.staged import PreparedBatch, StagedPlan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.schedule.subtasks import Subtasks
+from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
@@ -391,7 +392,7 @@ class MiniBatch:
     def _is_staged(self) -> bool:
         """Whether sampler and model are compiled as one program."""
         model, x = self.model, self.x
-        numbers = x if isinstance(x, Tensor) else x.values
+        numbers = x.values if isinstance(x, SparseFeatures) else x
         return (
             is_plain(model)
             and self.edge_data.inputs is None  # whose rows follow from the edges that were drawn
@@ -401,7 +402,7 @@ class MiniBatch:
             and _config.current().opt_level >= 1
             and numbers.dtype in (torch.float32, torch.float64)
             and not numbers.requires_grad
-            and (isinstance(x, Tensor) or model.takes_sparse)
+            and (model.takes_sparse or not isinstance(x, SparseFeatures))
             and all(t.device.type == "cpu" for t in (numbers, *self._tensors().values()))
         )
 

@@ -27,7 +27,7 @@ from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.module import CompiledModule
 from graphweft.runtime import calibrate
 from graphweft.runtime.features import choose_features
-from graphweft.storage.feature import SparseFeatures, sparsity
+from graphweft.storage.feature import SparseFeatures, is_dense, sparsity
 
 Features = Tensor | SparseFeatures
 
@@ -61,7 +61,7 @@ def settle_features(x: Features) -> Features:
 
 def with_path(x: Features, path: str) -> Features:
     """``x`` stored for ``path``, "sparse" or "dense"; sparse features stay sparse."""
-    return SparseFeatures.from_dense(x) if path == "sparse" and isinstance(x, Tensor) else x
+    return SparseFeatures.from_dense(x) if path == "sparse" and is_dense(x) else x
 
 
 def settle_model(

@@ -29,7 +29,7 @@ from graphweft.data.flat_features import with_flat_features
 from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.schedule.verdict import Verdict
-from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.best_weights import BestWeights
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
@@ -218,7 +218,7 @@ class Trainer:
     @property
     def feature_path(self) -> str:
         """The layout in which the features are kept, "dense" or "sparse"; chosen once."""
-        return "dense" if isinstance(self._batch.x, Tensor) else "sparse"
+        return "dense" if is_dense(self._batch.x) else "sparse"
 
     def prepare(self) -> None:
         """Does what is done once: decides, compiles, computes what stays the same. :meth:`fit` does it when needed."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from zoo import SQUARE, Case, random_edges
 
 from graphweft._config import config
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, DenseFeaturesWarning
 from graphweft.graph.graph import Graph
 from graphweft.nn import NGCF, NGCFConv
 from graphweft.nn.napa import pull
@@ -134,10 +134,13 @@ def test_sparse_features_are_made_dense_once() -> None:
     edges = random_edges(40, 200, seed=1)
     graph, x = Graph(edges.src, edges.dst, num_nodes=40), torch.randn(40, 30) * (torch.rand(40, 30) < 0.1)
     model, sparse = NGCF(30, 8, 4), SparseFeatures.from_dense(x)
-    torch.testing.assert_close(model(graph, sparse), model(graph, x))
-    assert model.arguments(graph, sparse).x is model.arguments(graph, sparse).x
+    with pytest.warns(DenseFeaturesWarning, match=r"NGCF: SparseFeatures 40 x 30 \(0.0 MB\) were made dense"):
+        torch.testing.assert_close(model(graph, sparse), model(graph, x))
+    with pytest.warns(DenseFeaturesWarning):
+        assert model.arguments(graph, sparse).x is model.arguments(graph, sparse).x
     sample = NeighborSampler(graph, (-1, -1)).sample(torch.arange(5))
-    torch.testing.assert_close(model(sample.blocks, sparse.take_rows(sample.n_id)), model(graph, x)[:5])
+    with pytest.warns(DenseFeaturesWarning):
+        torch.testing.assert_close(model(sample.blocks, sparse.take_rows(sample.n_id)), model(graph, x)[:5])
 
 
 def test_the_layer_is_primitives_by_modes() -> None:

@@ -223,7 +223,7 @@ def test_a_loader_with_subtasks_has_the_same_batches(options: dict[str, Any]) ->
             for _ in range(2):
                 for one, two in zip(plain, ours, strict=True):
                     assert torch.equal(one.n_id, two.n_id) and torch.equal(one.edge_index, two.edge_index)
-                    rows = two.x if isinstance(two.x, torch.Tensor) else two.x.to_dense()
+                    rows = two.x.to_dense() if isinstance(two.x, SparseFeatures) else two.x
                     assert torch.equal(one.x, rows)
 
 
