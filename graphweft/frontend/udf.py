@@ -11,7 +11,7 @@ empty sums, and those a gradient, only nodes with in-edges (``receivers``) are c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,7 +93,19 @@ class RaisedCall:
 
     def given(self, call: Call, captured: Captured) -> Given:
         """Every tensor the program may read, by name, with what its rows are."""
-        return name_tensors(call, captured, self._residency, self.constants)
+        return name_tensors(call, captured, self._residency, self.constants, self._read)
+
+    @functools.cached_property
+    def _read(self) -> frozenset[str]:
+        """Names of the fields that the functions read."""
+        stages = {MESSAGE: self.message, REDUCE: self.reduce, UPDATE: self.update}
+        return frozenset(
+            name
+            for stage, traced in stages.items()
+            for key, node in (traced.inputs if traced is not None else {}).items()
+            if traced is not None and (node.users or node in traced.outputs.values())
+            for name in _given_names(stage, *key.split(":", 1))
+        )
 
     def _residency(self, at: int) -> Residency:
         if at in self.rowed[MESSAGE]:
@@ -108,9 +120,16 @@ class RaisedCall:
 
 
 def name_tensors(
-    call: Call, captured: Captured, residency: Callable[[int], Residency], constants: Sequence[Tensor]
+    call: Call,
+    captured: Captured,
+    residency: Callable[[int], Residency],
+    constants: Sequence[Tensor],
+    read: Container[str],
 ) -> Given:
-    """Every tensor that a program of ``call`` may read, by name, with what its rows are."""
+    """Every tensor that a program of ``call`` may read, by name, with what its rows are.
+
+    Of fields only those in ``read``: the dtype of another says nothing of the program.
+    """
     given: Given = {}
     square = call.graph.is_square
     for name, tensor in call.src.items():
@@ -120,9 +139,23 @@ def name_tensors(
     given |= {f"edge:{name}": (tensor, Residency.EDGE) for name, tensor in call.edata.items()}
     given |= {f"ntype:{name}": (tensor, Residency.NTYPE) for name, tensor in call.ntype.items()}
     given |= {f"etype:{name}": (tensor, Residency.ETYPE) for name, tensor in call.etype.items()}
+    for name in [name for name in given if name not in read]:
+        del given[name]
     given |= {f"cap:{at}": (tensor, residency(at)) for at, tensor in enumerate(captured.tensors)}
     given |= {f"const:{at}": (tensor, Residency.SHARED) for at, tensor in enumerate(constants)}
     return given
+
+
+def _given_names(stage: str, kind: str, field_: str) -> tuple[str, ...]:
+    """Names under which a program may know a field of a stage; on a square graph sources and destinations are one."""
+    if kind in ("src", "dst"):
+        return f"node:{field_}", f"{kind}:{field_}"
+    if kind == "data":
+        return f"node:{field_}", f"dst:{field_}"
+    if kind == "edge":
+        return (f"edge:{field_}",)
+    table = "etype" if kind == "type" and stage == MESSAGE else "ntype"
+    return (f"{table}:{field_}",) if kind in ("type", "srctype", "dsttype") else ()
 
 
 def symbolic_inputs(builder: Builder, given: Given, square: bool) -> dict[str, Value]:
@@ -242,7 +275,8 @@ def _trace_message(call: Call, captured: Captured, rowed: frozenset[int]) -> Tra
 
     def view(given: Mapping[str, Tensor], rows: Any) -> Edges:
         def of(name: str, prefix: str, what: str) -> FieldView:
-            return FieldView(MESSAGE, f"edges.{name}", _loader(given, f"{prefix}:"), what)
+            remedy = functools.partial(call.remedy, prefix) if prefix in ("src", "dst", "edge") else None
+            return FieldView(MESSAGE, f"edges.{name}", _loader(given, f"{prefix}:"), what, remedy)
 
         return Edges(
             src=of("src", "src", "source fields"),
@@ -269,11 +303,12 @@ def _trace_nodes(
     specs = [Spec(f"data:{name}", (N, *dims), dtype) for name, (dims, dtype) in fields.items()]
     specs += [Spec(f"mailbox:{name}", (N, D, *dims), dtype) for name, (dims, dtype) in sent.items()]
     specs += _specs("type", call.ntype, (N,)) if call.graph.is_square else []
+    remedy = functools.partial(call.remedy, "dst")
     mailbox = "mailbox fields that message sent" if stage == REDUCE else "mailbox fields (update has none)"
 
     def view(given: Mapping[str, Tensor], rows: Any) -> Nodes:
         return Nodes(
-            data=FieldView(stage, "nodes.data", _loader(given, "data:"), "node fields"),
+            data=FieldView(stage, "nodes.data", _loader(given, "data:"), "node fields", remedy),
             mailbox=FieldView(stage, "nodes.mailbox", _loader(given, "mailbox:"), mailbox),
             type=FieldView(stage, "nodes.type", _loader(given, "type:"), "node type tables"),
             count=rows,

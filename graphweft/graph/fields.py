@@ -28,7 +28,7 @@ class Fields(MutableMapping[str, torch.Tensor]):
 
     def __init__(self, name: str, what: str, rows: int) -> None:
         self._name, self._what, self._rows = name, what, rows
-        self._tensors: dict[str, torch.Tensor] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
 
     def __setitem__(self, key: str, value: Any) -> None:
         who = f"{self._name}[{key!r}]"
@@ -37,20 +37,20 @@ class Fields(MutableMapping[str, torch.Tensor]):
         except (TypeError, ValueError, RuntimeError):
             raise DtypeError(f"{who}: expected a tensor, got {type(value).__name__}") from None
         check_rows(who, tensor, self._rows, self._what)
-        self._tensors[key] = tensor
+        self.tensors[key] = tensor
 
     def __getitem__(self, key: str) -> torch.Tensor:
-        return self._tensors[key]
+        return self.tensors[key]
 
     def __delitem__(self, key: str) -> None:
-        del self._tensors[key]
+        del self.tensors[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._tensors)
+        return iter(self.tensors)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self.tensors)
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{key!r}: {tuple(tensor.shape)}" for key, tensor in self._tensors.items())
+        shapes = ", ".join(f"{key!r}: {tuple(tensor.shape)}" for key, tensor in self.tensors.items())
         return f"{self._name}({shapes})"
