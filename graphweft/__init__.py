@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         IRError,
         NativeError,
         PassError,
+        RecompileWarning,
         ShapeError,
         UserCodeError,
     )
@@ -101,6 +102,7 @@ __all__ = [
     "Partition",
     "Parts",
     "PassError",
+    "RecompileWarning",
     "SaintEdgeSampler",
     "SaintNodeSampler",
     "SaintWalkSampler",

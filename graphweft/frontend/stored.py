@@ -57,6 +57,11 @@ class StoredCall:
         """Every tensor the program may read, by name, with what its rows are."""
         return name_tensors(call, captured, lambda at: Residency.SHARED, self.constants, self._read)
 
+    @property
+    def written(self) -> list[int]:
+        """Positions of the buffers that get new contents."""
+        return [int(name.removeprefix("buffer:")) for name in self.forms[False]["outputs"] if name[:7] == "buffer:"]
+
     @functools.cached_property
     def _read(self) -> frozenset[str]:
         """Names that the program reads."""
