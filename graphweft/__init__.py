@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         IRError,
         NativeError,
         PassError,
+        RecompileWarning,
         ShapeError,
         UserCodeError,
     )
@@ -110,6 +111,7 @@ __all__ = [
     "Partition",
     "Parts",
     "PassError",
+    "RecompileWarning",
     "SaintEdgeSampler",
     "SaintNodeSampler",
     "SaintWalkSampler",

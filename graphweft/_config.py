@@ -40,7 +40,8 @@ class Config:
             one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
             verdicts are remembered in ``cache_dir``.
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
-            next step of training, instead of giving it back to the system. It concerns the whole process, to its end.
+            next step of training, instead of giving it back to the system. This changes the allocator of the whole
+            process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.
     """
 
     opt_level: int = 3
@@ -52,7 +53,7 @@ class Config:
     tune: bool = False
     verify: bool = False
     certify: bool = True
-    keep_heap: bool = True
+    keep_heap: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= 3:
@@ -112,3 +113,15 @@ def config(**changes: Any) -> Iterator[Config]:
         yield _current.get()
     finally:
         _current.reset(token)
+
+
+def defaults(**changes: Any) -> contextlib.AbstractContextManager[Config]:
+    """As :func:`config`, but only for fields that the environment does not set: the defaults of a command.
+
+    Example:
+        >>> with defaults(keep_heap=True) as active:
+        ...     active.keep_heap
+        True
+    """
+    unset = {name: value for name, value in changes.items() if f"GRAPHWEFT_{name.upper()}" not in os.environ}
+    return config(**unset)

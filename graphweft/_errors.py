@@ -80,6 +80,10 @@ class FallbackWarning(UserWarning):
     """Something runs on the reference executor because it could not be compiled."""
 
 
+class RecompileWarning(UserWarning):
+    """A user function is compiled again and again because a number that it reads changes between calls."""
+
+
 class CertificateWarning(UserWarning):
     """A rewrite changed a result on a small graph; it is left out of the program at hand, which stays correct."""
 

@@ -22,6 +22,7 @@ from typing import Annotated, Any
 
 import typer
 
+from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.durations import clock, duration
@@ -304,7 +305,8 @@ def doctor(
 
 def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:
     complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")
-    summary = run(complete(given))
+    with _config.defaults(keep_heap=True):  # the process is the command's own
+        summary = run(complete(given))
     return (json.dumps(summary, allow_nan=False),) if as_json else _report(summary)
 
 

@@ -8,7 +8,7 @@ shared; in reduce, whose nodes are independent, that is refused. Called by the r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 
 from graphweft.frontend.layout import Axes, Axis, D, N, Raised, Size, Symbols, Token, UnraisableError
 from graphweft.frontend.message_counts import written
+from graphweft.frontend.numbers import Written
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 
@@ -38,6 +39,7 @@ class Stage:
         receivers: In reduce, the ids of the nodes with in-edges when only those are computed, else None.
         seed: The seed of random draws.
         streams: How many draws there are so far.
+        number: Makes an input of an expression of numbers that change between calls.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Stage:
     receivers: Value | None = None
     seed: Value | None = None
     streams: int = 0
+    number: Callable[[Written], Raised] | None = None
 
 
 class Algebra:
@@ -114,9 +117,9 @@ class Algebra:
     # leaves
 
     def number(self, number: Any, dtype: torch.dtype) -> Raised:
-        """A constant, or a number by node where it comes from the size of a mailbox."""
+        """A constant; an input where it changes between calls; by node where it comes from the size of a mailbox."""
         if isinstance(number, torch.SymInt | torch.SymFloat):
-            return self._count_of_messages(number.node.expr, dtype)
+            return self._expression(number.node.expr, dtype)
         return Raised(self.b.add(Op.CONST, value=number, dtype=dtype), ())
 
     def cast(self, x: Operand, dtype: torch.dtype) -> Raised:
@@ -133,13 +136,41 @@ class Algebra:
         """An operation that keeps shape and order."""
         return Raised(self.b.add(op, x.value, **attrs), x.axes)
 
-    def _count_of_messages(self, expression: Any, dtype: torch.dtype) -> Raised:
-        """``expression`` of the size of a mailbox."""
+    def _expression(self, expression: Any, dtype: torch.dtype) -> Raised:
+        """``expression`` of sizes and of numbers that are inputs."""
+        symbols = self.stage.symbols
         inner = dtype if dtype in (torch.float32, torch.float64) else torch.float64
-        count = Raised(self.node_rows(self.degree(inner)), ())
-        return self.cast(
-            written(expression, self.stage.symbols.messages, count, lambda x: self.number(x, inner), self.ewise), dtype
-        )
+
+        def leaf(part: Any, kind: torch.dtype = inner) -> Raised | None:
+            if part == symbols.messages:
+                return Raised(self.node_rows(self.degree(kind)), ())
+            if part == symbols.rows:
+                return self.cast(self.count_of_rows(), kind)
+            if part.is_number:
+                return self.number(float(part), kind)
+            numbers = symbols.of_numbers(part)
+            if len(numbers) < len(part.free_symbols) or self.stage.number is None:
+                return None
+            return self.stage.number(Written(part, numbers, kind))
+
+        if len(symbols.of_numbers(expression)) == len(expression.free_symbols) > 0:
+            made = leaf(expression, dtype)
+            assert made is not None  # it is made of numbers alone
+            return made
+        return self.cast(written(expression, leaf, self.ewise), dtype)
+
+    def count_of_rows(self) -> Raised:
+        """The number of edges in message, of nodes in update, in float64."""
+        if self.stage.name == REDUCE:
+            raise UnraisableError("the number of nodes, which reduce sees one by one,")
+        if self.stage.name == MESSAGE:
+            ones = self.degree(torch.float64)
+        else:
+            one = self.b.add(Op.CONST, value=1.0, dtype=torch.float64)
+            ones = self.b.add(Op.BROADCAST_SHARED, self.stage.graph, one, to="dst")
+        count = Raised(self._fold_rows(ones, "sum", "split"), ())
+        zero, some = self.number(0.0, torch.float64), self.number(2.0, torch.float64)
+        return self.ewise("where", self.ewise("gt", count, zero), count, some)  # a program never runs on no edges
 
     # elementwise
 
@@ -237,6 +268,7 @@ class Algebra:
         """How many elements a reduction takes together, in the shape that keepdim gives."""
         number = 1
         found: Raised | None = None
+        rows: Raised | None = None
         for axis in dims:
             for token in x.axes[axis]:
                 if isinstance(token, int):
@@ -246,8 +278,11 @@ class Algebra:
                     axes = tuple((N,) if at == place else () for at in range(len(x.axes)))
                     found = Raised(self.node_rows(self.degree(dtype)), axes)
                 else:
-                    raise UnraisableError("a spread over all rows")
+                    rows = self.cast(self.count_of_rows(), dtype)
         constant = self.number(number, dtype)
+        if rows is not None and found is not None:
+            raise UnraisableError("a spread over nodes and messages together")
+        found = rows if found is None else found
         return constant if found is None else found if number == 1 else self.ewise("mul", found, constant)
 
     def variance(self, x: Raised, dims: Sequence[int], correction: float, keepdim: bool) -> tuple[Raised, Raised]:
@@ -255,9 +290,7 @@ class Algebra:
         dtype = x.value.tensor.dtype
         mean = self.fold(x, dims, "mean", keepdim=True)
         squares = self.ewise("square", self.ewise("sub", x, mean))
-        if any(N in x.axes[axis] for axis in dims):
-            if correction:
-                raise UnraisableError("a corrected variance over all rows")
+        if any(N in x.axes[axis] for axis in dims) and not correction:
             variance = self.fold(squares, dims, "mean", keepdim=True)
         else:
             total = self.fold(squares, dims, "sum", keepdim=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DtypeError, FieldError, GraphError, ShapeError, UserCodeError
+from graphweft.frontend.habits import as_code
 from graphweft.frontend.source import current_line
 from graphweft.graph.graph import Graph
 from graphweft.storage.dense_rows import dense_rows
@@ -53,6 +54,16 @@ class Call:
     etype: Fields
     params: tuple[Any, ...]
 
+    def remedy(self, where: str, field: str) -> str:
+        """How a missing ``field`` comes into a call; ``where``: ``src``, ``dst`` or ``edge``."""
+        keyword = "edata" if where == "edge" else "ndata"
+        store = keyword if where == "edge" or self.graph.is_square else f"{where}data"
+        if field in self.graph.stored(store):
+            return f"; graph.{store} has it, which a call reads only without {keyword}="
+        pair = where != "edge" and not self.graph.is_square
+        given = "(source rows, destination rows)" if pair else "..."
+        return f"; give {keyword}={{{field!r}: {given}}} or set graph.{store}[{field!r}]"
+
 
 def make_call(
     graph: Graph,
@@ -72,14 +83,18 @@ def make_call(
     Raises: GraphError, ShapeError, DtypeError, FieldError, UserCodeError naming the field, both sizes and the line.
     """
     if not isinstance(graph, Graph):
-        raise GraphError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__} ({current_line()})")
+        raise GraphError(
+            f"{who}: expected a graphweft Graph first, got {type(graph).__name__}{_as_graph(graph)} ({current_line()})"
+        )
     for name, function in (("message", message), ("reduce", reduce), ("update", update)):
         if not callable(function) and not (name == "update" and function is None):
-            raise UserCodeError(f"{who}: expected {name} to be a function, got {function!r} ({current_line()})")
-    src, dst = _node_fields(graph, _named("ndata", ndata))
+            raise UserCodeError(
+                f"{who}: expected {name} to be a function, got {function!r}{as_code(name, function)} ({current_line()})"
+            )
+    src, dst = _node_fields(graph, stored_nodes(graph) if ndata is None else _named("ndata", ndata))
     edges = {
         name: _rows(f"edata[{name!r}]", value, graph.num_edges, "edge", _edge_counts(graph))
-        for name, value in _named("edata", edata).items()
+        for name, value in (graph.stored("edata") if edata is None else _named("edata", edata)).items()
     }
     tables = {
         "ntype_data": (_named("ntype_data", ntype_data), "node_types", "node type"),
@@ -93,6 +108,14 @@ def make_call(
     return Call(graph, message, reduce, update, src, dst, edges, ntype, etype, extra)
 
 
+def stored_nodes(graph: Graph) -> Mapping[str, Any]:
+    """The node fields that the graph itself holds, in the form of ``ndata``."""
+    if graph.is_square:
+        return graph.stored("ndata")
+    src, dst = graph.stored("srcdata"), graph.stored("dstdata")
+    return {name: (src.get(name), dst.get(name)) for name in (*src, *(name for name in dst if name not in src))}
+
+
 def _named(who: str, fields: Mapping[str, Any] | None) -> Mapping[str, Any]:
     if fields is None:
         return {}
@@ -104,6 +127,13 @@ def _named(who: str, fields: Mapping[str, Any] | None) -> Mapping[str, Any]:
         if not isinstance(name, str):
             raise FieldError(f"{who}: expected names of fields as strings, got {name!r} ({current_line()})")
     return fields
+
+
+def _as_graph(given: Any) -> str:
+    """How what was given in place of a graph becomes one."""
+    if isinstance(given, Tensor) and given.dim() == 2 and given.shape[0] == 2:
+        return ": give gw.Graph(edge_index[0], edge_index[1], num_nodes=n)"
+    return ": a layer takes one block of a batch, batch.blocks[i]" if isinstance(given, list | tuple) else ""
 
 
 def _node_fields(graph: Graph, ndata: Mapping[str, Any]) -> tuple[Fields, Fields]:

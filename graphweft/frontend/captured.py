@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
+NUMBERS = {"float", "int", "float64"}  # classes of numbers that may become inputs; NumPy's is a float, too
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
 _SEQUENCES = (list, tuple, set, frozenset, collections.deque, collections.UserList)
 _NAMESPACES = (SimpleNamespace, argparse.Namespace)  # of the library, with contents of the user's
@@ -60,21 +61,26 @@ class Captured:
     Attributes:
         tensors: Every tensor once, in the order in which it was found.
         buffers: Ids of those that are buffers of modules.
-        key: Everything else; equal keys mean equal behaviour on tensors of equal kinds.
+        key: Everything else; equal keys mean equal behaviour on tensors of equal kinds. A number stands there with
+            its position in ``numbers``.
+        numbers: Every Python number, in the order in which it was found.
         refused: Why the functions cannot be compiled at all, if so.
         visited: Every object that the functions can reach.
+        names: Every global and attribute that their code names.
     """
 
     tensors: list[Tensor] = field(default_factory=list)
     buffers: set[int] = field(default_factory=set)
     key: tuple[Any, ...] = ()
+    numbers: list[Any] = field(default_factory=list)
     refused: str | None = None
     visited: list[Any] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
 
 
 def capture(roots: tuple[Any, ...]) -> Captured:
     """What ``roots`` (functions, methods, modules, parameters) read."""
-    walk = _Walk(frozenset(map(_package, roots)))
+    walk = Walk(frozenset(map(_package, roots)))
     walk.found.key = tuple(walk.visit(root) for root in roots)
     for name, reason in walk.suspects:
         if name in walk.names:
@@ -83,9 +89,9 @@ def capture(roots: tuple[Any, ...]) -> Captured:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names(code: CodeType) -> frozenset[str]:
+def names_of(code: CodeType) -> frozenset[str]:
     """Names of globals and attributes that ``code`` and the functions written in it read."""
-    inner = (_names(const) for const in code.co_consts if isinstance(const, CodeType))
+    inner = (names_of(const) for const in code.co_consts if isinstance(const, CodeType))
     return frozenset(code.co_names).union(*inner)
 
 
@@ -102,6 +108,11 @@ def _is_installed(name: str | None) -> bool:
     return "site-packages" in file or "dist-packages" in file
 
 
+def own_packages(roots: tuple[Any, ...]) -> frozenset[str]:
+    """Packages that the functions themselves come from."""
+    return frozenset(map(_package, roots))
+
+
 def _package(root: Any) -> str:
     """Where a function or module was written."""
     while isinstance(root, functools.partial):
@@ -109,13 +120,13 @@ def _package(root: Any) -> str:
     return str(getattr(root, "__module__", "")).partition(".")[0]
 
 
-class _Walk:
+class Walk:
     """One walk over everything that can be reached."""
 
     def __init__(self, own: frozenset[str]) -> None:
         self.found = Captured()
         self._own = own  # packages of the functions themselves, installed ones too
-        self.names: set[str] = set()
+        self.names = self.found.names
         self.suspects: list[tuple[str, str]] = []  # attributes whose reading cannot be compiled
         self._seen: dict[int, int] = {}
         self._in_foreign = False  # whether code of somebody else's package is being visited
@@ -123,7 +134,11 @@ class _Walk:
     def visit(self, item: Any) -> Any:
         """The key of ``item``; tensors are collected."""
         if isinstance(item, _PLAIN):
-            return (type(item).__name__, repr(item))
+            name = type(item).__name__
+            if name not in NUMBERS:
+                return (name, repr(item))
+            self.found.numbers.append(item)
+            return (name, repr(item), len(self.found.numbers) - 1)
         if isinstance(item, _VALUES):
             return item
         if id(item) in self._seen:
@@ -184,7 +199,7 @@ class _Walk:
 
     def _read_by(self, item: FunctionType) -> Any:
         """A function's code and what it reads."""
-        names = _names(item.__code__)
+        names = names_of(item.__code__)
         self.names |= names
         cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
         read = [(name, item.__globals__[name]) for name in sorted(names) if name in item.__globals__]

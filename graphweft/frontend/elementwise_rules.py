@@ -76,9 +76,14 @@ _elementwise("minimum", aten.minimum.default)
 def _promoted(operands: Sequence[Operand]) -> torch.dtype:
     """The dtype in which torch compares operands."""
     tensors = [torch.empty((1,) * len(x.axes), dtype=x.value.tensor.dtype) for x in operands if isinstance(x, Raised)]
-    others: list[Any] = [x for x in operands if not isinstance(x, Raised)]
+    others: list[Any] = [_plain(x) for x in operands if not isinstance(x, Raised)]
     found: torch.dtype = torch.result_type(*(tensors + others)) if len(operands) == 2 else tensors[0].dtype
     return found
+
+
+def _plain(number: Any) -> Any:
+    """A number of the same class in place of a symbolic one."""
+    return 0 if isinstance(number, torch.SymInt) else 0.0 if isinstance(number, torch.SymFloat) else number
 
 
 def _comparison(fn: str) -> AtenRule:
@@ -135,6 +140,10 @@ _NAMED_POWERS = {2: "square", 0.5: "sqrt", -1: "reciprocal", -0.5: "rsqrt"}
 
 @rule(aten.pow.Tensor_Scalar, aten.pow.Scalar, aten.pow.Tensor_Tensor)
 def _pow(a: Algebra, out: Out, x: Operand, y: Operand) -> Raised:
+    if isinstance(y, torch.SymInt | torch.SymFloat):
+        if a.stage.symbols.of_numbers(y):
+            raise UnraisableError("a power that changes between calls")
+        return a.ewise("pow", a.cast(x, out.dtype), a.cast(y, out.dtype))
     x = a.cast(x, out.dtype)
     if not isinstance(y, Raised) and y in _NAMED_POWERS and (out.dtype.is_floating_point or y == 2):
         return a.ewise(_NAMED_POWERS[y], x)

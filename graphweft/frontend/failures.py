@@ -87,4 +87,4 @@ def telling(stage: str, function: Callable[..., Any], shield: Shield) -> Iterato
         raise kind(f"{stage}: {type(failure).__name__}: {reason} ({line})") from failure
 
 
-__all__ = ["telling"]
+__all__ = ["UserTypeError", "telling"]

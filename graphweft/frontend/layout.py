@@ -9,7 +9,7 @@ the rules that raise ATen operations.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from math import prod
@@ -87,10 +87,18 @@ class Size:
 
 
 class Symbols:
-    """Reads sizes: which symbol is the rows of the stage, which the messages of a mailbox."""
+    """Reads sizes: which symbol is the rows of the stage, which the messages of a mailbox.
 
-    def __init__(self, rows: Any, messages: Any) -> None:
-        self._rows, self.messages = rows, messages
+    ``numbers``: symbols of Python numbers that are inputs, with their positions in what the functions capture.
+    """
+
+    def __init__(self, rows: Any, messages: Any, numbers: Mapping[Any, int] | None = None) -> None:
+        self.rows, self.messages, self.numbers = rows, messages, dict(numbers or {})
+
+    def of_numbers(self, number: Any) -> tuple[tuple[Any, int], ...]:
+        """The symbols of numbers in a symbolic number, or an expression, with their positions."""
+        free = getattr(getattr(getattr(number, "node", None), "expr", number), "free_symbols", set())
+        return tuple((symbol, at) for symbol, at in self.numbers.items() if symbol in free)
 
     def read(self, size: Any) -> Size:
         """``size``, an int or a symbolic one, as a product."""
@@ -100,14 +108,14 @@ class Symbols:
             return Size(int(expression))
         number, n, d = 1, False, False
         for base, power in powers.items():
-            if base == self._rows and power == 1:
+            if base == self.rows and power == 1:
                 n = True
             elif base == self.messages and power == 1:
                 d = True
             elif base.is_Integer and power.is_Integer and power >= 0:
                 number *= int(base) ** int(power)
             else:
-                raise UnraisableError(f"a size of {expression}")
+                raise UnraisableError("a size computed from the number of nodes, edges or messages")
         return Size(number, n, d)
 
     def shape(self, shape: Any) -> tuple[Size, ...]:

@@ -32,25 +32,24 @@ _FUNCTIONS = {
 }
 
 
-def written(expression: Any, messages: Any, count: _T, constant: Callable[[float], _T], apply: Callable[..., _T]) -> _T:
-    """``expression`` of the symbol ``messages`` by ``apply(function, *operands)`` of ``count`` and constants.
+def written(expression: Any, leaf: Callable[[Any], _T | None], apply: Callable[..., _T]) -> _T:
+    """``expression`` by ``apply(function, *operands)`` of what ``leaf`` knows: numbers, and sizes by their symbols.
 
-    Raises: UnraisableError for a function that is not known, or another symbol, as the number of nodes.
+    Raises: UnraisableError for a function that is not known.
     """
 
     def visit(part: Any) -> _T:
         name = type(part).__name__
-        if part == messages:
-            return count
-        if part.is_number:
-            return constant(float(part))
+        known = leaf(part)
+        if known is not None:
+            return known
         if name == "ToFloat":
             return visit(part.args[0])
         if name not in _FUNCTIONS:
-            raise UnraisableError(f"a number of {expression}")
+            raise UnraisableError("a number computed from the number of nodes, edges or messages in a way not known")
         first, *others = map(visit, part.args)
         if _FUNCTIONS[name] == "log2":
-            return apply("mul", apply("log", first), constant(1 / _LN2))
+            return apply("mul", apply("log", first), visit(sympy.Float(1 / _LN2)))
         if not others:
             return apply(_FUNCTIONS[name], first)
         for other in others:
@@ -82,6 +81,10 @@ _SYMBOLIC: dict[str, Callable[..., Any]] = {
     "log2": lambda number: torch._sym_log2(number),  # type: ignore[attr-defined]
     "log10": lambda number: _log(number, 10.0),
     "log1p": lambda number: _log(number + 1),
+    "exp": lambda number: math.e**number,
+    "sin": lambda number: torch._sym_sin(number),  # type: ignore[attr-defined]
+    "cos": lambda number: torch._sym_cos(number),  # type: ignore[attr-defined]
+    "tanh": lambda number: torch._sym_tanh(number),  # type: ignore[attr-defined]
 }
 _LOCK = threading.RLock()
 

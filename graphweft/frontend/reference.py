@@ -121,9 +121,9 @@ class _Run:
             src_type, dst_type = at.node_type[at.src], at.node_type[at.dst]
         view = functools.partial(self._view, shield, "message", trial=_FAKE_NODES if trial else None)
         return Edges(
-            src=view("edges.src", call.src, at.src, "source fields"),
-            dst=view("edges.dst", call.dst, at.dst, "destination fields"),
-            data=view("edges.data", call.edata, None, "edge fields"),
+            src=view("edges.src", call.src, at.src, "source fields", of="src"),
+            dst=view("edges.dst", call.dst, at.dst, "destination fields", of="dst"),
+            data=view("edges.data", call.edata, None, "edge fields", of="edge"),
             srctype=view("edges.srctype", call.ntype, src_type, "node type tables"),
             dsttype=view("edges.dsttype", call.ntype, dst_type, "node type tables"),
             type=view("edges.type", call.etype, at.edge_type, "edge type tables"),
@@ -177,7 +177,7 @@ class _Run:
             else:
                 received[name] = functools.partial(_load, shield, tensor, bucket.edges, f"nodes.mailbox[{name!r}]")
         return Nodes(
-            data=view("nodes.data", self.call.dst, nodes, "node fields"),
+            data=view("nodes.data", self.call.dst, nodes, "node fields", of="dst"),
             mailbox=FieldView("reduce", "nodes.mailbox", received, "mailbox fields that message sent"),
             type=view("nodes.type", self.call.ntype, types, "node type tables"),
             count=_FAKE_NODES if bucket is None else bucket.nodes.numel(),
@@ -207,7 +207,7 @@ class _Run:
         def make(shield: Shield | None, trial: bool = False) -> Nodes:
             view = functools.partial(self._view, shield, "update", trial=_FAKE_NODES if trial else None)
             return Nodes(
-                data=view("nodes.data", data, None, "node fields"),
+                data=view("nodes.data", data, None, "node fields", of="dst"),
                 mailbox=FieldView("update", "nodes.mailbox", {}, "mailbox fields (update has none)"),
                 type=view("nodes.type", self.call.ntype, self.structure.node_type, "node type tables"),
                 count=_FAKE_NODES if trial else nodes,
@@ -227,6 +227,7 @@ class _Run:
         rows: Tensor | None,
         what: str,
         trial: int | None,
+        of: str = "",
     ) -> FieldView:
         """Rows of every field, each gathered or copied when it is first read; zeros in a trial run."""
         load: dict[str, Callable[[], Tensor]] = {}
@@ -235,7 +236,7 @@ class _Run:
                 load[field] = functools.partial(tensor.new_zeros, (trial, *tensor.shape[1:]))
             else:
                 load[field] = functools.partial(_load, shield, tensor, rows, f"{name}[{field!r}]")
-        return FieldView(stage, name, load, what)
+        return FieldView(stage, name, load, what, functools.partial(self.call.remedy, of) if of else None)
 
     def _user(
         self,

@@ -33,6 +33,12 @@ READS_VALUES = {
     torch.allclose,
     torch.is_nonzero,
 }
+_CASTS = {
+    torch.float32: ".float()",
+    torch.float64: ".double()",
+    torch.float16: ".half()",
+    torch.bfloat16: ".bfloat16()",
+}
 Dropped = tuple[int, ...]
 
 
@@ -122,7 +128,18 @@ class Shield(TorchFunctionMode):
             fields = ", ".join(sorted(self._fields.get(tensor, ()))) or "a captured tensor"
             shown.append(f"{fields} of shape {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}")
         reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
-        text = f"{self._stage}: {name} on {' and '.join(shown) or 'no tensor'}: {reason} ({current_line()})"
+        line = current_line()
+        text = f"{self._stage}: {name} on {' and '.join(shown) or 'no tensor'}: {reason} ({line})"
         if "dtype" in reason or "Float" in reason or "Long" in reason:
-            return DtypeError(text)
+            return DtypeError(text.replace(f" ({line})", f"{self._cast(operands)} ({line})"))
         return ShapeError(text) if operands else UserCodeError(text)
+
+    def _cast(self, operands: list[Tensor]) -> str:
+        """The field to cast, and how: to the dtype of a weight where one takes part, else to a floating dtype."""
+        fields = [t for t in operands if self._fields.get(t)]
+        weights = [t.dtype for t in operands if not self._fields.get(t) and t.is_floating_point()]
+        wanted = weights[0] if weights else next((t.dtype for t in fields if t.is_floating_point()), torch.float32)
+        wrong = next((t for t in fields if t.dtype != wanted), None)
+        if wrong is None or wanted not in _CASTS:
+            return ""
+        return f"; cast {', '.join(sorted(self._fields[wrong]))} by {_CASTS[wanted]}"

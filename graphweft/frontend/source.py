@@ -18,8 +18,9 @@ from typing import Any
 import torch
 
 _NN = Path(__file__).parents[1] / "nn"
-_CALLS = ("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "opaque.py")
+_CALLS = ("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py")
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS))
+UNKNOWN = "unknown line"  # of code that has no file
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -35,7 +36,7 @@ def current_line() -> str:
         if is_user_file(frame.f_code.co_filename):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
-    return "unknown line"
+    return UNKNOWN
 
 
 def user_depth() -> int:
@@ -61,7 +62,7 @@ def raising_line(traceback: TracebackType | None, function: Callable[..., Any]) 
 def first_line(function: Callable[..., Any]) -> str:
     """Where ``function`` is defined."""
     code = code_of(function)
-    return "unknown line" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
+    return UNKNOWN if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def code_of(function: Any) -> CodeType | None:
@@ -77,7 +78,7 @@ def return_line(function: Callable[..., Any], field: str | None = None) -> str:
     """The line that returns ``field``, as far as the text of the function tells; else its last return."""
     code = code_of(function)
     if code is None:
-        return "unknown line"
+        return UNKNOWN
     try:
         lines, start = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

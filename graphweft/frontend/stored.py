@@ -8,6 +8,7 @@ Called by ``nn/user_call.py``.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -54,7 +55,19 @@ class StoredCall:
 
     def given(self, call: Call, captured: Captured) -> Given:
         """Every tensor the program may read, by name, with what its rows are."""
-        return name_tensors(call, captured, lambda at: Residency.SHARED, self.constants)
+        return name_tensors(call, captured, lambda at: Residency.SHARED, self.constants, self._read)
+
+    @property
+    def written(self) -> list[int]:
+        """Positions of the buffers that get new contents."""
+        return [int(name.removeprefix("buffer:")) for name in self.forms[False]["outputs"] if name[:7] == "buffer:"]
+
+    @functools.cached_property
+    def _read(self) -> frozenset[str]:
+        """Names that the program reads."""
+        values = [operand for form in self.forms.values() for _, operands, _ in form["values"] for operand in operands]
+        outputs = [at for form in self.forms.values() for at in form["outputs"].values()]
+        return frozenset(at for at in (*values, *outputs) if isinstance(at, str))
 
     def write(self, builder: Builder, inputs: Mapping[str, Value], isolated: bool, square: bool) -> dict[str, Value]:
         """The program's outputs."""

@@ -8,15 +8,15 @@ was not found) stops the recording with an :class:`UnraisableError` that names t
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import functools
 import logging
+import re
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 import sympy
@@ -34,16 +34,21 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphweft._errors import FieldError, GraphWeftError
 from graphweft.frontend import shape_rules, sum_rules  # noqa: F401  they fill the table of rules
-from graphweft.frontend.captured import Captured
+from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.elementwise_rules import stop_gradient
 from graphweft.frontend.layout import Symbols, UnraisableError
 from graphweft.frontend.message_counts import decided, symbolic_math
+from graphweft.frontend.numbers import OpenNumbers
 from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.side_effects import refusing_changes
-from graphweft.frontend.source import current_line, is_user_file, raising_line
+from graphweft.frontend.source import UNKNOWN, current_line, first_line, is_user_file, raising_line
 
 _ROWS, _MESSAGES = 1013, 37  # hints of the symbolic sizes: unlikely numbers, never 1
+# what torch's recorder says of itself: symbols, proxies, stand-ins for tensors
+_INTERNAL = re.compile(
+    r"[Ss]ymbolic|SymInt|SymFloat|SymBool|prox|[Ff]ake|functorch|functional|dispatch|aten[.:]|\bz?[sfu]\d+\b|\(s\d|data.dependent"
+)
 _LOG = logging.getLogger(FakeTensorMode.__module__)
 _CONTEXT = ("torch/fx/experimental/", "torch/__init__.py", "torch/utils/_sympy", "torch/_logging", "functools.py")
 
@@ -69,6 +74,7 @@ class Traced:
         outputs: Fields that the function returned.
         updates: New contents of captured buffers, by position.
         symbols: Reads symbolic sizes.
+        check: Raises UnraisableError where the recording, or what was made of it, holds for some sizes only.
     """
 
     graph: Graph
@@ -78,6 +84,7 @@ class Traced:
     outputs: dict[str, Node]
     updates: dict[int, Node]
     symbols: Symbols
+    check: Callable[[], None]
 
 
 class _Named(Source):
@@ -105,6 +112,8 @@ class _Sizes(ShapeEnv):
     """Symbolic sizes on which user code must not branch, unless all mailboxes go the same way."""
 
     messages: Any = None  # the symbol of a mailbox's size
+    recorder: _Recorder | None = None
+    culprit: tuple[str | None, str] | None = None  # the first function that a condition on sizes came from, its line
 
     def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
         """As in torch, unless the line that asks is the user's own."""
@@ -117,7 +126,12 @@ class _Sizes(ShapeEnv):
                 return sympy.true if known else sympy.false
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             raise UnraisableError("Python code that depends on the number of nodes, edges or messages", line)
-        return super().evaluate_expr(*args, **kwargs)
+        known = len(self.guards)
+        result = super().evaluate_expr(*args, **kwargs)
+        new = len(self.guards) > known and not str(self.guards[-1].expr).startswith("Ne(")
+        if new and self.culprit is None and self.recorder is not None:
+            self.culprit = self.recorder.inside, self.recorder.line
+        return result
 
     def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> Any:
         """As in torch, which imports its exporter to find a line for its log; errors here have the user's anyway."""
@@ -127,11 +141,12 @@ class _Sizes(ShapeEnv):
 class _Recorder(TorchFunctionMode):
     """Puts placeholders in the place of captured tensors, notes lines, keeps gradients stopped where the user does."""
 
-    def __init__(self, placeholders: Mapping[int, Tensor]) -> None:
+    def __init__(self, placeholders: Mapping[int, Tensor], line: str) -> None:
         super().__init__()
         self._placeholders = placeholders
         self._known: Any = WeakTensorKeyDictionary()
-        self.line = "unknown line"
+        self.line = line
+        self.inside: str | None = None  # the function that is being recorded
 
     def take(self, tensor: Tensor) -> Tensor:
         """Makes a tensor of the recording known."""
@@ -149,15 +164,21 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        self.line = current_line()
+        line = current_line()
+        self.line = self.line if line == UNKNOWN else line
         args, kwargs = pytree.tree_map(self.resolve, (args, kwargs or {}))
         if func in READS_VALUES:
-            raise UnraisableError("a Python branch on tensor values", self.line)
+            name = getattr(func, "__name__", "")
+            what = "branch on" if name.startswith("__") else "use of"
+            how = "" if name.startswith("__") else f", by {name}"
+            raise UnraisableError(f"a Python {what} tensor values{how}", self.line)
         if func in _REFUSED:
             raise UnraisableError(_REFUSED[func], self.line)
         graph = _recorded()
         last = graph._root._prev if graph is not None else None
+        self.inside = getattr(func, "__name__", None)
         result = _IN_PLACE_OF.get(func, func)(*args, **kwargs)
+        self.inside = None
         if not torch.is_grad_enabled():
             result = pytree.tree_map(_stopped, result)
         if graph is not None and last is not None:
@@ -185,6 +206,14 @@ def _stopped(item: Any) -> Any:
 def _dropout(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     made: Tensor = torch.native_dropout(x, p, training)[0] if training and p else x
     return x.copy_(made) if inplace else made
+
+
+def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """As torch's, one product by a weight and one sum: torch's own has no counterpart for a variable number of rows."""
+    outputs, left, right = weight.shape
+    rows = torch.matmul(x, weight.permute(1, 0, 2).reshape(left, outputs * right))
+    made = (rows.unflatten(-1, (outputs, right)) * y.unsqueeze(-2)).sum(-1)
+    return made if bias is None else made + bias
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -219,6 +248,10 @@ def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 # torch functions that are recorded as something else
 _IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.dropout: _dropout,
+    torch.dropout: lambda input, p, train: _dropout(input, p, train),
+    torch.dropout_: lambda input, p, train: _dropout(input, p, train, inplace=True),
+    torch.nn.functional.bilinear: _bilinear,
+    torch.bilinear: _bilinear,
     torch.nn.functional.linear: _linear,
     torch.nn.functional.one_hot: _one_hot,
     torch.tensor: _tensor,
@@ -235,8 +268,11 @@ def trace(
     captured: Captured,
     params: Sequence[Any] = (),
     rowed: frozenset[int] = frozenset(),
+    numbers: tuple[OpenNumbers, int] | None = None,
 ) -> Traced:
     """Records ``function(view(fields, size of rows), *params)``; captured tensors at ``rowed`` have one row per row.
+
+    ``numbers``: those that are inputs, and which of their roots the function is.
 
     Raises: UnraisableError for what cannot be recorded; FieldError and other errors of user code as they are.
     """
@@ -244,6 +280,12 @@ def trace(
     fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
     rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
     sizes.messages = _expression(messages)
+    visited, open_numbers = captured.visited, {}
+    if numbers is not None:
+        held, stage = numbers
+        open_numbers = {at: _number(sizes, at, captured.numbers[at]) for at in sorted(held.positions)}
+        roots = held.put_in(open_numbers)
+        function, params, visited = roots[stage], roots[-1] if stage == 0 else (), capture(roots).visited
     with fake:
         shapes = [tuple({"n": rows, "d": messages}.get(size, size) for size in spec.shape) for spec in specs]  # type: ignore[arg-type]
         fields = [torch.empty(shape, dtype=spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
@@ -257,9 +299,10 @@ def trace(
     recorders: list[_Recorder] = []
 
     def run(*flat: Tensor) -> tuple[Tensor, ...]:
-        placeholders = {id(real): made for real, made in zip(captured.tensors, flat[len(specs) :], strict=True)}
-        recorder = _Recorder(placeholders)
+        placeholders = {id(real): made for real, made in zip(captured.tensors, flat[len(specs) :], strict=False)}
+        recorder = _Recorder(placeholders, first_line(function))
         recorders.append(recorder)
+        sizes.recorder = recorder
         given = {spec.name: recorder.take(made) for spec, made in zip(specs, flat, strict=False)}
         with recorder:
             result = function(view(given, rows), *params)
@@ -275,8 +318,9 @@ def trace(
 
     table = _decompositions() | DECOMPOSITIONS
     try:
-        with _recording(), refusing_changes(captured.visited, function):
-            recording = make_fx(torch.func.functionalize(run), table, tracing_mode="symbolic")(*fields, *others)
+        with _recording(captured), refusing_changes(visited, function):
+            inputs = (*fields, *others, *open_numbers.values(), rows, messages)
+            recording = make_fx(torch.func.functionalize(run), table, tracing_mode="symbolic")(*inputs)
     except UnraisableError:
         raise
     except FieldError:
@@ -286,51 +330,49 @@ def trace(
         if cause is not None:
             raise cause from failure
         line = raising_line(failure.__traceback__, function)
-        reason = str(failure).splitlines()[0][:120] if str(failure) else type(failure).__name__
-        what = reason if isinstance(failure, GraphWeftError) else f"{type(failure).__name__}: {reason}"
-        raise UnraisableError(what, recorders[-1].line if recorders else line) from failure
-    _check_sizes(sizes, (rows, messages), recorders[-1].line)
-    return _read(recording, specs, captured, names, Symbols(_expression(rows), _expression(messages)))
+        if recorders and line == first_line(function):  # no user code was running
+            line = recorders[-1].line
+        raise UnraisableError(_reason(failure, recorders[-1].inside if recorders else None), line) from failure
+    check = functools.partial(_check_sizes, sizes, (rows, messages), recorders[-1].line)
+    check()
+    expressions = {_expression(number): at for at, number in open_numbers.items()}
+    symbols = Symbols(_expression(rows), _expression(messages), expressions)
+    return _read(recording, specs, captured, names, symbols, check)
 
 
 @contextlib.contextmanager
-def _recording() -> Iterator[None]:
+def _recording(captured: Captured) -> Iterator[None]:
     """Inside, a function is recorded: no warnings or logs, gradients on, sizes as numbers, nothing printed."""
-    with warnings.catch_warnings(), torch.enable_grad(), _without_log(), symbolic_math(), _watched():
+    with warnings.catch_warnings(), torch.enable_grad(), _without_log(), symbolic_math(), _watched(captured):
         warnings.simplefilter("ignore")
         yield
 
 
-_WATCHED: tuple[tuple[Any, str, str], ...] = (
-    (builtins, "print", "printing"),
-    (torch, "is_grad_enabled", "code that asks whether gradients are recorded"),
-)
-_WATCHING = threading.RLock()
-
-
 @contextlib.contextmanager
-def _watched() -> Iterator[None]:
-    """Inside, user code of this thread that prints or asks for modes is refused: it would do so only once."""
-    mine = threading.get_ident()
+def _watched(captured: Captured) -> Iterator[None]:
+    """Inside, user code of this thread that prints or asks for modes is refused: it would do so only once.
 
-    def refusing(own: Callable[..., Any], what: str) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            frame = sys._getframe(1)
-            if threading.get_ident() == mine and is_user_file(frame.f_code.co_filename):
+    The thread's profiler sees these calls; nothing that other threads could meet is replaced.
+    """
+    refused = ((print, "printing"), (torch.is_grad_enabled, "code that asks whether gradients are recorded"))
+    named = any("print" in name or name == "is_grad_enabled" for name in captured.names)
+    if not named and not any(item is function for item in captured.visited for function, _ in refused):
+        yield
+        return
+
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        if event != "c_call" or not is_user_file(frame.f_code.co_filename):
+            return
+        for function, what in refused:
+            if called is function:
                 raise UnraisableError(what, f"{frame.f_code.co_filename}:{frame.f_lineno}")
-            return own(*args, **kwargs)
 
-        return call
-
-    with _WATCHING:
-        before = [getattr(owner, name) for owner, name, _ in _WATCHED]
-        for (owner, name, what), own in zip(_WATCHED, before, strict=True):
-            setattr(owner, name, refusing(own, what))
-        try:
-            yield
-        finally:
-            for (owner, name, _), own in zip(_WATCHED, before, strict=True):
-                setattr(owner, name, own)
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        yield
+    finally:
+        sys.setprofile(before)
 
 
 @contextlib.contextmanager
@@ -355,8 +397,31 @@ def _symbol(sizes: ShapeEnv, name: str, hint: int) -> Any:
     return sizes.create_symintnode(made, hint=hint, source=source)
 
 
+def _number(sizes: ShapeEnv, at: int, number: Any) -> Any:
+    """A symbol in place of a Python number."""
+    source = _Named(f"number{at}")
+    kind: type[Any] = float if isinstance(number, float) else int
+    made = sizes.create_unspecified_symbol(kind(number), source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    node = sizes.create_symfloatnode if kind is float else sizes.create_symintnode
+    return node(made, hint=kind(number), source=source)
+
+
 def _expression(size: Any) -> Any:
     return size.node.expr
+
+
+def _reason(failure: Exception, inside: str | None) -> str:
+    """Why a function was not recorded, in words that do not need knowledge of the recorder."""
+    text = str(failure).splitlines()[0][:120] if str(failure) else ""
+    if isinstance(failure, GraphWeftError):
+        return text
+    if "autograd.Function" in text:
+        return "an autograd.Function (its code is not seen; operators are made known by gw.register_rule)"
+    if inside is not None and (_INTERNAL.search(text) or not text):
+        return f"{inside} (it cannot be recorded for any number of nodes, edges and messages)"
+    if _INTERNAL.search(text):
+        return "code that works for fixed numbers of nodes, edges and messages only"
+    return f"{inside} ({text})" if inside is not None else f"{type(failure).__name__}: {text}"
 
 
 def _cause(failure: BaseException | None) -> UnraisableError | FieldError | None:
@@ -368,23 +433,26 @@ def _cause(failure: BaseException | None) -> UnraisableError | FieldError | None
     return None
 
 
-def _check_sizes(sizes: ShapeEnv, symbols: Sequence[Any], line: str) -> None:
+def _check_sizes(sizes: _Sizes, symbols: Sequence[Any], line: str) -> None:
     """Refuses a recording that holds for some numbers of rows only."""
-    if sizes.replacements:
-        raise UnraisableError("code that depends on the number of nodes, edges or messages", line)
-    for guard in sizes.guards:
-        text = str(guard.expr)
-        if not text.startswith("Ne("):
-            raise UnraisableError(f"code that depends on the number of nodes, edges or messages, as {text}", line)
+    if sizes.replacements or any(not str(guard.expr).startswith("Ne(") for guard in sizes.guards):
+        inside, line = sizes.culprit or (None, line)
+        what = "depends on the number of nodes, edges or messages"
+        raise UnraisableError(f"{inside} (it {what})" if inside else f"code that {what}", line)
 
 
 def _read(
-    recording: GraphModule, specs: Sequence[Spec], captured: Captured, names: list[str], symbols: Symbols
+    recording: GraphModule,
+    specs: Sequence[Spec],
+    captured: Captured,
+    names: list[str],
+    symbols: Symbols,
+    check: Callable[[], None],
 ) -> Traced:
     nodes = list(recording.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     inputs = {spec.name: node for spec, node in zip(specs, placeholders, strict=False)}
-    others = placeholders[len(specs) :]
+    others = placeholders[len(specs) :][: len(captured.tensors)]
     returned = nodes[-1].args[0]
     outputs = dict(zip(names, returned, strict=True))
     position = {node: at for at, node in enumerate(others)}
@@ -394,4 +462,4 @@ def _read(
             at = position[node.args[0]]
             if id(captured.tensors[at]) in captured.buffers:
                 updates[at] = node.args[1]
-    return Traced(recording.graph, recording, inputs, others, outputs, updates, symbols)
+    return Traced(recording.graph, recording, inputs, others, outputs, updates, symbols, check)

@@ -11,7 +11,7 @@ empty sums, and those a gradient, only nodes with in-edges (``receivers``) are c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,7 @@ from graphweft.frontend.algebra import MESSAGE, REDUCE, UPDATE, Algebra, Stage
 from graphweft.frontend.call import Call, absent
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.layout import Axis, D, N, Raised, Size, UnraisableError
+from graphweft.frontend.numbers import OpenNumbers, Written
 from graphweft.frontend.raising import raise_function
 from graphweft.frontend.source import first_line
 from graphweft.frontend.trace import Spec, Traced, trace
@@ -68,6 +69,8 @@ class RaisedCall:
         constants: Tensors that the functions make from numbers alone.
         risky: Whether empty mailboxes could make infinities.
         draws: Whether random numbers are drawn.
+        numbers: Python numbers that are inputs: expressions of what the functions read in every call.
+        opened: Positions of all numbers in these.
     """
 
     message: Traced | None
@@ -77,6 +80,8 @@ class RaisedCall:
     constants: list[Tensor] = field(default_factory=list)
     risky: bool = False
     draws: bool = False
+    numbers: list[Written] = field(default_factory=list)
+    opened: frozenset[int] = frozenset()
 
     @property
     def returned(self) -> list[str]:
@@ -88,12 +93,32 @@ class RaisedCall:
     @property
     def writes(self) -> bool:
         """Whether buffers of captured modules get new contents."""
+        return bool(self.written)
+
+    @property
+    def written(self) -> list[int]:
+        """Positions of the buffers that get new contents."""
         stages = (self.message, self.reduce, self.update)
-        return any(stage.updates for stage in stages if stage is not None)
+        return [at for stage in stages if stage is not None for at in stage.updates]
 
     def given(self, call: Call, captured: Captured) -> Given:
         """Every tensor the program may read, by name, with what its rows are."""
-        return name_tensors(call, captured, self._residency, self.constants)
+        given = name_tensors(call, captured, self._residency, self.constants, self._read)
+        for at, number in enumerate(self.numbers):
+            given[f"number:{at}"] = (number.tensor(captured.numbers), Residency.SHARED)
+        return given
+
+    @functools.cached_property
+    def _read(self) -> frozenset[str]:
+        """Names of the fields that the functions read."""
+        stages = {MESSAGE: self.message, REDUCE: self.reduce, UPDATE: self.update}
+        return frozenset(
+            name
+            for stage, traced in stages.items()
+            for key, node in (traced.inputs if traced is not None else {}).items()
+            if traced is not None and (node.users or node in traced.outputs.values())
+            for name in _given_names(stage, *key.split(":", 1))
+        )
 
     def _residency(self, at: int) -> Residency:
         if at in self.rowed[MESSAGE]:
@@ -108,9 +133,16 @@ class RaisedCall:
 
 
 def name_tensors(
-    call: Call, captured: Captured, residency: Callable[[int], Residency], constants: Sequence[Tensor]
+    call: Call,
+    captured: Captured,
+    residency: Callable[[int], Residency],
+    constants: Sequence[Tensor],
+    read: Container[str],
 ) -> Given:
-    """Every tensor that a program of ``call`` may read, by name, with what its rows are."""
+    """Every tensor that a program of ``call`` may read, by name, with what its rows are.
+
+    Of fields only those in ``read``: the dtype of another says nothing of the program.
+    """
     given: Given = {}
     square = call.graph.is_square
     for name, tensor in call.src.items():
@@ -120,9 +152,23 @@ def name_tensors(
     given |= {f"edge:{name}": (tensor, Residency.EDGE) for name, tensor in call.edata.items()}
     given |= {f"ntype:{name}": (tensor, Residency.NTYPE) for name, tensor in call.ntype.items()}
     given |= {f"etype:{name}": (tensor, Residency.ETYPE) for name, tensor in call.etype.items()}
+    for name in [name for name in given if name not in read]:
+        del given[name]
     given |= {f"cap:{at}": (tensor, residency(at)) for at, tensor in enumerate(captured.tensors)}
     given |= {f"const:{at}": (tensor, Residency.SHARED) for at, tensor in enumerate(constants)}
     return given
+
+
+def _given_names(stage: str, kind: str, field_: str) -> tuple[str, ...]:
+    """Names under which a program may know a field of a stage; on a square graph sources and destinations are one."""
+    if kind in ("src", "dst"):
+        return f"node:{field_}", f"{kind}:{field_}"
+    if kind == "data":
+        return f"node:{field_}", f"dst:{field_}"
+    if kind == "edge":
+        return (f"edge:{field_}",)
+    table = "etype" if kind == "type" and stage == MESSAGE else "ntype"
+    return (f"{table}:{field_}",) if kind in ("type", "srctype", "dsttype") else ()
 
 
 def symbolic_inputs(builder: Builder, given: Given, square: bool) -> dict[str, Value]:
@@ -140,8 +186,8 @@ def symbolic_inputs(builder: Builder, given: Given, square: bool) -> dict[str, V
     return inputs
 
 
-def raise_call(call: Call, captured: Captured) -> RaisedCall:
-    """Records and raises the functions of ``call``.
+def raise_call(call: Call, captured: Captured, opened: frozenset[int] = frozenset()) -> RaisedCall:
+    """Records and raises the functions of ``call``, with the numbers at ``opened`` as inputs.
 
     Raises: UnraisableError naming what cannot be compiled and the user's line; FieldError for a missing field.
     """
@@ -152,6 +198,9 @@ def raise_call(call: Call, captured: Captured) -> RaisedCall:
         UPDATE: frozenset(i for i, t in enumerate(captured.tensors) if _rows(t) == call.graph.num_dst),
     }
     none: frozenset[int] = frozenset()
+    if opened:
+        numbers = OpenNumbers((call.message, call.reduce, call.update, call.params), captured, opened)
+        return _raise(call, captured, {MESSAGE: none, REDUCE: none, UPDATE: none}, numbers)
     try:
         return _raise(call, captured, {MESSAGE: none, REDUCE: none, UPDATE: none})
     except UnraisableError as failure:
@@ -172,25 +221,49 @@ def _rows(tensor: Tensor) -> int:
     return tensor.shape[0] if tensor.dim() else -1
 
 
-def _raise(call: Call, captured: Captured, rowed: dict[str, frozenset[int]]) -> RaisedCall:
+def _raise(
+    call: Call, captured: Captured, rowed: dict[str, frozenset[int]], numbers: OpenNumbers | None = None
+) -> RaisedCall:
+    record = functools.partial(_record, numbers=numbers, captured=captured)
     node_fields = {name: (tensor.shape[1:], tensor.dtype) for name, tensor in call.dst.items()}
     message = reduce = update = None
     sent: Kinds = {}
     reduced: Kinds = {}
     if call.message is not absent:
         with UnraisableError.within(MESSAGE):
-            message = _trace_message(call, captured, rowed[MESSAGE])
+            message = _trace_message(call, functools.partial(record, stage=0, rowed=rowed[MESSAGE]))
             sent = _kinds(message)
     if call.reduce is not absent:
         with UnraisableError.within(REDUCE):
-            reduce = _trace_nodes(call, REDUCE, call.reduce, node_fields, sent, captured, frozenset())
+            reduce = _trace_nodes(call, REDUCE, call.reduce, node_fields, sent, functools.partial(record, stage=1))
             reduced = _kinds(reduce)
     if call.update is not None:
         with UnraisableError.within(UPDATE):
-            update = _trace_nodes(call, UPDATE, call.update, node_fields | reduced, {}, captured, rowed[UPDATE])
-    raised = RaisedCall(message, reduce, update, rowed)
+            fields = node_fields | reduced
+            recorded = functools.partial(record, stage=2, rowed=rowed[UPDATE])
+            update = _trace_nodes(call, UPDATE, call.update, fields, {}, recorded)
+    opened = frozenset() if numbers is None else numbers.positions
+    raised = RaisedCall(message, reduce, update, rowed, opened=opened)
     _rehearse(raised, call, captured)
+    for traced in (message, reduce, update):
+        if traced is not None:
+            traced.check()
     return raised
+
+
+def _record(
+    function: Callable[..., Any],
+    specs: Sequence[Spec],
+    view: Callable[[Mapping[str, Tensor], Any], Any],
+    params: Sequence[Any] = (),
+    *,
+    numbers: OpenNumbers | None,
+    captured: Captured,
+    stage: int,
+    rowed: frozenset[int] = frozenset(),
+) -> Traced:
+    """One function recorded, with the numbers that are inputs."""
+    return trace(function, specs, view, captured, params, rowed, None if numbers is None else (numbers, stage))
 
 
 def _rehearse(raised: RaisedCall, call: Call, captured: Captured) -> None:
@@ -212,7 +285,11 @@ def _kinds(traced: Traced) -> Kinds:
     found: Kinds = {}
     for name, node in traced.outputs.items():
         value = node.meta["val"]
-        shape = traced.symbols.shape(value.shape)
+        try:
+            shape = traced.symbols.shape(value.shape)
+        except UnraisableError:
+            called, line = node.meta.get("call", "a function"), node.meta.get("line")
+            raise UnraisableError(f"{called} (its result has a number of rows that depends on values)", line) from None
         if not shape or shape[0] != Size(1, n=True) or any(size.n or size.d for size in shape[1:]):
             raise UnraisableError(f"a field {name!r} whose first dimension is not its rows", node.meta.get("line"))
         found[name] = (tuple(size.number for size in shape[1:]), value.dtype)
@@ -229,7 +306,7 @@ def _specs(prefix: str, fields: Mapping[str, Tensor], lead: Axis) -> list[Spec]:
     return [Spec(f"{prefix}:{name}", (*lead, *t.shape[1:]), t.dtype) for name, t in fields.items()]
 
 
-def _trace_message(call: Call, captured: Captured, rowed: frozenset[int]) -> Traced:
+def _trace_message(call: Call, record: Callable[..., Traced]) -> Traced:
     typed = call.graph.is_square
     specs = [
         *_specs("src", call.src, (N,)),
@@ -242,7 +319,8 @@ def _trace_message(call: Call, captured: Captured, rowed: frozenset[int]) -> Tra
 
     def view(given: Mapping[str, Tensor], rows: Any) -> Edges:
         def of(name: str, prefix: str, what: str) -> FieldView:
-            return FieldView(MESSAGE, f"edges.{name}", _loader(given, f"{prefix}:"), what)
+            remedy = functools.partial(call.remedy, prefix) if prefix in ("src", "dst", "edge") else None
+            return FieldView(MESSAGE, f"edges.{name}", _loader(given, f"{prefix}:"), what, remedy)
 
         return Edges(
             src=of("src", "src", "source fields"),
@@ -254,7 +332,7 @@ def _trace_message(call: Call, captured: Captured, rowed: frozenset[int]) -> Tra
             count=rows,
         )
 
-    return trace(call.message, specs, view, captured, call.params, rowed)
+    return record(call.message, specs, view, call.params)
 
 
 def _trace_nodes(
@@ -263,23 +341,23 @@ def _trace_nodes(
     function: Callable[..., Any],
     fields: Kinds,
     sent: Kinds,
-    captured: Captured,
-    rowed: frozenset[int],
+    record: Callable[..., Traced],
 ) -> Traced:
     specs = [Spec(f"data:{name}", (N, *dims), dtype) for name, (dims, dtype) in fields.items()]
     specs += [Spec(f"mailbox:{name}", (N, D, *dims), dtype) for name, (dims, dtype) in sent.items()]
     specs += _specs("type", call.ntype, (N,)) if call.graph.is_square else []
+    remedy = functools.partial(call.remedy, "dst")
     mailbox = "mailbox fields that message sent" if stage == REDUCE else "mailbox fields (update has none)"
 
     def view(given: Mapping[str, Tensor], rows: Any) -> Nodes:
         return Nodes(
-            data=FieldView(stage, "nodes.data", _loader(given, "data:"), "node fields"),
+            data=FieldView(stage, "nodes.data", _loader(given, "data:"), "node fields", remedy),
             mailbox=FieldView(stage, "nodes.mailbox", _loader(given, "mailbox:"), mailbox),
             type=FieldView(stage, "nodes.type", _loader(given, "type:"), "node type tables"),
             count=rows,
         )
 
-    return trace(function, specs, view, captured, (), rowed)
+    return record(function, specs, view)
 
 
 class _Writer:
@@ -298,6 +376,7 @@ class _Writer:
         self.isolated, self.rehearsal, self.risky = isolated, rehearsal, False
         self.graph = inputs["graph"]
         self._made: dict[int, Raised] = {}
+        self._numbers: dict[str, Value] = {}
         self._constants = 0
 
     def outputs(self) -> tuple[dict[str, Value], dict[int, Value]]:
@@ -320,7 +399,8 @@ class _Writer:
 
     def _algebra(self, name: str, traced: Traced) -> Algebra:
         receivers = self.inputs.get("receivers") if name == REDUCE else None
-        return Algebra(self.b, Stage(name, self.graph, traced.symbols, receivers, self.inputs.get("seed")))
+        stage = Stage(name, self.graph, traced.symbols, receivers, self.inputs.get("seed"), number=self._number)
+        return Algebra(self.b, stage)
 
     def _run(
         self, name: str, traced: Traced, algebra: Algebra, fields: Mapping[str, Callable[[], Raised]]
@@ -338,6 +418,18 @@ class _Writer:
                 read[name_] = fields[name_]()
         outputs, updates = raise_function(traced, algebra, read, captured, self._constant)
         return outputs, {at: algebra.plain(x, 0) for at, x in updates.items()}
+
+    def _number(self, number: Written) -> Raised:
+        """A number that changes between calls."""
+        if self.rehearsal and number not in self.raised.numbers:
+            self.raised.numbers.append(number)
+        name = f"number:{self.raised.numbers.index(number)}"
+        if name not in self._numbers:
+            type_ = TensorType(Residency.SHARED, None, (), number.dtype)
+            made = self.inputs.get(name) if not self.rehearsal else self.b.add(Op.INPUT, name=name, type=type_)
+            assert made is not None  # the rehearsal met the same numbers
+            self._numbers[name] = made
+        return Raised(self._numbers[name], ())
 
     def _constant(self, tensor: Tensor) -> Raised:
         """A constant tensor: a number where it is one, else an input."""

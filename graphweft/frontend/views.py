@@ -25,19 +25,29 @@ class FieldView(MutableMapping[str, Tensor]):
         name: How the user writes this view, as ``edges.src``.
         load: Maker of each field.
         what: What a field of this view is called in messages.
+        remedy: Where a missing field could come from, by its name.
     """
 
-    def __init__(self, stage: str, name: str, load: Mapping[str, Callable[[], Tensor]], what: str) -> None:
+    def __init__(
+        self,
+        stage: str,
+        name: str,
+        load: Mapping[str, Callable[[], Tensor]],
+        what: str,
+        remedy: Callable[[str], str] | None = None,
+    ) -> None:
         self._stage, self._name, self._load, self._what = stage, name, load, what
+        self._remedy = remedy
         self._tensors: dict[str, Tensor] = {}
 
     def __getitem__(self, field: str) -> Tensor:
         if field not in self._tensors:
             if field not in self._load:
                 known = ", ".join(repr(key) for key in self._load) or "none"
+                remedy = "" if self._remedy is None else self._remedy(field)
                 raise FieldError(
                     f"{self._stage}: {self._name}[{field!r}]: expected one of the {len(self._load)} {self._what} "
-                    f"({known}), got {field!r} ({current_line()})"
+                    f"({known}), got {field!r}{remedy} ({current_line()})"
                 )
             self._tensors[field] = self._load[field]()
         return self._tensors[field]

@@ -42,6 +42,13 @@ class Fields(MutableMapping[str, torch.Tensor]):
         for key in others:
             self.offer(key, functools.partial(_taken, others, key, rows))
 
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All of them by name; not to be changed."""
+        for key in tuple(self._offered):
+            _ = self[key]
+        return self._tensors
+
     def __setitem__(self, key: str, value: Any) -> None:
         who = f"{self._name}[{key!r}]"
         try:

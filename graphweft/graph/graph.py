@@ -543,6 +543,11 @@ class Graph:
         """Named edge tensors; row i belongs to edge i."""
         return self._all_fields()["edata"]
 
+    def stored(self, name: str) -> Mapping[str, torch.Tensor]:
+        """The tensors of ``ndata``, ``srcdata``, ``dstdata`` or ``edata``; none where nobody has set any."""
+        fields = self._fields.get(name)
+        return {} if fields is None else fields.tensors
+
     def _all_fields(self) -> dict[str, Fields]:
         if not self._fields:
             if self._is_square:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import ConfigError
-from graphweft.frontend.call import Function, absent, make_call
+from graphweft.frontend.call import Function, absent, make_call, stored_nodes
 from graphweft.frontend.source import current_line
 from graphweft.frontend.views import Edges
 from graphweft.graph.graph import Graph
@@ -55,8 +55,8 @@ def apply_edges(
             ``"u_mul_v"``, ``"u_div_v"``, ``"u_dot_v"``, ``"copy_u"``, ``"copy_v"``, with u the source and v the
             destination. A named function reads the only node field; of two, the first at the source and the second at
             the destination; its result is called ``"e"``.
-        ndata: Node fields.
-        edata: Edge fields.
+        ndata: Node fields; those of ``graph.ndata`` where left out.
+        edata: Edge fields; those of ``graph.edata`` where left out.
         ntype_data: Tables of node types.
         etype_data: Tables of relations.
         params: More arguments of the function. All as of :func:`graphweft.update_all`.
@@ -75,7 +75,7 @@ def apply_edges(
     """
     if isinstance(function, str):
         _known("apply_edges", function, EDGE_FUNCTIONS)
-        function = _on_ends(EDGE_FUNCTIONS[function], list(ndata or {}))
+        function = _on_ends(EDGE_FUNCTIONS[function], _names(graph, ndata))
     given: dict[str, Any] = {"ndata": ndata, "edata": edata, "ntype_data": ntype_data, "etype_data": etype_data}
     return execute(make_call(graph, function, absent, who="apply_edges", **given, params=params))
 
@@ -93,7 +93,7 @@ def apply_nodes(
         graph: The graph.
         function: As ``update`` of :func:`graphweft.update_all`, or a name, applied to every field: ``"relu"``,
             ``"sigmoid"``, ``"tanh"``, ``"copy"``.
-        ndata: Node fields, as of :func:`graphweft.update_all`.
+        ndata: Node fields, as of :func:`graphweft.update_all`; those of ``graph.ndata`` where left out.
         ntype_data: Tables of node types.
 
     Returns: fields with one row per node.
@@ -108,8 +108,14 @@ def apply_nodes(
     """
     if isinstance(function, str):
         _known("apply_nodes", function, NODE_FUNCTIONS)
-        function = _on_fields(NODE_FUNCTIONS[function], list(ndata or {}))
+        function = _on_fields(NODE_FUNCTIONS[function], _names(graph, ndata))
     return execute(make_call(graph, absent, absent, function, who="apply_nodes", ndata=ndata, ntype_data=ntype_data))
+
+
+def _names(graph: Graph, ndata: Mapping[str, Any] | None) -> list[str]:
+    """Names of the node fields that a call reads."""
+    stored = ndata is None and isinstance(graph, Graph)  # anything else is refused later
+    return list(stored_nodes(graph) if stored else ndata or {})
 
 
 def _on_ends(code: Callable[[Tensor, Tensor], Tensor], names: list[str]) -> Function:

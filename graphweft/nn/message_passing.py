@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._errors import UserCodeError
 from graphweft.frontend.call import Function, make_call
+from graphweft.frontend.failures import UserTypeError
+from graphweft.frontend.habits import aggregation, keyword, signature
+from graphweft.frontend.source import current_line, first_line
 from graphweft.frontend.views import Edges, Nodes
 from graphweft.graph.graph import Graph
 from graphweft.nn.opaque import opaque, traced
@@ -32,6 +35,7 @@ def update_all(
     ntype_data: Mapping[str, Any] | None = None,
     etype_data: Mapping[str, Any] | None = None,
     params: Sequence[Any] = (),
+    **other: Any,
 ) -> dict[str, Tensor]:
     """Sends a message along every edge, reduces those that each node received, and updates the nodes.
 
@@ -42,11 +46,14 @@ def update_all(
             messages, ...), messages by ascending edge id. Independent per node.
         update: ``update(nodes) -> dict`` over all nodes, which sees the node fields, overridden by reduced ones.
         ndata: Node fields: a tensor with one row per node, or a dict of tensors by node type; on a bipartite graph a
-            pair (source rows, destination rows).
-        edata: Edge fields: one row per edge as given to the graph, or a dict by relation.
+            pair (source rows, destination rows). Where it is left out, the fields of ``graph.ndata``, or of
+            ``graph.srcdata`` and ``graph.dstdata``.
+        edata: Edge fields: one row per edge as given to the graph, or a dict by relation. Where it is left out, the
+            fields of ``graph.edata``.
         ntype_data: Tables with one row per node type, or dicts by node type.
         etype_data: Tables with one row per relation, or dicts by relation.
         params: More arguments of message.
+        **other: Refused, with the place where such a keyword lives here.
 
     Returns: the dict of the last function. Nodes without in-edges have zeros in every reduced field. Fields, params and
     tensors that the functions capture receive gradients; in-place operations never reach them.
@@ -67,6 +74,8 @@ def update_all(
         >>> out["h"].flatten().tolist()
         [0.0, 1.0, 5.0]
     """
+    if other:
+        raise _unknown("update_all", graph, other)
     with paused():
         call = make_call(
             graph,
@@ -103,6 +112,15 @@ class MessagePassing(nn.Module):
 
     update: Function | None = None
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if (args or kwargs) and not self.call_super_init:
+            given = ", ".join([*map(repr, args), *(f"{name}={value!r}" for name, value in kwargs.items())])
+            remedy = aggregation(kwargs.get("aggr", args[0] if args else None))
+            raise UserTypeError(
+                f"MessagePassing.__init__: expected no arguments, got {given}: {remedy} ({current_line()})"
+            )
+        super().__init__(*args, **kwargs)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """As of any module; on large inputs products by weights in ``forward`` run on this package's kernels."""
         if traced() or _config.current().opt_level == 0:
@@ -125,15 +143,34 @@ class MessagePassing(nn.Module):
         edata: Mapping[str, Any] | None = None,
         ntype_data: Mapping[str, Any] | None = None,
         etype_data: Mapping[str, Any] | None = None,
+        **other: Any,
     ) -> dict[str, Tensor]:
         """:func:`update_all` with this module's functions as they are now."""
-        return update_all(
-            graph,
-            self.message,
-            self.reduce,
-            self.update,
-            ndata=ndata,
-            edata=edata,
-            ntype_data=ntype_data,
-            etype_data=etype_data,
-        )
+        if other:
+            raise _unknown("propagate", graph, other)
+        try:
+            return update_all(
+                graph,
+                self.message,
+                self.reduce,
+                self.update,
+                ndata=ndata,
+                edata=edata,
+                ntype_data=ntype_data,
+                etype_data=etype_data,
+            )
+        except UserCodeError as failure:
+            functions = {"message": self.message, "reduce": self.reduce, "update": self.update}
+            stage = str(failure).partition(":")[0]
+            remedy = signature(stage, functions.get(stage))
+            if remedy is None:
+                raise
+            raise UserTypeError(f"{stage}: {remedy} ({first_line(functions[stage])})") from failure
+
+
+def _unknown(who: str, graph: Any, other: Mapping[str, Any]) -> UserTypeError:
+    """The error of keywords that a call does not have."""
+    name, value = next(iter(other.items()))
+    known = "ndata, edata, ntype_data, etype_data" + (", params" if who == "update_all" else "")
+    where = f"{keyword(name, value, graph)} ({current_line()})"
+    return UserTypeError(f"{who}: expected the keywords {known}, got {name}=: {where}")

@@ -27,15 +27,17 @@ from graphweft.frontend.algebra import MESSAGE, UPDATE
 from graphweft.frontend.call import Call, Fields, absent
 from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.numbers import blanked, skeleton
 from graphweft.frontend.reference import run_message, run_reference, run_update
 from graphweft.frontend.rules import DECOMPOSITIONS, RULES
-from graphweft.frontend.source import user_depth
+from graphweft.frontend.source import UNKNOWN, first_line, user_depth
 from graphweft.frontend.stable_key import stable_text
 from graphweft.frontend.stored import StoredCall, load, store
 from graphweft.frontend.udf import RaisedCall, raise_call
 from graphweft.frontend.views import Edges
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Value
+from graphweft.nn.call_site import CallSite
 from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
 
@@ -56,6 +58,7 @@ class CompiledCall:
         self.raised = raised
         self.verified = False
         self._square = square
+        self._written = raised.written
         self._forms = {isolated: CompiledFunction(self._describe(isolated)) for isolated in (False, True)}
 
     def _describe(self, isolated: bool) -> Any:
@@ -77,6 +80,9 @@ class CompiledCall:
         """What the compiled function is called with."""
         receivers = _receivers(call.graph) if self.raised.risky else None
         given = self.raised.given(call, captured)
+        for at in self._written:  # the backward pass may read what is there before
+            tensor, residency = given[f"cap:{at}"]
+            given[f"cap:{at}"] = tensor.clone(), residency
         seed = int(torch.randint(2**62, ())) if self.raised.draws else 0
         return Arguments(call.graph, None, {}, None, seed, False, given, receivers)
 
@@ -113,6 +119,7 @@ class Observed:
 
 
 _CALLS: OrderedDict[Any, CompiledCall | UnraisableError] = OrderedDict()
+_SITES: OrderedDict[Any, CallSite] = OrderedDict()
 _OBSERVED: contextvars.ContextVar[list[Observed] | None] = contextvars.ContextVar("observed", default=None)
 _LOCK = threading.Lock()
 _RECEIVERS: weakref.WeakKeyDictionary[Graph, Tensor | None] = weakref.WeakKeyDictionary()
@@ -205,21 +212,56 @@ def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, 
             _CALLS.move_to_end(key)
             known = _CALLS[key]
             return (known, None, False) if isinstance(known, CompiledCall) else (None, known, False)
-    made: CompiledCall | None = None
-    failure: UnraisableError | None = None
+        site = _SITES.setdefault(skeleton(key), CallSite())
+        while len(_SITES) > _KEPT:
+            _SITES.popitem(last=False)
+        known = _CALLS.get(blanked(key, site.opened)) if site.opened else None
+    if isinstance(known, CompiledCall) and site.takes(known.raised, captured):
+        _keep(key, known, site)
+        return known, None, False
+    if isinstance(known, UnraisableError):
+        _keep(key, known, site)
+        return None, known, False
+    return _compile(call, captured, key, site)
+
+
+def _compile(
+    call: Call, captured: Captured, key: Any, site: CallSite
+) -> tuple[CompiledCall | None, UnraisableError | None, bool]:
+    """The compiled form of a call that is new, or None and the reason; and whether the reason is new, too."""
+    opened = site.open(call, captured)
+    if opened is not None:
+        made = CompiledCall(opened, call.graph.is_square)
+        _keep(blanked(key, site.opened), made)
+        _keep(key, made, site)
+        return made, None, True
     try:
         made = CompiledCall(_raised(call, captured, key), call.graph.is_square)
     except UnraisableError as found:
         failure = found.with_traceback(None)  # its frames would keep the user's tensors
         failure.__cause__ = failure.__context__ = None
+        if failure.line in (None, UNKNOWN):
+            functions = {MESSAGE: call.message, UPDATE: call.update}
+            failure.line = first_line(functions.get(failure.stage or "") or call.reduce)
+        again = site.failed(captured, failure)
+        _keep(key, failure)
+        if again and site.opened:
+            _keep(blanked(key, site.opened), failure)
+        return None, failure, not again
+    site.compiled(call, captured, made.raised)
+    _keep(key, made)
+    return made, None, True
+
+
+def _keep(key: Any, made: CompiledCall | UnraisableError, site: CallSite | None = None) -> None:
+    """Remembers what a call came to; of a call whose numbers are inputs only under those of the last time."""
     with _LOCK:
-        if made is not None:
-            _CALLS[key] = made
-        elif failure is not None:
-            _CALLS[key] = failure
+        if site is not None:
+            _CALLS.pop(site.alias, None)
+            site.alias = key
+        _CALLS[key] = made
         while len(_CALLS) > _KEPT:
             _CALLS.popitem(last=False)
-    return made, failure, True
 
 
 def _raised(call: Call, captured: Captured, key: Any) -> RaisedCall | StoredCall:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import builtins
 import collections
+import sys
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -193,3 +196,50 @@ def test_code_that_asks_for_the_gradient_mode_sees_that_of_the_call() -> None:
         assert call(message) == 2.0
     with torch.no_grad():
         assert call(message) == 3.0
+
+
+def test_other_threads_print_and_ask_while_functions_are_recorded(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing that another thread could meet is replaced, not even a moment; an own profiler stays in place."""
+    before, asked = (print, torch.is_grad_enabled), torch.is_grad_enabled
+    seen: set[bool] = set()
+    stop, started = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not stop.is_set():
+            seen.add((builtins.print, torch.is_grad_enabled) == before)
+            seen.add(asked())
+            started.set()
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        seen.add((builtins.print, torch.is_grad_enabled) == before)
+        print("one message")
+        return {"m": edges.src["h"]}
+
+    def profile(*_: Any) -> None:
+        return None
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    started.wait()
+    sys.setprofile(profile)
+    try:
+        with pytest.warns(gw.FallbackWarning, match="printing"):
+            call(message)
+        assert sys.getprofile() is profile
+    finally:
+        sys.setprofile(None)
+        stop.set()
+        watcher.join()
+    assert seen == {True}
+    assert capsys.readouterr().out == "one message\n"
+
+
+def test_a_print_under_another_name_is_seen() -> None:
+    show = print
+
+    def message(edges: Any) -> dict[str, Tensor]:
+        show("", end="")
+        return {"m": edges.src["h"]}
+
+    with pytest.warns(gw.FallbackWarning, match="printing"):
+        assert call(message) == 1.0

@@ -1,4 +1,4 @@
-"""After a user function has run on large rows, freed memory stays with the process, unless it is told otherwise."""
+"""Where it is asked for, freed memory stays with the process once a user function has run on large rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+
+from graphweft import _config, cli, run
 
 CODE = """
 import resource, torch
@@ -30,10 +32,33 @@ print(max(fill() for _ in range(3)))
 """
 
 
-@pytest.mark.parametrize(("width", "keep", "faults"), [(64, "1", False), (64, "0", True), (1, "1", True)])
-def test_large_tensors_of_plain_torch_are_faulted_once(width: int, keep: str, faults: bool) -> None:
-    environment = {**os.environ, "GRAPHWEFT_KEEP_HEAP": keep}
+@pytest.mark.parametrize(
+    ("width", "keep", "faults"), [(64, "1", False), (64, "0", True), (64, None, True), (1, "1", True)]
+)
+def test_large_tensors_of_plain_torch_are_faulted_once(width: int, keep: str | None, faults: bool) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "GRAPHWEFT_KEEP_HEAP"}
+    environment |= {} if keep is None else {"GRAPHWEFT_KEEP_HEAP": keep}
     environment = {name: value for name, value in environment.items() if "MALLOC" not in name and "GLIBC" not in name}
     code = CODE.replace("ROWS", str(width))
     ran = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert (int(ran.stdout) > 1000) is faults, ran.stdout
+
+
+@pytest.mark.parametrize(("environment", "kept"), [(None, True), ("0", False)])
+def test_the_train_command_keeps_it_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch, environment: str | None, kept: bool
+) -> None:
+    seen: list[bool] = []
+
+    def watched(spec: object) -> dict[str, object]:
+        seen.append(_config.current().keep_heap)
+        raise KeyboardInterrupt
+
+    if environment is None:
+        monkeypatch.delenv("GRAPHWEFT_KEEP_HEAP", raising=False)
+    else:
+        monkeypatch.setenv("GRAPHWEFT_KEEP_HEAP", environment)
+    monkeypatch.setattr(run, "run", watched)
+    assert not _config.current().keep_heap
+    cli.main(["train", "--epochs", "1"])
+    assert seen == [kept] and not _config.current().keep_heap
