@@ -16,7 +16,8 @@ from graphweft.codegen.cpp import expression, number_text
 from graphweft.codegen.edge_nest import SIZES, Dims, EdgeNest, Sink, Step, work
 from graphweft.codegen.loops import Operand, Statement
 
-_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not"})
+_LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"})  # of conditions, or of numbers
+_BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", *_LOGICAL})
 _VIEWS = frozenset({"reshape", "expand", "permute", "slice"})
 _START = {"max": "-__builtin_inff()", "min": "__builtin_inff()"}
 _LETTER = {"far": "f", "own": "o", "edge": "e", "shared": "c"}
@@ -160,6 +161,11 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
                 return [f"s{k} += part.keep({value});"]
             return [f"s{k}[at] += {value};"]
         attrs = dict(step.attrs)
+        if step["fn"] in _LOGICAL:
+            values = [
+                v if _is_logic(self.nest, o) else f"({v} != lanes{{}})"
+                for v, o in zip(values, step.operands, strict=True)
+            ]
         text = expression(Statement(step["fn"], step.operands, attrs.get("alpha", 0.0)), values, self.nest.real)
         lines = [f"const auto v{k} = {text};"]
         if k in self.stored:
@@ -463,6 +469,8 @@ def _base(nest: EdgeNest, operand: Operand) -> tuple[int | None, bool]:
 
 def _is_logic(nest: EdgeNest, operand: Operand) -> bool:
     """Whether what is read are conditions."""
+    if operand.kind == "number":
+        return False
     while operand.kind == "result" and nest.steps[operand.index].kind in _VIEWS:
         operand = nest.steps[operand.index].operands[0]
     if operand.kind == "input":
