@@ -122,18 +122,18 @@ class CompiledFunction:
         if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
-        found = self.on_kernels(arguments)
-        return interpret(self.program(arguments), arguments.named()) if found is None else found
-
-    def on_kernels(self, arguments: Arguments) -> dict[str, Tensor] | None:
-        """Outputs by name; None where only the interpreter can run."""
         known = len(self._plans)
         plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments)
         if plan is None:
-            return None
+            return interpret(self.program(arguments), arguments.named())
         fresh = len(self._plans) > known
         profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
         return self._run(plan, arguments, profiled)
+
+    def on_kernels(self, arguments: Arguments) -> dict[str, Tensor] | None:
+        """Outputs by name; None where only the interpreter can run."""
+        plan = self.ready(arguments)
+        return None if plan is None else self._run(plan, arguments, False)
 
     def ready(self, arguments: Arguments) -> Plan | None:
         """The plan for ``arguments``, compiled if it is not at hand; None where the interpreter runs."""
