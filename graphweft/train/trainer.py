@@ -25,6 +25,8 @@ from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.nn.module import CompiledModule
+from graphweft.passes.work import Sizes
+from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.verdict import Verdict
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
@@ -200,6 +202,16 @@ class Trainer:
     def feature_path(self) -> str:
         """The layout in which the features are kept, "dense" or "sparse"; chosen once."""
         return "dense" if isinstance(self._batch.x, Tensor) else "sparse"
+
+    @property
+    def x(self) -> Features:
+        """The features in the layout that was chosen."""
+        return self._batch.x
+
+    def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
+        """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
+        self.prepare()
+        return self._batch.staged_plan() if isinstance(self._batch, MiniBatch) else None
 
     def prepare(self) -> None:
         """Does what is done once: decides, compiles, computes what stays the same. :meth:`fit` does it when needed."""
