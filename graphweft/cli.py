@@ -109,6 +109,12 @@ def _one_of(choices: Sequence[str]) -> str:
 Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")]
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
+Mode = Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes a step; mini: some, sampled.")]
+BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes a step.")]
+SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are drawn.")]
+Fanouts = Annotated[
+    str | None, _option("fanouts", "K,K,...", "mini: in-edges drawn a node, a number a layer.", "15,10,5")
+]
 Features = Annotated[
     str | None,
     _option("features", _one_of(tuple(FEATURE_KINDS)), "Made of the graph, where the source has none.", "the source's"),
@@ -167,18 +173,16 @@ def train(
     norm: Norm = None,
     reduce: Reduce = None,
     residual: Residual = None,
-    mode: Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes a step; mini: some, sampled.")] = None,
-    fanouts: Annotated[
-        str | None, _option("fanouts", "K,K,...", "mini: in-edges drawn a node, a number a layer.", "15,10,5")
-    ] = None,
-    batch_size: Annotated[str | None, _option("batch_size", "N", "mini: training nodes a step.")] = None,
+    mode: Mode = None,
+    fanouts: Fanouts = None,
+    batch_size: BatchSize = None,
     macro: Annotated[
         str | None,
         _option("macro", "large:A/B|parts:A/B", "mini: macro-batches, A/B of seeds or parts.", ""),
     ] = None,
     quality: Annotated[str | None, _option("quality", "X", "macro: error of sampled gradients to keep to.", "")] = None,
     accumulate: Annotated[str | None, _option("accumulate", "N", "mini: batches an update.")] = None,
-    sampler: Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are drawn.")] = None,
+    sampler: SamplerName = None,
     seed: Seed = None,
     threads: Threads = None,
     patience: Annotated[
@@ -225,12 +229,17 @@ def explain(
     norm: Norm = None,
     reduce: Reduce = None,
     residual: Residual = None,
+    mode: Mode = None,
+    fanouts: Fanouts = None,
+    batch_size: BatchSize = None,
+    sampler: SamplerName = None,
     seed: Seed = None,
     threads: Threads = None,
+    full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False,
 ) -> Action:
-    """Show what the compiler does with a model: program, orders, kernels, predicted time and memory."""
-    values = _given(locals())
-    return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values)).splitlines()
+    """Show what training runs: a verdict, then orders, kernels, predicted time and memory."""
+    values = _given({name: value for name, value in locals().items() if name != "full"})
+    return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values), full).splitlines()
 
 
 @app.command()

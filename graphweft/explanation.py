@@ -1,8 +1,9 @@
 """What the compiler does with a model on a graph, and what it expects that to cost.
 
-Comes in: a module or a function, a graph or a batch's blocks, and features. Goes out: a text: the program before and
-after each pass, the chosen orders and paths, the kernel calls with predicted time and bytes, the certificates'
-verdicts, and the predicted memory. Called by ``gw.explain`` and ``graphweft explain``.
+Comes in: a module or a function, a graph or a batch's blocks, and features; or a trainer. Goes out: a text: a verdict,
+the chosen orders and paths, the kernel calls with predicted time and bytes, the certificates' verdicts, and the
+predicted memory; if asked for, the program before and after each pass. Called by ``gw.explain`` and
+``graphweft explain``.
 """
 
 from __future__ import annotations
@@ -17,29 +18,44 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._errors import FallbackWarning
+from graphweft._errors import ConfigError, FallbackWarning
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import number
+from graphweft.ir.residency import StructType, TensorType
+from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.module import CompiledModule, check_blocks
+from graphweft.nn.products import paused
 from graphweft.nn.stack import Stack
 from graphweft.nn.user_call import observing
+from graphweft.passes.work import Sizes, tensor_bytes
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Standing, measure_sizes, standing_of
 from graphweft.runtime.footprint import footprint
+from graphweft.runtime.plain_torch import PlainTorch
 from graphweft.runtime.plan import Plan, Step
+from graphweft.runtime.prediction import predicted
 from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.train.trainer import Trainer
 
-Explained = CompiledModule | nn.Module | Callable[..., Any]
+Explained = CompiledModule | nn.Module | Trainer | Callable[..., Any]
 
 
-def explain(module: Explained, graph: Graph | Sequence[Block], x: Features, rows: Tensor | None = None) -> str:
-    """The whole story of a training step of ``module`` on ``graph``, as text; on a batch's blocks, layer by layer.
+def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, full: bool = False, **kwargs: Any) -> str:
+    """What a training step of ``module`` on ``graph`` runs, and what it is expected to cost, as text.
 
-    Features are taken as constant between steps, as they are in full-batch training. A module or function that is no
-    model of this package is called once, with a copy of its state, as ``module(graph, x)``; every message-passing call
-    that it makes is told, or why it runs on the reference executor and at which line of the user's.
+    A verdict comes first: kernels, what is stored of the size of the edges, what falls back and why, predicted time and
+    memory. Then come orders, what is computed once, and the calls. Features are taken as constant between steps, as
+    they are in full-batch training.
 
-    Shape: x (nodes, in_features); rows (n,) the nodes whose output is asked for, all when None.
+    Args:
+        module: A model; a trainer, whose own steps are told, those of mode "mini" with their sampler; or any module or
+            function, which is called once as ``module(graph, x, *args, **kwargs)`` with a copy of its state. Every
+            message-passing call that it makes is told, or why it falls back and at which line.
+        graph: A graph, or a batch's blocks, which are told layer by layer. None for a trainer.
+        x: Features (nodes, in_features). None for a trainer.
+        *args: Further arguments of the forward call; of a model ``rows``, the nodes whose output is asked for.
+        **kwargs: The same by name.
+        full: Whether to show the programs before and after each pass as well.
 
     Example:
         >>> from graphweft.nn import GCN
@@ -53,18 +69,46 @@ def explain(module: Explained, graph: Graph | Sequence[Block], x: Features, rows
         >>> "spmm" in explain(layer, graph, x)
         True
     """
+    if isinstance(module, Trainer):
+        return _explain_trainer(module, full)
     if not isinstance(module, CompiledModule):
-        return _explain_calls(module, graph, x)
+        return _explain_calls(module, (graph, x, *args), kwargs, full)
+    rows, edges = _further(type(module).__name__, args, kwargs)
     if not isinstance(graph, Graph):
         if isinstance(module, Stack):
-            return _explain_layers(module, graph, x)
+            return _explain_layers(module, graph, x, full)
         check_blocks(type(module).__name__, graph, 1)
         graph = graph[0]
-    arguments = module.arguments(graph, x, rows)
-    return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, _trained(arguments))])
+    arguments = module.arguments(graph, x, rows, edges)
+    return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, _trained(arguments), full)])
 
 
-def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features) -> str:
+def _further(who: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Tensor | None, EdgeInputs]:
+    """What a model takes after its features: rows, and weights and features of edges."""
+    if len(args) > 1 or set(kwargs) - {"rows", "edge_weight", "edge_attr"} or (args and "rows" in kwargs):
+        given = ", ".join([*(type(item).__name__ for item in args), *kwargs])
+        raise ConfigError(f"explain: expected rows, edge_weight or edge_attr after the features of {who}, got {given}")
+    edges = EdgeInputs(kwargs.get("edge_weight"), kwargs.get("edge_attr"))
+    return (args[0] if args else kwargs.get("rows")), edges
+
+
+def _explain_trainer(trainer: Trainer, full: bool) -> str:
+    """Of the steps that the trainer runs."""
+    model, graph, x = trainer.model, trainer.ds.graph, trainer.x
+    if trainer.mode == "full":
+        return explain(model, graph, x, full=full)
+    staged = trainer.staged_plan()
+    if staged is None:
+        told = explain(model, graph, x, full=full)
+        return f"Batches run the model without their sampler; told is a step on the whole graph.\n\n{told}"
+    plan, sizes = staged
+    seeds = sizes.rows["B"]
+    heading = f"{_heading(model, graph, x)}\nbatches of {seeds:,} nodes, {plan.choice}"
+    once = "prepared for every batch, beside the predicted step"
+    return "\n\n".join([heading, *_told(plan.plan, sizes, full, once)])
+
+
+def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features, full: bool) -> str:
     """Of every layer on its block."""
     check_blocks(type(module).__name__, blocks, len(module.layers))
     module = copy.deepcopy(module)
@@ -76,20 +120,26 @@ def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features) -> str:
             if at > 0 and is_dense(arguments.x):
                 arguments = replace(arguments, x=arguments.x.detach().requires_grad_())
             standing = standing_of(arguments) if at else _trained(arguments)
-            parts += _story(module.layer_function(at), arguments, standing)
+            parts += _story(module.layer_function(at), arguments, standing, full)
             x = module.run_layer(at, block, x)
     return "\n\n".join(parts)
 
 
-def _explain_calls(module: Explained, graph: Graph | Sequence[Block], x: Features) -> str:
+def _explain_calls(module: Explained, args: tuple[Any, ...], kwargs: dict[str, Any], full: bool) -> str:
     """Of every message-passing call that ``module`` makes."""
     module = copy.deepcopy(module) if isinstance(module, nn.Module) else module
+    plain = PlainTorch()
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), observing() as seen:
         warnings.simplefilter("ignore", FallbackWarning)
-        module(graph, x)
+        with paused(), plain:
+            module(*args, **kwargs)
     name = type(module).__name__ if isinstance(module, nn.Module) else getattr(module, "__name__", "function")
-    parts = [f"{name}: {len(seen)} message-passing calls; opt_level={_config.current().opt_level}"]
+    fallen = sum(item.compiled is None for item in seen)
+    back = {0: "no fallback", 1: "1 falls back"}.get(fallen, f"{fallen} fall back")
+    head = f"{name}: {len(seen)} message-passing calls, {back}; opt_level={_config.current().opt_level}"
+    parts = [f"{head}\n{plain}"]
     if not seen:
+        parts = [f"{name}: 0 message-passing calls; opt_level={_config.current().opt_level}"]
         parts.append("Nothing is compiled: no call of user functions, or opt_level=0, or a graph without edges.")
     for at, item in enumerate(seen):
         call = item.call
@@ -98,38 +148,62 @@ def _explain_calls(module: Explained, graph: Graph | Sequence[Block], x: Feature
             parts.append(item.reason)
             continue
         arguments = item.compiled.arguments(call, item.captured)
-        parts += _story(item.compiled.form(call.graph), arguments, standing_of(arguments))
+        parts += _story(item.compiled.form(call.graph), arguments, standing_of(arguments), full)
     return "\n\n".join(parts)
 
 
 def _trained(arguments: Arguments) -> Standing:
-    """Features as a trainer has them, declared constant."""
-    rows = ("rows",) if arguments.rows is not None else ()
-    return Standing(("x",), rows)
+    """Features of nodes and edges as a trainer has them, declared constant."""
+    still = [name for name, (tensor, _) in arguments.fields.items() if not tensor.requires_grad]
+    return Standing(("x", *still), ("rows",) if arguments.rows is not None else ())
 
 
-def _story(function: CompiledFunction, arguments: Arguments, standing: Standing) -> list[str]:
-    """The passes, orders, hoisted values, calls and predictions of one compiled function."""
+def _story(function: CompiledFunction, arguments: Arguments, standing: Standing, full: bool) -> list[str]:
+    """The verdict, orders, hoisted values, calls and predictions of one compiled function."""
     with torch.enable_grad():
         plan = function.compile(arguments, standing)
-    sizes = measure_sizes(plan.compiled.program, arguments, _config.current().memory)
-    parts = [f"-- {name} --\n{text}" for name, text in plan.compiled.trace]
-    parts.append(_orders(plan))
-    parts.append(_hoisted(plan))
-    parts.append("-- forward calls --\n" + _calls(plan, plan.forward))
+    return _told(plan, measure_sizes(plan.compiled.program, arguments, _config.current().memory), full)
+
+
+def _told(plan: Plan, sizes: Sizes, full: bool, once: str = "computed once") -> list[str]:
+    """The same of a plan."""
+    threads = torch.get_num_threads()
+    forward, backward = (predicted(plan, steps, sizes, threads) for steps in (plan.forward, plan.backward))
+    memory, seconds = footprint(plan, sizes), sum(forward) + sum(backward)
+    parts = [_verdict(plan, sizes, seconds, memory.peak)]
+    parts += [f"-- {name} --\n{text}" for name, text in plan.compiled.trace] if full else []
+    parts += [_orders(plan), _hoisted(plan, once)]
+    parts.append("-- forward calls --\n" + _calls(plan, plan.forward, forward))
     if plan.backward:
-        parts.append("-- backward calls --\n" + _calls(plan, plan.backward))
+        parts.append("-- backward calls --\n" + _calls(plan, plan.backward, backward))
     verdicts = [str(certificate) for certificate in plan.compiled.certificates]
     parts.append("-- certificates --\n" + ("\n".join(verdicts) if verdicts else "switched off"))
-    memory = footprint(plan, sizes)
     parts.append(
         "-- prediction --\n"
-        f"time of a step        {plan.compiled.seconds * 1e3:.3f} ms (optimiser and loss not counted)\n"
+        f"time of a step        {seconds * 1e3:.3f} ms (optimiser and loss not counted)\n"
         f"kept between steps    {_mib(memory.hoisted)} of hoisted values\n"
         f"kept for backward     {_mib(memory.activations)} of activations\n"
         f"peak of a step        {_mib(memory.peak)} beside features, graph and parameters"
     )
     return parts
+
+
+def _verdict(plan: Plan, sizes: Sizes, seconds: float, peak: int) -> str:
+    """Kernels, what is stored of the size of the edges, time and memory, in two lines."""
+    program = plan.compiled.program
+    order = list(program.values)
+    edges = {value.type.edge for value in program.values if isinstance(value.type, StructType)}
+    made = [order[slot] for step in (*plan.forward, *plan.backward) for slot in step.writes]
+    stored = [v for v in made if isinstance(v.type, TensorType) and v.type.rows in edges]
+    total = sum(tensor_bytes(value, sizes) for value in stored)
+    kinds = ", ".join(dict.fromkeys(str(value.type) for value in stored))
+    kept = f"{_mib(int(total))} of edge size stored ({kinds})" if stored else "nothing of edge size stored"
+    threads = torch.get_num_threads()
+    on = "1 thread" if threads == 1 else f"{threads} threads"
+    return (
+        f"{len(plan.forward)} kernels forward, {len(plan.backward)} backward; {kept}\n"
+        f"predicted step: {seconds * 1e3:.3f} ms on {on}, {_mib(peak)} at the peak"
+    )
 
 
 def _heading(module: nn.Module, graph: Graph, x: Features) -> str:
@@ -146,20 +220,19 @@ def _orders(plan: Plan) -> str:
     return "-- orders --\n" + ("\n".join(lines) if lines else "no product stands next to an aggregation")
 
 
-def _hoisted(plan: Plan) -> str:
+def _hoisted(plan: Plan, once: str) -> str:
     names = number(plan.compiled.program.values)
     lines = [f"{names[item.value]:<6}{item.value.op.name.lower():<16}{item.value.type}" for item in plan.hoisted]
-    return "-- computed once --\n" + ("\n".join(lines) if lines else "nothing")
+    return f"-- {once} --\n" + ("\n".join(lines) if lines else "nothing")
 
 
-def _calls(plan: Plan, steps: tuple[Step, ...]) -> str:
+def _calls(plan: Plan, steps: tuple[Step, ...], seconds: list[float]) -> str:
     names = number(plan.compiled.program.values)
     order = list(plan.compiled.program.values)
     lines = []
-    for step in steps:
+    for step, taken in zip(steps, seconds, strict=True):
         made = ", ".join(names[order[slot]] for slot in step.writes)
-        microseconds = plan.compiled.model.seconds(step.work) * 1e6
-        lines.append(f"{made:<12}{step.label:<52}{microseconds:>10.1f} us{step.work.bytes / 1e6:>10.2f} MB")
+        lines.append(f"{made:<12}{step.label:<52}{taken * 1e6:>10.1f} us{step.work.bytes / 1e6:>10.2f} MB")
     return "\n".join(lines) if lines else "none"
 
 

@@ -109,8 +109,8 @@ def run(spec: TrainSpec) -> dict[str, Any]:
     return summary
 
 
-def explain_run(spec: TrainSpec) -> str:
-    """What the compiler does with the model and the data that ``spec`` names, as :func:`gw.explain` tells it.
+def explain_run(spec: TrainSpec, full: bool = False) -> str:
+    """What training by ``spec`` runs, as :func:`gw.explain` tells it; ``full``: with all programs.
 
     Raises: ConfigError or DataError for whatever the caller can set right.
     """
@@ -118,9 +118,12 @@ def explain_run(spec: TrainSpec) -> str:
         ds = load_dataset(spec)
         model = make_model(spec, ds)
         if isinstance(model, NodeEmbedding):
-            return explain(model.model, ds.graph, model.rows.weight.detach())
+            return explain(model.model, ds.graph, model.rows.weight.detach(), full=full)
+        if spec.mode == "mini":
+            drawn: dict[str, Any] = {"fanouts": check_fanouts(spec.fanouts), "batch_size": spec.batch_size}
+            return explain(Trainer(model, ds, mode="mini", seed=spec.seed, sampler=spec.sampler, **drawn), full=full)
         made = model.features(ds.graph)
-        return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made))
+        return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made), full=full)
 
 
 def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None) -> None:

@@ -186,7 +186,17 @@ def test_explain_tells_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "--data", "cora", "--scale", "0.05", "--layers", "3", "--model", "sage"]) == 0
     out, err = capsys.readouterr()
     assert err == "" and out.startswith("SAGE on 135 nodes") and "-- prediction --" in out
-    assert "layers.2.neighbor_weight" in out
+    assert "layers.2.neighbor_weight" in out and "kernels forward" in out.splitlines()[2] and "-- traced --" not in out
+
+
+def test_explain_tells_the_batches_that_training_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data", "cora", "--scale", "0.05", "--model", "sage", "--mode", "mini"]
+    assert cli.main(["explain", *flags, "--batch-size", "4", "--fanouts", "3,2"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "" and "batches of 4 nodes" in out and "prepared for every batch" in out
+    assert cli.main(["explain", *flags, "--full"]) == 0
+    out, _ = capsys.readouterr()
+    assert "-- traced --" in out and "sample(" in out
 
 
 def test_bench_answers_with_a_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -69,7 +69,9 @@ def graph() -> gw.Graph:
 def test_the_story_of_user_functions_is_as_recorded(graph: gw.Graph) -> None:
     """Delete the golden file to record it anew."""
     with gw.config(memory=1 << 30):
-        text = gw.explain(Both(), graph, torch.ones(300, 6)).replace(str(Path(__file__).parent), "TESTS") + "\n"
+        text = (
+            gw.explain(Both(), graph, torch.ones(300, 6), full=True).replace(str(Path(__file__).parent), "TESTS") + "\n"
+        )
     text = re.sub(
         r" +[\d.]+ (us|ms)", r" - \1", text
     )  # times follow the cost coefficients, which are fitted anew at times
@@ -113,8 +115,11 @@ def test_a_batchs_blocks_are_told_layer_by_layer(model: Any, graph: gw.Graph) ->
     text = gw.explain(model, blocks, torch.ones(blocks[0].num_src, 6))
     first, second = text.split("== layer 1 ==")
     assert first.startswith("== layer 0 ==") and text.count("-- orders --") == 2 == text.count("-- certificates --")
+    assert first.count(" stored") == 1 == second.count(" stored")
+    full = gw.explain(model, blocks, torch.ones(blocks[0].num_src, 6), full=True)
+    first, second = full.split("== layer 1 ==")
     assert "grad:x=" not in first and "grad:x=" in second  # nothing flows back to the features
-    assert f"{blocks[1].num_dst:,} nodes, {blocks[1].num_edges:,} edges" in second
+    assert f"{blocks[1].num_dst:,} nodes, {blocks[1].num_edges:,} edges" in second and len(full) > 2 * len(text)
 
 
 def test_blocks_that_do_not_fit_are_refused(graph: gw.Graph) -> None:
@@ -140,5 +145,71 @@ def test_a_users_module_takes_the_blocks_as_it_likes(graph: gw.Graph) -> None:
 
     blocks = gw.NeighborSampler(graph, [3]).sample(torch.arange(20), seed=0).blocks
     text = gw.explain(OnBlocks(), blocks, torch.ones(blocks[0].num_src, 6))
-    assert text.startswith("OnBlocks: 1 message-passing calls") and "-- forward calls --" in text
+    assert text.startswith("OnBlocks: 1 message-passing calls, no fallback") and "-- forward calls --" in text
     assert f"== call 0: 20 nodes, {blocks[0].num_edges} edges ==" in text
+
+
+def test_the_verdict_comes_first(graph: gw.Graph) -> None:
+    text = gw.explain(Both(), graph, torch.ones(300, 6))
+    lines = text.splitlines()
+    assert lines[0].startswith("Both: 2 message-passing calls, 1 falls back") and "plain torch" in lines[1]
+    call = text.split("== call 0")[1].split("== call 1")[0].splitlines()
+    assert "kernels forward" in call[2] and "stored" in call[2] and call[3].startswith("predicted step: ")
+    assert "-- traced --" not in text and "-- forward calls --" in text
+
+
+def test_what_is_stored_of_edge_size_is_what_the_calls_write() -> None:
+    made = random_edges(300, 2000, seed=11)
+    graph = gw.Graph(made.src, made.dst, num_nodes=300)
+    gcn = gw.explain(gw.nn.GCN(6, 8, 3), graph, torch.ones(300, 6))
+    assert "nothing of edge size stored" in gcn
+    told = gw.explain(
+        lambda g, x: gw.apply_edges(g, "u_mul_v", ndata={"h": x})["e"], graph, torch.ones(300, 6, requires_grad=True)
+    )
+    assert re.search(r"[\d.]+ MiB of edge size stored \(edge\[E x 6\] float32\)", told)
+
+
+def test_further_arguments_of_forward(graph: gw.Graph) -> None:
+    class Weighted(gw.MessagePassing):
+        def message(self, edges: Any) -> dict[str, Tensor]:
+            return {"m": edges.src["h"] * edges.data["w"]}
+
+        def reduce(self, nodes: Any) -> dict[str, Tensor]:
+            return {"h": nodes.mailbox["m"].sum(1)}
+
+        def forward(self, graph: gw.Graph, h: Tensor, w: Tensor, scale: float = 1.0) -> Tensor:
+            return scale * self.propagate(graph, ndata={"h": h}, edata={"w": w})["h"]
+
+    x, w = torch.ones(300, 6), torch.ones(2000, 1)
+    assert gw.explain(Weighted(), graph, x, w) == gw.explain(Weighted(), graph, x, w=w)
+    assert gw.explain(Weighted(), graph, x, w, scale=2.0).startswith("Weighted: 1 message-passing calls, no fallback")
+    model, rows = gw.nn.SAGE(6, 8, 3), torch.arange(5)
+    assert gw.explain(model, graph, x, rows) == gw.explain(model, graph, x, rows=rows) != gw.explain(model, graph, x)
+    with pytest.raises(gw.GraphWeftError, match="expected rows or nothing after the features of SAGE"):
+        gw.explain(model, graph, x, rows, w)
+
+
+def _dataset() -> gw.Dataset:
+    return gw.synthetic("cora", scale=0.1, seed=0)
+
+
+def test_a_trainers_batches_are_told_with_their_sampler() -> None:
+    ds = _dataset()
+    trainer = gw.Trainer(gw.nn.SAGE(ds.num_features, 8, ds.num_classes), ds, mode="mini", fanouts=[4, 3], batch_size=8)
+    text = gw.explain(trainer)
+    assert "batches of 8 nodes, first block" in text and "prepared for every batch" in text
+    assert "sample " in text and "sample(" not in text and "sample(" in gw.explain(trainer, full=True)
+    plan, sizes = trainer.staged_plan()
+    assert plan is trainer._batch.loader.plan and sizes.rows["B"] == 8  # the one that runs
+    whole = gw.Trainer(gw.nn.SAGE(ds.num_features, 8, ds.num_classes), ds)
+    assert "prepared for every batch" not in gw.explain(whole) and "kernels forward" in gw.explain(whole)
+
+
+def test_plain_torch_around_the_calls_is_counted(graph: gw.Graph) -> None:
+    mean = (lambda e: {"m": e.src["h"]}, lambda n: {"h": n.mailbox["m"].mean(1)})
+    dense = nn.Linear(6, 4)
+    around = gw.explain(
+        lambda g, x: dense(gw.update_all(g, *mean, ndata={"h": x})["h"]).relu(), graph, torch.ones(300, 6)
+    )
+    alone = gw.explain(lambda g, x: gw.update_all(g, *mean, ndata={"h": x})["h"], graph, torch.ones(300, 6))
+    assert "around them 2 operations of plain torch" in around and "around them nothing" in alone

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
@@ -146,6 +147,13 @@ def observing() -> Iterator[list[Observed]]:
 
 def execute(call: Call) -> Fields:
     """Runs ``call``; warns once where it cannot be compiled."""
+    if _OBSERVED.get() is None:
+        return _execute(call)
+    with _disable_current_modes():  # who observes counts only what runs around the calls
+        return _execute(call)
+
+
+def _execute(call: Call) -> Fields:
     if _config.current().opt_level == 0 or not call.graph.num_edges or torch._C._are_functorch_transforms_active():
         return run_reference(call)
     captured = capture((call.message, call.reduce, call.update, call.params))

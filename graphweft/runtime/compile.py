@@ -146,18 +146,19 @@ class CompiledFunction:
         if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
-        found = self.on_kernels(arguments)
-        return interpret(self.program(arguments), arguments.named()) if found is None else found
-
-    def on_kernels(self, arguments: Arguments) -> dict[str, Tensor] | None:
-        """Outputs by name; None where only the interpreter can run."""
         known, standing = len(self._plans), self._standing(arguments)
         plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments, standing)
         if plan is None:
-            return None
+            return interpret(self.program(arguments), arguments.named())
         fresh = len(self._plans) > known
         profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
         return self._run(plan, arguments, standing, profiled)
+
+    def on_kernels(self, arguments: Arguments) -> dict[str, Tensor] | None:
+        """Outputs by name; None where only the interpreter can run."""
+        standing = self._standing(arguments)
+        plan = self.ready(arguments, standing)
+        return None if plan is None else self._run(plan, arguments, standing, False)
 
     def ready(self, arguments: Arguments, standing: Standing | None = None) -> Plan | None:
         """The plan for ``arguments``, compiled if it is not at hand; None where the interpreter runs."""

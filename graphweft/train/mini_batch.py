@@ -28,8 +28,9 @@ from graphweft.loader.loader import Loader
 from graphweft.loader.multistage import MultistageLoader, StagedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
+from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Watch, owning
-from graphweft.runtime.staged import PreparedBatch, StagedPlan
+from graphweft.runtime.staged import PreparedBatch, StagedPlan, batch_sizes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.schedule.subtasks import Subtasks
@@ -230,6 +231,16 @@ class MiniBatch:
         if _config.current().tune:
             choices = function.choices(loader.plan, MOST_CHOICES)
             loader.trial = FormatTrial(choices, lambda choice: function.compile(tensors, True, reference, choice))
+
+    def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
+        """The compiled batch, after :meth:`prepare`, and the sizes that decided it; None where nothing is staged."""
+        loader = self.loader
+        if not isinstance(loader, _Batches) or loader.plan is None:
+            return None
+        assert isinstance(self.sampler, NeighborSampler)  # what is staged
+        plan = loader.plan if loader.trial is None else loader.trial.plan()
+        reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
+        return plan, batch_sizes(plan.plan.compiled.program, self.ds.graph, self.x, reference)
 
     @property
     def formats(self) -> FormatTrial | None:

@@ -28,6 +28,8 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.module import CompiledModule
+from graphweft.passes.work import Sizes
+from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.verdict import Verdict
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.best_weights import BestWeights
@@ -219,6 +221,16 @@ class Trainer:
     def feature_path(self) -> str:
         """The layout in which the features are kept, "dense" or "sparse"; chosen once."""
         return "dense" if is_dense(self._batch.x) else "sparse"
+
+    @property
+    def x(self) -> Features:
+        """The features in the layout that was chosen."""
+        return self._batch.x
+
+    def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
+        """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
+        self.prepare()
+        return self._batch.staged_plan() if isinstance(self._batch, MiniBatch) else None
 
     def prepare(self) -> None:
         """Does what is done once: decides, compiles, computes what stays the same. :meth:`fit` does it when needed."""
