@@ -74,9 +74,10 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
     Raises: ConfigError for another choice than "use" and "ignore".
     """
     check_choice("edge_data", choice, EDGE_DATA)
-    if choice == "ignore" or (ds.edge_weight is None and ds.edge_features is None):
+    of_data = {name: getattr(ds, name, None) for name in ("edge_weight", "edge_features")}
+    if choice == "ignore" or not any(isinstance(rows, Tensor) for rows in of_data.values()):
         return EdgeData()
-    weight, attr = (None if rows is None else rows.detach() for rows in (ds.edge_weight, ds.edge_features))
+    weight, attr = (None if rows is None else rows.detach() for rows in of_data.values())
     compiled = isinstance(model, CompiledModule) and type(model).forward is CompiledModule.forward
     if isinstance(model, CompiledModule) and compiled:
         weight, attr, width = _fitting(model, weight, attr)
@@ -84,11 +85,8 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
         known = inspect.signature(model.forward).parameters
         weight, attr = (weight if "edge_weight" in known else None), (attr if "edge_attr" in known else None)
         width = ""
-    left = [
-        name
-        for name, given, used in (("edge_weight", ds.edge_weight, weight), ("edge_features", ds.edge_features, attr))
-        if given is not None and used is None
-    ]
+    used = {"edge_weight": weight, "edge_features": attr}
+    left = [name for name, rows in of_data.items() if rows is not None and used[name] is None]
     if left:
         _tell(ds.name, left, type(model).__name__, width or f"; {_TAKE}")
     if weight is None and attr is None:

@@ -501,7 +501,7 @@ def _check_parts(model: object, ds: Any, task: str) -> None:
         hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
         raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
     ds.check_trainable() if task == "nodes" else ds.check_features()
-    for name in ds.deaf_types() if task == "nodes" else ():
+    for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
         text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
         warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
 

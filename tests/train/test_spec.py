@@ -27,7 +27,7 @@ BAD: list[tuple[str, Any]] = [
     ("stop_on", "f1"), ("out_heads", 0), ("activation", "tanh"), ("attention_dropout", 1.0), ("value_dropout", 0.5),
     ("macro", "large"), ("macro", "parts:9/8"), ("macro", 3), ("quality", 0.0), ("accumulate", 0),
     ("fanouts", "5,0"), ("fanouts", "a"), ("batch_size", 0), ("sampler", "best"), ("sampler", 7),
-    ("prepare", "twice"), ("trace", 5),
+    ("prepare", "twice"), ("edge_data", "some"), ("trace", 5),
 ]  # fmt: skip
 
 
