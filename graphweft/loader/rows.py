@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from graphweft._checks import check_device
 from graphweft.storage.feature import SparseFeatures
 
 
@@ -45,7 +46,7 @@ class Rows:
 
     def to(self, device: Any, non_blocking: bool = False) -> Rows:
         """Everything, also what is still to be made, on ``device``; itself."""
-        self._device, self._non_blocking = device, non_blocking
+        self._device, self._non_blocking = check_device("to", device), non_blocking
         self._kept = {name: self._sent(rows) for name, rows in self._kept.items()}
         return self
 
