@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from graphweft._errors import DtypeError, IndexRangeError, ShapeError
+from graphweft._errors import ConfigError, DtypeError, IndexRangeError, ShapeError
 
 
 def as_integer(value: Any) -> int | None:
@@ -69,6 +69,29 @@ def check_float(who: str, tensor: torch.Tensor) -> None:
     """``tensor`` has a floating dtype."""
     if not tensor.is_floating_point():
         raise DtypeError(f"{who}: expected a floating dtype, got {tensor.dtype}")
+
+
+def check_device(who: str, device: Any) -> torch.device:
+    """``device`` as a device that this machine has; a tensor without elements is made there once.
+
+    Raises: ConfigError for another name, or a device that is not there.
+
+    Example:
+        >>> check_device("Tier", "cpu")
+        device(type='cpu')
+        >>> check_device("Tier", "gpu")
+        Traceback (most recent call last):
+        graphweft._errors.ConfigError: Tier: expected a device of this machine (cpu), got 'gpu'
+    """
+    try:
+        found = torch.device(device)
+        if found.type not in ("cpu", "meta"):
+            torch.empty(0, device=found)
+        return found
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError, ImportError):
+        there = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+        named = str(device) if isinstance(device, torch.device) else device
+        raise ConfigError(f"{who}: expected a device of this machine ({', '.join(there)}), got {named!r}") from None
 
 
 def checksum(tensor: torch.Tensor | None) -> int | None:

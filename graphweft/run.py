@@ -50,7 +50,7 @@ from graphweft.train.history import EpochRecord, History
 from graphweft.train.link_task import HITS_AT
 from graphweft.train.macro import Macro
 from graphweft.train.options import check_fanouts, check_integer, check_mode
-from graphweft.train.progress import tell, working
+from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
@@ -271,7 +271,6 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding:
 def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
     """A trainer that is the only holder of its data, so that it may let go of features; and their sparsity."""
     ds = load_dataset(spec)
-    tell([f"note: {note}" for note in ds.notes], spec.progress)
     sparsity = ds.feature_sparsity
     trainer = Trainer(
         make_model(spec, ds),

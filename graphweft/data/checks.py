@@ -7,7 +7,7 @@ the first fault. Called by :class:`Dataset` and the readers.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, MutableMapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from graphweft._errors import DataError, DataWarning
 from graphweft.data.given import Features, Task
 from graphweft.storage.feature import SparseFeatures
 
-_PASSED = WeakIdKeyDictionary()  # tensor -> (its version, the checks that it passed)
+_PASSED: MutableMapping[Tensor, tuple[int, frozenset[Hashable]]] = WeakIdKeyDictionary()  # by version: what it passed
 
 
 def once(tensor: Tensor, key: Hashable, check: Callable[[], None]) -> None:

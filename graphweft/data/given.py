@@ -38,7 +38,7 @@ def given_features(who: str, x: Any) -> Features | None:
     if isinstance(x, SparseFeatures):
         return x if x.dtype == torch.float32 else x.to(torch.float32)
     if isinstance(x, Tensor) and x.layout != torch.strided:
-        entries = x.detach().cpu().to_sparse_coo().coalesce()
+        entries = x.detach().cpu().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
         x = scipy.sparse.coo_array((entries.values().numpy(), entries.indices().numpy()), shape=tuple(x.shape))
     if scipy.sparse.issparse(x):
         try:

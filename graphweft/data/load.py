@@ -77,12 +77,8 @@ def _unknown(text: str) -> str:
     if Path(text).suffix:
         return f"{show(text)}: expected an existing file, got none there"
     near = near_names(text)
-    if near:
-        return (
-            f"{show(text)}: expected a known name or an existing path, got neither; did you mean {' or '.join(near)}?"
-        )
-    known = ", ".join(sorted(ENTRIES))
-    return f"{show(text)}: expected a known name or an existing path, got neither; known are {known}"
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(ENTRIES))}"
+    return f"{show(text)}: expected a known name or an existing path, got neither; {hint}"
 
 
 def _find(root: Path, name: str, entry: Entry | None) -> Path | None:

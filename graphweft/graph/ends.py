@@ -90,7 +90,7 @@ def _entries(matrix: Any) -> tuple[Any, Any, torch.Tensor | None, tuple[int, int
     if len(matrix.shape) != 2:
         raise ShapeError(f"{_WHO}: expected a sparse matrix of 2 dimensions, got shape {tuple(matrix.shape)}")
     if isinstance(matrix, torch.Tensor):
-        entries = matrix.detach().cpu().to_sparse_coo().coalesce()
+        entries = matrix.detach().cpu().to_sparse_coo().coalesce()  # type: ignore[no-untyped-call]
         (rows, columns), values = entries.indices(), entries.values()
         if values.dim() != 1:
             raise ShapeError(f"{_WHO}: expected one number per entry, got values of shape {tuple(values.shape)}")

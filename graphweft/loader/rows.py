@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
+from graphweft._checks import check_device
 from graphweft.storage.feature import SparseFeatures, is_dense
 
 _Place = tuple[Any, bool]  # a device, and whether the copy to it may run beside the caller
@@ -65,7 +66,7 @@ class Rows:
 
     def to(self, device: Any, non_blocking: bool = False, names: tuple[str, ...] = ()) -> Rows:
         """Everything, or what has one of ``names``, on ``device``, also what is still to be made; itself."""
-        place = (device, non_blocking)
+        place = (check_device("to", device), non_blocking)
         if names:
             self._places.update(dict.fromkeys(names, place))
         else:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft._checks import check_device
 from graphweft._memory import empty
 
 
@@ -31,7 +32,7 @@ class Tier:
     """
 
     def __init__(self, device: str | torch.device = "cpu") -> None:
-        self.device = torch.device(device)
+        self.device = check_device("Tier", device)
         self.bytes = self.sends = 0
         self._lock = threading.Lock()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
 
@@ -32,13 +32,6 @@ def working(text: str, shown: bool) -> Iterator[Callable[[str], None]]:
         return
     with console.status(escape(text)) as status:
         yield lambda now: status.update(escape(now))
-
-
-def tell(lines: Iterable[str], shown: bool) -> None:
-    """Writes ``lines`` of text where progress goes."""
-    if shown and sys.stderr is not None:
-        sys.stderr.write("".join(f"{' '.join(line.split())}\n" for line in lines))
-        sys.stderr.flush()
 
 
 class EpochProgress:

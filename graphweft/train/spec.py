@@ -175,8 +175,7 @@ class TrainSpec:
             ("edge_data", EDGE_DATA),
         ):
             check_choice(name, getattr(self, name), choices)
-        if self.features is not None:
-            check_choice("features", self.features, tuple(FEATURE_KINDS))
+        self._check_features()
         check_task(self.task, self.mode)
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
@@ -203,10 +202,6 @@ class TrainSpec:
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
-        if self.features == "embedding" and self.model in TYPED:
-            raise ConfigError(
-                f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
-            )
         if self.model in TYPED and mode == "mini":
             self._check_typed()
         check_number("lr", self.lr, above=0.0)
@@ -217,6 +212,14 @@ class TrainSpec:
         if self.value_dropout and self.model not in ("gat", "cgat"):
             raise ConfigError(f"value_dropout: expected 0 with model {self.model}, got {self.value_dropout}")
         check_number("weight_decay", self.weight_decay, least=0.0)
+
+    def _check_features(self) -> None:
+        if self.features is not None:
+            check_choice("features", self.features, tuple(FEATURE_KINDS))
+        if self.features == "embedding" and self.model in TYPED:
+            raise ConfigError(
+                f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
+            )
 
     def _check_macro(self) -> None:
         if self.macro is not None:

@@ -88,7 +88,7 @@ class Trainer:
             so it does once labels or splits were changed in place, since scores before and after do not compare.
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
-        progress: Show progress on standard error.
+        progress: Show the notes of the dataset and progress on standard error.
         keep_features: False gives up the memory of dense features when, after the first aggregation has been computed
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
@@ -126,6 +126,7 @@ class Trainer:
     """
 
     moved_to: Path | None = None  # where another run that was in ``out`` is now
+    _notes_shown = False
 
     def __init__(
         self,
@@ -387,6 +388,10 @@ class Trainer:
             show = stack.enter_context(EpochProgress(self.epoch + 1, target)) if self._progress else None
             if show is not None and self.moved_to is not None:
                 show.say(f"{self.out} held another run; its files are now in {self.moved_to}")
+            if show is not None and not self._notes_shown:
+                self._notes_shown = True
+                for note in self.ds.notes:
+                    show.say(f"note: {note}")
             if isinstance(self._batch, MiniBatch):
                 self._batch.after_batch = self._between_batches(folder, show)
             while self.epoch < target and not self.stopped_early and stop.signum is None:

@@ -16,7 +16,7 @@ from graphweft.train.spec import TrainSpec
 BAD: list[tuple[str, Any]] = [
     ("data", ""), ("data", None), ("data", "a\0b"), ("data", "\ud800"), ("root", ""), ("out", ""), ("out", 7),
     ("scale", 0.0), ("scale", -1.0), ("scale", float("inf")), ("scale", 1e9),
-    ("task", "edges"), ("bases", -1),
+    ("task", "edges"), ("bases", -1), ("features", "pagerank"), ("features", ""),
     ("model", "mlp"), ("model", ""), ("layers", 0), ("layers", 10**6), ("layers", 2.0), ("hidden", 0), ("hidden", -4),
     ("epochs", 0), ("epochs", -3), ("epochs", True), ("lr", 0.0), ("lr", -0.1), ("lr", float("nan")),
     ("heads", 0), ("heads", 2.0),
