@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphweft.storage.feature import SparseFeatures
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), slice, range)
 NUMBERS = {"float", "int", "float64"}  # classes of numbers that may become inputs; NumPy's is a float, too
 _VALUES = (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)
@@ -184,6 +186,9 @@ class Walk:
         return name, Identity(value)
 
     def _tensor(self, item: Tensor) -> Any:
+        if isinstance(item, SparseFeatures):
+            self.refuse("it captures SparseFeatures; capture x.to_dense() or pass x as ndata")
+            return ("sparse",)
         self.found.tensors.append(item)
         kind = (item.dtype, tuple(item.shape), item.requires_grad, item.device, id(item) in self.found.buffers)
         return ("tensor", len(self.found.tensors) - 1, kind)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from zoo import random_edges
 
-from graphweft._errors import DenseFeaturesWarning, DtypeError
+from graphweft._errors import DenseFeaturesWarning, DtypeError, FallbackWarning
 from graphweft.graph.graph import Graph
 from graphweft.nn.message_passing import MessagePassing, update_all
 from graphweft.nn.napa import apply, neighbor_apply, pull, push
@@ -123,6 +123,22 @@ def test_apply(act: str | None, dtype: torch.dtype, with_bias: bool, monkeypatch
         made = apply(sparse, weight, bias, act)
         torch.testing.assert_close(made, plain, rtol=1e-4, atol=1e-5)
         _close(list(torch.autograd.grad(made.square().sum(), given)), list(expected))
+
+
+def test_captured_features_run_as_written() -> None:
+    sparse, dense = _features()
+    graph, z = _graph(), torch.randn(N, WIDTH)
+
+    def call(x: Any) -> Tensor:
+        def message(edges: Any) -> dict[str, Tensor]:
+            return {"m": edges.src["z"] * x.sum(0) + edges.dst["z"] @ x.t() @ x}
+
+        return update_all(graph, message, lambda nodes: {"h": nodes.mailbox["m"].sum(1)}, ndata={"z": z})["h"]
+
+    with pytest.warns(FallbackWarning, match="it captures SparseFeatures; capture x.to_dense"):
+        made = call(sparse)
+    torch.testing.assert_close(made, call(dense), rtol=1e-4, atol=1e-3)
+    torch.testing.assert_close(call(sparse * 2), call(dense * 2), rtol=1e-4, atol=1e-3)  # other ones, the same code
 
 
 def test_apply_names_the_dtypes() -> None:
