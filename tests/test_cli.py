@@ -281,3 +281,48 @@ def test_warnings_are_one_line_each_and_said_once(
         assert cli.main(["train"]) == 0
     out, err = capsys.readouterr()
     assert out == "done\n" and err == "graphweft: warning: UserWarning: two lines\n"
+
+
+def _file_of(tmp_path: Path, **labels: object) -> Path:
+    """A graph of 60 nodes with features and the given labels."""
+    rng = np.random.default_rng(0)
+    edges, x = rng.integers(0, 60, (2, 300)), rng.random((60, 4), dtype=np.float32)
+    np.savez(tmp_path / "some.npz", edge_index=edges, x=x, num_nodes=60, **labels)  # type: ignore[arg-type]
+    return tmp_path / "some.npz"
+
+
+def test_values_are_trained_and_shown_as_values(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    y = np.random.default_rng(1).random((60, 2), dtype=np.float32) * 50
+    file = _file_of(tmp_path, y=y, task=np.str_("regression"))
+    flags = ["train", "--data", str(file), "--epochs", "3", "--threads", "1", "--lr", "0.1"]
+    flags += ["--out", str(tmp_path / "run")]
+    assert cli.main(flags) == 0
+    out, err = capsys.readouterr()
+    assert "2 values a node" in out and "RMSE of the last epoch: train " in out and "R2 of the last epoch" in out
+    assert "accuracy" not in out and "RMSE  train " in err and "%" not in out
+    assert cli.main([*flags, "--json", "--quiet"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["metric"] == "RMSE" and summary["train_acc"] is None and summary["constant_guess_acc"] is None
+    records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    best = min(records, key=lambda record: record["val_rmse"])
+    assert (summary["best_val_rmse"], summary["test_rmse_at_best_val"]) == (best["val_rmse"], best["test_rmse"])
+    assert summary["test_mae"] == records[-1]["test_mae"] and summary["val_rmse"] == records[-1]["val_rmse"]
+
+
+def test_a_frequent_class_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    node, parts = np.arange(60), ("train", "val", "test")
+    masks: dict[str, object] = {f"{part}_mask": node % 3 == i for i, part in enumerate(parts)}
+    flags = ["train", "--data", str(tmp_path / "some.npz"), "--epochs", "3", "--threads", "1", "--quiet"]
+    flags += ["--out", str(tmp_path / "run")]
+    for every, share in ((10, 0.9), (2, 0.5)):
+        _file_of(tmp_path, y=(node % every == 0).astype(np.int64), **masks)
+        assert cli.main([*flags, "--json"]) == 0
+        summary = json.loads(capsys.readouterr().out)
+        assert summary["constant_guess_acc"] == share and 0 <= summary["test_auc"] <= 1
+        assert cli.main(flags) == 0
+        out = capsys.readouterr().out
+        assert (
+            "ROC AUC of the last epoch: train " in out and f"ROC AUC {100 * summary['test_auc_at_best_val']:.1f}" in out
+        )
+        told = f"the most frequent training class for every node scores {100 * share:.1f} %" in out
+        assert told is (share > 0.7)

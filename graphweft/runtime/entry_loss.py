@@ -87,7 +87,8 @@ def entry_loss(
     if outputs.dtype is not torch.float32 or labels.dtype is not torch.float32 or not outputs.is_cpu:
         return _in_torch(kind, outputs, labels, rows, want_grad)
     outputs, labels = outputs.contiguous(), labels.contiguous()
-    cells, gradient = entry_loss_cells(kind, outputs, labels, rows, known_entries(labels, rows), want_grad)
+    known = known_entries(labels, rows) if want_grad else 0  # the kernel counts them too late for the gradient
+    cells, gradient = entry_loss_cells(kind, outputs, labels, rows, known, want_grad)
     _, hits, predicted, actual = cells.counts
     return EntryLoss(torch.tensor(cells.mean), cells.counts[0], hits, predicted, actual, gradient)
 

@@ -5,6 +5,8 @@ Comes in: a model and options. Goes out: a ``torch.optim.Optimizer``. Called by 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -35,7 +37,7 @@ def make_optimizer(
         {"params": [p for p in parameters if id(p) not in decayed], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]
-    kinds = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
+    kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {"adam": Adam, "adamw": AdamW, "sgd": SGD}
     if not isinstance(given, str):
         got = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
         raise ConfigError(

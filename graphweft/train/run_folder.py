@@ -116,8 +116,9 @@ class RunFolder:
             save_checkpoint(self.path / LAST, state)
             self._saved = place
         if state["best_epoch"] != self._best_epoch:
-            keys = [key for key in ("config", "best_epoch", "best_val_acc", "best_val_rmse") if key in state]
-            best = {"epoch": state["best_epoch"], "model": state["best_model"], **{key: state[key] for key in keys}}
+            names = ("config", "best_epoch", "best_val_acc", "best_val_rmse")
+            best: dict[str, Any] = {name: state[name] for name in names if name in state}
+            best |= {"epoch": state["best_epoch"], "model": state["best_model"]}
             save_checkpoint(self.path / BEST, best)
             self._best_epoch = state["best_epoch"]
         self._saved_at = time.monotonic()

@@ -366,10 +366,12 @@ class Trainer:
                 self._weights.forget()
 
     def _take_data(self) -> None:
-        """What a constant guess scores with the labels as they are now."""
+        """What a constant guess scores with the labels as they are now. Raises: ConfigError for nothing to stop on."""
         if self.task == "link":
             return
         rows = self._batch.rows
+        if self._patience and rows["val"].numel() == 0:
+            raise ConfigError(f"patience={self._patience} cannot be combined with a split without validation labels")
         scored = next((rows[part] for part in ("test", "val", "train") if rows[part].numel()), rows["train"])
         self.history.constant_guess = self._target.constant_guess(self.ds.y, rows["train"], scored)
 

@@ -29,7 +29,14 @@ def made(ds: gw.Dataset, macro: Any, kind: Any = gw.nn.SAGE, layers: int = 3, dr
     torch.manual_seed(5)
     more = {"heads": 2} if kind is gw.nn.GAT else {}
     model = kind(ds.num_features, 16, ds.num_classes, num_layers=layers, dropout=dropout, **more)
-    given = {"fanouts": (6, 4, 3)[:layers], "batch_size": 100, "seed": 3, "eval_every": 5, **options}
+    given = {
+        "fanouts": (6, 4, 3)[:layers],
+        "batch_size": 100,
+        "seed": 3,
+        "eval_every": 5,
+        "restore_best": False,
+        **options,
+    }
     return Trainer(model, ds, lr=0.01, mode="mini", macro=macro, **given)
 
 

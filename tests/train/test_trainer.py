@@ -256,6 +256,8 @@ def test_splits_without_labels() -> None:
     trainer = _trainer(replace(task, val_idx=none, test_idx=none))
     history = trainer.fit(3)
     assert history["val_acc"] == [None] * 3 and history.best is None
+    with pytest.raises(ConfigError, match="patience=3 cannot be combined with a split without validation labels"):
+        _trainer(replace(task, val_idx=none), patience=3)
     with pytest.raises(DataError, match="planted: expected nodes with a label in the test split, got none"):
         trainer.evaluate("test")
     with pytest.raises(DataError, match="at least one training node with a label"):
