@@ -236,9 +236,10 @@ class Batch(Named):
 
         Raises: GraphError for an unknown one.
         """
-        if isinstance(key, str) and key in self.keys():
+        typed = self._whole().is_typed
+        if isinstance(key, str) and not (typed and key in self.node_types) and key in self.keys():
             return getattr(self, key)
-        if not self._whole().is_typed:
+        if not typed:
             names = ", ".join(self.keys())
             raise GraphError(f"Batch: expected a batch of a typed graph, or a name among {names}, got {key!r}")
         return self._typed()[key]
