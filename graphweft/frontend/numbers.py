@@ -63,10 +63,11 @@ class Written:
 
     def value(self, numbers: Sequence[Any]) -> Any:
         """The number, computed as Python would. Raises: ArithmeticError, ValueError as Python's own code."""
+        if len(self.symbols) == 1 and self.expression is self.symbols[0][0]:
+            number = numbers[self.symbols[0][1]]
+            return float(number) if isinstance(number, float) else number
         given = ((symbol, numbers[at]) for symbol, at in self.symbols)
         known = {symbol: float(x) if isinstance(x, float) else x for symbol, x in given}
-        if self.expression in known:
-            return known[self.expression]
         return sympy_interp(PythonReferenceAnalysis, known, self.expression)
 
     def tensor(self, numbers: Sequence[Any]) -> Tensor:

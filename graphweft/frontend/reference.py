@@ -69,12 +69,12 @@ def structure_of(graph: Graph) -> Structure:
     return _STRUCTURES[graph]
 
 
-def run_reference(call: Call) -> Fields:
-    """Runs ``call`` as written.
+def run_reference(call: Call, structure: Structure | None = None) -> Fields:
+    """Runs ``call`` as written; ``structure`` stands in for that of the graph.
 
     Raises: FieldError, ShapeError, DtypeError, UserCodeError naming field, sizes and the user's line.
     """
-    run = _Run(call)
+    run = _Run(call, structure)
     fields = {} if call.message is absent else run.message()
     if call.reduce is not absent:
         fields = run.reduce(fields)
@@ -94,8 +94,8 @@ def run_update(call: Call, reduced: Fields) -> Fields:
 class _Run:
     """One execution."""
 
-    def __init__(self, call: Call) -> None:
-        self.call, self.graph, self.structure = call, call.graph, structure_of(call.graph)
+    def __init__(self, call: Call, structure: Structure | None = None) -> None:
+        self.call, self.graph, self.structure = call, call.graph, structure or structure_of(call.graph)
         captured = capture((call.message, call.reduce, call.update, call.params))
         self._state, self._visited = captured.buffers, captured.visited
 

@@ -22,11 +22,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from graphweft import _config
-from graphweft._errors import FallbackWarning
+from graphweft._errors import DtypeError, FallbackWarning, ShapeError
 from graphweft._memory import keep_heap
 from graphweft.frontend.algebra import MESSAGE, UPDATE
 from graphweft.frontend.call import Call, Fields, absent
 from graphweft.frontend.captured import Captured, capture
+from graphweft.frontend.diagnosis import diagnose
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.numbers import blanked, skeleton
 from graphweft.frontend.reference import run_message, run_reference, run_update
@@ -166,8 +167,8 @@ def _execute(call: Call) -> Fields:
             keep_heap()
         try:
             outputs = compiled(call, captured)
-        except (IndexError, RuntimeError):
-            run_reference(call)  # says which field and where in the user's code
+        except (IndexError, RuntimeError, ShapeError, DtypeError):
+            diagnose(call, captured)  # says which field and where in the user's code
             raise
         if _config.current().verify and not compiled.verified and compiled.repeats:
             verify(call, captured, outputs)
