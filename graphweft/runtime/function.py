@@ -77,21 +77,24 @@ class RunPlan(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         """Gradients of the dense inputs."""
         plan: Plan = ctx.plan
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        again = torch.is_grad_enabled()  # somebody may want to differentiate the gradients
+        with torch.no_grad():
             saved = ctx.saved_tensors
-            tensors = saved[: len(plan.tensors)]
-            if batched(gradients):
-                seeds = _by_name(plan, gradients)
-                found = ctx.origin.gradients_by_torch(dict(zip(plan.tensors, tensors, strict=True)), seeds)
-                return (None, None, None, None, *(found.get(name) for name in plan.tensors))
+        if batched(gradients):
+            inputs = dict(zip(plan.tensors, saved, strict=False))
+            made = ctx.origin.gradients_by_torch(inputs, _by_name(plan, gradients))
+            return (None, None, None, None, *(made.get(name) for name in plan.tensors))
+        tensors = saved[: len(plan.tensors)] if again else ()
+        with torch.no_grad(), torch.autocast("cpu", enabled=False):
             env, given = _ready(ctx, saved, gradients)
+            del saved  # the calls let go of what they have read
             if ctx.samples is None or PROFILE.active:
                 found = plan.run_backward(env, given)
             else:
                 with profiling() as taken:
                     found = plan.run_backward(env, given)
                 ctx.samples.extend(taken)
-        if torch.is_grad_enabled():  # somebody may want to differentiate the gradients
+        if again:
             found = tied(ctx.origin, found, tensors, _by_name(plan, gradients))
         return (None, None, None, None, *found)
 

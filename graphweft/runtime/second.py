@@ -147,18 +147,16 @@ class Origin:
     def gradients_by_torch(self, tensors: Named, seeds: Named) -> Named:
         """The gradients of the plan's inputs, where ``seeds`` are what only torch can compute with."""
         names = [name for name, slot in zip(self.plan.tensors, self.plan.gradients, strict=True) if slot is not None]
-        own = {name: x.detach().requires_grad_(name in names) for name, x in tensors.items()}
-        with torch.enable_grad():
+        again = torch.is_grad_enabled()
+        with torch.enable_grad(), torch.autocast("cpu", enabled=False):
+            own = {name: _alias(x, name in names, again) for name, x in tensors.items()}
             outputs = self._outputs(own)
-        return _pulled(outputs, {name: own[name] for name in names}, seeds, create_graph=False)
+            return _pulled(outputs, {name: own[name] for name in names}, seeds, create_graph=again)
 
     def _by_torch(self, operands: Named, directions: Named, wanted: tuple[str, ...]) -> Named:
         again = torch.is_grad_enabled()
         with torch.enable_grad():
-            own = {}
-            for name, x in operands.items():  # aliases; in the graph of the operands where that is asked for
-                needed = name in wanted or name in directions
-                own[name] = (x.view_as(x) if x.requires_grad else x) if again else x.detach().requires_grad_(needed)
+            own = {name: _alias(x, name in wanted or name in directions, again) for name, x in operands.items()}
             outputs = self._outputs(own)
             seeds = {name.removeprefix(_SEED): x for name, x in own.items() if name.startswith(_SEED)}
             first = _pulled(outputs, {name: own[name] for name in directions}, seeds, create_graph=True)
@@ -230,6 +228,13 @@ class _Gradients(torch.autograd.Function):
 def _renamed(first: Derivative, name: str) -> str:
     """An operand's name among the inputs of the gradients' program."""
     return first.seeds[name.removeprefix(_SEED)] if name.startswith(_SEED) else name
+
+
+def _alias(x: Tensor, needed: bool, again: bool) -> Tensor:
+    """``x`` to differentiate by where it is ``needed``; ``again``: in the graph of ``x``."""
+    if again:
+        return x.view_as(x) if x.requires_grad else x
+    return x.detach().requires_grad_(needed)
 
 
 def _pulled(outputs: Named, wanted: Named, seeds: Named, create_graph: bool) -> Named:

@@ -175,6 +175,21 @@ def test_every_way_of_asking() -> None:
         torch.testing.assert_close(found, curvature)
 
 
+def test_batches_of_gradients_stay_in_the_graph() -> None:
+    graph, model = _graph("multi_edges"), make("gcn").double()
+    x = _rows(graph)
+
+    def slope() -> Tensor:
+        jacobian = torch.autograd.functional.jacobian(
+            lambda y: model(graph, y)[0], x, create_graph=True, strategy="reverse-mode", vectorize=True
+        )
+        return torch.autograd.grad(jacobian.square().sum(), x)[0]  # type: ignore[union-attr]
+
+    with config(opt_level=0):
+        expected = slope()
+    torch.testing.assert_close(slope(), expected)
+
+
 def test_an_inner_step_of_meta_learning() -> None:
     graph, model = random_graph(), make("user_gcn").double()
     x, weights = features().double(), dict(model.named_parameters())
