@@ -123,7 +123,9 @@ def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features, full: b
     return "\n\n".join(parts)
 
 
-def _explain_calls(module: Explained, args: tuple[Any, ...], kwargs: dict[str, Any], full: bool) -> str:
+def _explain_calls(
+    module: nn.Module | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], full: bool
+) -> str:
     """Of every message-passing call that ``module`` makes."""
     module = copy.deepcopy(module) if isinstance(module, nn.Module) else module
     plain = PlainTorch()
