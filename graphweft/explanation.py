@@ -125,7 +125,9 @@ def _explain_layers(module: Stack, blocks: Sequence[Block], x: Features, full: b
     return "\n\n".join(parts)
 
 
-def _explain_calls(module: Explained, args: tuple[Any, ...], kwargs: dict[str, Any], full: bool) -> str:
+def _explain_calls(
+    module: nn.Module | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], full: bool
+) -> str:
     """Of every message-passing call that ``module`` makes."""
     module = copy.deepcopy(module) if isinstance(module, nn.Module) else module
     plain = PlainTorch()
@@ -140,7 +142,14 @@ def _explain_calls(module: Explained, args: tuple[Any, ...], kwargs: dict[str, A
     parts = [f"{head}\n{plain}"]
     if not seen:
         parts = [f"{name}: 0 message-passing calls; opt_level={_config.current().opt_level}"]
-        parts.append("Nothing is compiled: no call of user functions, or opt_level=0, or a graph without edges.")
+        parts.append("No call is compiled: there is none of user functions, or opt_level=0, or a graph without edges.")
+    own = (
+        {type(k).__name__ for k in module.modules() if isinstance(k, CompiledModule)}
+        if isinstance(module, nn.Module)
+        else ()
+    )
+    if own:
+        parts.append(f"Compiled as well, told by explain(layer, graph, x): {', '.join(sorted(own))}.")
     for at, item in enumerate(seen):
         call = item.call
         parts.append(f"== call {at}: {call.graph.num_dst:,} nodes, {call.graph.num_edges:,} edges ==")

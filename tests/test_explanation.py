@@ -104,7 +104,7 @@ def test_explaining_changes_nothing(graph: gw.Graph) -> None:
 
 def test_what_is_not_compiled_is_said(graph: gw.Graph) -> None:
     with gw.config(opt_level=0):
-        assert "Nothing is compiled" in gw.explain(Attention(), graph, torch.ones(300, 6))
+        assert "No call is compiled" in gw.explain(Attention(), graph, torch.ones(300, 6))
     with gw.config(certify=False):
         assert "-- certificates --\nswitched off" in gw.explain(Attention(), graph, torch.ones(300, 6))
 
@@ -213,3 +213,15 @@ def test_plain_torch_around_the_calls_is_counted(graph: gw.Graph) -> None:
     )
     alone = gw.explain(lambda g, x: gw.update_all(g, *mean, ndata={"h": x})["h"], graph, torch.ones(300, 6))
     assert "around them 2 operations of plain torch" in around and "around them nothing" in alone
+
+
+def test_layers_of_the_package_inside_a_module_are_named(graph: gw.Graph) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = GATConv(6, 8)
+
+        def forward(self, graph: gw.Graph, x: Tensor) -> Tensor:
+            return self.layer(graph, x)
+
+    assert "told by explain(layer, graph, x): GATConv" in gw.explain(Model(), graph, torch.ones(300, 6))

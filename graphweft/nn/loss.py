@@ -77,11 +77,15 @@ class _Gradient(torch.autograd.Function):
     def backward(ctx: Any, direction: Tensor) -> tuple[Tensor, None, None, None]:
         """``p * (direction - <p, direction>) / count`` in listed rows, in torch's graph."""
         made, labels, rows = ctx.saved_tensors
-        listed, times = (slice(None), None) if rows is None else rows.unique(return_counts=True)
-        share = 1.0 / (labels if rows is None else rows).numel()
-        if times is not None:
-            share = share * times.to(made.dtype)[:, None]
-        p = made[listed] / share + torch.nn.functional.one_hot(labels[listed], made.shape[1])
-        taken = direction[listed]
-        product = p * (taken - (p * taken).sum(1, keepdim=True)) * share
-        return (product if rows is None else torch.zeros_like(made).index_copy(0, listed, product)), None, None, None
+        if rows is None:
+            return _second(made, labels, direction, 1.0 / labels.numel()), None, None, None
+        listed, times = rows.unique(return_counts=True)
+        share = times.to(made.dtype)[:, None] / rows.numel()
+        product = _second(made[listed], labels[listed], direction[listed], share)
+        return torch.zeros_like(made).index_copy(0, listed, product), None, None, None
+
+
+def _second(made: Tensor, labels: Tensor, direction: Tensor, share: Tensor | float) -> Tensor:
+    """``share * p * (direction - <p, direction>)``, with ``made = share * (p - label)``."""
+    p = made / share + torch.nn.functional.one_hot(labels, made.shape[1])
+    return p * (direction - (p * direction).sum(1, keepdim=True)) * share

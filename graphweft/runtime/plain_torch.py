@@ -21,11 +21,11 @@ from graphweft.runtime.prediction import THREADS
 _BACKWARD = 2.0  # what the gradients of an operation take, in times of itself
 
 
-class PlainTorch(TorchDispatchMode):
+class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts operations, arithmetic and bytes; operations that move nothing are left out."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.operations, self.seconds = 0, 0.0
         self._model = CostModel()
 
