@@ -7,7 +7,6 @@ where values are wrong, like an index out of range. Called by ``nn/user_call.py`
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,8 +29,7 @@ def diagnose(call: Call, captured: Captured) -> None:
 
     Raises: GraphWeftError naming field, sizes and line, where one is found.
     """
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         _try(call, on_shapes=True)
         for part in _parts(call, captured):
             _try(part)
