@@ -126,9 +126,9 @@ class _Sizes(ShapeEnv):
                 return sympy.true if known else sympy.false
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             raise UnraisableError("Python code that depends on the number of nodes, edges or messages", line)
-        known = len(self.guards)
+        guards = len(self.guards)
         result = super().evaluate_expr(*args, **kwargs)
-        new = len(self.guards) > known and not str(self.guards[-1].expr).startswith("Ne(")
+        new = len(self.guards) > guards and not str(self.guards[-1].expr).startswith("Ne(")
         if new and self.culprit is None and self.recorder is not None:
             self.culprit = self.recorder.inside, self.recorder.line
         return result
@@ -212,7 +212,7 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
     """As torch's, one product by a weight and one sum: torch's own has no counterpart for a variable number of rows."""
     outputs, left, right = weight.shape
     rows = torch.matmul(x, weight.permute(1, 0, 2).reshape(left, outputs * right))
-    made = (rows.unflatten(-1, (outputs, right)) * y.unsqueeze(-2)).sum(-1)
+    made: Tensor = (rows.reshape(*rows.shape[:-1], outputs, right) * y.unsqueeze(-2)).sum(-1)
     return made if bias is None else made + bias
 
 
