@@ -7,7 +7,6 @@ where values are wrong, like an index out of range. Called by ``nn/user_call.py`
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -30,8 +29,7 @@ def diagnose(call: Call, captured: Captured) -> None:
 
     Raises: GraphWeftError naming field, sizes and line, where one is found.
     """
-    with torch.random.fork_rng(devices=[]), torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
         _try(call, on_shapes=True)
         for part in _parts(call, captured):
             _try(part)
@@ -54,7 +52,7 @@ def _try(call: Call, on_shapes: bool = False) -> None:
 
 def _degrees(graph: Graph) -> list[tuple[int, int]]:
     """Some in-degrees and how many nodes have them."""
-    degrees, counts = graph.in_degrees().unique(return_counts=True)
+    degrees, counts = torch.unique(graph.in_degrees(), return_counts=True)  # type: ignore[no-untyped-call]
     pairs = zip(degrees.tolist(), counts.tolist(), strict=True)
     return [(degree, count) for degree, count in pairs if degree][:_DEGREES]
 

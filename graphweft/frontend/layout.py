@@ -97,7 +97,7 @@ class Symbols:
 
     def of_numbers(self, number: Any) -> tuple[tuple[Any, int], ...]:
         """The symbols of numbers in a symbolic number, or an expression, with their positions."""
-        free = getattr(getattr(getattr(number, "node", None), "expr", number), "free_symbols", set())
+        free: set[Any] = getattr(getattr(getattr(number, "node", None), "expr", number), "free_symbols", set())
         return tuple((symbol, at) for symbol, at in self.numbers.items() if symbol in free)
 
     def read(self, size: Any) -> Size:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CellType, FunctionType, MethodType
 from typing import Any
@@ -278,7 +278,7 @@ class _Copies:
 
     def _object(self, item: Any) -> Any:
         kind = type(item)
-        make: Callable[[Any], Any] = object.__new__ if kind.__new__ is object.__new__ else kind.__new__
+        make: Any = getattr(kind, "__new__")  # noqa: B009  typed for known classes only
         made = self._made[id(item)] = make(kind)
         contents = {name: self._in(item, ("attribute", name), part) for name, part in item.__dict__.items()}
         if isinstance(item, nn.Module):

@@ -126,9 +126,9 @@ class _Sizes(ShapeEnv):
                 return sympy.true if known else sympy.false
             line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
             raise UnraisableError("Python code that depends on the number of nodes, edges or messages", line)
-        known = len(self.guards)
+        guards = len(self.guards)
         result = super().evaluate_expr(*args, **kwargs)
-        new = len(self.guards) > known and not str(self.guards[-1].expr).startswith("Ne(")
+        new = len(self.guards) > guards and not str(self.guards[-1].expr).startswith("Ne(")
         if new and self.culprit is None and self.recorder is not None:
             self.culprit = self.recorder.inside, self.recorder.line
         return result
@@ -212,7 +212,7 @@ def _bilinear(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None = None) 
     """As torch's, one product by a weight and one sum: torch's own has no counterpart for a variable number of rows."""
     outputs, left, right = weight.shape
     rows = torch.matmul(x, weight.permute(1, 0, 2).reshape(left, outputs * right))
-    made = (rows.unflatten(-1, (outputs, right)) * y.unsqueeze(-2)).sum(-1)
+    made: Tensor = (rows.reshape(*rows.shape[:-1], outputs, right) * y.unsqueeze(-2)).sum(-1)
     return made if bias is None else made + bias
 
 
@@ -289,12 +289,7 @@ def trace(
     with fake:
         shapes = [tuple({"n": rows, "d": messages}.get(size, size) for size in spec.shape) for spec in specs]  # type: ignore[arg-type]
         fields = [torch.empty(shape, dtype=spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
-        others = [
-            torch.empty((rows, *t.shape[1:]), dtype=t.dtype)
-            if at in rowed
-            else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
-            for at, t in enumerate(captured.tensors)
-        ]
+        others = [_stand_in(t, rows if at in rowed else None) for at, t in enumerate(captured.tensors)]
     names: list[str] = []
     recorders: list[_Recorder] = []
 
@@ -321,18 +316,10 @@ def trace(
         with _recording(captured), refusing_changes(visited, function):
             inputs = (*fields, *others, *open_numbers.values(), rows, messages)
             recording = make_fx(torch.func.functionalize(run), table, tracing_mode="symbolic")(*inputs)
-    except UnraisableError:
-        raise
-    except FieldError:
+    except (UnraisableError, FieldError):
         raise
     except Exception as failure:  # torch's tracers fail in many ways; the reference executor tells what is wrong
-        cause = _cause(failure)
-        if cause is not None:
-            raise cause from failure
-        line = raising_line(failure.__traceback__, function)
-        if recorders and line == first_line(function):  # no user code was running
-            line = recorders[-1].line
-        raise UnraisableError(_reason(failure, recorders[-1].inside if recorders else None), line) from failure
+        raise _told(failure, function, recorders) from failure
     check = functools.partial(_check_sizes, sizes, (rows, messages), recorders[-1].line)
     check()
     expressions = {_expression(number): at for at, number in open_numbers.items()}
@@ -397,6 +384,13 @@ def _symbol(sizes: ShapeEnv, name: str, hint: int) -> Any:
     return sizes.create_symintnode(made, hint=hint, source=source)
 
 
+def _stand_in(tensor: Tensor, rows: Any) -> Tensor:
+    """A tensor like a captured one, with ``rows`` rows where it has one for each."""
+    if rows is None:
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+    return torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype)
+
+
 def _number(sizes: ShapeEnv, at: int, number: Any) -> Any:
     """A symbol in place of a Python number."""
     source = _Named(f"number{at}")
@@ -408,6 +402,19 @@ def _number(sizes: ShapeEnv, at: int, number: Any) -> Any:
 
 def _expression(size: Any) -> Any:
     return size.node.expr
+
+
+def _told(
+    failure: Exception, function: Callable[..., Any], recorders: Sequence[_Recorder]
+) -> UnraisableError | FieldError:
+    """What a failure of the recording is to the user."""
+    cause = _cause(failure)
+    if cause is not None:
+        return cause
+    line = raising_line(failure.__traceback__, function)
+    if recorders and line == first_line(function):  # no user code was running
+        line = recorders[-1].line
+    return UnraisableError(_reason(failure, recorders[-1].inside if recorders else None), line)
 
 
 def _reason(failure: Exception, inside: str | None) -> str:

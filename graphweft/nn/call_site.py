@@ -161,7 +161,7 @@ def _program(raised: RaisedCall | StoredCall, call: Call, captured: Captured, nu
     outputs = raised.write(builder, inputs, False, square)
     constants = [(tuple(t.shape), t.flatten().tolist()) for t in raised.constants]
     names: dict[Value, str] = {}
-    lines = []
+    lines: list[str] = []
     for value in topological(outputs.values()):  # a number that is read twice is one input, but two constants
         attrs = [repr(item) for item in value.attrs]
         text = f"{value.op.name}({', '.join([*(names[operand] for operand in value.inputs), *attrs])}): {value.type}"

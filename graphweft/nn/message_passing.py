@@ -160,7 +160,7 @@ class MessagePassing(nn.Module):
                 etype_data=etype_data,
             )
         except UserCodeError as failure:
-            functions = {"message": self.message, "reduce": self.reduce, "update": self.update}
+            functions: dict[str, Any] = {"message": self.message, "reduce": self.reduce, "update": self.update}
             stage = str(failure).partition(":")[0]
             remedy = signature(stage, functions.get(stage))
             if remedy is None:

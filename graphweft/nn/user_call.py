@@ -224,13 +224,13 @@ def compiled_call(call: Call, captured: Captured) -> tuple[CompiledCall | None, 
         site = _SITES.setdefault(skeleton(key), CallSite())
         while len(_SITES) > _KEPT:
             _SITES.popitem(last=False)
-        known = _CALLS.get(blanked(key, site.opened)) if site.opened else None
-    if isinstance(known, CompiledCall) and site.takes(known.raised, captured):
-        _keep(key, known, site)
-        return known, None, False
-    if isinstance(known, UnraisableError):
-        _keep(key, known, site)
-        return None, known, False
+        found = _CALLS.get(blanked(key, site.opened)) if site.opened else None
+    if isinstance(found, CompiledCall) and site.takes(found.raised, captured):
+        _keep(key, found, site)
+        return found, None, False
+    if isinstance(found, UnraisableError):
+        _keep(key, found, site)
+        return None, found, False
     return _compile(call, captured, key, site)
 
 
