@@ -40,7 +40,7 @@ def settings_of(root: nn.Module) -> Hashable:
 
 def _of_module(module: nn.Module) -> Hashable:
     kind = type(module)
-    parts: list[Hashable] = [kind, tuple(module._modules), tuple(n for n, p in module._parameters.items() if p is None)]
+    parts: list[Any] = [kind, tuple(module._modules), tuple(n for n, p in module._parameters.items() if p is None)]
     for name, value in module.__dict__.items():
         if name not in _OWN and not name.endswith("_hooks"):
             parts.append((name, _plain(value)))

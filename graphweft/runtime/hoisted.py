@@ -1,13 +1,14 @@
 """Values that a plan computes once: kept per graph and expression, for the content that they were computed from.
 
-Comes in: a plan, one of its hoisted values, the arguments of a call. Goes out: the value, from the last call or anew;
-the same kernels make it either way, so the bits of a result do not tell. Called by ``compile.py``. A value lives as
-long as its graph, and goes when an input that it was made from dies or changes.
+Comes in: a plan, one of its hoisted values, the arguments of a call. Goes out: the value, from an earlier call or anew;
+the same kernels make it either way, so the bits of a result are the same. Called by ``compile.py``. Values are kept for
+the graphs that were used last; a value goes when its graph, or an input that it was made from, dies or changes.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from graphweft.graph.graph import Graph
 from graphweft.runtime.constants import Reference, fingerprint
 from graphweft.runtime.plan import HoistedValue, Plan
 
+_GRAPHS = 4  # that values are kept for: a value may hold its graph, so more would keep graphs alive that nobody uses
 _PATIENCE = 3  # changes in a row after which an input is taken to change in every call
 _LONGEST = 64  # calls until it is looked at again
 
@@ -83,14 +85,19 @@ class _Entry:
             self.changed()
 
 
+_Entries = dict[str, _Entry]
+
+
 class HoistedValues:
     """Values computed once, by graph and expression."""
 
     def __init__(self) -> None:
-        self._kept: weakref.WeakKeyDictionary[Graph, dict[str, _Entry]] = weakref.WeakKeyDictionary()
+        self._kept: OrderedDict[int, tuple[weakref.ref[Graph], _Entries]] = OrderedDict()
 
     def get(self, plan: Plan, item: HoistedValue, content: Content, over: str | None = None) -> Any:
         """The value of ``item``, computed if it is not at hand; ``over`` as for the plan."""
+        if content.named["graph"].is_drawn:  # it comes once
+            return self._made(plan, item, content, over)
         entry = self._entry(content, item)
         if entry.skip and not content.is_trusted(item.leaves):
             entry.skip -= 1
@@ -122,20 +129,39 @@ class HoistedValues:
         self._kept.clear()
 
     def _entry(self, content: Content, item: HoistedValue) -> _Entry:
-        graph = content.named["graph"]
-        entries = self._kept.get(graph)
-        if entries is None:
-            entries = self._kept.setdefault(graph, {})
+        entries = self._of(content.named["graph"])
         found = entries.get(item.key)
         if found is None:
             found = entries[item.key] = _Entry()
         return found
+
+    def _of(self, graph: Graph) -> _Entries:
+        """The entries of ``graph``, from now on the last that was used."""
+        key, kept = id(graph), self._kept
+        found = kept.get(key)
+        if found is not None and found[0]() is graph:
+            if len(kept) > 1:
+                kept.move_to_end(key)
+            return found[1]
+        entries: _Entries = {}
+        kept[key] = weakref.ref(graph, lambda dead: _leave(kept, key, dead)), entries
+        kept.move_to_end(key)
+        while len(kept) > _GRAPHS:
+            kept.popitem(last=False)
+        return entries
 
     @staticmethod
     def _made(plan: Plan, item: HoistedValue, content: Content, over: str | None) -> Any:
         leaves = {name: content.named[name] for name in item.leaves}
         with torch.inference_mode(False), torch.no_grad():  # a training step may save what an evaluation made
             return plan.evaluate_hoisted(item, leaves, over)
+
+
+def _leave(kept: OrderedDict[int, tuple[weakref.ref[Graph], _Entries]], key: int, dead: weakref.ref[Graph]) -> None:
+    """A graph died; its place may be another's by now."""
+    found = kept.get(key)
+    if found is not None and found[0] is dead:
+        del kept[key]
 
 
 __all__ = ["Content", "HoistedValues"]

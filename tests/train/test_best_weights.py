@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from runs import assert_same_run
 from standin import make_model, make_task
 
 from graphweft.data.synthetic import synthetic
@@ -16,6 +15,7 @@ from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
 from graphweft.train.checkpoint import load_checkpoint
 from graphweft.train.trainer import Trainer
+from runs import assert_same_run
 
 
 def _trainer(out: Path | None = None, **options: Any) -> Trainer:
