@@ -79,7 +79,7 @@ def product(who: str, x: SparseFeatures, b: Tensor) -> Tensor:
     Raises: ShapeError; DtypeError where b is of another dtype or not in this machine's memory.
 
     Example:
-        >>> product("mm", SparseFeatures.from_dense([[1.0, 2.0]]), torch.eye(2)).tolist()
+        >>> product("mm", SparseFeatures.from_dense(torch.tensor([[1.0, 2.0]])), torch.eye(2)).tolist()
         [[1.0, 2.0]]
     """
     if b.device.type != "cpu":
