@@ -52,7 +52,7 @@ def _try(call: Call, on_shapes: bool = False) -> None:
 
 def _degrees(graph: Graph) -> list[tuple[int, int]]:
     """Some in-degrees and how many nodes have them."""
-    degrees, counts = torch.unique(graph.in_degrees(), return_counts=True)  # type: ignore[no-untyped-call]
+    degrees, counts = torch.unique(graph.in_degrees(), return_counts=True)
     pairs = zip(degrees.tolist(), counts.tolist(), strict=True)
     return [(degree, count) for degree, count in pairs if degree][:_DEGREES]
 
