@@ -24,6 +24,7 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from graphweft.frontend.captured import NUMBERS, Captured, Walk, names_of, own_packages
 from graphweft.frontend.layout import UnraisableError
 
+NUMBER = "number:"  # begins the name of an input that stands in the place of a Python number
 _LEAF = 3  # parts of a number's key: its class, its digits, its position
 _ASKS_FOR_CLASSES = {"isinstance", "type", "issubclass", "is_integer", "as_integer_ratio", "hex", "format", "repr"}
 _MARK = 1_000_003  # a number that nobody uses

@@ -22,7 +22,7 @@ from graphweft.frontend.algebra import MESSAGE, REDUCE, UPDATE, Algebra, Stage
 from graphweft.frontend.call import Call, absent
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.layout import Axis, D, N, Raised, Size, UnraisableError
-from graphweft.frontend.numbers import OpenNumbers, Written
+from graphweft.frontend.numbers import NUMBER, OpenNumbers, Written
 from graphweft.frontend.raising import raise_function
 from graphweft.frontend.source import first_line
 from graphweft.frontend.trace import Spec, Traced, trace
@@ -105,7 +105,7 @@ class RaisedCall:
         """Every tensor the program may read, by name, with what its rows are."""
         given = name_tensors(call, captured, self._residency, self.constants, self._read)
         for at, number in enumerate(self.numbers):
-            given[f"number:{at}"] = (number.tensor(captured.numbers), Residency.SHARED)
+            given[f"{NUMBER}{at}"] = (number.tensor(captured.numbers), Residency.SHARED)
         return given
 
     @functools.cached_property
@@ -423,7 +423,7 @@ class _Writer:
         """A number that changes between calls."""
         if self.rehearsal and number not in self.raised.numbers:
             self.raised.numbers.append(number)
-        name = f"number:{self.raised.numbers.index(number)}"
+        name = f"{NUMBER}{self.raised.numbers.index(number)}"
         if name not in self._numbers:
             type_ = TensorType(Residency.SHARED, None, (), number.dtype)
             made = self.inputs.get(name) if not self.rehearsal else self.b.add(Op.INPUT, name=name, type=type_)

@@ -23,6 +23,7 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.node_ids import NodeIds, number_ids
 from graphweft.graph.select import as_selection
 from graphweft.graph.stats import GraphStats, measure
+from graphweft.graph.text import describe
 from graphweft.graph.typed import Relation, TypedLayout, flatten, invert, stretches
 
 
@@ -427,14 +428,10 @@ class Graph:
         return self.csr.take_rows_with_ids(ids)[1].long()
 
     def __getitem__(self, key: tuple[Any, Any]) -> Graph:
-        """``g[srcs, :]``, ``g[:, dsts]``, ``g[srcs, dsts]``: bipartite subgraphs, as rows and columns of a matrix.
-
-        Ids, boolean masks and slices are taken; ``g[:, :]`` is the graph itself.
-        """
+        """``g[srcs, :]``, ``g[:, dsts]``, ``g[srcs, dsts]``: bipartite subgraphs by ids, boolean masks or slices."""
         if not (isinstance(key, tuple) and len(key) == 2):
             raise GraphError("Graph[...]: expected two selections, sources and destinations, as in g[srcs, :]")
-        srcs, dsts = key
-        graph = self
+        (srcs, dsts), graph = key, self
         if not (isinstance(dsts, slice) and dsts == slice(None)):
             graph = graph.take_dst(dsts)
         if not (isinstance(srcs, slice) and srcs == slice(None)):
@@ -600,10 +597,4 @@ class Graph:
         return copy
 
     def __repr__(self) -> str:
-        if self._layout is not None:
-            nodes = {t: len(self._layout.node_range(t)) for t in self._layout.node_types}
-            edges = {r: len(self._layout.edge_range(r)) for r in self._layout.relations}
-            return f"Graph(num_nodes={nodes}, num_edges={edges})"
-        if self._is_square:
-            return f"Graph(num_nodes={self._num_dst}, num_edges={self.num_edges})"
-        return f"Graph(num_src={self._num_src}, num_dst={self._num_dst}, num_edges={self.num_edges})"
+        return describe(self._num_src, self._num_dst, self.num_edges, self._is_square, self._layout)

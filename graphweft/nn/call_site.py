@@ -20,7 +20,7 @@ from graphweft._errors import GraphWeftError, RecompileWarning
 from graphweft.frontend.call import Call
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.layout import UnraisableError
-from graphweft.frontend.numbers import name_number, usable
+from graphweft.frontend.numbers import NUMBER, name_number, usable
 from graphweft.frontend.source import user_depth
 from graphweft.frontend.stored import StoredCall
 from graphweft.frontend.udf import RaisedCall, raise_call, symbolic_inputs
@@ -157,7 +157,7 @@ def _program(raised: RaisedCall | StoredCall, call: Call, captured: Captured, nu
     builder, square = Builder(), call.graph.is_square
     inputs: dict[str, Value] = symbolic_inputs(builder, raised.given(call, captured), square)
     for at, number in enumerate(raised.numbers if isinstance(raised, RaisedCall) else ()):
-        inputs[f"number:{at}"] = builder.add(Op.CONST, value=number.value(numbers), dtype=number.dtype)
+        inputs[f"{NUMBER}{at}"] = builder.add(Op.CONST, value=number.value(numbers), dtype=number.dtype)
     outputs = raised.write(builder, inputs, False, square)
     constants = [(tuple(t.shape), t.flatten().tolist()) for t in raised.constants]
     names: dict[Value, str] = {}

@@ -28,6 +28,7 @@ from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft.cost import CostModel
 from graphweft.frontend.edge_values import EdgeValues, read
+from graphweft.frontend.numbers import NUMBER
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate, interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
@@ -398,16 +399,16 @@ def standing_of(arguments: Arguments) -> Standing:
     declared = tuple(name for name in still if is_declared(given[name]))
     checked: tuple[str, ...] = ()
     if not graph.is_drawn:  # what a sampler drew comes once
-        checked = tuple(name for name in still if name not in declared and _has_bytes(given[name]))
+        checked = tuple(name for name in still if name not in declared and _may_stay(name, given[name]))
         checked += ("rows",) if arguments.rows is not None else ()
     derived = ("receivers",) if arguments.receivers is not None else ()
     exact = (owned or bool(declared)) and not graph.is_drawn
     return Standing((*declared, *derived), checked, exact, owned)
 
 
-def _has_bytes(item: Any) -> bool:
-    """Whether the content can be compared."""
-    return not isinstance(item, EdgeValues)
+def _may_stay(name: str, item: Any) -> bool:
+    """Whether the content can be compared, and is not a Python number that is an input because it changed."""
+    return not isinstance(item, EdgeValues) and not name.startswith(NUMBER)
 
 
 def _content(arguments: Arguments) -> Content:
