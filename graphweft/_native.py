@@ -137,8 +137,10 @@ def check(status: int, library: ctypes.CDLL = _lib) -> None:
         raise _ERRORS.get(status, NativeError)(last_error(library))
 
 
-def declare(name: str, *argtypes: Any, library: ctypes.CDLL = _lib) -> Callable[..., None]:
+def declare(name: str, *argtypes: Any, library: ctypes.CDLL = _lib, recorded: bool = True) -> Callable[..., None]:
     """The entry point ``name`` of ``library`` as a callable that raises on a non-zero status.
+
+    ``recorded``: whether its calls are part of what a tape replays.
 
     Pointers are passed as ``tensor.data_ptr()`` integers or None (``ctypes.c_void_p``); structures as
     ``ctypes.byref``. ctypes releases the interpreter lock for the call.
@@ -148,7 +150,7 @@ def declare(name: str, *argtypes: Any, library: ctypes.CDLL = _lib) -> Callable[
     function.restype = ctypes.c_int
 
     def call(*args: Any) -> None:
-        if recorder.calls is not None:
+        if recorded and recorder.calls is not None:
             recorder.calls.append((function, args))
         check(function(*args), library)
 

@@ -164,7 +164,7 @@ def _explain_calls(
 def _trained(arguments: Arguments) -> Standing:
     """Features of nodes and edges as a trainer has them, declared constant."""
     still = [name for name, (tensor, _) in arguments.fields.items() if not tensor.requires_grad]
-    return Standing(("x", *still), ("rows",) if arguments.rows is not None else ())
+    return Standing(("x", *still, *(("rows",) if arguments.rows is not None else ())))
 
 
 def _story(function: CompiledFunction, arguments: Arguments, standing: Standing, full: bool) -> list[str]:

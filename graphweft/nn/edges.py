@@ -50,8 +50,8 @@ class EdgeInputs:
         self._seen = self.versions()
 
     def versions(self) -> tuple[int, ...]:
-        """Numbers that change with the content of the tensors, once :meth:`look` was called."""
-        return tuple(rows._version for rows in (self.weight, self.attr) if rows is not None)
+        """Numbers that change with the content of fixed tensors, once :meth:`look` was called."""
+        return tuple(watch.item._version for watch in self._watches)
 
     def look(self) -> None:
         """Lets go of what was computed from fixed tensors if somebody changed them nonetheless."""

@@ -396,11 +396,13 @@ def standing_of(arguments: Arguments) -> Standing:
     if arguments.x is not None:
         given["x"] = arguments.x
     still = [name for name, item in given.items() if not (isinstance(item, Tensor) and item.requires_grad)]
+    if arguments.rows is not None:
+        given["rows"] = arguments.rows
+        still.append("rows")
     declared = tuple(name for name in still if is_declared(given[name]))
     checked: tuple[str, ...] = ()
     if not graph.is_drawn:  # what a sampler drew comes once
         checked = tuple(name for name in still if name not in declared and _may_stay(name, given[name]))
-        checked += ("rows",) if arguments.rows is not None else ()
     derived = ("receivers",) if arguments.receivers is not None else ()
     exact = (owned or bool(declared)) and not graph.is_drawn
     return Standing((*declared, *derived), checked, exact, owned)

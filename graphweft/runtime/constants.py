@@ -25,7 +25,7 @@ from graphweft.storage.feature import SparseFeatures
 
 Kept = TypeVar("Kept", Tensor, SparseFeatures)
 
-_fingerprint = declare("gw_fingerprint", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+_fingerprint = declare("gw_fingerprint", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, recorded=False)
 
 _declared: dict[int, weakref.ref[Any]] = {}  # by id: tensors compare by element
 _OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned", default=())

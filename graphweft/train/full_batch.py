@@ -83,7 +83,7 @@ class FullBatch:
         if self._tape is not None and (changed or self._recorded != self._state()):
             assert isinstance(self.model, CompiledModule)  # others have no tape
             self._tape = None  # gives its memory back before there is another
-            with kept_buffers(self.model), owning(self.x):
+            with kept_buffers(self.model), owning(self.x, self._wanted):
                 self._compile(self.model)
         return changed
 
@@ -92,7 +92,7 @@ class FullBatch:
         if not isinstance(self.model, CompiledModule):
             return
         buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        with owning(self.x):
+        with owning(self.x, self._wanted):
             edges = self.edge_data.inputs
             settle_model(self.model, self.ds.graph, self.x, self._wanted, self._first_step, edges)
             POOL.trim()  # what deciding took is not needed again
@@ -128,7 +128,7 @@ class FullBatch:
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
         self.optimizer.zero_grad(set_to_none=True)
-        with owning(self.x):
+        with owning(self.x, self._wanted):
             loss = self._gradients()
         with span("update", "update"):
             self.optimizer.step()
@@ -141,7 +141,7 @@ class FullBatch:
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
         self.model.eval()
-        with torch.no_grad(), owning(self.x):
+        with torch.no_grad(), owning(self.x, self._wanted):
             logits: Tensor = self.model(self.ds.graph, self.x, **self.edge_data.keywords())
         return logits
 
