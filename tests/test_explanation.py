@@ -185,7 +185,7 @@ def test_further_arguments_of_forward(graph: gw.Graph) -> None:
     assert gw.explain(Weighted(), graph, x, w, scale=2.0).startswith("Weighted: 1 message-passing calls, no fallback")
     model, rows = gw.nn.SAGE(6, 8, 3), torch.arange(5)
     assert gw.explain(model, graph, x, rows) == gw.explain(model, graph, x, rows=rows) != gw.explain(model, graph, x)
-    with pytest.raises(gw.GraphWeftError, match="expected rows or nothing after the features of SAGE"):
+    with pytest.raises(gw.GraphWeftError, match="expected rows, edge_weight or edge_attr after the features of SAGE"):
         gw.explain(model, graph, x, rows, w)
 
 

@@ -176,8 +176,9 @@ def _people(folder: Path) -> Path:
     statements = [f"<u{i}> <likes> <v{i % 3}> .\n<u{i}> <knows> <u{(i + 3) % 30}> .\n" for i in range(30)]
     (folder / "people.nt").write_text("".join(statements), encoding="utf-8")
     rows = "".join(f"u{i}\tgroup{i % 3}\n" for i in range(30))
-    for name in ("trainingSet.tsv", "testSet.tsv"):
-        (folder / name).write_text("person\tlabel\n" + rows, encoding="utf-8")
+    lines = rows.splitlines(keepends=True)
+    for name, part in (("trainingSet.tsv", lines[:20]), ("testSet.tsv", lines[20:])):
+        (folder / name).write_text("person\tlabel\n" + "".join(part), encoding="utf-8")
     return folder
 
 

@@ -211,8 +211,8 @@ class CompiledFunction:
             level=level,
             edges_from=level if active.opt_level > level else 3,
             wanted=wanted,
-            constants=standing.declared,
-            checked=standing.checked,
+            constants=(*standing.declared, *(name for name in standing.checked if name == "rows")),  # few and cheap
+            checked=tuple(name for name in standing.checked if name != "rows"),
             sizes=lambda joint: _decisive_sizes(joint, arguments, active.memory, standing.exact),
             model=self._decides(standing) or (calibrate.cost_model() if active.tune else CostModel()),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),

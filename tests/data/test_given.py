@@ -84,7 +84,7 @@ def test_what_follows_from_the_labels() -> None:
     ds = gw.Dataset("d", graph(), X, several)
     assert (ds.task, ds.num_classes, ds.y.dtype) == ("multilabel", 4, torch.float32)
     ds = gw.Dataset("d", graph(), X, np.linspace(0, 1, N), task="regression")
-    assert (ds.task, ds.num_classes, tuple(ds.y.shape)) == ("regression", 1, (N, 1))
+    assert (ds.task, ds.num_classes, tuple(ds.y.shape)) == ("regression", 1, (N,))
     assert gw.Dataset("d", graph(), X, Y.reshape(-1, 1)).y.tolist() == Y.tolist()
     bare = gw.Dataset("d", graph())
     assert bare.num_classes == 0 and bare.train_idx.numel() == 0 and bare.notes == ()

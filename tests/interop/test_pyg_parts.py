@@ -293,7 +293,8 @@ def test_labels_of_every_kind_make_a_dataset(kind: str) -> None:
 def test_a_dataset_trains() -> None:
     ds = gw.from_pyg(full()).dataset()
     assert ds.edge_features.shape == (E, 3) and ds.edge_weight.shape == (E,)
-    trainer = gw.Trainer(gw.nn.SAGE(4, 8, N, num_layers=2), ds, mode="mini", fanouts=(2, 2), batch_size=2)
+    with pytest.warns(gw.DataWarning, match="edge_features not used by SAGE"):
+        trainer = gw.Trainer(gw.nn.SAGE(4, 8, N, num_layers=2), ds, mode="mini", fanouts=(2, 2), batch_size=2)
     assert len(trainer.fit(epochs=1)) == 1
     with pytest.warns(UserWarning) as told:
         typed = gw.from_pyg(hetero()).dataset()

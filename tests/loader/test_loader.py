@@ -23,7 +23,6 @@ from zoo import random_edges
 from graphweft._errors import CheckpointError, ConfigError, IndexRangeError
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
-from graphweft.loader import epochs as epochs_module
 from graphweft.loader.batch import Batch
 from graphweft.loader.loader import Loader
 from graphweft.storage.feature import SparseFeatures
@@ -80,8 +79,7 @@ def test_batches_hold_the_rows_of_their_nodes(sparse: bool, way: dict[str, Any])
     assert torch.equal(torch.cat(seen), ds.train_idx)  # without shuffle: the order of the seeds
 
 
-def test_every_way_of_preparing_gives_the_same_batches(monkeypatch: pytest.MonkeyPatch, threads_restored: None) -> None:
-    monkeypatch.setattr(epochs_module, "_SEGMENT", 3)
+def test_every_way_of_preparing_gives_the_same_batches(threads_restored: None) -> None:
     ds = dataset()
     runs = []
     for threads in (1, 2, 4):
