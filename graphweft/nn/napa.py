@@ -109,7 +109,10 @@ def _values(recipe: Recipe, wait: bool = True) -> Tensor:
     first, _ = next(iter(recipe.fields.values()))
     width = first.shape[1] if weight is None else weight[0].shape[-1]
     fits = weight is None or weight[0].shape[:-1] == (2 * first.shape[1],)
-    if not wait or not fits or recipe.mode == "dot" or width == 1 or torch._C._are_functorch_transforms_active():
+    unseen = any(tensor.is_inference() for tensor, _ in recipe.fields.values())  # torch counts no changes of those
+    if not wait or not fits or unseen or recipe.mode == "dot" or width == 1:
+        return call(recipe.fields)
+    if torch._C._are_functorch_transforms_active():
         return call(recipe.fields)
     return edge_values(recipe, width)
 
