@@ -486,7 +486,7 @@ def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
     kind = int.bit_length if graph.is_drawn else size_class
     counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x))
     lists = tuple(None if ids is None else kind(ids.numel()) for ids in (rows, receivers))
-    types = (len(graph.node_types), len(graph.relations)) if graph.is_square else ()
+    types = (len(graph.node_types), len(graph.relations)) if graph.is_typed else ()
     return (graph.is_drawn, *map(kind, counts), *lists, *types)
 
 

@@ -54,6 +54,7 @@ class FullBatch:
         self._watch = Watch(x)
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
+        self._settings: Hashable = ()
         self._engine = x.requires_grad  # whose gradient is then wanted, too
         self.target = target_of(ds)
         self._take(labelled(ds))
@@ -80,7 +81,7 @@ class FullBatch:
             self.ds.check_trainable()
             self.target.check(self.ds.name, self.ds.y)
             self._take(rows)
-        if self._tape is not None and (changed or self._recorded != self._state()):
+        if self._tape is not None and (changed or not self._is_as_recorded()):
             assert isinstance(self.model, CompiledModule)  # others have no tape
             self._tape = None  # gives its memory back before there is another
             with kept_buffers(self.model), owning(self.x, self._wanted):
@@ -175,7 +176,7 @@ class FullBatch:
             cells, gradient = loss(outputs["out"], plan.forgets("out"))
             return cells, pullback(gradient)
 
-        self._recorded = self._state()
+        self._recorded, self._settings = self._state(), settings_of(self.model.train())
         return Tape.record(gradients, [arguments, read, hoisted], function.footprint(arguments).peak)
 
     def _replays(self) -> bool:
@@ -183,7 +184,15 @@ class FullBatch:
         tape = self._tape
         if active() is not None:
             return False
-        return tape is not None and tape.is_ready() and is_plain(self.model) and self._recorded == self._state()
+        return tape is not None and tape.is_ready() and not _is_hooked(self.model) and self._recorded == self._state()
+
+    def _is_as_recorded(self) -> bool:
+        """Whether a step would be recorded alike: looked at once a fit, as nobody changes a model within one."""
+        return (
+            is_plain(self.model)
+            and self._recorded == self._state()
+            and self._settings == settings_of(self.model.train())
+        )
 
     def _state(self) -> tuple[object, ...]:
         """What a recorded step depends on beside the numbers in its inputs."""
@@ -191,14 +200,12 @@ class FullBatch:
         kinds = ((t.data_ptr(), t.dtype, t.requires_grad) for t in tensors)
         edges = self.edge_data.inputs
         versions = () if edges is None else edges.versions()
-        return (_config.current(), Reference(self.x), versions, self._settings(), *kinds)
-
-    def _settings(self) -> Hashable:
-        """All that a step reads of the model beside tensors; the mode of a step is training."""
-        return settings_of(self.model.train())
+        return (_config.current(), Reference(self.x), versions, *kinds)
 
     def _replay(self, tape: Tape) -> Tensor:
         """Gradients by the tape; the loss, shape ()."""
+        if not self.model.training:
+            self.model.train()
         cells, gradients = tape.replay()
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
@@ -282,11 +289,15 @@ def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
     return (
         isinstance(model, CompiledModule)
         and type(model).forward is CompiledModule.forward
-        and not has_hooks(model)
+        and not _is_hooked(model)
         and not model.runs_apart()
         and not is_parametrized(model)
-        and not any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
     )
+
+
+def _is_hooked(model: nn.Module) -> bool:
+    """Whether somebody wants to be told of the model's calls or gradients."""
+    return has_hooks(model) or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
 
 
 def features_of(ds: Dataset) -> Features:
