@@ -17,6 +17,7 @@ from graphweft._errors import GraphWeftError
 from graphweft.frontend.call import Call
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.reference import Bucket, Structure, run_reference
+from graphweft.frontend.trace import without_log
 from graphweft.graph.graph import Graph
 
 _EDGES = 1 << 16  # edges that run at a time
@@ -41,7 +42,7 @@ def _try(call: Call, on_shapes: bool = False) -> None:
             run_reference(call)
         else:
             degrees = _degrees(call.graph)
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with without_log(), FakeTensorMode(allow_non_fake_inputs=True):
                 run_reference(call, _without_memory(call.graph, degrees))
     except GraphWeftError as failure:
         if not on_shapes or type(failure.__cause__).__module__ in ("builtins", "NoneType"):

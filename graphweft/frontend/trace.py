@@ -330,7 +330,7 @@ def trace(
 @contextlib.contextmanager
 def _recording(captured: Captured) -> Iterator[None]:
     """Inside, a function is recorded: no warnings or logs, gradients on, sizes as numbers, nothing printed."""
-    with warnings.catch_warnings(), torch.enable_grad(), _without_log(), symbolic_math(), _watched(captured):
+    with warnings.catch_warnings(), torch.enable_grad(), without_log(), symbolic_math(), _watched(captured):
         warnings.simplefilter("ignore")
         yield
 
@@ -363,7 +363,7 @@ def _watched(captured: Captured) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _without_log() -> Iterator[None]:
+def without_log() -> Iterator[None]:
     """Torch writes the traceback of every operation that fails; user code that does is told in one line."""
     before, _LOG.disabled = _LOG.disabled, True
     try:
