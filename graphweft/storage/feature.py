@@ -221,11 +221,11 @@ class SparseFeatures(torch.Tensor):
 
     @classmethod
     def from_scipy(cls, matrix: Any, *, dtype: torch.dtype = torch.float32) -> SparseFeatures:
-        """A SciPy sparse matrix or array of any format."""
+        """A SciPy sparse matrix or array of any format; its arrays are copied."""
         is_sparse = sp.issparse(matrix)
         if not is_sparse:
             raise DtypeError(f"SparseFeatures.from_scipy: expected a SciPy sparse matrix, got {type(matrix).__name__}")
-        rows = sp.csr_array(matrix)
+        rows = sp.csr_array(matrix, copy=True)  # the caller may write to the matrix later
         return cls(rows.indptr, rows.indices, rows.data, rows.shape, dtype=dtype)
 
     @property

@@ -190,3 +190,12 @@ def test_bad_input_gives_one_clear_line(name: str) -> None:
     with pytest.raises(error, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_features_of_a_scipy_matrix_do_not_follow_its_changes():
+    matrix = sp.random(20, 6, 0.3, format="csr", dtype=np.float32, random_state=0)
+    x = SparseFeatures.from_scipy(matrix)
+    before = matrix.toarray()
+    matrix.data *= 2
+    matrix.indices[:] = 0
+    assert np.array_equal(x.to_dense().numpy(), before)
