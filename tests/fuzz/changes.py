@@ -167,13 +167,14 @@ def _norm(s: Sequence) -> None:
 def _other_norm(s: Sequence) -> None:
     if len(getattr(s.model, "norms", ())):
         made = (nn.BatchNorm1d(HIDDEN, affine=False), nn.LayerNorm(HIDDEN), nn.Identity(), nn.GroupNorm(2, HIDDEN))
-        s.model.norms[0] = s._pick(*made).train(s.model.training)
+        s.model.norms[0] = s._pick(*made).to(next(s.model.parameters()).dtype).train(s.model.training)
 
 
 def _other_layer(s: Sequence) -> None:
     if s.name in ("gcn", "sage", "gin"):
         kind = s._pick(gw.nn.GCNConv, gw.nn.SAGEConv)
-        s.model.layers[-1] = kind(HIDDEN, OUT, reduce=s._pick("sum", "mean")).train(s.model.training)
+        made = kind(HIDDEN, OUT, reduce=s._pick("sum", "mean"))
+        s.model.layers[-1] = made.to(next(s.model.parameters()).dtype).train(s.model.training)
 
 
 def _hook(s: Sequence) -> None:
