@@ -47,11 +47,12 @@ GW_INLINE word_vector swapped(word_vector x) {
 }
 
 // One stripe into the lanes; `step` tells equal stripes at different places apart.
-GW_INLINE void mix_stripe(word_vector* lanes, const word_vector* keys, const uint64_t* words, uint64_t step) {
+GW_INLINE void mix_stripe(word_vector* lanes, const word_vector* keys, const void* stripe, uint64_t step) {
+  word_vector words[vectors_of_stripe];
+  std::memcpy(words, stripe, sizeof words);  // memory of any alignment
   for (int v = 0; v < vectors_of_stripe; ++v) {
-    const word_vector word = simd<uint64_t>::load(words + v * simd<uint64_t>::lanes);
-    const word_vector keyed = word ^ (keys[v] + simd<uint64_t>::splat(step));
-    lanes[v] += (keyed & simd<uint64_t>::splat(0xffffffffu)) * (keyed >> 32) + swapped(word);
+    const word_vector keyed = words[v] ^ (keys[v] + simd<uint64_t>::splat(step));
+    lanes[v] += (keyed & simd<uint64_t>::splat(0xffffffffu)) * (keyed >> 32) + swapped(words[v]);
   }
 }
 
@@ -61,8 +62,7 @@ inline fingerprint fingerprint_of_chunk(const unsigned char* bytes, int64_t size
   for (int v = 0; v < vectors_of_stripe; ++v) lanes[v] = keys[v] = simd<uint64_t>::load(lane_keys + v * width);
   const int64_t stripes = size / stripe_bytes;
   for (int64_t s = 0; s < stripes; ++s) {
-    const auto* words = reinterpret_cast<const uint64_t*>(bytes + s * stripe_bytes);  // loads are unaligned ones
-    mix_stripe(lanes, keys, words, uint64_t(s) * 0x9e3779b97f4a7c15u);
+    mix_stripe(lanes, keys, bytes + s * stripe_bytes, uint64_t(s) * 0x9e3779b97f4a7c15u);
     if (s % 16 == 15)  // products and sums alone would let the high bits of a lane rest
       for (int v = 0; v < vectors_of_stripe; ++v)
         lanes[v] = (lanes[v] ^ (lanes[v] >> 47) ^ keys[v]) * simd<uint64_t>::splat(0x9e3779b1u);
