@@ -65,12 +65,6 @@ def check_width(who: str, tensor: torch.Tensor, width: int) -> None:
         raise ShapeError(f"{who}: expected a matrix with {width} columns, got shape {tuple(tensor.shape)}")
 
 
-def check_float(who: str, tensor: torch.Tensor) -> None:
-    """``tensor`` has a floating dtype."""
-    if not tensor.is_floating_point():
-        raise DtypeError(f"{who}: expected a floating dtype, got {tensor.dtype}")
-
-
 def check_device(who: str, device: Any) -> torch.device:
     """``device`` as a device that this machine has; a tensor without elements is made there once.
 

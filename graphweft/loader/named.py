@@ -10,6 +10,7 @@ import copy
 import functools
 import inspect
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, Self, TypeVar, overload
 
@@ -79,7 +80,7 @@ class Row(Generic[T]):
         holder._rows.put(self._name, None)
 
 
-class Named:
+class Named(ABC):
     """Tensors under their names. A name that is assigned and not known yet becomes one of them."""
 
     _rows: Rows
@@ -100,9 +101,9 @@ class Named:
         else:
             object.__delattr__(self, name)
 
+    @abstractmethod
     def _made(self) -> Iterator[str]:
         """Names of tensors that are there, or can be made."""
-        raise NotImplementedError
 
     def keys(self) -> list[str]:
         """Names of the tensors that there are, those that were assigned last."""

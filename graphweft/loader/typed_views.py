@@ -7,6 +7,7 @@ Comes in: a batch's nodes and edges as a typed graph of their own, and the table
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, Self
 
@@ -47,9 +48,9 @@ class View(Named):
             return gather_rows(own, self._ids)
         return None if table is None else gather_rows(table, self._flat)
 
+    @abstractmethod
     def _fields(self) -> Mapping[str, Tensor]:
         """Named tensors of all nodes or edges of the whole graph."""
-        raise NotImplementedError
 
     def _made_by_name(self) -> Iterator[str]:
         yield from self._own(self._tables) or {}

@@ -7,8 +7,10 @@ attribute, a replaced layer or a hook counts at once, as in torch.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Hashable, Mapping
-from types import FunctionType
+from dataclasses import is_dataclass
+from types import FunctionType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -69,6 +71,8 @@ def _plain(value: Any) -> Hashable:
         return type(value), tuple(map(_plain, value))
     if isinstance(value, set | frozenset):
         return type(value), frozenset(map(_plain, value))
+    if isinstance(value, SimpleNamespace | argparse.Namespace) or (is_dataclass(value) and not isinstance(value, type)):
+        return type(value), _plain(dict(vars(value)))
     return Identity(value)
 
 

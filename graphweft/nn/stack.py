@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from graphweft._checks import check_ids
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
@@ -174,7 +175,7 @@ class Stack(CompiledModule):
 
     def edge_columns(self) -> int:
         """As the layers, which are alike."""
-        return min(layer.edge_columns() for layer in self._compiled())
+        return min((layer.edge_columns() for layer in self._compiled()), default=0)
 
     def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
         """As the layers. Raises: ConfigError for layers that are not alike."""
@@ -197,8 +198,11 @@ class Stack(CompiledModule):
         made: Any = self.features(graph, x)
         for index in range(len(self.layers)):
             made = self._apart(index, graph, made, edges)
-        result: Tensor = made if rows is None else made[rows]
-        return result
+        if rows is not None:
+            check_ids(f"{type(self).__name__} rows", rows, graph.num_dst)
+            made = made[rows]
+        assert isinstance(made, Tensor)
+        return made
 
     def _apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """Layer ``index`` with what stands around it; on a block the rows of its destinations."""
@@ -215,8 +219,13 @@ class Stack(CompiledModule):
 
     def _layer_apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """The layer alone, as a module that is called."""
-        given = edges is not None and (edges.weight is not None or edges.attr is not None)
-        return self.layers[index](graph, x, edge_weight=edges) if given else self.layers[index](graph, x)
+        layer = self.layers[index]
+        if edges is None or (edges.weight is None and edges.attr is None):
+            return layer(graph, x)
+        if not isinstance(layer, CompiledModule):
+            who, kind = type(self).__name__, type(layer).__name__
+            raise ConfigError(f"{who}: edge_weight and edge_attr are not supported with a layer of class {kind}")
+        return layer(graph, x, edge_weight=edges)
 
     def embedded(self, index: int, x: Any) -> Any:
         """What the layer takes in the place of ``x``, in torch; as ``define`` has it."""

@@ -367,10 +367,6 @@ class CompiledFunction:
             self._decides(standing) is not None,
         )
 
-    def forget(self) -> None:
-        """Lets all values go that were computed once."""
-        self._hoisted.forget()
-
     def fitted(self, samples: list[Any]) -> None:
         """Takes the calls of a profiled step and fits the cost model to them."""
         self._fitted = calibrate.cost_model().fit([(work, seconds) for _, work, seconds in samples])

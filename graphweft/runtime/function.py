@@ -15,7 +15,7 @@ from torch import Tensor
 from graphweft.runtime.lower import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
-from graphweft.runtime.second import Origin, batched, tied
+from graphweft.runtime.second import Origin, batched, distinct, tied
 from graphweft.storage.feature import is_dense
 
 Pullback = Callable[[Tensor], dict[str, Tensor | None]]
@@ -57,7 +57,7 @@ class RunPlan(torch.autograd.Function):
         """Runs the forward calls and keeps the slots that the backward calls read."""
         base = list(env)
         outputs = plan.run_forward(env, tensors)
-        outputs = _distinct(outputs, tensors)
+        outputs = distinct(outputs, tensors)
         ctx.plan, ctx.samples, ctx.base, ctx.origin = plan, samples, base, origin
         ctx.kept = plan.kept(env)
         saved = tuple(env[slot] for slot in plan.saved_outputs)
@@ -125,13 +125,3 @@ def _ready(ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -
 def saved_elsewhere() -> bool:
     """Whether the caller has hooks on what autograd saves, as activation checkpointing and offloading have."""
     return bool(torch._C._autograd._top_saved_tensors_default_hooks(True))
-
-
-def _distinct(outputs: tuple[Tensor, ...], inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Every output a tensor of its own, as torch's graph wants it: neither an input nor another output."""
-    seen = {id(tensor) for tensor in inputs}
-    made = []
-    for tensor in outputs:
-        made.append(tensor.clone() if id(tensor) in seen else tensor)
-        seen.add(id(tensor))
-    return tuple(made)

@@ -124,10 +124,6 @@ class HoistedValues:
         if entry.marks is not None:
             entry.marks = content.marks(item.leaves)
 
-    def forget(self) -> None:
-        """Lets all values go."""
-        self._kept.clear()
-
     def _entry(self, content: Content, item: HoistedValue) -> _Entry:
         entries = self._of(content.named["graph"])
         found = entries.get(item.key)

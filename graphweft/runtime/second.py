@@ -185,6 +185,16 @@ def batched(gradients: Iterable[Tensor | None]) -> bool:
     )
 
 
+def distinct(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:
+    """Every output a tensor of its own, as torch's graph wants it: neither an input nor another output."""
+    seen = {id(tensor) for tensor in inputs}
+    made = []
+    for tensor in outputs:
+        made.append(tensor.clone() if id(tensor) in seen else tensor)
+        seen.add(id(tensor))
+    return tuple(made)
+
+
 def tied(
     origin: Origin, found: tuple[Tensor | None, ...], tensors: tuple[Tensor, ...], seeds: dict[str, Tensor]
 ) -> tuple[Tensor | None, ...]:
@@ -207,12 +217,7 @@ class _Gradients(torch.autograd.Function):
         ctx.origin, ctx.names, ctx.keys = origin, names, keys
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*operands)
-        seen = {id(x) for x in operands}
-        made = []
-        for x in found:
-            made.append(x.clone() if id(x) in seen else x)
-            seen.add(id(x))
-        return tuple(made)
+        return distinct(found, operands)
 
     @staticmethod
     def backward(ctx: Any, *directions: Tensor | None) -> tuple[Any, ...]:
