@@ -96,6 +96,7 @@ def pull(
         raise ConfigError(f"pull: expected edge values unless weight is 'copy', got {got} with weight {weight!r}")
     if edge is not None:
         check_rows("pull edge", edge, graph.num_edges, "edge")
+        _one_dtype("pull", {"h": next(iter(fields.values()))[0], "edge values": edge})
         if isinstance(edge, EdgeValues) and edge.waits_for(graph):
             return _pull_joined(graph, fields, edge, weight, reduce)
         fields["edge"] = (edge, Residency.EDGE)
@@ -171,8 +172,7 @@ def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None
         raise ShapeError(
             f"apply: expected x (n, f) and weight (f, out), got {tuple(x.shape)} and {tuple(weight.shape)}"
         )
-    if sparse and weight.dtype != x.dtype:
-        raise DtypeError(f"apply: expected a weight of {x.dtype}, as x, got {weight.dtype}; x.double() and x.float()")
+    _one_dtype("apply", {"x": x, "a weight": weight, "a bias": bias})
     fields: dict[str, Any] = {} if sparse else {"node:x": (x, Residency.DST)}
     fields["weight"] = (weight, Residency.SHARED)
     if bias is not None:
@@ -181,6 +181,15 @@ def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None, act: str | None
         fields["bias"] = (bias, Residency.SHARED)
     function, graph = _apply(act, bias is not None, sparse), _rows_graph(x.shape[0])
     return function(Arguments(graph, x if sparse else None, {}, None, 0, False, fields))["out"]
+
+
+def _one_dtype(who: str, tensors: dict[str, Tensor | None]) -> None:
+    """All tensors of floats have the dtype of the first. Raises: DtypeError that names the one that has not."""
+    (first, start), *others = ((name, tensor) for name, tensor in tensors.items() if tensor is not None)
+    for name, tensor in others:
+        if tensor.dtype != start.dtype and tensor.is_floating_point():
+            kind = f"{start.dtype}, as {first}"
+            raise DtypeError(f"{who}: expected {name} of {kind}, got {tensor.dtype}; .to({first}.dtype) casts")
 
 
 @functools.lru_cache(maxsize=64)

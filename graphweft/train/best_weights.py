@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphweft._errors import ConfigError
+
 State = dict[str, Any]
 
 
@@ -26,6 +28,8 @@ class BestWeights:
     """
 
     def __init__(self, model: nn.Module, restores: bool) -> None:
+        if not isinstance(restores, bool):
+            raise ConfigError(f"restore_best: expected True or False, got {restores!r}")
         self._model, self.restores = model, restores
         self._last: State | None = None  # while the model holds the best
         self.best: State = {}

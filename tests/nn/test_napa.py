@@ -221,3 +221,14 @@ def test_refusals_name_what_was_expected() -> None:
         gw.apply(h, rows(4, 2))
     with pytest.raises(gw.ConfigError, match="expected a weight for mode 'concat'"):
         gw.neighbor_apply(graph, h, mode="concat")
+
+
+def test_operands_of_two_dtypes_are_refused_with_the_remedy() -> None:
+    graph, h = gw.Graph([0, 1], [1, 2]), torch.ones(3, 4)
+    words = r"apply: expected a weight of torch.float32, as x, got torch.float64; .to\(x.dtype\) casts"
+    with pytest.raises(gw.DtypeError, match=words):
+        gw.apply(h, torch.ones(4, 2, dtype=torch.float64))
+    with pytest.raises(gw.DtypeError, match=r"apply: expected a bias of torch.float64, as x, got torch.float32"):
+        gw.apply(h.double(), torch.ones(4, 2, dtype=torch.float64), torch.ones(2))
+    with pytest.raises(gw.DtypeError, match=r"pull: expected edge values of torch.float32, as h, got torch.float64"):
+        gw.pull(graph, h, torch.ones(2, dtype=torch.float64))

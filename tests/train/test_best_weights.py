@@ -10,6 +10,7 @@ import pytest
 import torch
 from standin import make_model, make_task
 
+from graphweft._errors import ConfigError
 from graphweft.data.synthetic import synthetic
 from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
@@ -98,3 +99,9 @@ def test_a_model_with_other_parameters_keeps_them() -> None:
     model.register_buffer("extra", torch.ones(2))
     with pytest.warns(UserWarning, match="restore_best: the model has other parameters than in its best epoch"):
         trainer.fit(0)
+
+
+def test_another_value_than_true_or_false_is_refused() -> None:
+    ds = synthetic("default", scale=0.02)
+    with pytest.raises(ConfigError, match="restore_best: expected True or False, got 'last'"):
+        Trainer(GCN(ds.num_features, 4, ds.num_classes), ds, restore_best="last")
