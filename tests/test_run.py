@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_files import assert_same_run, lines
 
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft.nn.gat import GAT
@@ -18,7 +19,6 @@ from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
 from graphweft.run import complete, load_dataset, make_model, run
 from graphweft.train.spec import TrainSpec
-from runs import assert_same_run, lines
 
 
 def _spec(**changes: Any) -> TrainSpec:

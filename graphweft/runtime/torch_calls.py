@@ -48,7 +48,8 @@ def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """As :func:`call`, where no tracer of torch's watches."""
     name = getattr(func, "__name__", str(func))
-    handler = HANDLERS.get(func)
+    # a package may wrap a function of torch in place, as PyTorch Geometric does index_select; func is the one below
+    handler = HANDLERS.get(func) or HANDLERS.get(getattr(torch, name, None))
     if handler is not None:
         made = handler(func, args, kwargs)
         if made is not NotImplemented:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from runs import assert_same_run
+from run_files import assert_same_run
 from standin import make_model, make_task
 
 from graphweft.train import run_folder

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from e2e.kill_points import forked
-from runs import assert_same_run
+from run_files import assert_same_run
 
 from graphweft.data.synthetic import synthetic
 from graphweft.nn.gat import GAT

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from runs import assert_same_run, lines
+from run_files import assert_same_run, lines
 
 KILLS = int(os.environ.get("GRAPHWEFT_TEST_KILLS", "3"))
 OPTIONS = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_files import assert_same_run
 from standin import make_model, make_task
 
 from graphweft._errors import ConfigError
@@ -16,7 +17,6 @@ from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
 from graphweft.train.checkpoint import load_checkpoint
 from graphweft.train.trainer import Trainer
-from runs import assert_same_run
 
 
 def _trainer(out: Path | None = None, **options: Any) -> Trainer:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 import torch
+from run_files import assert_same_run
+from run_files import lines as _lines
 from standin import DenseGCN, Task, make_model, make_task
 from torch.nn import functional
 
@@ -19,8 +21,6 @@ from graphweft.nn.gcn import GCN
 from graphweft.train.checkpoint import load_checkpoint
 from graphweft.train.interrupt import Interrupted
 from graphweft.train.trainer import Trainer
-from runs import assert_same_run
-from runs import lines as _lines
 
 
 def _trainer(task: Task, out: Path | None = None, **options) -> Trainer:
