@@ -39,6 +39,7 @@ class Config:
         certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
             one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
             verdicts are remembered in ``cache_dir``.
+        target: Who runs the calls of a plan: "cpu", or "reference", plain torch from the definition of every call.
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
             next step of training, instead of giving it back to the system. This changes the allocator of the whole
             process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.
@@ -53,6 +54,7 @@ class Config:
     tune: bool = False
     verify: bool = False
     certify: bool = True
+    target: str = "cpu"
     keep_heap: bool = False
 
     def __post_init__(self) -> None:

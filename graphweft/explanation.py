@@ -31,8 +31,9 @@ from graphweft.nn.user_call import observing
 from graphweft.passes.work import Sizes, tensor_bytes
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Standing, measure_sizes, standing_of
 from graphweft.runtime.footprint import footprint
+from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plain_torch import PlainTorch
-from graphweft.runtime.plan import Plan, Step
+from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import predicted
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.trainer import Trainer
@@ -200,9 +201,8 @@ def _told(plan: Plan, sizes: Sizes, full: bool, once: str = "computed once") -> 
 def _verdict(plan: Plan, sizes: Sizes, seconds: float, peak: int) -> str:
     """Kernels, what is stored of the size of the edges, time and memory, in two lines."""
     program = plan.compiled.program
-    order = list(program.values)
     edges = {value.type.edge for value in program.values if isinstance(value.type, StructType)}
-    made = [order[slot] for step in (*plan.forward, *plan.backward) for slot in step.writes]
+    made = [slot.value for call in (*plan.forward, *plan.backward) for slot in call.writes]
     stored = [v for v in made if isinstance(v.type, TensorType) and v.type.rows in edges]
     total = sum(tensor_bytes(value, sizes) for value in stored)
     kinds = ", ".join(dict.fromkeys(str(value.type) for value in stored))
@@ -235,13 +235,12 @@ def _hoisted(plan: Plan, once: str) -> str:
     return f"-- {once} --\n" + ("\n".join(lines) if lines else "nothing")
 
 
-def _calls(plan: Plan, steps: tuple[Step, ...], seconds: list[float]) -> str:
+def _calls(plan: Plan, calls: tuple[KernelCall, ...], seconds: list[float]) -> str:
     names = number(plan.compiled.program.values)
-    order = list(plan.compiled.program.values)
     lines = []
-    for step, taken in zip(steps, seconds, strict=True):
-        made = ", ".join(names[order[slot]] for slot in step.writes)
-        lines.append(f"{made:<12}{step.label:<52}{taken * 1e6:>10.1f} us{step.work.bytes / 1e6:>10.2f} MB")
+    for call, taken in zip(calls, seconds, strict=True):
+        made = ", ".join(names[slot.value] for slot in call.writes)
+        lines.append(f"{made:<12}{call.label:<52}{taken * 1e6:>10.1f} us{call.work.bytes / 1e6:>10.2f} MB")
     return "\n".join(lines) if lines else "none"
 
 

@@ -1,40 +1,16 @@
 """Products with one matrix per head, ``nhf,fhc->nhc``, and the gradients of the matrices, ``nhf,nhc->fhc``.
 
-Comes in: an EINSUM of node rows. Goes out: a closure over slots, or None for another einsum. Every head is a native
-product on rows where they lie, so results do not depend on the number of threads. Called by ``lower.py``.
+Comes in: rows and matrices. Goes out: rows or matrices. Every head is a native product on rows where they lie, so
+results do not depend on the number of threads. Called by ``cpu/attention.py``.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphweft._memory import empty
-from graphweft.ir.head_product import head_product
-from graphweft.ir.program import Value
 from graphweft.runtime.dense import matmul, matmul_tn
-
-Slots = list[Any]
-
-
-def lower(value: Value, out: int, slot: Mapping[Value, int]) -> Callable[[Slots], None] | None:
-    """The call of a product by head on float32 rows."""
-    found = head_product(value["spec"])
-    if found is None or value.tensor.dtype != torch.float32:
-        return None
-    first, second = (slot[v] for v in (value.inputs[::-1] if found.swapped else value.inputs))
-    order = found.order
-
-    def product(env: Slots) -> None:
-        env[out] = head_matmul(env[first], env[second].permute(order))
-
-    def outer(env: Slots) -> None:
-        env[out] = head_outer(env[first], env[second]).permute(order).contiguous()
-
-    return outer if found.outer else product
 
 
 def head_matmul(x: Tensor, w: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import Pullback, RunPlan, linearize
 from graphweft.runtime.hoisted import Content, HoistedValues
-from graphweft.runtime.lower import Slots
+from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from graphweft.ir.ops import LEAVES
 from graphweft.passes.work import Sizes, tensor_bytes
-from graphweft.runtime.plan import Plan, Step
+from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,13 @@ def footprint(plan: Plan, sizes: Sizes) -> Footprint:
 
 
 def _walk(
-    plan: Plan, steps: Sequence[Step], live: set[int], size: list[float], free: set[int]
+    plan: Plan, calls: Sequence[KernelCall], live: set[int], size: list[float], free: set[int]
 ) -> tuple[float, set[int]]:
-    """Peak bytes while ``steps`` run, and what lives afterwards."""
+    """Peak bytes while ``calls`` run, and what lives afterwards."""
     live = set(live)
     peak = sum(size[s] for s in live - free)
-    for step in steps:
-        live |= set(step.writes)
+    for call in calls:
+        live |= {slot.at for slot in call.writes}
         peak = max(peak, sum(size[s] for s in live - free))
-        live -= set(step.frees)
+        live -= set(call.frees)
     return peak, live

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweft.runtime.lower import Slots
+from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
 from graphweft.runtime.second import Origin, batched, distinct, tied

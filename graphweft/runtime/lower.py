@@ -1,42 +1,31 @@
-"""From one group of IR values to one call.
+"""From groups of IR values to calls of kernels, as data.
 
-Comes in: a :class:`Group` and the slots of its operands. Goes out: a closure over a list of slots that launches the
-kernel; everything that can be decided is decided here, so that a call compares no strings and tests no formats.
-Operations without a kernel of their own, and dtypes other than float32 in epilogues, run by the oracle's plain torch.
+Comes in: a :class:`Group` and the slots of the program's values. Goes out: a :class:`KernelCall` with the group's
+operands by role. Nothing here knows a machine: which function runs a call is its target's to say. Called by
+``plan.py`` and ``staged.py``.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-import weakref
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import torch
-from torch import Tensor
 
-from graphweft._memory import empty
-from graphweft._pieces import total
-from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.graph import Graph
-from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
-from graphweft.ir.interpret import evaluate
+from graphweft.cost import Work
 from graphweft.ir.ops import Op
-from graphweft.ir.program import Value
-from graphweft.ir.residency import TensorType
-from graphweft.passes.fuse import Group
-from graphweft.runtime import attention_calls, by_head, dense, sparse, term_calls, typed
-from graphweft.runtime.edge_kernels import Walk, Walks
-from graphweft.runtime.epilogue import Epilogue
-from graphweft.runtime.features import SparseOperand
-from graphweft.runtime.row_kernels import row_kernel
-from graphweft.runtime.term_calls import epilogue_of
-from graphweft.storage.feature import is_dense
-from graphweft.storage.gather import gather_rows
+from graphweft.ir.program import Attrs, Value
+from graphweft.passes.fuse import Group, Term
+from graphweft.runtime.kernel_call import KernelCall, Slot, body_of
 
-Slots = list[Any]
-Call = Callable[[Slots], None]
+Parts = tuple[str, list[tuple[str, Value]], list[tuple[str, Value]], Attrs]  # kernel, operands, results, attributes
+
+NO_WORK = Work("rows", 0.0, 0.0)
+_ROLES = {
+    Op.SPMM: ("graph", "x", "weight"),
+    Op.SPMM_MAX: ("graph", "x"),
+    Op.MATMUL: ("x", "weight"),
+    Op.ATTENTION: ("graph", "x", "a", "b", "seed"),
+}
 
 
 def lower(
@@ -44,49 +33,175 @@ def lower(
     slot: Mapping[Value, int],
     also: Value | None = None,
     *,
+    work: Work = NO_WORK,
+    frees: tuple[int, ...] = (),
     over: bool = False,
-    walks: Walks | None = None,
-) -> Call:
-    """The call that computes ``group`` (and ``also``, the arg of a maximum) from slots into slots.
+) -> KernelCall:
+    """The call that computes ``group``, and ``also``, the arg of a maximum, from slots into slots.
 
-    ``over``: an aggregation, or a softmax over edges, writes over what it reads. ``walks``: the generated kernels.
+    ``over``: an aggregation, or a softmax over edges, writes over what it reads.
     """
+    kernel, operands, results, attrs = _parts(group)
+    if also is not None:
+        results = [*results, ("arg", also)]
+    reads = tuple(Slot(role, slot[value], value) for role, value in operands)
+    writes = tuple(Slot(role, slot[value], value) for role, value in results)
+    body = group.chain or body_of([value for _, value in operands], [value for _, value in results])
+    return KernelCall(kernel, reads, writes, attrs, body, label(group), work, frees, over)
+
+
+def _parts(group: Group) -> Parts:
     value = group.anchor
-    if value is None:
-        return _rows(group, slot)
-    if group.terms:
-        return term_calls.lower(group, slot)
-    if group.walk is not None:
-        return _walk(group, slot, (walks or {}).get(group.result))
     if group.chain:
-        return _chain(group, slot)
-    if value.op is Op.SPMM:
-        return _spmm(group, slot, over)
-    if value.op is Op.MATMUL:
-        return _matmul(group, slot)
+        return _generated(group)
+    if group.terms:
+        return _contractions(group) if group.terms[0].shared is not None else _products(group)
+    if value is None:
+        return _rows(group)
+    if value.op in (Op.ATTENTION, Op.ATTENTION_GRAD):
+        return _attention(group, value)
+    if value.op in (Op.SPMM, Op.MATMUL):
+        return _product(group, value)
     if value.op in (Op.DROPOUT, Op.MUL_SCALAR) and group.gather is not None:
-        return _gathered(group, slot)
+        (_, ids), other = _left(group, value.inputs[0]), value.inputs[1]
+        name = "dropout_of_rows" if value.op is Op.DROPOUT else "scale_of_rows"
+        rows = [("x", group.gather.inputs[0]), ("ids", ids)] if ids is not None else []
+        return name, [*rows, ("seed" if value.op is Op.DROPOUT else "factor", other)], [("out", group.result)], ()
     if value.op is Op.SPMM_MAX:
-        return _spmm_max(group, slot, also)
-    if value.op in (Op.ATTENTION, Op.ATTENTION_GRAD) and value.tensor.dtype == torch.float32:
-        return attention_calls.lower(group, slot)
-    if value.op is Op.EINSUM:
-        call = attention_calls.lower_einsum(group, slot) or by_head.lower(value, slot[group.result], slot)
-        if call is not None:
-            return call
+        return "spmm_max", _by_role(value), [("out", value)], (("minimum", value["kind"] == "min"),)
     if _is_inverse_degree(value):
-        of, out = slot[value.inputs[0].inputs[0]], slot[group.result]
-        return lambda env: _put(env, out, env[of].csc.float_degrees(inverse=True))
-    simple = _SIMPLE.get(value.op)
-    if simple is None and isinstance(value.type, TensorType) and value.tensor.dtype == torch.float32:
-        simple = _TYPED.get(value.op)
-        if simple is not None and over:
-            simple = functools.partial(simple, over=True)
-    operands = [slot[v] for v in value.inputs]
-    out = slot[group.result]
-    if simple is None:
-        return lambda env: _put(env, out, _contiguous(evaluate(value, [env[i] for i in operands])))
-    return lambda env: _put(env, out, simple(value, *[env[i] for i in operands]))
+        return "inverse_degree", [("graph", value.inputs[0].inputs[0])], [("out", group.result)], ()
+    operands = [(f"x{i}", operand) for i, operand in enumerate(value.inputs)]
+    return value.op.name.lower(), [*operands, *_stages(group)], _results(group), _attrs(value)
+
+
+def _attrs(value: Value) -> Attrs:
+    return tuple((name, item) for name, item in value.attrs if isinstance(item, bool | int | float | str | tuple))
+
+
+def _by_role(value: Value) -> list[tuple[str, Value]]:
+    return list(zip(_ROLES[value.op], value.inputs, strict=False))
+
+
+def _stages(group: Group) -> list[tuple[str, Value]]:
+    """Operands of what is done to a finished row; the rows behind a short addend are the graph's to say."""
+    found = [(name, value) for name, value in group.stages.items() if value is not None]
+    return found if group.padded is None else [*found, ("rows_of", group.padded.inputs[0])]
+
+
+def _switches(group: Group) -> Attrs:
+    """Stages without an operand."""
+    short = (("short_addend", True),) if group.padded is not None else ()
+    return ((("relu", True),) if "relu" in group.stages else ()) + short
+
+
+def _results(group: Group) -> list[tuple[str, Value]]:
+    """The result, and the column sums beside it."""
+    return [("out", group.result), *(("col_sum", value) for value in group.taps)]
+
+
+def _rows(group: Group) -> Parts:
+    assert group.source is not None  # a group without anchor has a source
+    source, ids = _left(group, group.source)
+    rows = [("x", source), *([] if ids is None else [("ids", ids)])]
+    return "rows", [*rows, *_stages(group)], _results(group), _switches(group)
+
+
+def _left(group: Group, value: Value) -> tuple[Value, Value | None]:
+    """The first operand's rows, or a table and the ids of those rows."""
+    if group.gather is None:
+        return value, None
+    table, ids = group.gather.inputs
+    return table, ids
+
+
+def _product(group: Group, value: Value) -> Parts:
+    """Edges times rows, or rows times a matrix."""
+    operands = _by_role(value)
+    if value.op is Op.SPMM:
+        if group.src_scale is not None and group.scaled is not None:
+            operands[1:2] = [("x", group.scaled), ("src_scale", group.src_scale)]
+        attrs: Attrs = (("self_coef", float(value.get("self_coef", 0.0))),)
+        return "spmm", [*operands, *_stages(group)], _results(group), attrs + _switches(group)
+    x, ids = _left(group, value.inputs[0])
+    operands[:1] = [("x", x), *([] if ids is None else [("ids", ids)])]
+    name = "sparse_matmul" if value.inputs[0].tensor.sparse else "contract" if value.get("ta") else "matmul"
+    attrs = (("by_column", bool(value.get("ta"))), ("transposed", bool(value.get("tb"))))
+    return name, [*operands, *_stages(group)], _results(group), attrs + _switches(group)
+
+
+def _attention(group: Group, value: Value) -> Parts:
+    """An attention with its statistics, or all gradients of one."""
+    forward = value.op is Op.ATTENTION
+    values = group.operands()
+    if forward:
+        names = _ROLES[Op.ATTENTION][: len(values)]
+    else:
+        seed = ("seed",) if len(values) == 9 else ()
+        names = ("graph", "turned", "x", "a", "b", *seed, "out", "stats", "dout")
+    operands = list(zip(names, values, strict=True))
+    attrs = _attrs(value) + (() if forward else (("heads", value.inputs[-3].tensor.dims[0]),))
+    if forward:
+        return "attention", operands, [("out", value), *(("stats", tap) for tap in group.taps)], attrs
+    return "attention_grad", operands, [(f"d{v['wrt']}", v) for v in (group.result, *group.taps)], attrs
+
+
+def _products(group: Group) -> Parts:
+    """Several products that are added up."""
+    operands: list[tuple[str, Value]] = []
+    results = [("out", group.result)]
+    attrs: Attrs = ()
+    for i, term in enumerate(group.terms):
+        left, weight = term.product.inputs
+        kind, found = _first_of(term, left)
+        operands += [(f"{role}{i}", value) for role, value in (*found, ("weight", weight))]
+        attrs += ((f"first{i}", kind), (f"transposed{i}", bool(term.product.get("tb"))))
+        if kind == "sums" and left in group.taps:
+            results.append((f"kept{i}", left))
+    if "col_sum" in group.stages:
+        results.append(("col_sum", group.taps[0]))
+    taken = {value for _, value in results}
+    results += [(f"tap{i}", tap) for i, tap in enumerate(group.taps) if tap not in taken]
+    return "matmul_terms", [*operands, *_stages(group)], results, attrs + _switches(group)
+
+
+def _first_of(term: Term, left: Value) -> tuple[str, list[tuple[str, Value]]]:
+    """The kind of a product's first operand, and where it comes from."""
+    if term.gather is not None:
+        table, ids = term.gather.inputs
+        return "gathered", [("x", table), ("ids", ids)]
+    if term.sums is None:
+        return "rows", [("x", left)]
+    assert term.sums.anchor is not None  # an aggregation
+    graph, source = term.sums.anchor.inputs
+    factor = term.sums.stages.get("row_scale")
+    return "sums", [("graph", graph), ("x", source), *([] if factor is None else [("row_scale", factor)])]
+
+
+def _contractions(group: Group) -> Parts:
+    """Contractions with one second operand, which is summed over edges on the way."""
+    shared = group.terms[0].shared
+    assert shared is not None and shared.anchor is not None  # an aggregation
+    graph, source = shared.anchor.inputs
+    operands, results = [("graph", graph), ("x", source)], []
+    for i, term in enumerate(group.terms):
+        table, ids = (term.product.inputs[0], None) if term.gather is None else term.gather.inputs
+        operands += [(f"left{i}", table), *([] if ids is None else [(f"ids{i}", ids)])]
+        results.append(("out" if i == 0 else f"out{i}", term.product))
+    results += [("col_sum", tap) for tap in shared.taps]
+    first = next(i for i, (_, value) in enumerate(results) if value is group.result)
+    results.insert(0, results.pop(first))
+    return "contract_terms", [*operands, *_stages(shared)], results, (("count", len(group.terms)), *_switches(shared))
+
+
+def _generated(group: Group) -> Parts:
+    """One generated kernel: over rows, or over the edges of a graph."""
+    values = [value for value in group.operands() if value is not group.walk]
+    operands = [(str(i), value) for i, value in enumerate(values)]
+    results = [("out", group.result), *((f"out{i}", tap) for i, tap in enumerate(group.taps, 1))]
+    if group.walk is None:
+        return "row_nest", operands, results, ()
+    return "edge_nest", [("graph", group.walk), *operands], results, ()
 
 
 def _is_inverse_degree(value: Value) -> bool:
@@ -94,298 +209,32 @@ def _is_inverse_degree(value: Value) -> bool:
     if value.op is not Op.POW or value["exponent"] != -1.0 or value.get("eps") or value.tensor.dtype != torch.float32:
         return False
     degree = value.inputs[0]
-    return degree.op is Op.IN_DEGREE and _is_block(degree.inputs[0])
+    return degree.op is Op.IN_DEGREE and is_block(degree.inputs[0])
 
 
-def _is_block(graph: Value) -> bool:
+def is_block(graph: Value) -> bool:
+    """Whether a graph is a sampled block, which lies by destination."""
     return graph.op is Op.SAMPLE and not graph.get("turned")
 
 
-def _in_degree(value: Value, graph: Graph) -> Tensor:
-    return graph.csc.float_degrees() if _is_block(value.inputs[0]) else evaluate(value, [graph])
-
-
-def _chain(group: Group, slot: Mapping[Value, int]) -> Call:
-    """One generated kernel, or the values one by one where nothing can be compiled."""
-    out, found = slot[group.result], row_kernel(group.chain)
-    if found is not None:
-        kernel, read = found
-        places = [slot[v] for v in read]
-        return lambda env: _put(env, out, kernel([env[i] for i in places]))
-    return _one_by_one(group, slot)
-
-
-def _one_by_one(group: Group, slot: Mapping[Value, int]) -> Call:
-    """The values of a group by the oracle; those that nobody reads any more are let go."""
-    given = {v: slot[v] for v in group.operands()}
-    results = {v: slot[v] for v in (group.result, *group.taps)}
-    last = {operand: value for value in group.chain for operand in value.inputs}
-
-    def call(env: Slots) -> None:
-        known = {v: env[i] for v, i in given.items()}
-        for value in group.chain:
-            known[value] = evaluate(value, [known[operand] for operand in value.inputs])
-            for operand in set(value.inputs):
-                if last[operand] is value and operand not in results:
-                    del known[operand]
-        for value, out in results.items():
-            env[out] = _contiguous(known[value])
-
-    return call
-
-
-def _walk(group: Group, slot: Mapping[Value, int], found: tuple[Walk, tuple[Value, ...]] | None) -> Call:
-    """One generated kernel over edges, or the values one by one where nothing can be compiled."""
-    if found is None:
-        return _one_by_one(group, slot)
-    kernel, read = found
-    assert group.walk is not None  # a walk
-    graph, places = slot[group.walk], [slot[v] for v in read]
-    outs = [slot[v] for v in (group.result, *group.taps)]
-
-    def call(env: Slots) -> None:
-        for out, made in zip(outs, kernel(env[graph], [env[i] for i in places]), strict=True):
-            env[out] = made
-
-    return call
-
-
-def _put(env: Slots, index: int, result: Any) -> None:
-    env[index] = result
-
-
-def _contiguous(result: Any) -> Any:
-    return result.contiguous() if isinstance(result, Tensor) else result
-
-
-def _rows(group: Group, slot: Mapping[Value, int]) -> Call:
-    assert group.source is not None  # a group without anchor has a source
-    out, epilogue = slot[group.result], epilogue_of(group, slot)
-    source, ids = _left(group, group.source, slot)
-
-    def call(env: Slots) -> None:
-        env[out] = dense.rows_apply(env[source], epilogue(env) or Epilogue(), rows=None if ids is None else env[ids])
-
-    return call
-
-
-def _spmm(group: Group, slot: Mapping[Value, int], over: bool) -> Call:
-    value = group.anchor
-    assert value is not None
-    graph, x, out = slot[value.inputs[0]], slot[group.scaled or value.inputs[1]], slot[group.result]
-    weight = slot[value.inputs[2]] if len(value.inputs) == 3 else None
-    scale = slot[group.src_scale] if group.src_scale is not None else None
-    coefficient, epilogue = float(value.get("self_coef", 0.0)), epilogue_of(group, slot)
-
-    def call(env: Slots) -> None:
-        env[out] = sparse.spmm(
-            env[graph].csc_structure if weight is None else env[graph].csc,
-            env[x],
-            weight=None if weight is None else env[weight],
-            src_scale=None if scale is None else env[scale],
-            self_coef=coefficient,
-            epilogue=epilogue(env),
-            out=env[x].detach() if over else None,
-        )
-
-    return call
-
-
-def _matmul(group: Group, slot: Mapping[Value, int]) -> Call:
-    value = group.anchor
-    assert value is not None
-    (a, ids), b, out = _left(group, value.inputs[0], slot), slot[value.inputs[1]], slot[group.result]
-    epilogue, transposed = epilogue_of(group, slot), bool(value.get("tb"))
-    if value.inputs[0].tensor.sparse:
-        by_column = bool(value.get("ta"))
-
-        def sparse_call(env: Slots) -> None:
-            operand = SparseOperand.of(env[a])
-            adjacency, values = operand.by_column() if by_column else operand.by_row()
-            right = env[b].t().contiguous() if transposed else env[b]
-            env[out] = sparse.spmm(adjacency, right, weight=values, epilogue=epilogue(env))
-
-        return sparse_call
-    if value.get("ta"):
-        tap = slot[group.taps[0]] if group.taps else None
-
-        def contract(env: Slots) -> None:
-            sums = None
-            if tap is not None:
-                sums = env[tap] = torch.empty(env[b].shape[1], dtype=env[b].dtype)
-            env[out] = dense.matmul_tn(env[a], env[b], col_sum=sums, rows=None if ids is None else env[ids])
-
-        return contract
-
-    def multiply(env: Slots) -> None:
-        rows = None if ids is None else env[ids]
-        env[out] = dense.matmul(env[a], env[b], transposed=transposed, epilogue=epilogue(env), rows=rows)
-
-    return multiply
-
-
-def _left(group: Group, value: Value, slot: Mapping[Value, int]) -> tuple[int, int | None]:
-    """Slots of the first operand: its rows, or a table and the ids of those rows."""
-    if group.gather is None:
-        return slot[value], None
-    table, ids = group.gather.inputs
-    return slot[table], slot[ids]
-
-
-def _gathered(group: Group, slot: Mapping[Value, int]) -> Call:
-    """One function of rows read by index, in one pass."""
-    value = group.anchor
-    assert value is not None
-    (x, ids), other, out = _left(group, value.inputs[0], slot), slot[value.inputs[1]], slot[group.result]
-    assert ids is not None  # chosen so
-    if value.op is Op.DROPOUT:
-
-        def drop(env: Slots) -> None:
-            env[out] = dense.dropout(env[x], value["p"], int(env[other]), value["stream"], rows=env[ids])
-
-        return drop
-
-    def scale(env: Slots) -> None:
-        factor = env[other].expand(env[ids].numel()).contiguous()
-        env[out] = dense.rows_apply(env[x], Epilogue(row_scale=factor), rows=env[ids])
-
-    return scale
-
-
-def _spmm_max(group: Group, slot: Mapping[Value, int], also: Value | None) -> Call:
-    value = group.anchor
-    assert value is not None
-    graph, x, out = slot[value.inputs[0]], slot[value.inputs[1]], slot[group.result]
-    arg = slot[also] if also is not None else None
-    minimum = value["kind"] == "min"
-
-    def call(env: Slots) -> None:
-        env[out], found = sparse.spmm_max(env[graph].csc, env[x], minimum=minimum, want_arg=arg is not None)
-        if arg is not None:
-            env[arg] = found
-
-    return call
-
-
-def _dropout(value: Value, x: Any, seed: int) -> Any:
-    if is_dense(x):
-        rows = x if x.dim() == 2 else x.reshape(x.shape[0] if x.dim() else 1, -1)
-        if x.dtype != torch.float32:
-            mask = dense.dropout(torch.ones(rows.shape), value["p"], int(seed), value["stream"])
-            return x * mask.to(x.dtype).reshape(x.shape)
-        return dense.dropout(rows, value["p"], int(seed), value["stream"]).reshape(x.shape)
-    return SparseOperand.of(x).dropped(value["p"], int(seed), value["stream"])
-
-
-def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
-    return gather_rows(x, rows if rows.dtype == torch.int64 else rows.long())
-
-
-def _pad_rows(value: Value, graph: Any, x: Tensor) -> Tensor:
-    out = empty((graph.num_src, *x.shape[1:]), x.dtype)
-    out[: graph.num_dst] = x
-    out[graph.num_dst :].zero_()
-    return out
-
-
-def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
-    out = empty((like.shape[0], *x.shape[1:]), x.dtype)
-    return out.zero_().index_copy_(0, rows, x)
-
-
-_SORTED: weakref.WeakKeyDictionary[Adjacency, Adjacency] = weakref.WeakKeyDictionary()
-
-
-def _side_by_side(adjacency: Adjacency) -> Adjacency:
-    """The same with parallel edges next to each other, as the gradient of an extremum wants them."""
-    if adjacency not in _SORTED:
-        _SORTED[adjacency] = adjacency if adjacency.columns_ascend() else adjacency.with_sorted_columns()
-    return _SORTED[adjacency]
-
-
-_SIMPLE: dict[Op, Callable[..., Any]] = {
-    Op.DROPOUT: _dropout,
-    Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
-    Op.TAKE_ROWS: _take_rows,
-    Op.OWN_ROWS: lambda v, g, x: x[: g.num_dst],
-    Op.PAD_ROWS: _pad_rows,
-    Op.SCATTER_ROWS: _scatter_rows,
-    Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
-    Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
-    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(_side_by_side(g.reverse().csc), arg, dy),
-    Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
-    Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
-    Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
-    Op.DOT: lambda v, x, y: total(x * y),
-}
-
-
-def _typed_spmm(value: Value, graph: Graph, x: Tensor, w: Tensor, weight: Tensor | None = None) -> Tensor:
-    per_edge = None if weight is None else weight.contiguous()
-    return typed.spmm(*typed_pairs(graph), x.contiguous(), w.contiguous(), value["transposed"], per_edge)
-
-
-def _typed_outer(value: Value, graph: Graph, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
-    pairs, turned = typed_pairs(graph)
-    x, y, weight = x.contiguous(), y.contiguous(), None if weight is None else weight.contiguous()
-    return typed.outer(pairs, y, x, weight).transpose(2, 3) if turned else typed.outer(pairs, x, y, weight)
-
-
-def _typed_sddmm(value: Value, graph: Graph, x: Tensor, w: Tensor, y: Tensor) -> Tensor:
-    pairs, turned = typed_pairs(graph)
-    x, w, y, transposed = x.contiguous(), w.contiguous(), y.contiguous(), bool(value["transposed"])
-    if turned:
-        x, y, transposed = y, x, not transposed
-    return typed.sddmm(pairs, x, w, transposed, y, value["by_head"])
-
-
-def _type_matmul(value: Value, graph: Graph, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
-    bias = None if bias is None else bias.contiguous()
-    return typed.matmul(typed_nodes(graph), x.contiguous(), w.contiguous(), value["transposed"], bias)
-
-
-def _reduce_types(value: Value, graph: Graph, x: Tensor) -> Tensor:
-    rows = typed_nodes(graph) if value.op is Op.REDUCE_NTYPE else typed_edges(graph)
-    width = math.prod(value.tensor.dims)
-    flat = x.contiguous().view(x.shape[0], width)
-    return (
-        typed.row_sums(rows, flat).view(-1, *value.tensor.dims)
-        if width
-        else x.new_zeros((rows.num_types, *x.shape[1:]))
-    )
-
-
-def _broadcast_types(value: Value, graph: Graph, x: Tensor) -> Tensor:
-    rows = typed_nodes(graph) if value.op is Op.BROADCAST_NTYPE else typed_edges(graph)
-    return torch.index_select(x, 0, rows.kinds, out=empty((rows.num_rows, *x.shape[1:]), x.dtype))
-
-
-def _type_outer(value: Value, graph: Graph, x: Tensor, y: Tensor) -> Tensor:
-    return typed.outer_rows(typed_nodes(graph), x.contiguous(), y.contiguous())
-
-
-def _edge_softmax(value: Value, graph: Graph, x: Tensor, over: bool = False) -> Tensor:
-    if value.get("log"):
-        return evaluate(value, [graph, x])  # type: ignore[no-any-return]
-    return sparse.edge_softmax(graph.csc, x.contiguous(), over)
-
-
-def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor, over: bool = False) -> Tensor:
-    return sparse.edge_softmax_grad(graph.csc, s.contiguous(), g.contiguous(), over)
-
-
-# in float32; other dtypes are the oracle's
-_TYPED: dict[Op, Callable[..., Any]] = {
-    Op.IN_DEGREE: _in_degree,
-    Op.TYPED_SPMM: _typed_spmm,
-    Op.TYPED_OUTER: _typed_outer,
-    Op.TYPED_SDDMM: _typed_sddmm,
-    Op.TYPE_MATMUL: _type_matmul,
-    Op.TYPE_OUTER: _type_outer,
-    Op.REDUCE_NTYPE: _reduce_types,
-    Op.REDUCE_ETYPE: _reduce_types,
-    Op.BROADCAST_NTYPE: _broadcast_types,
-    Op.BROADCAST_ETYPE: _broadcast_types,
-    Op.EDGE_SOFTMAX: _edge_softmax,
-    Op.EDGE_SOFTMAX_GRAD: _edge_softmax_grad,
-}
+def label(group: Group) -> str:
+    """``spmm + row_scale + bias + relu``: what one call does."""
+    if group.walk is not None:
+        made = " + ".join(value.op.name.lower() for value in (group.result, *group.taps))
+        return f"edges ({len(group.chain)} values): {made}"
+    name = "rows" if group.anchor is None else group.anchor.op.name.lower()
+    if group.anchor is not None and group.anchor.op is Op.MATMUL:
+        name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name
+        name += " transposed" if group.anchor.get("ta") else ""
+    extra = ["src_scale"] if group.src_scale is not None else []
+    if group.terms:
+        kinds = ["gathered rows" if t.gather else "sums" if t.sums else "rows" for t in group.terms]
+        name = f"matmul of {' and '.join(kinds)}"
+        shared = group.terms[0].shared
+        if shared is not None:
+            name = " + ".join([f"matmul transposed of {' and '.join(kinds)} by sums", *shared.stages])
+    tapped = ["col_sum"] if group.taps and not group.terms and "col_sum" not in group.stages else []
+    return " + ".join([name, *extra, *group.stages, *tapped])
+
+
+__all__ = ["is_block", "label", "lower"]

@@ -8,41 +8,32 @@ backward is exactly what a backward call reads. Called by ``function.py``; made 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from graphweft import _config
 from graphweft._trace import active, span
-from graphweft.cost import Work
 from graphweft.ir.ops import LEAVES, Op
-from graphweft.ir.program import Program, Value, structural_key
+from graphweft.ir.program import Program, Value, number, structural_key
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.passes.edges import cover_edges
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import frontier
 from graphweft.passes.pipeline import BACKWARD, FORWARD, Compiled
-from graphweft.runtime.edge_kernels import edge_kernels
-from graphweft.runtime.lower import Call, Slots, lower
+from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
+from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE
+from graphweft.runtime.target import Launch
+from graphweft.runtime.targets import target_named
 from graphweft.storage.feature import is_dense
 
 # operands of which only the shape is read; keeping a shape costs nothing
 _SHAPE_ONLY = {Op.SCATTER_ROWS: 2, Op.FILL_ROWS: 1}
 _PER_TYPE = (Residency.NTYPE, Residency.ETYPE)  # as small as what has no rows
 _IN_PLACE = (Op.EDGE_SOFTMAX, Op.EDGE_SOFTMAX_GRAD)
-
-
-@dataclass(frozen=True)
-class Step:
-    """One call, what is freed after it, and what it does for the cost model; ``over``: it writes over an operand."""
-
-    call: Call
-    writes: tuple[int, ...]
-    frees: tuple[int, ...]
-    label: str
-    work: Work
-    over: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +45,10 @@ class HoistedValue:
     key: str
     leaves: tuple[str, ...]
 
+    def text(self, names: Mapping[Value, str]) -> str:
+        """``%3 = spmm of graph, x : src[N x 16] float32``, with the values' ``names``."""
+        return f"{names[self.value]} = {self.value.op.name.lower()} of {', '.join(self.leaves)} : {self.value.type}"
+
 
 class Plan:
     """Calls of one compiled program.
@@ -64,14 +59,16 @@ class Plan:
         fixed: Names of the other inputs (graphs, ids, seeds, sparse features).
         hoisted: Values to be in their slots before the first call.
         saved: Slots kept for the backward calls.
-        walks: Generated kernels over edges, by the first of their results.
+        forward, backward: The calls, as data.
+        target: Who runs them.
+        walks: First results of the calls that run generated kernels over edges.
         source: The forward program before any pass, by which gradients are differentiated again.
         rest: Inputs of ``source`` that are not among ``tensors``.
         derived: What ``second.py`` has derived from ``source``.
     """
 
     def __init__(self, compiled: Compiled, source: Program | None = None) -> None:
-        program = compiled.program
+        program, self.target = compiled.program, target_named(_config.current().target)
         self.compiled = compiled
         self._slot = {value: index for index, value in enumerate(program.values)}
         self.width = len(program.values)
@@ -92,12 +89,26 @@ class Plan:
         groups, pairs = _pair_extrema(compiled.groups)
         forward = [g for g in groups if compiled.phase[g.result] == FORWARD]
         backward = _contractions_first([g for g in groups if compiled.phase[g.result] == BACKWARD])
-        self.walks = edge_kernels([*forward, *backward])
         self.saved = self._saved(backward)
         self.saved_shapes = frozenset(self.saved) - self._read_as_numbers(backward)
         self.saved_outputs = tuple(sorted({slot for _, slot in self.outputs} & set(self.saved)))
-        self.forward = self._steps(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
-        self.backward = self._steps(backward, pairs, keep={s for s in self.gradients if s is not None})
+        self.forward = self._calls(forward, pairs, keep={*self.saved, *(s for _, s in self.outputs)})
+        self.backward = self._calls(backward, pairs, keep={s for s in self.gradients if s is not None})
+        launches, self.walks = self.target.bind((*self.forward, *self.backward))
+        self._forward = tuple(zip(launches, self.forward, strict=False))
+        self._backward = tuple(zip(launches[len(self.forward) :], self.backward, strict=True))
+
+    @property
+    def text(self) -> str:
+        """The calls, one a line; equal texts mean equal plans."""
+        values = self.compiled.program.values
+        hoisted = [item.text(number(values)) for item in self.hoisted]
+        parts = {
+            "computed once": "\n".join(hoisted),
+            "forward": calls_text(self.forward, values),
+            "backward": calls_text(self.backward, values),
+        }
+        return "\n".join(f"{name}:\n{part}" for name, part in parts.items() if part)
 
     def dtype_of(self, output: str) -> torch.dtype:
         """Dtype of an output."""
@@ -121,7 +132,7 @@ class Plan:
         """Outputs in order; afterwards ``env`` holds what the backward calls read."""
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
-        _run(self.forward, env)
+        _run(self._forward, env)
         return tuple(env[slot].clone() if slot in self._copied else env[slot] for _, slot in self.outputs)
 
     def kept(self, env: Slots) -> Slots:
@@ -147,7 +158,7 @@ class Plan:
         """Gradients of the dense inputs in order, None where there is none."""
         for name, slot in self.seeds:
             env[slot] = gradients.pop(name)
-        _run(self.backward, env)
+        _run(self._backward, env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any], over: str | None = None) -> Any:
@@ -162,10 +173,9 @@ class Plan:
         phase = dict.fromkeys(part.values, FORWARD)
         rest = functools.partial(group_values, part, phase=phase, fuse=single)
         groups = cover_edges(part, set(), phase, rest) if self.compiled.walks else rest(set())
-        walks = edge_kernels(groups)
-        for group in groups:
-            here = over is not None and group.result is item.value
-            lower(group, slots, over=here, walks=walks)(env)
+        calls = [lower(group, slots, over=over is not None and group.result is item.value) for group in groups]
+        for launch in self.target.bind(calls).launches:
+            launch(env)
         return env[slots[item.value]]
 
     def fits_over(self, item: HoistedValue, name: str) -> bool:
@@ -192,7 +202,8 @@ class Plan:
         for value in frontier(program, self.compiled.hoisted):
             leaves = Program((), (("", value),)).values
             names = tuple(sorted({leaf["name"] for leaf in leaves if leaf.op in LEAVES}))
-            found.append(HoistedValue(self._slot[value], value, structural_key(value), names))
+            key = f"{self.target.name} {structural_key(value)}"
+            found.append(HoistedValue(self._slot[value], value, key, names))
         return found
 
     def _saved(self, backward: list[Group]) -> tuple[int, ...]:
@@ -213,70 +224,46 @@ class Plan:
             read.update(self._slot[v] for i, v in enumerate(operands) if i != skipped)
         return read
 
-    def _steps(self, groups: list[Group], pairs: dict[Value, Value], keep: set[int]) -> tuple[Step, ...]:
+    def _calls(self, groups: list[Group], pairs: dict[Value, Value], keep: set[int]) -> tuple[KernelCall, ...]:
         last: dict[int, int] = {}
         made_here = {group.anchor: group for group in groups if group.anchor is group.result}
         for index, group in enumerate(groups):
             for value in (*group.operands(), group.result, *group.taps):
                 last[self._slot[value]] = index
-        steps = []
+        calls = []
         for index, group in enumerate(groups):
             frees = tuple(slot for slot, at in last.items() if at == index and slot not in keep)
-            also = pairs.get(group.result)
-            made = (group.result, *group.taps, *([also] if also is not None else []))
-            writes = tuple(self._slot[v] for v in made)
-            spent = _spent_operand(group)
+            spent, work = _spent_operand(group), self.compiled.works[group.result]
             over = spent in made_here and self._slot[spent] in frees
-            call = lower(group, self._slot, also, over=over, walks=self.walks)
-            steps.append(Step(call, writes, frees, label(group), self.compiled.works[group.result], over))
-        return tuple(steps)
+            calls.append(lower(group, self._slot, pairs.get(group.result), work=work, frees=frees, over=over))
+        return tuple(calls)
 
 
-def _run(steps: tuple[Step, ...], env: Slots) -> None:
+def _run(steps: Sequence[tuple[Launch, KernelCall]], env: Slots) -> None:
     """Call after call; a slot is emptied after its last reader."""
     is_traced = active() is not None
-    for step in steps:
+    for launch, call in steps:
         if PROFILE.active:
-            PROFILE.time(step.label, step.work, functools.partial(_rerun, step, env), once=step.over)
+            PROFILE.time(call.label, call.work, functools.partial(_rerun, launch, call, env), once=call.over)
         elif is_traced:
-            with span(step.label, "kernel", kind=step.work.kind, amount=step.work.amount, bytes=step.work.bytes):
-                step.call(env)
+            with span(call.label, "kernel", kind=call.work.kind, amount=call.work.amount, bytes=call.work.bytes):
+                launch(env)
         else:
-            step.call(env)
-        for index in step.frees:
+            launch(env)
+        for index in call.frees:
             env[index] = None
 
 
-def _rerun(step: Step, env: Slots) -> None:
+def _rerun(launch: Launch, call: KernelCall, env: Slots) -> None:
     """The call, after its former result has gone."""
-    for index in step.writes:
-        env[index] = None
-    step.call(env)
+    for slot in call.writes:
+        env[slot.at] = None
+    launch(env)
 
 
 def _shape_of(item: Any) -> Any:
     """A tensor of the same shape over one element: carries the shape, keeps no memory."""
     return item.new_empty(()).expand(item.shape) if is_dense(item) else item
-
-
-def label(group: Group) -> str:
-    """``spmm + row_scale + bias + relu``: what one call does."""
-    if group.walk is not None:
-        made = " + ".join(value.op.name.lower() for value in (group.result, *group.taps))
-        return f"edges ({len(group.chain)} values): {made}"
-    name = "rows" if group.anchor is None else group.anchor.op.name.lower()
-    if group.anchor is not None and group.anchor.op is Op.MATMUL:
-        name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name
-        name += " transposed" if group.anchor.get("ta") else ""
-    extra = ["src_scale"] if group.src_scale is not None else []
-    if group.terms:
-        kinds = ["gathered rows" if t.gather else "sums" if t.sums else "rows" for t in group.terms]
-        name = f"matmul of {' and '.join(kinds)}"
-        shared = group.terms[0].shared
-        if shared is not None:
-            name = " + ".join([f"matmul transposed of {' and '.join(kinds)} by sums", *shared.stages])
-    tapped = ["col_sum"] if group.taps and not group.terms and "col_sum" not in group.stages else []
-    return " + ".join([name, *extra, *group.stages, *tapped])
 
 
 def _dense(value: Value) -> bool:
@@ -327,4 +314,4 @@ def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]
     return kept, pairs
 
 
-__all__ = ["HoistedValue", "Plan", "Step", "label"]
+__all__ = ["HoistedValue", "Plan"]

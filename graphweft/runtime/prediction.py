@@ -12,9 +12,9 @@ from math import prod
 
 from graphweft.codegen.edge_nest import EdgeNest, Step, edge_nest
 from graphweft.cost import CostModel
-from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
-from graphweft.runtime import plan as plans
+from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.plan import Plan
 
 THREADS = 2  # the built-in coefficients of the cost model are those of so many
 
@@ -52,25 +52,20 @@ def _of_step(nest: EdgeNest, step: Step) -> float:
     return SIMPLE * _whole(prod(domain)) + ACROSS * prod(step.dims) * across
 
 
-def predicted(plan: plans.Plan, steps: Sequence[plans.Step], sizes: Sizes, threads: int) -> list[float]:
-    """Seconds of every call of ``steps``, which are calls of ``plan``."""
+def predicted(plan: Plan, calls: Sequence[KernelCall], sizes: Sizes, threads: int) -> list[float]:
+    """Seconds of every call of ``calls``, which are calls of ``plan``."""
     model = plan.compiled.model
-    order = list(plan.compiled.program.values)
-    walks = {group.result: group for group in plan.compiled.groups if group.walk is not None}
     scale = THREADS / threads if model == CostModel() else 1.0  # a fitted model has seen the threads that there are
-    seconds = []
-    for step in steps:
-        group = walks.get(order[step.writes[0]])
-        computed = 0.0 if group is None else _computed(group, sizes) / threads
-        seconds.append(model.seconds(step.work) * scale + computed)
-    return seconds
+    return [model.seconds(call.work) * scale + _computed(call, sizes) / threads for call in calls]
 
 
-def _computed(group: Group, sizes: Sizes) -> float:
-    """Seconds that a walk computes, on one thread."""
-    assert group.walk is not None  # a walk
-    nest, _ = edge_nest(group.chain, (group.result, *group.taps), group.walk)
-    return 1e-9 * edge_nanoseconds(nest) * sizes.rows.get(group.walk.struct.edge, 1)
+def _computed(call: KernelCall, sizes: Sizes) -> float:
+    """Seconds that a walk over edges computes, on one thread."""
+    if call.kernel != "edge_nest":
+        return 0.0
+    graph = call.reads[0].value
+    nest, _ = edge_nest(call.body, tuple(slot.value for slot in call.writes), graph)
+    return 1e-9 * edge_nanoseconds(nest) * sizes.rows.get(graph.struct.edge, 1)
 
 
 __all__ = ["edge_nanoseconds", "predicted"]

@@ -34,7 +34,8 @@ from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
 from graphweft.passes.work import Sizes
 from graphweft.runtime.function import Pullback, linearize
-from graphweft.runtime.lower import Call, Slots, lower
+from graphweft.runtime.kernel_call import Slots
+from graphweft.runtime.lower import lower
 from graphweft.runtime.plan import Plan
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
@@ -231,7 +232,8 @@ class _Preparation:
         groups = group_values(part, {*constant, *self._draws}, dict.fromkeys(part.values, FORWARD), fuse)
         groups = fold_gathers(part, groups) if fuse else groups
         self.computed = [group.anchor for group in groups if group.anchor is not None]
-        self._calls: list[Call] = [lower(group, self._slot) for group in groups]
+        self.calls = [lower(group, self._slot) for group in groups]
+        self._launches = plan.target.bind(self.calls).launches
         self._leaves = {v["name"]: self._slot[v] for v in part.inputs if v["name"] in STRUCTURE_AHEAD}
 
     def run(self, seeds: Tensor, key: tuple[int, int], draw: Draw | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:
@@ -252,8 +254,8 @@ class _Preparation:
                 rows = tuple(block.num_dst for block in reversed(sample.blocks))
                 env[self._slot[value]] = block_of(value, sample)
             with span("structure", "structure"):
-                for call in self._calls:
-                    call(env)
+                for launch in self._launches:
+                    launch(env)
                 for slot, form in self._wanted:
                     form(env[slot])
         return rows, tuple(env[slot] for slot, _ in self._wanted)

@@ -88,7 +88,7 @@ def test_a_model_with_generated_kernels_computes_the_same(compiler, monkeypatch)
     graph, x = Graph(edges.src, edges.dst, num_nodes=80), torch.randn(80, 6)
     monkeypatch.setattr(pipeline, "WORTH_A_KERNEL", 0)
     if not compiler:
-        monkeypatch.setattr("graphweft.runtime.lower.row_kernel", lambda region: None)
+        monkeypatch.setattr("graphweft.runtime.cpu.generated.row_kernel", lambda region: None)
     model = GAT(6, 8, 3, heads=2)
     results = []
     for level in (0, 3):

@@ -84,7 +84,7 @@ HEAVY = ("spmm", "matmul", "attention", "sddmm", "reduce", "broadcast", "edge")
 
 def _kernels(function: Any) -> Counter[str]:
     plan = function.plans()[-1]
-    names = [step.label.split(" + ")[0] for step in (*plan.forward, *plan.backward)]
+    names = [call.label.split(" + ")[0] for call in (*plan.forward, *plan.backward)]
     return Counter(name for name in names if name.startswith(HEAVY))
 
 

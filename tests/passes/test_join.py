@@ -34,7 +34,7 @@ def batch_plan(model: Stack, disabled: str = "") -> Plan:
 
 
 def labels(plan: Plan) -> list[str]:
-    return [step.label for step in (*plan.forward, *plan.backward)]
+    return [call.label for call in (*plan.forward, *plan.backward)]
 
 
 def test_calls_of_a_batch_before_and_after_are_as_recorded() -> None:

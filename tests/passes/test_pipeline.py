@@ -33,7 +33,7 @@ def _plan(model: torch.nn.Module, graph: Graph, x: object, rows: torch.Tensor | 
 
 
 def _labels(plan: Plan) -> list[str]:
-    return [step.label for step in (*plan.forward, *plan.backward)]
+    return [call.label for call in (*plan.forward, *plan.backward)]
 
 
 def _compiled(model: torch.nn.Module, graph: Graph, x: object, rows: torch.Tensor | None = None) -> Compiled:

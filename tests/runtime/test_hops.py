@@ -21,7 +21,7 @@ HOP = {
     "runtime/compile.py": "compiled function",
     "runtime/function.py": "autograd function",
     "runtime/plan.py": "autograd function",
-    "runtime/lower.py": "launcher",
+    "runtime/cpu/products.py": "launcher",
     "runtime/sparse.py": "launcher",
     "_native.py": "launcher",
 }

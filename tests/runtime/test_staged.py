@@ -23,7 +23,8 @@ from graphweft.nn.gin import GIN
 from graphweft.nn.sage import SAGE
 from graphweft.nn.stack import Stack
 from graphweft.passes.placement import Order
-from graphweft.runtime import lower, staged
+from graphweft.runtime import staged
+from graphweft.runtime.cpu import functions
 from graphweft.runtime.staged import ROWS_AHEAD, STRUCTURE_AHEAD, Choice
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
@@ -117,14 +118,14 @@ def test_a_batch_agrees_with_the_layers_on_its_blocks(kind: Any, options: dict[s
 def test_the_first_layer_copies_no_rows(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     graph, x, seeds = world()
     copied: list[int] = []
-    gather = lower.gather_rows
+    gather = functions.gather_rows
 
     def counting(table: Any, ids: Tensor) -> Any:
         rows = gather(table, ids)
         copied.append(rows.numel() * rows.element_size() if rows.dim() == 2 else 0)
         return rows
 
-    monkeypatch.setattr(lower, "gather_rows", counting)
+    monkeypatch.setattr(functions, "gather_rows", counting)
     step(model_of(kind), x, graph, seeds, torch.randn(30, 8))
     assert sum(copied) == 0
     sources = NeighborSampler(graph, FANOUTS).sample(seeds, seed=KEY[0], epoch=KEY[1]).num_nodes
@@ -139,8 +140,9 @@ def test_a_first_layer_that_transforms_first_copies_no_rows(
     """J15: the product reads rows by index, forward and backward."""
     graph, x, seeds = world()
     copied: list[tuple[int, ...]] = []
-    gather = lower.gather_rows
-    monkeypatch.setattr(lower, "gather_rows", lambda table, ids: (copied.append(table.shape), gather(table, ids))[1])
+    gather = functions.gather_rows
+    watched = lambda table, ids: (copied.append(table.shape), gather(table, ids))[1]  # noqa: E731
+    monkeypatch.setattr(functions, "gather_rows", watched)
     model, sampler = model_of(kind, **options), NeighborSampler(graph, FANOUTS)
     function, reference = model.staged(sampler, x), sampler.sample(seeds)
     names = sorted(function.compile(tensors_of(model), True, reference).plan.compiled.orders)

@@ -1,0 +1,157 @@
+"""Functions of whole values that need no launcher of their own: one native call, or a view, each.
+
+Comes in: a value and its operands. Goes out: its result. ``SIMPLE`` holds for every dtype, ``TYPED`` for float32.
+Registered in ``cpu/target.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._memory import empty
+from graphweft._pieces import total
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.graph import Graph
+from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
+from graphweft.ir.interpret import evaluate
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
+from graphweft.runtime import dense, sparse, typed
+from graphweft.runtime.features import SparseOperand
+from graphweft.runtime.lower import is_block
+from graphweft.storage.feature import is_dense
+from graphweft.storage.gather import gather_rows
+
+
+def _in_degree(value: Value, graph: Graph) -> Tensor:
+    return graph.csc.float_degrees() if is_block(value.inputs[0]) else evaluate(value, [graph])
+
+
+def _dropout(value: Value, x: Any, seed: int) -> Any:
+    if is_dense(x):
+        rows = x if x.dim() == 2 else x.reshape(x.shape[0] if x.dim() else 1, -1)
+        if x.dtype != torch.float32:
+            mask = dense.dropout(torch.ones(rows.shape), value["p"], int(seed), value["stream"])
+            return x * mask.to(x.dtype).reshape(x.shape)
+        return dense.dropout(rows, value["p"], int(seed), value["stream"]).reshape(x.shape)
+    return SparseOperand.of(x).dropped(value["p"], int(seed), value["stream"])
+
+
+def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
+    return gather_rows(x, rows if rows.dtype == torch.int64 else rows.long())
+
+
+def _pad_rows(value: Value, graph: Any, x: Tensor) -> Tensor:
+    out = empty((graph.num_src, *x.shape[1:]), x.dtype)
+    out[: graph.num_dst] = x
+    out[graph.num_dst :].zero_()
+    return out
+
+
+def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
+    out = empty((like.shape[0], *x.shape[1:]), x.dtype)
+    return out.zero_().index_copy_(0, rows, x)
+
+
+_SORTED: weakref.WeakKeyDictionary[Adjacency, Adjacency] = weakref.WeakKeyDictionary()
+
+
+def _side_by_side(adjacency: Adjacency) -> Adjacency:
+    """The same with parallel edges next to each other, as the gradient of an extremum wants them."""
+    if adjacency not in _SORTED:
+        _SORTED[adjacency] = adjacency if adjacency.columns_ascend() else adjacency.with_sorted_columns()
+    return _SORTED[adjacency]
+
+
+SIMPLE: dict[Op, Callable[..., Any]] = {
+    Op.DROPOUT: _dropout,
+    Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
+    Op.TAKE_ROWS: _take_rows,
+    Op.OWN_ROWS: lambda v, g, x: x[: g.num_dst],
+    Op.PAD_ROWS: _pad_rows,
+    Op.SCATTER_ROWS: _scatter_rows,
+    Op.COL_SUM: lambda v, x: dense.col_sum(x) / max(x.shape[0], 1) if v.get("mean") else dense.col_sum(x),
+    Op.SPMM_ARG: lambda v, g, x: sparse.spmm_max(g.csc, x, minimum=v["kind"] == "min", want_arg=True)[1],
+    Op.SPMM_MAX_GRAD: lambda v, g, arg, dy: sparse.spmm_max_grad(_side_by_side(g.reverse().csc), arg, dy),
+    Op.EDGE_MARGIN: lambda v, g, e: sparse.edge_margins(g.csc, e),
+    Op.EDGE_MARGIN_GRAD: lambda v, g, e, d: sparse.edge_margins_grad(g.csc, e, d, closed=bool(v.get("closed"))),
+    Op.SDDMM: lambda v, g, a, b: sparse.sddmm_dot(g.csc, a, b),
+    Op.DOT: lambda v, x, y: total(x * y),
+}
+
+
+def _typed_spmm(value: Value, graph: Graph, x: Tensor, w: Tensor, weight: Tensor | None = None) -> Tensor:
+    per_edge = None if weight is None else weight.contiguous()
+    return typed.spmm(*typed_pairs(graph), x.contiguous(), w.contiguous(), value["transposed"], per_edge)
+
+
+def _typed_outer(value: Value, graph: Graph, x: Tensor, y: Tensor, weight: Tensor | None = None) -> Tensor:
+    pairs, turned = typed_pairs(graph)
+    x, y, weight = x.contiguous(), y.contiguous(), None if weight is None else weight.contiguous()
+    return typed.outer(pairs, y, x, weight).transpose(2, 3) if turned else typed.outer(pairs, x, y, weight)
+
+
+def _typed_sddmm(value: Value, graph: Graph, x: Tensor, w: Tensor, y: Tensor) -> Tensor:
+    pairs, turned = typed_pairs(graph)
+    x, w, y, transposed = x.contiguous(), w.contiguous(), y.contiguous(), bool(value["transposed"])
+    if turned:
+        x, y, transposed = y, x, not transposed
+    return typed.sddmm(pairs, x, w, transposed, y, value["by_head"])
+
+
+def _type_matmul(value: Value, graph: Graph, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+    bias = None if bias is None else bias.contiguous()
+    return typed.matmul(typed_nodes(graph), x.contiguous(), w.contiguous(), value["transposed"], bias)
+
+
+def _reduce_types(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    rows = typed_nodes(graph) if value.op is Op.REDUCE_NTYPE else typed_edges(graph)
+    width = math.prod(value.tensor.dims)
+    flat = x.contiguous().view(x.shape[0], width)
+    return (
+        typed.row_sums(rows, flat).view(-1, *value.tensor.dims)
+        if width
+        else x.new_zeros((rows.num_types, *x.shape[1:]))
+    )
+
+
+def _broadcast_types(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    rows = typed_nodes(graph) if value.op is Op.BROADCAST_NTYPE else typed_edges(graph)
+    return torch.index_select(x, 0, rows.kinds, out=empty((rows.num_rows, *x.shape[1:]), x.dtype))
+
+
+def _type_outer(value: Value, graph: Graph, x: Tensor, y: Tensor) -> Tensor:
+    return typed.outer_rows(typed_nodes(graph), x.contiguous(), y.contiguous())
+
+
+def _edge_softmax(value: Value, graph: Graph, x: Tensor, over: bool = False) -> Tensor:
+    if value.get("log"):
+        return evaluate(value, [graph, x])  # type: ignore[no-any-return]
+    return sparse.edge_softmax(graph.csc, x.contiguous(), over)
+
+
+def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor, over: bool = False) -> Tensor:
+    return sparse.edge_softmax_grad(graph.csc, s.contiguous(), g.contiguous(), over)
+
+
+# in float32; other dtypes are the oracle's
+TYPED: dict[Op, Callable[..., Any]] = {
+    Op.IN_DEGREE: _in_degree,
+    Op.TYPED_SPMM: _typed_spmm,
+    Op.TYPED_OUTER: _typed_outer,
+    Op.TYPED_SDDMM: _typed_sddmm,
+    Op.TYPE_MATMUL: _type_matmul,
+    Op.TYPE_OUTER: _type_outer,
+    Op.REDUCE_NTYPE: _reduce_types,
+    Op.REDUCE_ETYPE: _reduce_types,
+    Op.BROADCAST_NTYPE: _broadcast_types,
+    Op.BROADCAST_ETYPE: _broadcast_types,
+    Op.EDGE_SOFTMAX: _edge_softmax,
+    Op.EDGE_SOFTMAX_GRAD: _edge_softmax_grad,
+}

@@ -1,0 +1,54 @@
+"""Launchers of generated kernels: regions over rows, and walks over the edges of a graph.
+
+Comes in: calls that a plan has. Goes out: a function of the slots for each that could be compiled. The walks of a plan
+are compiled together. Registered in ``cpu/target.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphweft.passes.fuse import Group
+from graphweft.runtime.edge_kernels import Walk, edge_kernels
+from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.row_kernels import row_kernel
+from graphweft.runtime.target import Launch
+
+
+def row_nest(call: KernelCall) -> Launch | None:
+    """One generated kernel over rows; None where nothing can be compiled."""
+    found = row_kernel(call.body)
+    if found is None:
+        return None
+    kernel, read = found
+    at = {slot.value: slot.at for slot in call.reads}
+    places, out = [at[value] for value in read], call.writes[0].at
+
+    def run(slots: Slots) -> None:
+        slots[out] = kernel([slots[i] for i in places])
+
+    return run
+
+
+def edge_nests(calls: Sequence[KernelCall]) -> dict[KernelCall, Launch]:
+    """The launchers of all walks among ``calls`` that could be compiled and passed their trial."""
+    walks = {call.value: call for call in calls if call.kernel == "edge_nest"}
+    kernels = edge_kernels([_group(call) for call in walks.values()])
+    return {walks[value]: _walk(walks[value], kernel, read) for value, (kernel, read) in kernels.items()}
+
+
+def _group(call: KernelCall) -> Group:
+    taps = [slot.value for slot in call.writes[1:]]
+    return Group(call.value, None, call.value, taps=taps, chain=call.body, walk=call.reads[0].value)
+
+
+def _walk(call: KernelCall, kernel: Walk, read: tuple[object, ...]) -> Launch:
+    at = {slot.value: slot.at for slot in call.reads}
+    graph, places = call.operand("graph"), [at[value] for value in read]  # type: ignore[index]
+    outs = [slot.at for slot in call.writes]
+
+    def run(slots: Slots) -> None:
+        for out, made in zip(outs, kernel(slots[graph], [slots[i] for i in places]), strict=True):
+            slots[out] = made
+
+    return run

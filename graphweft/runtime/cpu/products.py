@@ -1,0 +1,204 @@
+"""Launchers of products: edges times rows, rows times matrices, sums of them, and rows read by index.
+
+Comes in: a :class:`KernelCall`. Goes out: a function of the slots that calls the native kernel; everything that can be
+decided is decided here, so that a call compares no strings and tests no formats. Registered in ``cpu/target.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from graphweft._memory import empty
+from graphweft.runtime import dense, sparse
+from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.features import SparseOperand
+from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.target import Launch
+from graphweft.runtime.terms import Left, Term, contract_terms, matmul_terms
+
+_STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
+
+
+def epilogue_of(call: KernelCall, width: int) -> Callable[[Slots], Epilogue | None]:
+    """How to build the epilogue of each call; the column sums are allocated and put into their slot."""
+    fixed = {slot.role: slot.at for slot in call.reads if slot.role in _STAGES}
+    relu, is_short, tap = bool(call.get("relu")), bool(call.get("short_addend")), call.writing("col_sum")
+    if not fixed and not relu and tap is None:
+        return lambda slots: None
+
+    def build(slots: Slots) -> Epilogue:
+        operands = {role: slots[index] for role, index in fixed.items()}
+        if is_short:
+            operands["addend_rows"] = operands["addend"].shape[0]
+        if tap is not None:
+            operands["col_sum"] = slots[tap] = torch.empty(width)
+        return Epilogue(relu=relu, **operands)
+
+    return build
+
+
+def _epilogue(call: KernelCall) -> Callable[[Slots], Epilogue | None]:
+    return epilogue_of(call, call.value.tensor.dims[0])
+
+
+def rows(call: KernelCall) -> Launch:
+    """Stages applied to rows as they are, or read by index."""
+    source, ids, out, epilogue = call.operand("x"), call.reading("ids"), call.writes[0].at, _epilogue(call)
+
+    def run(slots: Slots) -> None:
+        found = epilogue(slots) or Epilogue()
+        slots[out] = dense.rows_apply(slots[source], found, rows=None if ids is None else slots[ids])
+
+    return run
+
+
+def spmm(call: KernelCall) -> Launch:
+    """Rows summed over edges."""
+    graph, x, out = call.operand("graph"), call.operand("x"), call.writes[0].at
+    weight, scale, over = call.reading("weight"), call.reading("src_scale"), call.over
+    coefficient, epilogue = call.get("self_coef"), _epilogue(call)
+
+    def run(slots: Slots) -> None:
+        slots[out] = sparse.spmm(
+            slots[graph].csc_structure if weight is None else slots[graph].csc,
+            slots[x],
+            weight=None if weight is None else slots[weight],
+            src_scale=None if scale is None else slots[scale],
+            self_coef=coefficient,
+            epilogue=epilogue(slots),
+            out=slots[x].detach() if over else None,
+        )
+
+    return run
+
+
+def spmm_max(call: KernelCall) -> Launch:
+    """Extrema over edges, and where each comes from."""
+    graph, x, out, arg = call.operand("graph"), call.operand("x"), call.writes[0].at, call.writing("arg")
+    minimum = call.get("minimum")
+
+    def run(slots: Slots) -> None:
+        slots[out], found = sparse.spmm_max(slots[graph].csc, slots[x], minimum=minimum, want_arg=arg is not None)
+        if arg is not None:
+            slots[arg] = found
+
+    return run
+
+
+def sparse_matmul(call: KernelCall) -> Launch:
+    """Sparse features, or their transpose, times a matrix."""
+    a, b, out, epilogue = call.operand("x"), call.operand("weight"), call.writes[0].at, _epilogue(call)
+    by_column, transposed = call.get("by_column"), call.get("transposed")
+
+    def run(slots: Slots) -> None:
+        operand = SparseOperand.of(slots[a])
+        adjacency, values = operand.by_column() if by_column else operand.by_row()
+        right = slots[b].t().contiguous() if transposed else slots[b]
+        slots[out] = sparse.spmm(adjacency, right, weight=values, epilogue=epilogue(slots))
+
+    return run
+
+
+def contract(call: KernelCall) -> Launch:
+    """A product that sums over rows, with the column sums of its second operand."""
+    a, b, ids, out = call.operand("x"), call.operand("weight"), call.reading("ids"), call.writes[0].at
+    tap = call.writing("col_sum")
+
+    def run(slots: Slots) -> None:
+        sums = None
+        if tap is not None:
+            sums = slots[tap] = torch.empty(slots[b].shape[1], dtype=slots[b].dtype)
+        slots[out] = dense.matmul_tn(slots[a], slots[b], col_sum=sums, rows=None if ids is None else slots[ids])
+
+    return run
+
+
+def matmul(call: KernelCall) -> Launch:
+    """Rows times a matrix."""
+    a, b, ids, out = call.operand("x"), call.operand("weight"), call.reading("ids"), call.writes[0].at
+    transposed, epilogue = call.get("transposed"), _epilogue(call)
+
+    def run(slots: Slots) -> None:
+        at = None if ids is None else slots[ids]
+        slots[out] = dense.matmul(slots[a], slots[b], transposed=transposed, epilogue=epilogue(slots), rows=at)
+
+    return run
+
+
+def dropout_of_rows(call: KernelCall) -> Launch:
+    """Dropout of rows read by index, in one pass."""
+    x, ids, seed, out, value = *(call.operand(r) for r in ("x", "ids", "seed")), call.writes[0].at, call.value
+    p, stream = value["p"], value["stream"]
+
+    def run(slots: Slots) -> None:
+        slots[out] = dense.dropout(slots[x], p, int(slots[seed]), stream, rows=slots[ids])
+
+    return run
+
+
+def scale_of_rows(call: KernelCall) -> Launch:
+    """A multiple of rows read by index, in one pass."""
+    x, ids, factor, out = *(call.operand(r) for r in ("x", "ids", "factor")), call.writes[0].at
+
+    def run(slots: Slots) -> None:
+        scale = slots[factor].expand(slots[ids].numel()).contiguous()
+        slots[out] = dense.rows_apply(slots[x], Epilogue(row_scale=scale), rows=slots[ids])
+
+    return run
+
+
+def matmul_terms_of(call: KernelCall) -> Launch:
+    """Several products, added up in registers."""
+    out, epilogue = call.writes[0].at, _epilogue(call)
+    count = sum(slot.role.startswith("weight") for slot in call.reads)
+    terms = [_term(call, i) for i in range(count)]
+
+    def run(slots: Slots) -> None:
+        slots[out] = matmul_terms([term(slots) for term in terms], epilogue=epilogue(slots))
+
+    return run
+
+
+def _term(call: KernelCall, i: int) -> Callable[[Slots], Term]:
+    """What one product of a sum reads."""
+    kind, x, w, transposed = (
+        call.get(f"first{i}"),
+        call.operand(f"x{i}"),
+        call.operand(f"weight{i}"),
+        call.get(f"transposed{i}"),
+    )
+    if kind == "gathered":
+        ids = call.operand(f"ids{i}")
+        return lambda slots: Term(slots[x], slots[w], transposed, rows=slots[ids])
+    if kind == "rows":
+        return lambda slots: Term(slots[x], slots[w], transposed)
+    graph, scale, kept = call.operand(f"graph{i}"), call.reading(f"row_scale{i}"), call.writing(f"kept{i}")
+
+    def summed(slots: Slots) -> Term:
+        edges, source = slots[graph].csc_structure, slots[x]
+        room = None if kept is None else empty((edges.num_rows, source.shape[1]), source.dtype)
+        if kept is not None:
+            slots[kept] = room
+        factors = None if scale is None else slots[scale]
+        return Term(source, slots[w], transposed, edges=edges, row_scale=factors, kept=room)
+
+    return summed
+
+
+def contract_terms_of(call: KernelCall) -> Launch:
+    """Contractions with one second operand, which is summed over edges on the way."""
+    graph, source, count = call.operand("graph"), call.operand("x"), call.get("count")
+    shared = call.value.inputs[1]  # the operand that all contractions share, as wide as its column sums
+    epilogue = epilogue_of(call, shared.tensor.dims[0])
+    outs = [slot.at for slot in call.writes[:count]]
+    lefts = [(call.operand(f"left{i}"), call.reading(f"ids{i}")) for i in range(count)]
+
+    def run(slots: Slots) -> None:
+        operands = [Left(slots[x], None if ids is None else slots[ids]) for x, ids in lefts]
+        made = contract_terms(operands, slots[graph].csc_structure, slots[source], epilogue=epilogue(slots))
+        for out, result in zip(outs, made, strict=True):
+            slots[out] = result
+
+    return run

@@ -1,0 +1,79 @@
+"""The CPU's table of launchers.
+
+Comes in: calls of a plan. Goes out: launchers of ahead-of-time kernels and of kernels that are compiled for the plan.
+Known to ``gw.config(target=)`` as "cpu", the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from graphweft.runtime.cpu import attention, products
+from graphweft.runtime.cpu.functions import SIMPLE, TYPED
+from graphweft.runtime.cpu.generated import edge_nests, row_nest
+from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.target import Bound, Launch, Target
+
+
+class _Cpu(Target):
+    """Walks over edges are compiled together, for all calls of a plan."""
+
+    def bind(self, calls: Sequence[KernelCall]) -> Bound:
+        """A launcher for every call."""
+        walks = edge_nests(calls)
+        launches = tuple(walks.get(call) or self.launch(call) for call in calls)
+        return Bound(launches, frozenset(call.value for call in walks))
+
+
+def _whole(function: Callable[..., Any], in_place: bool = False) -> Callable[[KernelCall], Launch]:
+    """The launcher of a function of a value and its operands."""
+
+    def launcher(call: KernelCall) -> Launch:
+        value, out = call.value, call.writes[0].at
+        made = partial(function, over=True) if in_place and call.over else function
+        places = [slot.at for slot in call.reads]
+
+        def run(slots: Slots) -> None:
+            slots[out] = made(value, *[slots[i] for i in places])
+
+        return run
+
+    return launcher
+
+
+def _inverse_degree(call: KernelCall) -> Launch:
+    graph, out = call.operand("graph"), call.writes[0].at
+
+    def run(slots: Slots) -> None:
+        slots[out] = slots[graph].csc.float_degrees(inverse=True)
+
+    return run
+
+
+CPU = _Cpu("cpu")
+for name, launcher in {
+    "rows": products.rows,
+    "spmm": products.spmm,
+    "spmm_max": products.spmm_max,
+    "matmul": products.matmul,
+    "contract": products.contract,
+    "sparse_matmul": products.sparse_matmul,
+    "matmul_terms": products.matmul_terms_of,
+    "contract_terms": products.contract_terms_of,
+    "dropout_of_rows": products.dropout_of_rows,
+    "scale_of_rows": products.scale_of_rows,
+    "row_nest": row_nest,
+    "inverse_degree": _inverse_degree,
+    "einsum": attention.einsum,
+}.items():
+    CPU.launches(name)(launcher)
+for name, launcher in {"attention": attention.forward, "attention_grad": attention.backward}.items():
+    CPU.launches(name, torch.float32)(launcher)
+for op, function in SIMPLE.items():
+    CPU.launches(op.name.lower())(_whole(function))
+for op, function in TYPED.items():
+    CPU.launches(op.name.lower(), torch.float32)(_whole(function, "over" in function.__code__.co_varnames))

@@ -1,0 +1,129 @@
+"""One call of a kernel, as data: what is read and written, where, and what it computes.
+
+Comes in: names, slots and IR values from ``lower.py``. Goes out: a :class:`KernelCall`, which prints, compares and
+pickles. A plan is a list of them; a :class:`~graphweft.runtime.target.Target` finds a launcher for each. Read by
+``plan.py``, ``footprint.py``, ``prediction.py`` and ``gw.explain``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from graphweft.cost import Work
+from graphweft.ir.program import Attrs, Value, number, topological
+from graphweft.ir.residency import TensorType
+from graphweft.passes.work import Sizes, tensor_bytes
+
+Slots = list[Any]
+
+
+class Slot(NamedTuple):
+    """A place in the list of slots: which part it plays in the call, its position, and the value that lies there."""
+
+    role: str
+    at: int
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """A kernel, the slots it reads and writes, and what it computes.
+
+    Attributes:
+        kernel: Name under which targets register their launchers.
+        reads: Operands, each with its role ("graph", "x", "weight", "bias", ...).
+        writes: Results, the call's own first.
+        attrs: Numbers and switches that are fixed when the plan is made.
+        body: Everything that the call computes, in IR, operands before users: its definition. A target without a
+            kernel of that name runs it value by value.
+        label: ``spmm + row_scale + bias``: the same in short.
+        work: What it does, for the cost model; ``work.bytes`` are streamed in and out.
+        frees: Indices of slots that nobody reads afterwards.
+        over: Whether the result takes the memory of an operand.
+        place: Where its operands and results lie.
+    """
+
+    kernel: str
+    reads: tuple[Slot, ...]
+    writes: tuple[Slot, ...]
+    attrs: Attrs
+    body: tuple[Value, ...]
+    label: str
+    work: Work = Work("rows", 0.0, 0.0)  # noqa: RUF009 frozen
+    frees: tuple[int, ...] = ()
+    over: bool = False
+    place: str = "host"
+
+    @property
+    def value(self) -> Value:
+        """The first result."""
+        return self.writes[0].value
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Dtype of the first result; None for a graph or ids."""
+        kind = self.value.type
+        return kind.dtype if isinstance(kind, TensorType) else None
+
+    def reading(self, role: str) -> int | None:
+        """Index of the operand that plays ``role``, None where there is none."""
+        return next((slot.at for slot in self.reads if slot.role == role), None)
+
+    def operand(self, role: str) -> int:
+        """Index of the operand that plays ``role``."""
+        return next(slot.at for slot in self.reads if slot.role == role)
+
+    def writing(self, role: str) -> int | None:
+        """Index of the result that plays ``role``, None where there is none."""
+        return next((slot.at for slot in self.writes if slot.role == role), None)
+
+    def traffic(self, sizes: Sizes) -> tuple[int, int]:
+        """Bytes of the dense operands and of the results, each counted once.
+
+        Structure, ids, numbers and sparse features are not counted.
+        """
+        read = {slot.at: slot.value for slot in self.reads if _is_dense(slot.value)}
+        made = (slot.value for slot in self.writes if _is_dense(slot.value))
+        return int(sum(tensor_bytes(v, sizes) for v in read.values())), int(sum(tensor_bytes(v, sizes) for v in made))
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The attribute ``name``, or ``default``."""
+        return next((value for key, value in self.attrs if key == name), default)
+
+    def text(self, names: Mapping[Value, str]) -> str:
+        """``%7 = spmm(graph=%graph, x=%x; self_coef=1.0) : src[N x 16] float32``, with the values' ``names``."""
+        made = ", ".join(
+            names[slot.value] if place == 0 else f"{slot.role}={names[slot.value]}"
+            for place, slot in enumerate(self.writes)
+        )
+        given = ", ".join(f"{slot.role}={names[slot.value]}" for slot in self.reads)
+        fixed = ", ".join(f"{name}={value!r}" for name, value in self.attrs)
+        types = ", ".join(str(slot.value.type) for slot in self.writes)
+        steps = f" [{len(self.body)} values]" if len(self.body) > 1 else ""
+        at = {slot.at: names[slot.value] for slot in (*self.reads, *self.writes)}
+        after = f" frees {', '.join(at.get(i, f'slot {i}') for i in self.frees)}" if self.frees else ""
+        over = " in place" if self.over else ""
+        return f"{made} = {self.kernel}({given}{'; ' if fixed else ''}{fixed}){steps} : {types}{over}{after}"
+
+
+def _is_dense(value: Value) -> bool:
+    return isinstance(value.type, TensorType) and not value.type.sparse
+
+
+def body_of(operands: Iterable[Value], results: Iterable[Value]) -> tuple[Value, ...]:
+    """The values between ``operands`` and ``results``, the results with them, operands before users."""
+    given = list(dict.fromkeys(operands))
+    return tuple(topological(results, given))[len(given) :]
+
+
+def calls_text(calls: Iterable[KernelCall], values: Iterable[Value]) -> str:
+    """One line a call, by the names of the program's ``values``; equal texts mean equal lists of calls."""
+    names = number(values)
+    return "\n".join(call.text(names) for call in calls)
+
+
+__all__ = ["KernelCall", "Slot", "Slots", "body_of", "calls_text"]

@@ -1,0 +1,105 @@
+"""Targets: who runs the calls of a plan.
+
+Comes in: the calls of a plan, as data. Goes out: for each a launcher, a function of the list of slots. A target is a
+table of launchers by kernel and dtype; a kernel without an entry is run by the interpreter of the IR from the body of
+its call. So a new target starts with an empty table and is right from the first day: ``reference`` is that target.
+Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, targets are listed in ``targets.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphweft.ir.interpret import evaluate
+from graphweft.ir.program import Value
+from graphweft.runtime.kernel_call import KernelCall, Slots
+
+Launch = Callable[[Slots], None]
+# looks at a call once; None where it cannot run this one
+Launcher = Callable[[KernelCall], Launch | None]
+
+
+class Bound(NamedTuple):
+    """Launchers in the order of the calls, and the first results of those that run generated kernels over edges."""
+
+    launches: tuple[Launch, ...]
+    generated: frozenset[Value]
+
+
+class Target:
+    """Launchers by kernel and dtype.
+
+    Args:
+        name: As ``gw.config(target=)`` takes it.
+
+    Example:
+        >>> target = Target("made-up")
+        >>> @target.launches("matmul", torch.float32)
+        ... def matmul(call):
+        ...     a, b, out = call.operand("x"), call.operand("weight"), call.writing("out")
+        ...     return lambda slots: slots.__setitem__(out, slots[a] @ slots[b])
+        >>> sorted(target.kernels())
+        ['matmul']
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
+
+    def launches(self, kernel: str, *dtypes: torch.dtype) -> Callable[[Launcher], Launcher]:
+        """Registers a launcher for results of ``dtypes``, or of any."""
+
+        def register(launcher: Launcher) -> Launcher:
+            for dtype in dtypes or (None,):
+                self._table[kernel, dtype] = launcher
+            return launcher
+
+        return register
+
+    def kernels(self) -> set[str]:
+        """Names of the kernels it has launchers for."""
+        return {kernel for kernel, _ in self._table}
+
+    def bind(self, calls: Sequence[KernelCall]) -> Bound:
+        """A launcher for every call."""
+        return Bound(tuple(self.launch(call) for call in calls), frozenset())
+
+    def launch(self, call: KernelCall) -> Launch:
+        """The launcher of one call."""
+        launcher = self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
+        found = None if launcher is None else launcher(call)
+        return interpreted(call) if found is None else found
+
+
+def interpreted(call: KernelCall) -> Launch:
+    """The values of a call by the interpreter; those that nobody reads any more are let go."""
+    given = [(slot.value, slot.at) for slot in call.reads]
+    results = [(slot.value, slot.at) for slot in call.writes]
+    wanted = {value for value, _ in results}
+    last = {operand: value for value in call.body for operand in value.inputs}
+    dead = {
+        value: tuple(v for v in dict.fromkeys(value.inputs) if last[v] is value and v not in wanted)
+        for value in call.body
+    }
+
+    def run(slots: Slots) -> None:
+        known = {value: slots[index] for value, index in given}
+        for value in call.body:
+            known[value] = evaluate(value, [known[operand] for operand in value.inputs])
+            for operand in dead[value]:
+                del known[operand]
+        for value, index in results:
+            slots[index] = _contiguous(known[value])
+
+    return run
+
+
+def _contiguous(result: Any) -> Any:
+    return result.contiguous() if isinstance(result, Tensor) else result
+
+
+__all__ = ["Bound", "Launch", "Launcher", "Target", "interpreted"]

@@ -1,0 +1,207 @@
+"""Plans as data: targets that run them, texts that describe them, bytes that they move."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from nn.models import BUILT_IN, IN, MODELS, features, make, random_graph
+from torch import Tensor, nn
+from typed_zoo import academic
+
+import graphweft as gw
+from graphweft._errors import ConfigError
+from graphweft.ir.residency import TensorType
+from graphweft.runtime import targets
+from graphweft.runtime.compile import measure_sizes
+from graphweft.runtime.cpu.target import CPU
+from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.plan import Plan
+from graphweft.runtime.target import Bound, Launch, Target
+from graphweft.storage.feature import is_dense
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "plans"
+TYPED = ("rgcn", "hgt")
+
+
+class Counting(Target):
+    """Runs calls by another target, or not at all, and notes each with the bytes of its dense operands and results."""
+
+    def __init__(self, name: str, inner: Target | None) -> None:
+        super().__init__(name)
+        self.inner, self.seen = inner, list[tuple[KernelCall, int, int]]()
+        self.before: dict[KernelCall, Slots] = {}
+
+    def bind(self, calls: Any) -> Bound:
+        bound = (self.inner or CPU).bind(calls)
+        launches = [self._counted(call, launch) for call, launch in zip(calls, bound.launches, strict=True)]
+        return Bound(tuple(launches), bound.generated)
+
+    def _counted(self, call: KernelCall, launch: Launch) -> Launch:
+        def run(slots: Slots) -> None:
+            self.before[call] = list(slots)
+            reads = {s.at: slots[s.at] for s in call.reads if isinstance(s.value.type, TensorType)}
+            read = sum(x.nbytes for x in reads.values() if is_dense(x))  # before the call: it may write over one
+            launch(slots)
+            made = [slots[s.at] for s in call.writes if isinstance(s.value.type, TensorType)]
+            self.seen.append((call, read, sum(x.nbytes for x in made)))
+
+        return run
+
+
+@pytest.fixture
+def counting() -> Any:
+    target = targets.register_target(Counting("counting", CPU))
+    yield target
+    del targets._TARGETS["counting"]
+
+
+def _world(name: str) -> tuple[gw.Graph, Tensor, nn.Module]:
+    torch.manual_seed(0)
+    if name not in TYPED:
+        return random_graph(0), features(), make(name)
+    graph = academic()
+    types, relations = len(graph.node_types), len(graph.relations)
+    model = (
+        gw.nn.RGCN(IN, 8, 4, num_relations=relations)
+        if name == "rgcn"
+        else gw.nn.HGT(IN, 8, 4, num_node_types=types, num_relations=relations, heads=2)
+    )
+    return graph, features(0, graph.num_nodes), model
+
+
+def _step(model: nn.Module, graph: gw.Graph, x: Tensor, target: str) -> dict[str, Tensor]:
+    twin, x = copy.deepcopy(model).eval(), x.clone().requires_grad_()
+    with gw.config(target=target):
+        out = twin(graph, x)
+        out.square().sum().backward()
+    grads = {n: p.grad for n, p in twin.named_parameters() if p.grad is not None}
+    return {"out": out.detach(), "x": x.grad, **grads}
+
+
+@pytest.mark.parametrize("name", [*MODELS, *TYPED])
+def test_the_reference_target_runs_every_model(name: str) -> None:
+    """Nothing is registered for it: what a call computes is in the call."""
+    graph, x, model = _world(name)
+    fast, plain = (_step(model, graph, x, target) for target in ("cpu", "reference"))
+    assert fast.keys() == plain.keys() and len(fast) > 2
+    for key, expected in plain.items():
+        torch.testing.assert_close(fast[key], expected, rtol=2e-4, atol=2e-5, msg=lambda m, key=key: f"{key}: {m}")
+
+
+def _made_up() -> Target:
+    """A third target: two kernels of its own in torch's sparse and dense products, all else by the interpreter."""
+    target = Target("made-up")
+
+    @target.launches("matmul", torch.float32)
+    def matmul(call: KernelCall) -> Launch | None:
+        if len(call.reads) > 2 or len(call.body) > 1:
+            return None
+        a, b, out, turned = call.operand("x"), call.operand("weight"), call.writes[0].at, call.get("transposed")
+
+        def run(slots: Slots) -> None:
+            slots[out] = slots[a] @ (slots[b].t() if turned else slots[b])
+
+        return run
+
+    @target.launches("spmm", torch.float32)
+    def spmm(call: KernelCall) -> Launch | None:
+        if {s.role for s in call.reads} != {"graph", "x"} or len(call.body) > 1:
+            return None
+        graph, x, out, own = call.operand("graph"), call.operand("x"), call.writes[0].at, call.get("self_coef")
+
+        def run(slots: Slots) -> None:
+            csc = slots[graph].csc
+            ones = torch.ones(csc.num_edges)
+            a = torch.sparse_csr_tensor(csc.indptr, csc.indices.long(), ones, (csc.num_rows, csc.num_cols))
+            rows = slots[x]
+            slots[out] = a @ rows + own * rows[: csc.num_rows]
+
+        return run
+
+    return target
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat", "ngcf", "user_gat"])
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_a_target_joins_by_registration_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = _made_up()
+    monkeypatch.setitem(targets._TARGETS, target.name, target)
+    graph, x, model = _world(name)
+    with gw.config(disabled_passes="fuse"):
+        found, plain = (_step(model, graph, x, each) for each in ("made-up", "reference"))
+    for key, expected in plain.items():
+        torch.testing.assert_close(found[key], expected, rtol=2e-4, atol=2e-5)
+
+
+def test_an_unknown_target_is_one_line() -> None:
+    graph, x, model = _world("gcn")
+    with (
+        gw.config(target="gpu"),
+        pytest.raises(ConfigError, match="expected one of cpu, reference, got 'gpu'"),
+    ):
+        model(graph, x)
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *TYPED])
+def test_bytes_of_a_plan_are_those_that_its_calls_touch(name: str, counting: Counting) -> None:
+    graph, x, model = _world(name)
+    with gw.config(target="counting"):
+        x.requires_grad_()
+        model(graph, x).square().sum().backward()
+        (plan,) = model.function.plans()
+        seen = list(counting.seen)
+        sizes = measure_sizes(plan.compiled.program, model.arguments(graph, x), 0)
+    planned = {call: call.traffic(sizes) for call in (*plan.forward, *plan.backward)}
+    ran = [item for item in seen if item[0] in planned]
+    assert [call for call, _, _ in ran] == list(planned)  # each once, in this order
+    for call, read, written in ran:
+        assert planned[call] == (read, written), call.label
+    assert sum(read + written for _, read, written in ran) > 1000
+
+
+def _plan(name: str) -> Plan:
+    graph, x, model = _world(name)
+    model(graph, x.requires_grad_()).square().sum().backward()
+    (plan,) = model.function.plans()
+    return plan
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *TYPED])
+def test_plans_are_as_recorded(name: str) -> None:
+    """Delete a golden file to record it anew."""
+    text, path = _plan(name).text + "\n", GOLDEN / f"{name}.txt"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("name", ["gcn", "gat", "rgcn", "hgt"])
+def test_calls_survive_pickling(name: str, counting: Counting) -> None:
+    """They print the same, and run to the same bits from the same slots."""
+    graph, x, model = _world(name)
+    with gw.config(target="counting"), torch.no_grad():
+        model(graph, x)
+    plan = model.function.plans()[-1]
+    forward = plan.forward
+    again: tuple[KernelCall, ...] = pickle.loads(pickle.dumps(forward))
+    for old, new in zip(forward, again, strict=True):
+        names = [{value: str(at) for at, value in enumerate(_values(call))} for call in (old, new)]
+        assert old.text(names[0]) == new.text(names[1])
+    slots, others = (list(counting.before[forward[0]]) for _ in range(2))
+    pairs = zip(CPU.bind(forward).launches, CPU.bind(again).launches, strict=True)
+    with torch.no_grad():
+        for launch, other in pairs:
+            launch(slots)
+            other(others)
+    assert all(torch.equal(a, b) for a, b in zip(slots, others, strict=True) if is_dense(a))
+    assert torch.equal(slots[forward[-1].writes[0].at], others[again[-1].writes[0].at])
+
+
+def _values(call: KernelCall) -> list[Any]:
+    return [slot.value for slot in (*call.reads, *call.writes)]
