@@ -160,13 +160,13 @@ void dot_heads(const edge_block& b, int64_t heads, int64_t channels, id_list col
           fetch<3>(from + columns[p + 4] * width, bytes);
         }
         const float* at = from + columns[p] * width;
-        typename T::vec t[T::vectors];
+        typename T::vec t[T::sums] = {};
         tile.each(at, [&](int k, const float* q) GW_INLINE_LAMBDA {
           const auto x = tile.load_vector(k, q);
           if constexpr (Leaky)
-            t[k] = weight[k] * leaky_unit(a[k] + x, slope);
+            T::add_product(t, k, weight[k], leaky_unit(a[k] + x, slope));
           else
-            t[k] = a[k] * x;
+            T::add_product(t, k, a[k], x);
         });
         T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
       }

@@ -44,15 +44,18 @@ class attention_records {
   [[nodiscard]] GW_INLINE const float* row(int64_t i) const { return store_ + i * parts * heads_; }
 
  private:
-  // out[h] = <a, b>_h
+  // out[h] = <a, b>_h, with the bits of `dot_heads`: where one edge has all of a softmax, <dout, value> and <dout, out>
+  // cancel to 0.
   static void products(const problem& p, const float* a, const float* b, float* out) {
     for_each_head_tile(p.heads, p.channels, [&](auto tile) {
       using T = decltype(tile);
       typename T::vec x[T::vectors], y[T::vectors];
       tile.load(a + tile.first(), x);
       tile.load(b + tile.first(), y);
-      for (int k = 0; k < T::vectors; ++k) x[k] *= y[k];
-      T::sum(x, out + tile.h0, tile.c0 > 0);
+      typename T::vec t[T::sums] = {};
+#pragma GCC unroll 8
+      for (int k = 0; k < T::vectors; ++k) T::add_product(t, k, x[k], y[k]);
+      T::sum(t, out + tile.h0, tile.c0 > 0);
     });
   }
 
@@ -170,9 +173,10 @@ class attention_backward {
                   [&](int k, const float* at) GW_INLINE_LAMBDA { a[k] = tile.load_vector(k, at); });
         for (int64_t p = part.begin; p < part.end; ++p) {
           if (ahead > 0 && p + ahead < last) fetch<2>(from + columns[p + ahead] * width, tile.bytes());
-          typename T::vec t[T::vectors];
-          tile.each(from + columns[p] * width,
-                    [&](int k, const float* at) GW_INLINE_LAMBDA { t[k] = a[k] * tile.load_vector(k, at); });
+          typename T::vec t[T::sums] = {};
+          tile.each(from + columns[p] * width, [&](int k, const float* at) GW_INLINE_LAMBDA {
+            T::add_product(t, k, a[k], tile.load_vector(k, at));
+          });
           T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
         }
       }
