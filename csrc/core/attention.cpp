@@ -50,7 +50,8 @@ GW_API int gw_head_sums_f32(int64_t n, int64_t heads, int64_t channels, const fl
   });
 }
 
-// out [num_rows, H C]; stats [num_rows, H], for `add` [num_rows, 2 H + H C], or null when no backward pass follows.
+// out [num_rows, H C]; stats [num_rows, 2 H]: maximum and inverse sum of each row, for `add` [num_rows, 3 H + H C], or
+// null when no backward pass follows.
 GW_API int gw_attend_f32(const gw_adjacency* adj, const gw_attention_f32* operands, float* out, float* stats) {
   return gw::guarded([&] {
     check(adj, operands);
@@ -61,7 +62,7 @@ GW_API int gw_attend_f32(const gw_adjacency* adj, const gw_attention_f32* operan
 }
 
 // Gradients from out, stats and dout; `transposed` is the adjacency with the sources as rows and the same edge ids;
-// `room` [num_rows, 3 H] is overwritten.
+// `room` [num_rows, 4 H] is overwritten.
 GW_API int gw_attend_grad_f32(const gw_adjacency* adj, const gw_adjacency* transposed, const gw_attention_f32* operands,
                               const float* stats, const float* out, const float* dout,
                               const gw_attention_grad_f32* grad, float* room) {

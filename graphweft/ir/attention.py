@@ -46,7 +46,7 @@ def attention_stats(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     out = attention(types, attrs)
     assert isinstance(out, TensorType)  # by construction
     heads, channels = out.dims
-    return replace(out, dims=(heads * (2 + channels),) if attrs["score"] == "add" else (heads,))
+    return replace(out, dims=(heads * (3 + channels),) if attrs["score"] == "add" else (2 * heads,))
 
 
 def attention_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:

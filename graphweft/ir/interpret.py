@@ -173,21 +173,27 @@ def _attention(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor, seed
 
 
 def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor, seed: int = 0) -> Tensor:
-    """The logarithm of each row's sum; for ``add`` also share and result of the edges with a positive sum of scores."""
+    """Maximum and inverse sum of each row, 0 without edges; for ``add`` also share and result of the positive edges.
+
+    Positive are those with a positive sum of scores.
+    """
     src, dst, ids = edges_in_row_order(graph)
     scores = _scores(value, graph, x, a, b)
     weights = _edge_softmax(value, graph, _by_edge(graph, scores))
     own = weights.new_zeros((graph.num_dst, weights.shape[1]))
-    lse = own.index_copy(0, dst, scores - weights[ids].log())
+    index = dst[:, None].expand_as(scores)
+    top = own.scatter_reduce(0, index, scores, "amax", include_self=False)
+    total = own.index_add(0, dst, (scores - top[dst]).exp())
+    kept = torch.cat([top, torch.where(total > 0, 1.0 / total, own)], 1)
     if value["score"] != "add":
-        return lse
+        return kept
     positive = (a[src] + b[dst] > 0) * weights[ids]
     share = own.index_add(0, dst, positive)
     if value.get("p"):
-        kept = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
-        positive = positive * kept[ids]
-    plus = x.new_zeros((graph.num_dst, lse.shape[1], x.shape[2])).index_add(0, dst, positive[:, :, None] * x[src])
-    return torch.cat([lse, share, plus.reshape(plus.shape[0], plus.shape[1] * plus.shape[2])], 1)
+        mask = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
+        positive = positive * mask[ids]
+    plus = x.new_zeros((graph.num_dst, own.shape[1], x.shape[2])).index_add(0, dst, positive[:, :, None] * x[src])
+    return torch.cat([kept, share, plus.reshape(plus.shape[0], plus.shape[1] * plus.shape[2])], 1)
 
 
 def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Tensor:

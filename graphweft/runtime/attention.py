@@ -91,7 +91,7 @@ class Attention:
 
     def stats_width(self, width: int) -> int:
         """Numbers per destination that the forward pass keeps for the backward pass."""
-        return width + 2 * self.heads if self.score is Score.ADD else self.heads
+        return width + 3 * self.heads if self.score is Score.ADD else 2 * self.heads
 
 
 def attend(
@@ -138,7 +138,7 @@ def attend_grad(
     dvalue, first, second = made[0], made[1], made[2]
     parts = (None, first, second) if kind.score is Score.ADD2 else (first, second, None)
     gradients = _Gradients(dvalue.data_ptr(), *(pointer(part) for part in parts))
-    room = empty((adj.num_rows, 3 * kind.heads), torch.float32)
+    room = empty((adj.num_rows, 4 * kind.heads), torch.float32)
     kept_rows = (stats.data_ptr(), out.data_ptr(), dout.data_ptr())
     _attend_grad(adj.native, transposed.native, operands, *kept_rows, gradients, room.data_ptr())
     return made

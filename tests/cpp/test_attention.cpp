@@ -104,7 +104,7 @@ void compare(data::graph& g, int32_t score, int64_t heads, int64_t channels, boo
   const gw_adjacency adj = g.view();
   const gw_attention_f32 view = o.view();
   std::vector<float> out(size_t(g.num_rows * width), -7.0f);
-  std::vector<float> stats(size_t(g.num_rows * (score == gw_score_add ? 2 * heads + width : heads)));
+  std::vector<float> stats(size_t(g.num_rows * (score == gw_score_add ? 3 * heads + width : 2 * heads)));
   CHECK(gw_attend_f32(&adj, &view, data::pointer(out), data::pointer(stats)) == 0);
   const std::vector<double> want = attended(g, o);
   for (size_t k = 0; k < want.size(); ++k) CHECK(check::close(out[k], want[k], 1e-4));
@@ -116,7 +116,7 @@ void compare(data::graph& g, int32_t score, int64_t heads, int64_t channels, boo
   const gw_adjacency transposed{g.num_cols, g.num_rows, g.num_edges, indptr.data(), indices.data(), turned.data(), 0};
   const std::vector<float> slope = data::floats(g.num_rows * width, 15);
   std::vector<float> value(o.value.size()), src(o.src.size()), dst(o.dst.size()), vector(o.vector.size());
-  std::vector<float> room(size_t(g.num_rows * 3 * heads));
+  std::vector<float> room(size_t(g.num_rows * 4 * heads));
   const gw_attention_grad_f32 grad{value.data(), data::pointer(src), data::pointer(dst), data::pointer(vector)};
   CHECK(gw_attend_grad_f32(&adj, &transposed, &view, stats.data(), out.data(), slope.data(), &grad, room.data()) == 0);
   compare_slopes(g, o, o.value, value, slope);

@@ -116,6 +116,83 @@ def test_scores_in_the_thousands_neither_overflow_nor_vanish(score):
     torch.testing.assert_close(out.double(), wanted, rtol=2e-3, atol=2e-3)
 
 
+def large_scores(layout, score, heads, channels, apart, seed):
+    """Operands whose scores reach 1e4: far apart, or, where digits count, all near 1e4; with the scale of a product."""
+    value, (first, second) = operands(layout, score, heads, channels, seed)
+    if score is Score.ADD:
+        return value, (3e3 * first, 3e3 * second) if apart else (1e4 + first, second), 1.0
+    if score is Score.ADD2:
+        if apart:
+            return value, (first, 2.5e3 * channels**-0.5 * second), 1.0
+        return value, (1e3 + first, (10.0 + second) / channels), 1.0
+    if apart:
+        return value, (first, second), 2.5e3 * channels**-0.5
+    queries = second.view(-1, heads, channels).clone()
+    queries[..., 0] = 100.0
+    keys = first.view(-1, heads, channels).clone()
+    keys[..., 0] += 100.0
+    return value, (keys.flatten(1), queries.flatten(1)), 1.0
+
+
+def plain_gradients(layout, kind, given, dout, dtype, keep):
+    leaves = [t.to(dtype).requires_grad_() for t in given]
+    out = expected(layout, kind, leaves[0], tuple(leaves[1:]), keep=None if keep is None else keep.to(dtype))
+    return [out.detach(), *torch.autograd.grad(out, leaves, dout.to(dtype))]
+
+
+def draws(layout, heads, drop):
+    """What dropout keeps, read off each edge alone in its row."""
+    alone = Layout(range(layout.num_edges), range(layout.num_edges), layout.num_edges, layout.num_edges)
+    return edge_weights(alone, Attention(Score.ADD, heads, drop=drop, stream=2), seed=5) if drop else None
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["near", "apart"])
+@pytest.mark.parametrize(("shape", "drop"), [((1, 1), 0.0), ((3, 5), 0.5), ((8, 8), 0.0), ((2, 33), 0.5)], ids=str)
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.name)
+def test_large_scores_cost_no_more_digits_than_in_torch(score, shape, apart, drop):
+    edges = power_law_edges(300, 6000, seed=3)  # a hub in several pieces
+    layout = Layout(edges.dst, edges.src, 320, 320)  # and rows without edges
+    keep = draws(layout, shape[0], drop)
+    mine, plain, noise = torch.zeros(3, 4, dtype=torch.float64)  # of the result and of each gradient
+    for seed in range(6):  # a few near ties make most of an error: one draw says little
+        value, other, scale = large_scores(layout, score, *shape, apart, seed)
+        kind = Attention(score, shape[0], scale=scale, drop=drop, stream=2)
+        dout = torch.randn(320, shape[0] * shape[1], generator=torch.Generator().manual_seed(seed))
+        wanted = plain_gradients(layout, kind, (value, *other), dout, torch.float64, keep)
+        torchs = plain_gradients(layout, kind, (value, *other), dout, torch.float32, keep)
+        out, stats = attend(layout, kind, value, other, seed=5, stats=True)
+        found = [out, *attend_grad(layout, layout.transposed(), kind, value, other, (out, stats), dout, seed=5)]
+        assert all(t.isfinite().all() for t in (*found, stats))
+        assert not out[300:].any()
+        mine += torch.stack([(f - w).abs().sum() for f, w in zip(found, wanted, strict=True)])
+        plain += torch.stack([(t - w).abs().sum() for t, w in zip(torchs, wanted, strict=True)])
+        noise += torch.stack([1e-7 * w.abs().sum() for w in wanted])
+    assert (mine <= 2.0 * plain + noise).all(), mine / plain
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("score", KINDS, ids=lambda s: s.name)
+def test_an_edge_alone_in_its_row_weighs_exactly_one(score, shape):
+    """The backward pass finds the forward pass's scores to the bit."""
+    layout = Layout(range(40), range(39, -1, -1), 40, 40)
+    value, other, scale = large_scores(layout, score, *shape, True, 1)
+    kind = Attention(score, shape[0], scale=scale)
+    dout = torch.randn(40, shape[0] * shape[1])
+    out, stats = attend(layout, kind, value, other, stats=True)
+    dvalue, *others = attend_grad(layout, layout.transposed(), kind, value, other, (out, stats), dout)
+    assert torch.equal(out, value.flip(0))
+    assert torch.equal(dvalue, dout.flip(0))
+    assert not any(t.any() for t in others)
+
+
+def test_a_piece_of_a_hub_may_have_no_weight():
+    layout = Layout([0] * 20_000, range(20_000), 1, 20_000)
+    value = torch.randn(20_000, 1)
+    src = torch.full((20_000, 1), -torch.inf)
+    src[15_000:] = torch.randn(5_000, 1) - 2e3
+    check(layout, Attention(Score.ADD, 1), value, (src, torch.zeros(1, 1)), tolerance=1e-4)
+
+
 def edge_weights(layout, kind, seed):
     """What each edge and head weighs in the sum: the edges of a star of ones show it."""
     value = torch.ones(layout.num_cols, kind.heads)
@@ -144,9 +221,7 @@ def test_dropout_keeps_with_its_probability_and_draws_by_edge_head_and_seed(head
 def test_gradients_under_dropout_use_the_same_draws(score):
     layout = Layout.of(power_law_edges(100, 900, seed=4))
     kind = Attention(score, 3, drop=0.5, stream=2, scale=0.5)
-    # the draws, read off one edge at a time: each edge alone in its row
-    alone = Layout(range(900), range(900), 900, 900)
-    keep = edge_weights(alone, Attention(Score.ADD, 3, drop=0.5, stream=2), seed=5).double()
+    keep = draws(layout, 3, 0.5).double()
     value, other = operands(layout, score, 3, 4)
     check(layout, kind, value, other, keep=keep)
 

@@ -7,8 +7,10 @@
 //   dot   score = scale <src[j], dst[i]>                         dot product (Vaswani et al., NeurIPS 2017)
 //
 // Nothing of edge size is kept. A block of rows is scored, shifted by each row's maximum, exponentiated and summed
-// while it lies in cache. The backward pass computes the scores again and needs of the forward pass only the logarithm
-// of each row's sum: softmax_e = exp(score_e - lse_i), and sum_e softmax_e dsoftmax_e = <dout_i, out_i>.
+// while it lies in cache. The backward pass computes the scores again and needs of the forward pass only each row's
+// maximum and one over its sum: softmax_e = exp(score_e - top_i) inverse_i, and sum_e softmax_e dsoftmax_e =
+// <dout_i, out_i>. They stay two numbers: the logarithm of the sum, added to a maximum of 10,000, keeps three digits
+// behind the point.
 //
 // For `add` the forward pass also keeps `plus`, the part of out[i] over edges where the leaky unit is in its upper
 // half: as softmax gradients of a row add up to nothing, d dst[i] = (1 - slope) (<dout_i, plus_i> - <dout_i, out_i>
@@ -79,8 +81,10 @@ struct attention_problem {
         kept(float(1.0 / (1.0 - o.drop))),
         threshold(uint32_t(std::lround(o.drop * 65536.0))) {}
 
-  // Numbers per row that forward keeps for backward: lse, and for `add` also plus and its share of the sum.
-  [[nodiscard]] int64_t stats_width() const { return additive ? width + 2 * heads : heads; }
+  // Numbers per row that forward keeps for backward: maximum and inverse sum of each head, and for `add` also plus's
+  // share of the sum, and plus.
+  static constexpr int64_t row_parts = additive ? 3 : 2;
+  [[nodiscard]] int64_t stats_width() const { return row_parts * heads + (additive ? width : 0); }
 
   // Tiles over the values: `body(tile, first, step, bytes)`, where a tile's values begin in a row, how far heads are
   // apart and how many bytes they reach.
@@ -156,13 +160,13 @@ void dot_heads(const edge_block& b, int64_t heads, int64_t channels, id_list col
           fetch<3>(from + columns[p + 4] * width, bytes);
         }
         const float* at = from + columns[p] * width;
-        typename T::vec t[T::vectors];
+        typename T::vec t[T::sums] = {};
         tile.each(at, [&](int k, const float* q) GW_INLINE_LAMBDA {
           const auto x = tile.load_vector(k, q);
           if constexpr (Leaky)
-            t[k] = weight[k] * leaky_unit(a[k] + x, slope);
+            T::add_product(t, k, weight[k], leaky_unit(a[k] + x, slope));
           else
-            t[k] = a[k] * x;
+            T::add_product(t, k, a[k], x);
         });
         T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
       }
@@ -242,11 +246,12 @@ class attention_forward {
       for (int64_t c = 0; c < channels; ++c) out[c] = sum[size_t(c)] / total;
       if constexpr (Stats) {
         float* stats = stats_ + cut.row * p_.stats_width();
-        stats[h] = top + std::log(total);
+        stats[h] = top;
+        stats[heads + h] = 1.0f / total;
         if constexpr (with_plus) {
-          stats[heads + h] = share / total;
+          stats[2 * heads + h] = share / total;
           for (int64_t c = 0; c < channels; ++c)
-            stats[2 * heads + h * channels + c] = sum[size_t(channels + c)] / total;
+            stats[problem::row_parts * heads + h * channels + c] = sum[size_t(channels + c)] / total;
         }
       }
     }
@@ -311,7 +316,8 @@ class attention_forward {
     }
   }
 
-  // Keeps maximum, sum and share of cut rows and the logarithm of whole ones; leaves 1 / sum in place of the sum.
+  // Keeps maximum, sum and share of cut rows, with 1 / sum those of whole ones; leaves 1 / sum in place of the sum.
+  // A part whose scores are all minus infinity has the sum 0, and its maximum must not count in the row's.
   void finish_sums(const edge_block& b, float* (&row)[3]) const {
     const int64_t heads = p_.heads;
     for (int64_t r = 0; r < b.rows(); ++r) {
@@ -322,18 +328,21 @@ class attention_forward {
         const float share = with_plus ? row[2][r * heads + h] : 0.0f;
         if (part.slot >= 0) {
           float* at = slot(part.slot) + 2 * p_.width + h;
-          at[0] = part.begin < part.end ? top : -std::numeric_limits<float>::infinity();
+          at[0] = sum > 0.0f ? top : -std::numeric_limits<float>::infinity();
           at[heads] = sum;
           at[2 * heads] = share;
           sum = 1.0f;
           continue;
         }
+        const bool filled = part.begin < part.end;
+        const float inverse = filled ? 1.0f / sum : 0.0f;
         if constexpr (Stats) {
           float* stats = stats_ + part.row * p_.stats_width();
-          stats[h] = part.begin < part.end ? top + std::log(sum) : 0.0f;
-          if constexpr (with_plus) stats[heads + h] = part.begin < part.end ? share / sum : 0.0f;
+          stats[h] = top;  // 0 in a row without edges
+          stats[heads + h] = inverse;
+          if constexpr (with_plus) stats[2 * heads + h] = filled ? share / sum : 0.0f;
         }
-        sum = part.begin < part.end ? 1.0f / sum : 0.0f;
+        sum = inverse;
       }
     }
   }
@@ -371,7 +380,8 @@ class attention_forward {
         tile.store((part.slot < 0 ? out_ + part.row * width : slot(part.slot)) + tile.first(), sum);
         if constexpr (with_plus) {
           for (int k = 0; k < T::vectors; ++k) plus[k] *= inverse_sum[k];
-          float* kept = part.slot < 0 ? stats_ + part.row * p_.stats_width() + 2 * heads : slot(part.slot) + width;
+          float* kept = part.slot < 0 ? stats_ + part.row * p_.stats_width() + problem::row_parts * heads
+                                      : slot(part.slot) + width;
           tile.store(kept + tile.first(), plus);
         }
         scale += heads;

@@ -6,13 +6,13 @@
 
 namespace gw {
 
-// What both passes read of a destination beside its rows: [D, 2 H] lse and <dout, out>, or for `add` [D, 3 H] with the
-// destination's score first.
+// What both passes read of a destination beside its rows: [D, 3 H] maximum, inverse sum and <dout, out>, or for `add`
+// [D, 4 H] with the destination's score first.
 template <int Score>
 class attention_records {
  public:
   using problem = attention_problem<Score>;
-  static constexpr int64_t parts = problem::additive ? 3 : 2;
+  static constexpr int64_t parts = problem::additive ? 4 : 3;
 
   // `store` has room for parts * heads numbers per row.
   attention_records(const problem& p, int64_t rows, const float* stats, const float* out, const float* dout,
@@ -27,14 +27,15 @@ class attention_records {
           std::copy_n(p.o.dst + i * heads, heads, record);
           record += heads;
         }
-        std::copy_n(stats + i * kept, heads, record);
-        products(p, dout + i * width, out + i * width, record + heads);
+        const float* numbers = stats + i * kept;
+        std::copy_n(numbers, 2 * heads, record);
+        float* mean = record + 2 * heads;
+        products(p, dout + i * width, out + i * width, mean);
         if constexpr (problem::additive) {
           if (!ddst) continue;
-          products(p, dout + i * width, stats + i * kept + 2 * heads, upper.data());
+          products(p, dout + i * width, numbers + problem::row_parts * heads, upper.data());
           for (int64_t h = 0; h < heads; ++h)
-            ddst[i * heads + h] =
-                (1.0f - p.slope) * (upper[size_t(h)] - record[heads + h] * stats[i * kept + heads + h]);
+            ddst[i * heads + h] = (1.0f - p.slope) * (upper[size_t(h)] - mean[h] * numbers[2 * heads + h]);
         }
       }
     });
@@ -43,15 +44,18 @@ class attention_records {
   [[nodiscard]] GW_INLINE const float* row(int64_t i) const { return store_ + i * parts * heads_; }
 
  private:
-  // out[h] = <a, b>_h
+  // out[h] = <a, b>_h, with the bits of `dot_heads`: where one edge has all of a softmax, <dout, value> and <dout, out>
+  // cancel to 0.
   static void products(const problem& p, const float* a, const float* b, float* out) {
     for_each_head_tile(p.heads, p.channels, [&](auto tile) {
       using T = decltype(tile);
       typename T::vec x[T::vectors], y[T::vectors];
       tile.load(a + tile.first(), x);
       tile.load(b + tile.first(), y);
-      for (int k = 0; k < T::vectors; ++k) x[k] *= y[k];
-      T::sum(x, out + tile.h0, tile.c0 > 0);
+      typename T::vec t[T::sums] = {};
+#pragma GCC unroll 8
+      for (int k = 0; k < T::vectors; ++k) T::add_product(t, k, x[k], y[k]);
+      T::sum(t, out + tile.h0, tile.c0 > 0);
     });
   }
 
@@ -91,20 +95,20 @@ class attention_backward {
 
   void block(scratch& s, const edge_block& b) const {
     const int64_t heads = p_.heads, count = b.count * heads;
-    float* edge[5];
+    float* edge[6];
     s.edges.reserve(count, edge);
-    float *z = edge[0], *t = edge[1], *d = edge[2], *mean = edge[3], *keep = edge[4];
+    float *z = edge[0], *t = edge[1], *d = edge[2], *inverse = edge[3], *mean = edge[4], *keep = edge[5];
     if (additive && p_.o.shared)
       shared_dots(b, d);
     else
       dot_heads<false>(b, heads, p_.channels, columns_, FromSource ? p_.o.value : dout_,
                        FromSource ? dout_ : p_.o.value, nullptr, 0.0f, ahead_, d);
     if constexpr (!additive) score(b, z);
-    spread(b, z, t, mean);
+    spread(b, z, t, inverse, mean);
     if (p_.threshold > 0) p_.draw(ids_, b, keep);
     // t becomes the weight of dout, d the gradient of the score before its unit
     for_flat(count, [&](int64_t i) GW_INLINE_LAMBDA {
-      const vf::vec softmax = exp_lanes(vf::load(t + i));
+      const vf::vec softmax = exp_lanes(vf::load(t + i)) * vf::load(inverse + i);
       vf::vec weight = softmax, through = vf::load(d + i);
       if (p_.threshold > 0) {
         weight *= vf::load(keep + i);
@@ -169,17 +173,19 @@ class attention_backward {
                   [&](int k, const float* at) GW_INLINE_LAMBDA { a[k] = tile.load_vector(k, at); });
         for (int64_t p = part.begin; p < part.end; ++p) {
           if (ahead > 0 && p + ahead < last) fetch<2>(from + columns[p + ahead] * width, tile.bytes());
-          typename T::vec t[T::vectors];
-          tile.each(from + columns[p] * width,
-                    [&](int k, const float* at) GW_INLINE_LAMBDA { t[k] = a[k] * tile.load_vector(k, at); });
+          typename T::vec t[T::sums] = {};
+          tile.each(from + columns[p] * width, [&](int k, const float* at) GW_INLINE_LAMBDA {
+            T::add_product(t, k, a[k], tile.load_vector(k, at));
+          });
           T::sum(t, out + (p - first) * heads + tile.h0, tile.c0 > 0);
         }
       }
     });
   }
 
-  // t = score - lse and mean = <dout, out> of each edge's destination; z as well where it is a sum of two scores.
-  void spread(const edge_block& b, float* z, float* t, float* mean) const {
+  // t = score - maximum, the inverse sum and mean = <dout, out> of each edge's destination; z as well where it is a sum
+  // of two scores. The scores have the forward pass's bits, so t is 0 where the maximum is.
+  void spread(const edge_block& b, float* z, float* t, float* inverse, float* mean) const {
     const int64_t heads = p_.heads, first = b.first, last = b.last, ahead = ahead_;
     const id_list columns = columns_;
     const attention_records<Score> records = records_;
@@ -201,7 +207,8 @@ class attention_backward {
             score = some(z + at, n);
           }
           put(t + at, score - some(record, n), n);
-          put(mean + at, some(record + heads, n), n);
+          put(inverse + at, some(record + heads, n), n);
+          put(mean + at, some(record + 2 * heads, n), n);
         }
       });
   }

@@ -16,9 +16,10 @@ inline void head_dots(int64_t n, int64_t heads, int64_t channels, const float* x
       typename T::vec v[T::vectors];
       tile.load(a + tile.first(), v);
       for (int64_t i = begin; i < end; ++i) {
-        typename T::vec t[T::vectors];
-        tile.each(x + i * width + tile.first(),
-                  [&](int k, const float* at) GW_INLINE_LAMBDA { t[k] = v[k] * tile.load_vector(k, at); });
+        typename T::vec t[T::sums] = {};
+        tile.each(x + i * width + tile.first(), [&](int k, const float* at) GW_INLINE_LAMBDA {
+          T::add_product(t, k, v[k], tile.load_vector(k, at));
+        });
         T::sum(t, out + i * heads + tile.h0, tile.c0 > 0);
       }
     });

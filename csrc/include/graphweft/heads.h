@@ -23,7 +23,7 @@ inline constexpr int head_tile_vectors = vector_bytes == 64 ? 8 : 4;
 template <int Count, int Per, int Pack, bool Full>
 struct head_tile {
   using vec = vf::vec;
-  static constexpr int heads = Count * Pack, vectors = Count * Per, per_head = Per;
+  static constexpr int heads = Count * Pack, vectors = Count * Per, per_head = Per, sums = Count;
   static constexpr int reach = Per * vf::lanes;  // columns of one head, or of one vector of packed heads
   static_assert(Pack == 1 || (Per == 1 && Full), "packed heads fill their vectors");
   int64_t channels;
@@ -99,15 +99,12 @@ struct head_tile {
     vec packed_;
   };
 
+  // Adds vector k's product to the sum of its head. Sums start at zero, so that there is one way to fuse a product and
+  // an addition: equal operands give equal bits wherever this is compiled, though not if the sum began with a product.
+  static GW_INLINE void add_product(vec (&t)[sums], int k, vec a, vec b) { t[k / Per] += a * b; }
+
   // out[t] = (or +=) the sum of head t's lanes, halves folded onto each other: a fixed order.
-  GW_INLINE static void sum(const vec (&x)[vectors], float* out, bool add) {
-    vec t[Count];
-#pragma GCC unroll 8
-    for (int h = 0; h < Count; ++h) {
-      t[h] = x[h * Per];
-#pragma GCC unroll 8
-      for (int v = 1; v < Per; ++v) t[h] += x[h * Per + v];
-    }
+  GW_INLINE static void sum(vec (&t)[sums], float* out, bool add) {
     vec total = fold<Count, vf::lanes / Pack>(t);
     if (add) total += vf::load_part(out, heads);
     vf::store_part(out, total, heads);

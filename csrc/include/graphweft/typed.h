@@ -197,12 +197,12 @@ void typed_dots(const gw_typed_pairs& pairs, const typed_rows& src, const typed_
         typename T::vec mine[T::vectors];
         tile.load(q.get() + (p - begin) * far.width + tile.first(), mine);
         for (int64_t e = pairs.entries[p]; e < pairs.entries[p + 1]; ++e) {
-          typename T::vec t[T::vectors];
+          typename T::vec theirs[T::vectors], t[T::sums] = {};
           if (e + typed_ahead < last)
             fetch<2>(far.x + int64_t(view.other[e + typed_ahead]) * far.width + tile.first(), tile.bytes());
-          tile.load(far.x + int64_t(view.other[e]) * far.width + tile.first(), t);
+          tile.load(far.x + int64_t(view.other[e]) * far.width + tile.first(), theirs);
 #pragma GCC unroll 8
-          for (int k = 0; k < T::vectors; ++k) t[k] *= mine[k];
+          for (int k = 0; k < T::vectors; ++k) T::add_product(t, k, theirs[k], mine[k]);
           T::sum(t, out + int64_t(view.edge[e]) * far.heads + tile.h0, tile.c0 > 0);
         }
       }
