@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from graphweft.bench import REFCHECK_TOLERANCE, BenchError, machine_stamp, refcheck, write_csv
 
 __all__ = ["BenchError", "refcheck", "write_csv"]  # with what is defined here
@@ -255,6 +257,18 @@ def figures(result: Result, ours: Result) -> dict[str, object]:
         "prepare_s": round(result.prepare_seconds, 3),
         "note": result.note,
     }
+
+
+def quiet(most: float, patience: float = 120.0) -> float:
+    """Processors that other work takes, once it takes at most ``most`` for a second.
+
+    Raises: BenchError when that does not happen within ``patience`` seconds.
+    """
+    end = time.monotonic() + patience
+    while (busy := psutil.cpu_percent(1.0) / 100 * (psutil.cpu_count() or 1)) > most:
+        if time.monotonic() > end:
+            raise BenchError(f"other work takes {busy:.1f} processors: expected at most {most:g}")
+    return round(busy, 2)
 
 
 def stamp(threads: int) -> dict[str, str]:

@@ -92,8 +92,12 @@ class Left(ctypes.Structure):
     )
 
 
+def _path(level: str) -> Path:
+    return _LIB_DIR / f"libgraphweft_{level}.so"
+
+
 def _open(level: str) -> ctypes.CDLL:
-    path = _LIB_DIR / f"libgraphweft_{level}.so"
+    path = _path(level)
     try:
         return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
     except OSError as failure:
@@ -103,13 +107,19 @@ def _open(level: str) -> ctypes.CDLL:
 def _load() -> tuple[ctypes.CDLL, str]:
     _ = torch.get_num_threads()  # torch, and with it libgomp, is mapped before the core is
     portable = _open("portable")
-    best: int = portable.gw_cpu_level()
-    wanted = os.environ.get("GRAPHWEFT_CPU_LEVEL", LEVELS[best])
-    if wanted not in LEVELS or LEVELS.index(wanted) > best:
+    usable = usable_levels(portable.gw_cpu_level())
+    wanted = os.environ.get("GRAPHWEFT_CPU_LEVEL", usable[-1])
+    if wanted not in usable:
         raise NativeError(
-            f"GRAPHWEFT_CPU_LEVEL: expected one of {', '.join(LEVELS[: best + 1])} on this CPU, got {wanted!r}"
+            f"GRAPHWEFT_CPU_LEVEL: expected one of {', '.join(usable)}, which this CPU runs and this installation has, "
+            f"got {wanted!r}"
         )
     return (portable if wanted == "portable" else _open(wanted)), wanted
+
+
+def usable_levels(best: int) -> tuple[str, ...]:
+    """Levels up to number ``best`` whose library is installed: an install from source has this machine's own."""
+    return tuple(level for level in LEVELS[: best + 1] if _path(level).exists())
 
 
 _lib, LEVEL = _load()
@@ -176,4 +186,5 @@ __all__ = [
     "last_error",
     "pointer",
     "recorder",
+    "usable_levels",
 ]

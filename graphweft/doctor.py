@@ -113,7 +113,8 @@ def _processor() -> list[Finding]:
     wanted = os.environ.get("GRAPHWEFT_CPU_LEVEL")
     best = {"avx512f": 2, "avx2": 1}
     level = max((rank for flag, rank in best.items() if flag in flags), default=0)
-    lower = "unset GRAPHWEFT_CPU_LEVEL to use the best" if wanted and LEVELS.index(LEVEL) < level else ""
+    remedy = "unset GRAPHWEFT_CPU_LEVEL" if wanted else "install graphweft from source on this machine"
+    lower = f"{remedy} to use {LEVELS[level]}" if LEVELS.index(LEVEL) < level else ""
     usable, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
     cores = f"{psutil.cpu_count(logical=False)} cores, {os.cpu_count()} logical, {usable} usable, {threads} threads"
     many = f"more threads than usable processors: torch.set_num_threads({usable})" if threads > usable else ""

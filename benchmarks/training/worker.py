@@ -36,6 +36,7 @@ SYSTEMS = {
     "hgt-pyg": ("peer_typed", "hgt"),
     "hgt-dgl": ("peer_typed_dgl", "hgt"),
     "gat-module": ("own_user", "gat-module"),
+    "update-all": ("own_call", ""),
     "ngcf-graphweft": ("own_ngcf", ""),
     "ngcf-own-pull": ("own_ngcf", "pull"),
     "ngcf-own-apply": ("own_ngcf", "apply"),

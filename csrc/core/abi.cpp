@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "graphweft/cpu_level.h"
 #include "graphweft/parallel.h"
 
 namespace gw {
@@ -23,16 +24,7 @@ extern "C" {
 GW_API const char* gw_last_error(void) { return gw::last_error.c_str(); }
 
 // The best level this CPU runs: 2 avx512, 1 avx2, 0 portable.
-GW_API int gw_cpu_level(void) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512cd") &&
-      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return 2;
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi2")) return 1;
-#endif
-  return 0;
-}
+GW_API int gw_cpu_level(void) { return gw::cpu_level(); }
 
 GW_API const char* gw_level(void) { return GW_LEVEL; }
 GW_API int gw_max_threads(void) { return gw::num_threads(); }

@@ -1,6 +1,11 @@
-// Attention over in-edges, forward and backward: checks, then attention.h.
-#include "graphweft/attention_grad.h"
+// Attention over in-edges, forward and backward: checks, then attention.h. Each kind of score is compiled in a file of
+// its own: together they would be what every build waits for.
+#include "attention_scores.h"
 #include "graphweft/head_rows.h"
+
+GW_ATTENTION(extern, gw_score_add)
+GW_ATTENTION(extern, gw_score_add2)
+GW_ATTENTION(extern, gw_score_dot)
 
 namespace {
 

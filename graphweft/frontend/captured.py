@@ -97,6 +97,12 @@ def names_of(code: CodeType) -> frozenset[str]:
     return frozenset(code.co_names).union(*inner)
 
 
+@functools.lru_cache(maxsize=4096)
+def _sorted(names: frozenset[str]) -> tuple[str, ...]:
+    return tuple(sorted(names))
+
+
+@functools.lru_cache(maxsize=4096)
 def is_library(name: str | None) -> bool:
     """Whether a module is torch's, Python's or our own: its code does not change between calls."""
     top = name.partition(".")[0] if isinstance(name, str) else ""  # some classes of extensions have none
@@ -135,8 +141,15 @@ class Walk:
 
     def visit(self, item: Any) -> Any:
         """The key of ``item``; tensors are collected."""
+        kind = type(item)
+        if kind is FunctionType or kind is Tensor:  # most of what a call reaches
+            known = self._seen.get(id(item))
+            if known is not None:
+                return ("seen", known)
+            self._see(item)
+            return self._function(item) if kind is FunctionType else self._tensor(item)
         if isinstance(item, _PLAIN):
-            name = type(item).__name__
+            name = kind.__name__
             if name not in NUMBERS:
                 return (name, repr(item))
             self.found.numbers.append(item)
@@ -145,16 +158,13 @@ class Walk:
             return item
         if id(item) in self._seen:
             return ("seen", self._seen[id(item)])
-        self._seen[id(item)] = len(self.found.visited)
-        self.found.visited.append(item)
+        self._see(item)
         if isinstance(item, Tensor):
             return self._tensor(item)
         if isinstance(item, nn.Module):
             return self._module(item)
         if isinstance(item, MethodType):
             return ("method", self.visit(item.__func__), self.visit(item.__self__))
-        if isinstance(item, FunctionType):
-            return self._function(item)
         if isinstance(item, functools.partial):
             return ("partial", self.visit(item.func), self.visit(item.args), self.visit(item.keywords))
         if isinstance(item, _SEQUENCES):
@@ -168,6 +178,10 @@ class Walk:
         if isinstance(item, contextvars.ContextVar):
             return ("context", self.visit(item.get(None)))
         return self._other(item)
+
+    def _see(self, item: Any) -> None:
+        self._seen[id(item)] = len(self.found.visited)
+        self.found.visited.append(item)
 
     def refuse(self, reason: str) -> None:
         """Nothing that reads this can be compiled."""
@@ -207,9 +221,11 @@ class Walk:
         names = names_of(item.__code__)
         self.names |= names
         cells = [cell.cell_contents for cell in item.__closure__ or () if _is_filled(cell)]
-        read = [(name, item.__globals__[name]) for name in sorted(names) if name in item.__globals__]
-        outside = tuple((name, self._global(value, names)) for name, value in read)
-        held = self.visit(item.__defaults__ or ()), self.visit(item.__kwdefaults__ or {}), self.visit(item.__dict__)
+        around = item.__globals__
+        outside = tuple((name, self._global(around[name], names)) for name in _sorted(names) if name in around)
+        held: tuple[Any, ...] = ()
+        if item.__defaults__ or item.__kwdefaults__ or item.__dict__:
+            held = self.visit(item.__defaults__ or ()), self.visit(item.__kwdefaults__ or {}), self.visit(item.__dict__)
         return ("function", item.__code__, tuple(self._global(cell, names) for cell in cells), held, outside)
 
     def _global(self, item: Any, names: frozenset[str]) -> Any:

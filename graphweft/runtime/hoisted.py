@@ -105,14 +105,14 @@ class HoistedValues:
         marks = content.marks(item.leaves)
         if entry.marks is not None and entry.marks == marks:
             entry.changes = 0
-            return entry.value
+            return _given(entry.value, item)
         if entry.marks is not None:
             entry.changed()
         entry.drop()  # its memory goes before the new value comes
         value = self._made(plan, item, content, over)
         inputs = [content.named[name] for name in item.leaves]
         entry.keep(value, marks, [leaf for leaf in inputs if not isinstance(leaf, Graph)])
-        return value
+        return _given(value, item)
 
     def has(self, item: HoistedValue, content: Content) -> bool:
         """Whether a value is at hand for ``item``."""
@@ -151,6 +151,11 @@ class HoistedValues:
         leaves = {name: content.named[name] for name in item.leaves}
         with torch.inference_mode(False), torch.no_grad():  # a training step may save what an evaluation made
             return plan.evaluate_hoisted(item, leaves, over)
+
+
+def _given(value: Any, item: HoistedValue) -> Any:
+    """A kept value as a call gets it: one that is handed on to the caller is copied, for the caller may change it."""
+    return value.clone() if item.is_output else value
 
 
 def _leave(kept: OrderedDict[int, tuple[weakref.ref[Graph], _Entries]], key: int, dead: weakref.ref[Graph]) -> None:

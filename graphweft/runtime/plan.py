@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,10 +44,19 @@ class HoistedValue:
     value: Value
     key: str
     leaves: tuple[str, ...]
+    is_output: bool = False  # a kept value is not the caller's to change
 
     def text(self, names: Mapping[Value, str]) -> str:
         """``%3 = spmm of graph, x : src[N x 16] float32``, with the values' ``names``."""
         return f"{names[self.value]} = {self.value.op.name.lower()} of {', '.join(self.leaves)} : {self.value.type}"
+
+
+class _Part(NamedTuple):
+    """Launches that make one hoisted value: the names of inputs by slot, and the slot of the value."""
+
+    names: tuple[str | None, ...]
+    launches: tuple[Launch, ...]
+    slot: int
 
 
 class Plan:
@@ -85,7 +94,7 @@ class Plan:
         self.gradients = tuple(grads.get(name) for name in self.tensors)
         self.seeds = tuple((v["name"][2:], self._slot[v]) for v in program.inputs if v["name"].startswith("d:"))
         self.hoisted = tuple(self._hoist(program))
-        self._copied = frozenset(item.slot for item in self.hoisted)  # what is kept is not the caller's to change
+        self._parts: dict[tuple[int, bool], _Part] = {}
         groups, pairs = _pair_extrema(compiled.groups)
         forward = [g for g in groups if compiled.phase[g.result] == FORWARD]
         backward = _contractions_first([g for g in groups if compiled.phase[g.result] == BACKWARD])
@@ -133,7 +142,7 @@ class Plan:
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
         _run(self._forward, env)
-        return tuple(env[slot].clone() if slot in self._copied else env[slot] for _, slot in self.outputs)
+        return tuple(env[slot] for _, slot in self.outputs)
 
     def kept(self, env: Slots) -> Slots:
         """The slots that backward calls read, but for dense inputs and outputs, which torch keeps."""
@@ -166,17 +175,26 @@ class Plan:
 
         ``over``: the input whose memory the value takes, where :meth:`fits_over` says so.
         """
+        key = item.slot, over is not None
+        if key not in self._parts:
+            self._parts[key] = self._part(item, over is not None)
+        names, launches, slot = self._parts[key]
+        env: Slots = [None if name is None else leaves[name] for name in names]
+        for launch in launches:
+            launch(env)
+        return env[slot]
+
+    def _part(self, item: HoistedValue, over: bool) -> _Part:
+        """The calls that make one hoisted value."""
         part = Program(tuple(v for v in self.compiled.program.inputs if v["name"] in item.leaves), (("", item.value),))
         slots = {value: index for index, value in enumerate(part.values)}
-        env: Slots = [leaves[v["name"]] if v.op in LEAVES else None for v in part.values]
         single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
         phase = dict.fromkeys(part.values, FORWARD)
         rest = functools.partial(group_values, part, phase=phase, fuse=single)
         groups = cover_edges(part, set(), phase, rest) if self.compiled.walks else rest(set())
-        calls = [lower(group, slots, over=over is not None and group.result is item.value) for group in groups]
-        for launch in self.target.bind(calls).launches:
-            launch(env)
-        return env[slots[item.value]]
+        calls = [lower(group, slots, over=over and group.result is item.value) for group in groups]
+        names = tuple(v["name"] if v.op in LEAVES else None for v in part.values)
+        return _Part(names, self.target.bind(calls).launches, slots[item.value])
 
     def fits_over(self, item: HoistedValue, name: str) -> bool:
         """Whether ``item`` is one aggregation of the input ``name``, which nothing else reads, of the same shape."""
@@ -198,12 +216,12 @@ class Plan:
         )
 
     def _hoist(self, program: Program) -> list[HoistedValue]:
-        found = []
+        found, outputs = [], {slot for _, slot in self.outputs}
         for value in frontier(program, self.compiled.hoisted):
             leaves = Program((), (("", value),)).values
             names = tuple(sorted({leaf["name"] for leaf in leaves if leaf.op in LEAVES}))
             key = f"{self.target.name} {structural_key(value)}"
-            found.append(HoistedValue(self._slot[value], value, key, names))
+            found.append(HoistedValue(self._slot[value], value, key, names, self._slot[value] in outputs))
         return found
 
     def _saved(self, backward: list[Group]) -> tuple[int, ...]:

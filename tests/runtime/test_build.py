@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -273,3 +274,24 @@ def test_functions_of_vectors_on_every_level(level, real, dtype, units, cache, m
         assert float(error.max()) <= units, (name, float(error.max()), float(x[at][error.argmax()]))
         strange = ~expected.isfinite()
         assert torch.equal(y[strange].nan_to_num(7), expected[strange].nan_to_num(7)), name
+
+
+FUSED = """#include "graphweft/abi.h"
+extern "C" GW_API void gw_fused(const float* x, float* y) {
+  const float product = x[0] * x[1];
+  y[0] = product + x[2];
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_every_compiler_fuses_products_and_sums(compiler, cache, monkeypatch, root):
+    """As the core's own build does: the default of clang++ is another one than that of g++."""
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    monkeypatch.setenv("CXX", compiler)
+    library = library_of(FUSED, "avx2", monkeypatch)  # the first level that has the instruction
+    x, y = torch.tensor([1 + 2**-12, 1 + 2**-12, -1 - 2**-11]), torch.zeros(1)
+    library.gw_fused(ctypes.c_void_p(x.data_ptr()), ctypes.c_void_p(y.data_ptr()))
+    assert float(y) == 2**-24  # the product's last bits, which rounding it first would lose
+    assert "-ffp-contract=fast" in (root / "CMakeLists.txt").read_text(encoding="utf-8")

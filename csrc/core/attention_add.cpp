@@ -1,0 +1,4 @@
+// Attention by additive scores.
+#include "attention_scores.h"
+
+GW_ATTENTION(, gw_score_add)

@@ -1,0 +1,4 @@
+// Attention by scores of a vector against a unit.
+#include "attention_scores.h"
+
+GW_ATTENTION(, gw_score_add2)

@@ -1,0 +1,4 @@
+// Attention by dot products.
+#include "attention_scores.h"
+
+GW_ATTENTION(, gw_score_dot)

@@ -1,0 +1,10 @@
+// The two entry points of attention for one kind of score: declared where they are called, compiled in a file a kind.
+#pragma once
+
+#include "graphweft/attention_grad.h"
+
+#define GW_ATTENTION(kind, score)                                                                                  \
+  kind template void gw::attend<score>(const gw_adjacency&, const gw_attention_f32&, float*, float*);              \
+  kind template void gw::attend_backward<score>(const gw_adjacency&, const gw_adjacency&, const gw_attention_f32&, \
+                                                const float*, const float*, const float*,                          \
+                                                const gw_attention_grad_f32&, float*);
