@@ -12,12 +12,23 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def pytest_configure() -> None:
-    """Child processes import the package that the tests import: never one that merely lies in their working folder."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Child processes import the package that the tests import: never one that merely lies in their working folder.
+
+    Of several workers (``-n``) each has one thread, which sleeps while it waits; tests of threads ask for theirs.
+    """
     os.environ["PYTHONSAFEPATH"] = "1"
+    if getattr(config.option, "numprocesses", None):
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if "PYTHONPATH" in os.environ:
         parts = os.environ["PYTHONPATH"].split(os.pathsep)
         os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in parts if part)
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """A worker a processor for the whole suite; none for a part of it, which would wait for their start."""
+    return 0 if config.args_source is pytest.Config.ArgsSource.ARGS else len(os.sched_getaffinity(0))
 
 
 @pytest.fixture(scope="session")
