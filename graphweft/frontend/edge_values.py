@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from graphweft._errors import GraphWeftError
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
+from graphweft.storage.fingerprint import fingerprint
 
 Fields = Mapping[str, tuple[Tensor, Residency]]
 
@@ -44,7 +45,7 @@ class EdgeValues(Tensor):
 
     recipe: Recipe
     _rows: Tensor | None
-    _versions: tuple[int, ...]
+    _marks: tuple[Any, ...]
 
     def waits_for(self, graph: Graph) -> bool:
         """Whether the rows belong to ``graph`` and nobody has read or changed them."""
@@ -63,7 +64,7 @@ class EdgeValues(Tensor):
 
     def check(self) -> None:
         """Raises GraphWeftError when a field is not any more what it was."""
-        if self._versions != _versions(self.recipe.fields):
+        if self._marks != _marks(self.recipe.fields):
             raise GraphWeftError("neighbor_apply: expected rows that stay until edge values are read, got changed ones")
 
     @classmethod
@@ -87,8 +88,11 @@ def read(tensor: Tensor) -> Tensor:
     return tensor.view_as(tensor) if isinstance(tensor, EdgeValues) else tensor
 
 
-def _versions(fields: Fields) -> tuple[int, ...]:
-    return tuple(0 if tensor.is_inference() else tensor._version for tensor, _ in fields.values())
+def _marks(fields: Fields) -> tuple[Any, ...]:
+    """Versions and bytes: writes through NumPy or ``.data`` do not count a version."""
+    return tuple(
+        (0 if tensor.is_inference() else tensor._version, fingerprint(tensor)) for tensor, _ in fields.values()
+    )
 
 
 class _Defer(torch.autograd.Function):
@@ -100,7 +104,7 @@ class _Defer(torch.autograd.Function):
         shape = (recipe.graph.num_edges, width)
         made = Tensor._make_wrapper_subclass(EdgeValues, shape, dtype=first.dtype, device=first.device)
         assert isinstance(made, EdgeValues)  # as asked for
-        made.recipe, made._rows, made._versions = recipe, None, _versions(recipe.fields)
+        made.recipe, made._rows, made._marks = recipe, None, _marks(recipe.fields)
         ctx.compute, ctx.kinds = recipe.compute, {name: kind for name, (_, kind) in recipe.fields.items()}
         ctx.save_for_backward(*tensors)
         return made

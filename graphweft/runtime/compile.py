@@ -39,7 +39,7 @@ from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
 from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
-from graphweft.runtime.constants import fingerprint, is_declared, is_owned
+from graphweft.runtime.constants import is_declared, is_owned
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import Pullback, RunPlan, linearize
@@ -50,6 +50,7 @@ from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run
 from graphweft.runtime.size_class import class_size, derived_sizes, fine_size, size_class
 from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.fingerprint import fingerprint
 
 Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]

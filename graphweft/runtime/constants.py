@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
-import ctypes
 import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -20,12 +19,10 @@ from torch import Tensor
 from torch.autograd.graph import increment_version
 
 from graphweft._errors import DtypeError
-from graphweft._native import declare
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.fingerprint import fingerprint
 
 Kept = TypeVar("Kept", Tensor, SparseFeatures)
-
-_fingerprint = declare("gw_fingerprint", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, recorded=False)
 
 _declared: dict[int, weakref.ref[Any]] = {}  # by id: tensors compare by element
 _OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned", default=())
@@ -107,29 +104,6 @@ def _mark(item: Any) -> tuple[int, ...]:
     return tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version
 
 
-def fingerprint(item: Tensor | SparseFeatures) -> tuple[Any, ...]:
-    """A mark of the content: equal for equal bytes, different, but for a chance of 2^-64, for any others.
-
-    Memory is read once, by all threads; the mark does not depend on their number.
-
-    Example:
-        >>> import torch
-        >>> x = torch.zeros(4)
-        >>> before = fingerprint(x)
-        >>> x.numpy()[2] = 1.0
-        >>> fingerprint(x) == before, fingerprint(torch.zeros(4)) == before
-        (False, True)
-    """
-    if isinstance(item, SparseFeatures):
-        return (item.shape, *(fingerprint(part) for part in (item.indptr, item.indices, item.values)))
-    tensor = item.detach()
-    if not tensor.is_contiguous():
-        tensor = tensor.contiguous()
-    made = (ctypes.c_uint64 * 2)()
-    _fingerprint(tensor.data_ptr(), tensor.numel() * tensor.element_size(), ctypes.addressof(made))
-    return tensor.dtype, tensor.shape, made[0], made[1]
-
-
 class Watch:
     """Finds out whether memory that somebody owns was changed behind torch's back.
 
@@ -155,4 +129,4 @@ class Watch:
         self._seen = found
 
 
-__all__ = ["Reference", "Watch", "constant", "fingerprint", "is_declared", "is_owned", "owning"]
+__all__ = ["Reference", "Watch", "constant", "is_declared", "is_owned", "owning"]

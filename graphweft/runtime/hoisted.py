@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from graphweft.graph.graph import Graph
-from graphweft.runtime.constants import Reference, fingerprint
+from graphweft.runtime.constants import Reference
 from graphweft.runtime.plan import HoistedValue, Plan
+from graphweft.storage.fingerprint import fingerprint
 
 _GRAPHS = 4  # that values are kept for: a value may hold its graph, so more would keep graphs alive that nobody uses
 _PATIENCE = 3  # changes in a row after which an input is taken to change in every call

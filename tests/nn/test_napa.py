@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 from math import prod
 
@@ -173,10 +174,23 @@ def test_edge_values_are_tensors_for_every_other_reader() -> None:
     assert (edge.detach() + 0).numpy().shape == (4, 2)
 
 
-def test_rows_changed_before_they_are_read_are_refused() -> None:
+def _in_place(h: Tensor) -> None:
+    h.mul_(2.0)
+
+
+def _through_numpy(h: Tensor) -> None:
+    h.numpy()[:] *= 2.0
+
+
+def _past_the_version(h: Tensor) -> None:
+    h.data.mul_(2.0)
+
+
+@pytest.mark.parametrize("change", [_in_place, _through_numpy, _past_the_version], ids=lambda f: f.__name__)
+def test_rows_changed_before_they_are_read_are_refused(change: Callable[[Tensor], None]) -> None:
     graph, h = gw.Graph([0, 1], [1, 2]), torch.ones(3, 2)
     edge = gw.neighbor_apply(graph, h, mode="mul")
-    h.mul_(2.0)
+    change(h)
     with pytest.raises(gw.GraphWeftError, match="expected rows that stay"):
         gw.pull(graph, h, edge)
     with pytest.raises(gw.GraphWeftError, match="expected rows that stay"):

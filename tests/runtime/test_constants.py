@@ -18,8 +18,9 @@ from zoo import random_edges
 
 import graphweft as gw
 from graphweft.runtime import compile as compiling
-from graphweft.runtime.constants import Watch, constant, fingerprint, is_declared, owning
+from graphweft.runtime.constants import Watch, constant, is_declared, owning
 from graphweft.runtime.plan import Plan
+from graphweft.storage.fingerprint import fingerprint
 
 NODES, EDGES, WIDTH = 4000, 60_000, 32
 

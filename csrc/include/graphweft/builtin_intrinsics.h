@@ -72,11 +72,7 @@ typedef float gw_v8sf __attribute__((vector_size(32)));
 typedef double gw_v4df __attribute__((vector_size(32)));
 typedef int gw_v8si __attribute__((vector_size(32)));
 typedef long long gw_v4di __attribute__((vector_size(32)));
-typedef long long gw_unaligned_v4di __attribute__((vector_size(32), aligned(1), may_alias));
 
-GW_INTRINSIC __m256i _mm256_loadu_si256(const __m256i* p) {
-  return __m256i(*reinterpret_cast<const gw_unaligned_v4di*>(p));
-}
 GW_INTRINSIC __m256 _mm256_maskload_ps(const float* p, __m256i mask) {
   return __m256(__builtin_ia32_maskloadps256(reinterpret_cast<const gw_v8sf*>(p), gw_v8si(mask)));
 }

@@ -97,7 +97,9 @@ struct simd {
   // All ones in the first n lanes.
   static inline __m256i lane_mask(int n) {
     static constexpr int32_t window[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
-    return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(window + 8 - n * int(sizeof(T) / 4)));
+    __m256i mask;  // copied: no cast to a type whose alignment the compiler could believe
+    std::memcpy(&mask, window + 8 - n * int(sizeof(T) / 4), sizeof(mask));
+    return mask;
   }
 #endif
 };
