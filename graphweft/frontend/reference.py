@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +25,7 @@ from graphweft.frontend.shield import Dropped, Shield
 from graphweft.frontend.side_effects import Surroundings
 from graphweft.frontend.source import return_line
 from graphweft.frontend.views import Edges, FieldView, Nodes
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 
 _FAKE_NODES, _FAKE_MESSAGES = 2, 3  # sizes of a trial run: neither is 1, the ambiguous one
@@ -50,23 +50,18 @@ class Structure:
     buckets: tuple[Bucket, ...]
 
 
-_STRUCTURES: weakref.WeakKeyDictionary[Graph, Structure] = weakref.WeakKeyDictionary()
-
-
 def structure_of(graph: Graph) -> Structure:
-    """The structure of ``graph``, made once."""
-    if graph not in _STRUCTURES:
-        csc = graph.csc
-        degrees = csc.degrees()
-        ids = torch.arange(csc.num_edges) if csc.edge_ids is None else csc.edge_ids.long()
-        buckets = []
-        for degree in torch.bincount(degrees).nonzero().flatten().tolist():
-            if degree > 0:
-                nodes = (degrees == degree).nonzero().squeeze(1)
-                buckets.append(Bucket(nodes, ids[csc.indptr[nodes][:, None] + torch.arange(degree)]))
-        node_type, edge_type = (graph.node_type(), graph.edge_type()) if graph.is_square else (None, None)
-        _STRUCTURES[graph] = Structure(*graph.edges(), node_type, edge_type, tuple(buckets))
-    return _STRUCTURES[graph]
+    """The structure of ``graph``."""
+    csc = graph.csc
+    degrees = csc.degrees()
+    ids = torch.arange(csc.num_edges) if csc.edge_ids is None else csc.edge_ids.long()
+    buckets = []
+    for degree in torch.bincount(degrees).nonzero().flatten().tolist():
+        if degree > 0:
+            nodes = (degrees == degree).nonzero().squeeze(1)
+            buckets.append(Bucket(nodes, ids[csc.indptr[nodes][:, None] + torch.arange(degree)]))
+    node_type, edge_type = (graph.node_type(), graph.edge_type()) if graph.is_square else (None, None)
+    return Structure(*graph.edges(), node_type, edge_type, tuple(buckets))
 
 
 def run_reference(call: Call, structure: Structure | None = None) -> Fields:
@@ -95,7 +90,7 @@ class _Run:
     """One execution."""
 
     def __init__(self, call: Call, structure: Structure | None = None) -> None:
-        self.call, self.graph, self.structure = call, call.graph, structure or structure_of(call.graph)
+        self.call, self.graph, self.structure = call, call.graph, structure or derived(call.graph, structure_of)
         captured = capture((call.message, call.reduce, call.update, call.params))
         self._state, self._visited = captured.buffers, captured.visited
 

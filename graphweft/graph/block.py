@@ -8,7 +8,6 @@ samplers; run by models.
 from __future__ import annotations
 
 import ctypes
-import weakref
 
 import torch
 
@@ -17,6 +16,7 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 
 _I64, _P, _ADJ = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(_native.Adjacency)
@@ -121,7 +121,7 @@ class Block(Graph):
 
     def src_degrees(self) -> torch.Tensor:
         """float32 (num_src,): edges into each source in the whole graph, self-loops left out."""
-        return _degrees(self.source)[self.src_ids]
+        return derived(self.source, _degrees)[self.src_ids]
 
     def without_self_loops(self) -> Block:
         """The block less its edges from a node to itself; itself if the whole graph has none."""
@@ -230,12 +230,6 @@ def insert_last(csc: Adjacency, values: torch.Tensor, last: torch.Tensor) -> tor
     return out
 
 
-_known_degrees: weakref.WeakKeyDictionary[Graph, torch.Tensor] = weakref.WeakKeyDictionary()
-
-
 def _degrees(graph: Graph) -> torch.Tensor:
-    """In-degrees without self-loops, float32; made once a graph."""
-    known = _known_degrees.get(graph)
-    if known is None:
-        known = _known_degrees[graph] = graph.loopless.in_degrees().float()
-    return known
+    """In-degrees without self-loops, float32."""
+    return graph.loopless.in_degrees().float()

@@ -8,7 +8,6 @@ typed models and typed batches.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -20,6 +19,7 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import index_dtype
 from graphweft.graph.typed import TypedLayout
@@ -81,15 +81,9 @@ class TypedPart:
         return cls(Graph.typed(Adjacency(*made, nodes), layout).as_drawn(), order, place, edge_order)
 
 
-_PARTS: weakref.WeakKeyDictionary[Block, TypedPart] = weakref.WeakKeyDictionary()
-
-
 def typed_block(block: Block) -> TypedPart:
     """A sampled block as a typed graph over its sources, made once; destinations are the nodes ``place[:num_dst]``."""
-    known = _PARTS.get(block)
-    if known is None:
-        known = _PARTS[block] = TypedPart.of_block(block)
-    return known
+    return derived(block, TypedPart.of_block)
 
 
 def _sorted(ids: Tensor, offsets: tuple[int, ...]) -> tuple[Tensor, Tensor, tuple[int, ...]]:

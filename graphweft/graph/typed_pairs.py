@@ -8,7 +8,6 @@ source, that makes fewer pairs: one product per pair serves all its edges. Calle
 from __future__ import annotations
 
 import ctypes
-import weakref
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +18,7 @@ from graphweft import _native
 from graphweft._errors import GraphError
 from graphweft._memory import empty
 from graphweft._native import declare
+from graphweft.graph.derived import derived, is_derived
 from graphweft.graph.graph import Graph
 
 _CHUNK, _NARROW_CHUNK = 96, 24  # pairs multiplied at once; fewer where each has many edges
@@ -247,37 +247,32 @@ def _before(counts: Tensor) -> Tensor:
     return torch.cat([counts.new_zeros(1), counts.cumsum(0)])
 
 
-_PAIRS: weakref.WeakKeyDictionary[Graph, TypedPairs] = weakref.WeakKeyDictionary()
-_NODES: weakref.WeakKeyDictionary[Graph, TypedRows] = weakref.WeakKeyDictionary()
-_EDGES: weakref.WeakKeyDictionary[Graph, TypedRows] = weakref.WeakKeyDictionary()
-
-
 def typed_pairs(graph: Graph) -> tuple[TypedPairs, bool]:
     """The pairs of a graph, made once, and whether they are those of its reverse."""
-    known = _PAIRS.get(graph)
-    if known is not None:
-        return known, False
-    turned = _PAIRS.get(graph.reverse())
-    if turned is not None:
-        return turned, True
-    made = _PAIRS[graph] = TypedPairs.of(graph)
-    return made, False
+    turned = not is_derived(graph, _pairs) and is_derived(graph.reverse(), _pairs)
+    return derived(graph.reverse() if turned else graph, _pairs), turned
+
+
+def _pairs(graph: Graph) -> TypedPairs:
+    return TypedPairs.of(graph)
 
 
 def typed_nodes(graph: Graph) -> TypedRows:
     """The nodes of a square graph by type, made once."""
-    known = _NODES.get(graph)
-    if known is None:
-        known = _NODES[graph] = _stretched(graph.layout.node_offsets)
-    return known
+    return derived(graph, _nodes)
 
 
 def typed_edges(graph: Graph) -> TypedRows:
     """The edges of a square graph by relation, made once."""
-    known = _EDGES.get(graph)
-    if known is None:
-        known = _EDGES[graph] = _stretched(graph.layout.edge_offsets)
-    return known
+    return derived(graph, _edges)
+
+
+def _nodes(graph: Graph) -> TypedRows:
+    return _stretched(graph.layout.node_offsets)
+
+
+def _edges(graph: Graph) -> TypedRows:
+    return _stretched(graph.layout.edge_offsets)
 
 
 def _stretched(offsets: tuple[int, ...]) -> TypedRows:

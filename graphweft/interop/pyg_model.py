@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import inspect
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, GraphError
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 
 _EDGES = ("edge_index", "adj_t", "adj")
@@ -33,7 +33,6 @@ class PyGModel(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        self._edges: WeakKeyDictionary[Graph, Tensor] = WeakKeyDictionary()
 
     def forward(self, graph: Graph, x: Tensor) -> Tensor:
         """What the model makes of the features and the graph's edges.
@@ -42,11 +41,12 @@ class PyGModel(nn.Module):
         """
         if graph.is_typed:
             raise GraphError("Trainer: expected an untyped graph for a model of (x, edge_index), got a typed one")
-        edges = self._edges.get(graph)
-        if edges is None:
-            edges = self._edges[graph] = torch.stack(graph.edges()).long()
-        out: Tensor = self.model(x, edges)
+        out: Tensor = self.model(x, derived(graph, _edge_index))
         return out
+
+
+def _edge_index(graph: Graph) -> Tensor:
+    return torch.stack(graph.edges()).long()
 
 
 def adapted(model: nn.Module) -> nn.Module:

@@ -7,7 +7,6 @@ float64. It is the executor at ``opt_level=0`` and wherever nothing compiled exi
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from graphweft._errors import IRError
 from graphweft.graph.block import Block
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.ir.drawing import draw_block
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
@@ -27,7 +27,6 @@ from graphweft.storage.feature import SparseFeatures, is_dense
 
 Env = Mapping[str, Any]
 _SMALL = 1 << 14  # edges of graphs whose row order is remembered
-_ROW_ORDERS: weakref.WeakKeyDictionary[Graph, tuple[Tensor, Tensor, Tensor]] = weakref.WeakKeyDictionary()
 
 
 def interpret(program: Program, inputs: Env) -> dict[str, Any]:
@@ -56,9 +55,7 @@ def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """Source, destination and edge id of every edge, destination by destination (int64)."""
     if graph.num_edges > _SMALL or torch._C._are_functorch_transforms_active():  # those wrap what they make
         return _row_order(graph)
-    if graph not in _ROW_ORDERS:
-        _ROW_ORDERS[graph] = _row_order(graph)
-    return _ROW_ORDERS[graph]
+    return derived(graph, _row_order)
 
 
 def _row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,6 @@ this room; the trainer makes one :class:`EdgeInputs` for a whole run, so that wh
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 from graphweft._errors import DtypeError, ShapeError
 from graphweft.graph import edit
 from graphweft.graph.block import Block, insert_last
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
 from graphweft.runtime.compile import Field
@@ -122,7 +122,7 @@ class EdgeInputs:
             return block, fields
         if not graph.has_self_loops:
             return graph, {WEIGHT: (self.weight, Residency.EDGE)}
-        split = _split(graph)
+        split = derived(graph, _split)
         own = _or_one(self.weight, split.loop)
         fields = {WEIGHT: (self.weight[split.kept], Residency.EDGE), LOOP: (own, Residency.SRC)}
         made = graph.without_self_loops(), fields
@@ -145,8 +145,8 @@ class EdgeInputs:
             own = _filled(block, rows, fill)
             return graph.with_one_loop(), {ATTR: (insert_last(block.csc, rows, own), Residency.EDGE)}
         plain = graph.without_self_loops()
-        rows = rows[_split(graph).kept] if graph.has_self_loops else rows
-        made = _looped(graph), {ATTR: (torch.cat([rows, _filled(plain, rows, fill)]), Residency.EDGE)}
+        rows = rows[derived(graph, _split).kept] if graph.has_self_loops else rows
+        made = derived(graph, _looped), {ATTR: (torch.cat([rows, _filled(plain, rows, fill)]), Residency.EDGE)}
         if self.fixed:
             self._kept[key] = made
         return made
@@ -175,28 +175,15 @@ class _Split:
     loop: Tensor
 
 
-_SPLITS: weakref.WeakKeyDictionary[Graph, _Split] = weakref.WeakKeyDictionary()
-_LOOPED: weakref.WeakKeyDictionary[Graph, Graph] = weakref.WeakKeyDictionary()
-
-
 def _split(graph: Graph) -> _Split:
-    """Made once a graph."""
-    found = _SPLITS.get(graph)
-    if found is None:
-        plain = edit.no_loops_mask(graph.csc).bool()
-        loops = (~plain).nonzero().reshape(-1)
-        found = _SPLITS[graph] = _Split(
-            plain.nonzero().reshape(-1), _last(graph.edges()[1][loops], loops, graph.num_dst)
-        )
-    return found
+    plain = edit.no_loops_mask(graph.csc).bool()
+    loops = (~plain).nonzero().reshape(-1)
+    return _Split(plain.nonzero().reshape(-1), _last(graph.edges()[1][loops], loops, graph.num_dst))
 
 
 def _looped(graph: Graph) -> Graph:
-    """With exactly one self-loop at every node, numbered after the other edges; made once a graph."""
-    found = _LOOPED.get(graph)
-    if found is None:
-        found = _LOOPED[graph] = graph.without_self_loops().add_self_loops()
-    return found
+    """With exactly one self-loop at every node, numbered after the other edges."""
+    return graph.without_self_loops().add_self_loops()
 
 
 def _last(rows: Tensor, ids: Tensor, count: int) -> Tensor:

@@ -7,7 +7,6 @@ as one product per (relation, node) pair; no matrix is copied to an edge.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -15,6 +14,7 @@ import torch
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
@@ -24,7 +24,6 @@ from graphweft.nn.module import CompiledModule, check_model, glorot
 from graphweft.nn.node_data import NodeData, flat_columns
 from graphweft.nn.typed_stack import TypedConv, TypedStack, glorot_tables
 from graphweft.runtime.compile import Features
-from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.relational import relational_rows
 
 
@@ -252,11 +251,4 @@ class RGCN(TypedStack):
         if x is not None or not isinstance(first, RelationalEmbedding):
             return x
         own = first.in_features > first.num_relations * first.num_nodes
-        kept = _ROWS.setdefault(graph, {})
-        key = (self.reduce == "mean", own)
-        if key not in kept:
-            kept[key] = relational_rows(graph, *key)
-        return kept[key]
-
-
-_ROWS: weakref.WeakKeyDictionary[Graph, dict[tuple[bool, bool], SparseFeatures]] = weakref.WeakKeyDictionary()
+        return derived(graph, relational_rows, self.reduce == "mean", own)

@@ -11,7 +11,6 @@ import contextlib
 import contextvars
 import threading
 import warnings
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from graphweft.frontend.stable_key import stable_text
 from graphweft.frontend.stored import StoredCall, load, store
 from graphweft.frontend.udf import RaisedCall, raise_call
 from graphweft.frontend.views import Edges
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.call_site import CallSite
@@ -76,11 +76,11 @@ class CompiledCall:
 
     def form(self, graph: Graph) -> CompiledFunction:
         """The compiled function for ``graph``."""
-        return self._forms[_receivers(graph) is not None]
+        return self._forms[derived(graph, _receivers) is not None]
 
     def arguments(self, call: Call, captured: Captured) -> Arguments:
         """What the compiled function is called with."""
-        receivers = _receivers(call.graph) if self.raised.risky else None
+        receivers = derived(call.graph, _receivers) if self.raised.risky else None
         given = self.raised.given(call, captured)
         for at in self._written:  # the backward pass may read what is there before
             tensor, residency = given[f"cap:{at}"]
@@ -124,15 +124,12 @@ _CALLS: OrderedDict[Any, CompiledCall | UnraisableError] = OrderedDict()
 _SITES: OrderedDict[Any, CallSite] = OrderedDict()
 _OBSERVED: contextvars.ContextVar[list[Observed] | None] = contextvars.ContextVar("observed", default=None)
 _LOCK = threading.Lock()
-_RECEIVERS: weakref.WeakKeyDictionary[Graph, Tensor | None] = weakref.WeakKeyDictionary()
 
 
 def _receivers(graph: Graph) -> Tensor | None:
     """Ids of the nodes with in-edges; None when all have some."""
-    if graph not in _RECEIVERS:
-        degrees = graph.in_degrees()
-        _RECEIVERS[graph] = None if bool((degrees > 0).all()) else degrees.nonzero().flatten()
-    return _RECEIVERS[graph]
+    degrees = graph.in_degrees()
+    return None if bool((degrees > 0).all()) else degrees.nonzero().flatten()
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ from graphweft._memory import POOL
 from graphweft.cost import CostModel
 from graphweft.frontend.edge_values import EdgeValues, read
 from graphweft.frontend.numbers import NUMBER
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.ir.interpret import evaluate, interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
@@ -476,7 +477,7 @@ def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
     graph, x, rows, receivers = arguments.graph, arguments.x, arguments.rows, arguments.receivers
     if exact:
         return (
-            _serial(graph),
+            derived(graph, _serial),
             x.nnz if isinstance(x, SparseFeatures) else 0,
             None if rows is None else fingerprint(rows),
         )
@@ -491,16 +492,12 @@ def _nnz(x: Features | None) -> int:
     return x.nnz if isinstance(x, SparseFeatures) else 0
 
 
-_SERIALS: weakref.WeakKeyDictionary[Graph, int] = weakref.WeakKeyDictionary()
 _NEXT = itertools.count()
 
 
 def _serial(graph: Graph) -> int:
     """A number that no other graph of this process has or had."""
-    found = _SERIALS.get(graph)
-    if found is None:
-        found = _SERIALS[graph] = next(_NEXT)
-    return found
+    return next(_NEXT)
 
 
 def _input_types(arguments: Arguments) -> dict[str, Any]:

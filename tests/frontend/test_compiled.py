@@ -143,7 +143,9 @@ def test_there_are_eighty_functions() -> None:
     assert len(CASES) >= 80
 
 
-@pytest.mark.parametrize("function", [F.softplus, F.celu, F.elu, F.mish, F.silu, F.logsigmoid, torch.expm1], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "function", [F.softplus, F.celu, F.elu, F.mish, F.silu, F.logsigmoid, torch.expm1], ids=lambda f: f.__name__
+)
 def test_gradients_stay_finite_where_the_other_branch_overflows(function: Callable[[Tensor], Tensor]) -> None:
     graph = gw.Graph([0, 1, 2, 3, 4, 5], [1, 2, 3, 4, 5, 0])
     x = torch.tensor([[-200.0], [-30.0], [0.5], [1.0], [30.0], [80.0]]) * torch.tensor([1.0, 1.1])

@@ -424,6 +424,7 @@ def _compare(case: Case, graph: Graph, leaves: dict[str, Tensor], got: dict[str,
             moved[n] = x.detach().double() * (1 + 8 * epsilon * sign)
         runs.append(_results(case, graph, moved, torch.float64))
     judged, least = 0, 64 * epsilon * case.scale  # gradients of scores are differences of numbers times the scale
+    order = 256 * max(1.0, len(graph[0]) / 700) ** 0.5  # roundings of long sums in another order walk at random
     for name, expected in wanted.items():
         mine = got[name].detach().double()
         if mine.shape != expected.shape:
@@ -436,7 +437,7 @@ def _compare(case: Case, graph: Graph, leaves: dict[str, Tensor], got: dict[str,
         largest = torch.where(finite, expected.abs(), 0.0)
         row = largest.flatten(1).amax(1).view(-1, *([1] * (mine.dim() - 1))) if mine.dim() > 1 else largest.max()
         typical = torch.where(finite, noise, 0.0).max()
-        allowed = least + 16 * noise + typical + 256 * epsilon * (row + 1e-3 * largest.max())
+        allowed = least + 16 * noise + typical + order * epsilon * (row + 1e-3 * largest.max())
         apart = (mine - expected).abs().nan_to_num(torch.inf)
         wrong = finite & (apart > allowed)
         if wrong.any():
@@ -449,6 +450,15 @@ def _compare(case: Case, graph: Graph, leaves: dict[str, Tensor], got: dict[str,
     return "same" if judged else "not finite"
 
 
+def _runs(case: Case, graph: Graph) -> bool:
+    """Whether plain torch runs the case at all: a step may name a dimension that the step before has summed away."""
+    try:
+        reference(case, graph, _draw_leaves([case], graph, torch.float32, 0))
+    except (IndexError, RuntimeError):
+        return False
+    return True
+
+
 def run(seed: int, numbers: range, tally: Tally, batch: int = 12, edges: int = 70) -> None:
     """Cases ``numbers`` of ``seed``, ``batch`` of them a call; what differs runs again, alone, with other numbers."""
     for first in range(numbers.start, numbers.stop, batch):
@@ -459,6 +469,11 @@ def run(seed: int, numbers: range, tally: Tally, batch: int = 12, edges: int = 7
                 case.reduce = "mean"
         graph = draw_graph(rng, rng.choice((edges // 2, edges, 10 * edges)) if edges < 1000 else edges)
         dtype = rng.choice((torch.float32, torch.float32, torch.float64))
+        valid = [case for case in cases if _runs(case, graph)]
+        tally.counts["refused by torch"] += len(cases) - len(valid)
+        if not valid:
+            continue
+        cases = valid
         try:
             differing = run_cases(cases, graph, dtype, tally)
         except Exception as failure:  # whatever it is, it is a finding

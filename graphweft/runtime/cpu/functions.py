@@ -7,7 +7,6 @@ Registered in ``cpu/target.py``.
 from __future__ import annotations
 
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from graphweft._memory import empty
 from graphweft._pieces import total
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.typed_pairs import typed_edges, typed_nodes, typed_pairs
 from graphweft.ir.interpret import evaluate
@@ -59,14 +59,13 @@ def _scatter_rows(value: Value, x: Tensor, rows: Tensor, like: Any) -> Tensor:
     return out.zero_().index_copy_(0, rows, x)
 
 
-_SORTED: weakref.WeakKeyDictionary[Adjacency, Adjacency] = weakref.WeakKeyDictionary()
+def _sorted_columns(adjacency: Adjacency) -> Adjacency | None:
+    """The same with parallel edges next to each other, as the gradient of an extremum wants them; None: as it is."""
+    return None if adjacency.columns_ascend() else adjacency.with_sorted_columns()
 
 
 def _side_by_side(adjacency: Adjacency) -> Adjacency:
-    """The same with parallel edges next to each other, as the gradient of an extremum wants them."""
-    if adjacency not in _SORTED:
-        _SORTED[adjacency] = adjacency if adjacency.columns_ascend() else adjacency.with_sorted_columns()
-    return _SORTED[adjacency]
+    return derived(adjacency, _sorted_columns) or adjacency
 
 
 SIMPLE: dict[Op, Callable[..., Any]] = {

@@ -1,0 +1,50 @@
+"""What follows from a graph, a block or an adjacency alone, made once and kept as long as that lives.
+
+Comes in: an owner that never changes, and a function that makes a value from it. Goes out: the value. Called wherever a
+value depends on structure and nothing else: typed pairs, degrees without loops, receivers, row orders.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+Made = TypeVar("Made")
+
+_KEPT: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def derived(owner: Any, make: Callable[..., Made], *arguments: Any) -> Made:
+    """``make(owner, *arguments)``, computed at the first call and kept with ``owner``.
+
+    Args:
+        owner: A graph, block or adjacency; it must not be reachable from the value, which would keep it alive.
+        make: A function of a module; function and arguments are the key.
+        arguments: Hashable values.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> graph = Graph([0, 1], [1, 2])
+        >>> def degrees(graph):
+        ...     return graph.in_degrees()
+        >>> derived(graph, degrees) is derived(graph, degrees)
+        True
+    """
+    kept = _KEPT.get(owner)
+    if kept is None:
+        kept = _KEPT.setdefault(owner, {})
+    key = (make, *arguments) if arguments else make
+    try:
+        return kept[key]  # type: ignore[no-any-return]
+    except KeyError:
+        made: Made = kept.setdefault(key, make(owner, *arguments))
+        return made
+
+
+def is_derived(owner: Any, make: Callable[..., Any], *arguments: Any) -> bool:
+    """Whether the value is at hand."""
+    return ((make, *arguments) if arguments else make) in _KEPT.get(owner, {})
+
+
+__all__ = ["derived", "is_derived"]
