@@ -39,6 +39,8 @@ OPTIONAL_IMPORTS = {
     "dgl": "a peer, in an environment of its own",
     "networkx": "converters only",
     "pymetis": "an extra",
+    "pandas": "reads tables, an extra",
+    "pyarrow": "writes Parquet, an extra",
     "matplotlib": "half a second to import, used once per run",
 }
 MAX_FILE_LINES = 600
