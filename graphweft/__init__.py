@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from graphweft.interop.pyg import from_pyg
     from graphweft.interop.scipy import from_scipy, to_scipy
     from graphweft.interop.to_pyg import to_pyg
+    from graphweft.loaded_run import Run, load_run
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
@@ -112,6 +113,7 @@ __all__ = [
     "Parts",
     "PassError",
     "RecompileWarning",
+    "Run",
     "SaintEdgeSampler",
     "SaintNodeSampler",
     "SaintWalkSampler",
@@ -139,6 +141,7 @@ __all__ = [
     "from_scipy",
     "individual_sample",
     "load",
+    "load_run",
     "neighbor_apply",
     "nn",
     "optim",
@@ -165,6 +168,7 @@ _HOMES = {
     "load": "graphweft.data.load",
     "synthetic": "graphweft.data.synthetic",
     "explain": "graphweft.explanation",
+    **dict.fromkeys(("Run", "load_run"), "graphweft.loaded_run"),
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
     **dict.fromkeys(("from_dgl", "to_dgl"), "graphweft.interop.dgl"),
