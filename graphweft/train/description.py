@@ -17,12 +17,12 @@ from torch import nn
 
 from graphweft import nn as models
 from graphweft._errors import CheckpointError
-from graphweft.data.dataset import Dataset
 from graphweft.data.given import Task
 from graphweft.data.table_encoding import TableEncoding
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.settings import settings_of
+from graphweft.train.prediction import label_task
 
 _MADE: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[str, Any] | None]] = WeakKeyDictionary()
 
@@ -71,19 +71,19 @@ class Description:
             raise CheckpointError(f"checkpoint: expected a description of the run, got {failure}") from None
 
 
-def describe(model: nn.Module, ds: Dataset, task: str, metric: str) -> Description:
-    """The description of a run that trains ``model`` on ``ds``."""
+def describe(model: nn.Module, ds: Any, task: str, metric: str) -> Description:
+    """The description of a run that trains ``model`` on ``ds``, a :class:`Dataset` or what has the parts that train."""
     return Description(
         model=how_made(model),
         model_class=type(model).__name__,
-        dataset=ds.name,
+        dataset=str(ds.name),
         task=task,
-        label_task=ds.task,
-        num_features=ds.num_features,
+        label_task=label_task(ds),
+        num_features=int(getattr(ds, "num_features", 0)),
         num_classes=ds.num_classes,
-        class_names=ds.class_names,
+        class_names=tuple(getattr(ds, "class_names", ())),
         metric=metric,
-        encoding=ds.encoding,
+        encoding=getattr(ds, "encoding", None),
     )
 
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, DataError, MissingPackageError
 from graphweft.data.dataset import Dataset
+from graphweft.data.given import Task
 from graphweft.data.readers.files import show
 from graphweft.train.atomic import write_atomic
 from graphweft.train.target import Target
@@ -137,6 +138,12 @@ class Predictions:
         return chosen
 
 
+def label_task(ds: Any) -> Task:
+    """What the labels of ``ds`` are, which may be less than a :class:`Dataset`."""
+    found: Task = getattr(ds, "task", "classification" if ds.y.dim() == 1 else "multilabel")
+    return found
+
+
 def predictions_of(ds: Dataset, outputs: Tensor, target: Target | None) -> Predictions:
     """What ``outputs`` (N, C) say of the rows of ``ds``; ``target`` None: they are embeddings of links.
 
@@ -151,7 +158,7 @@ def predictions_of(ds: Dataset, outputs: Tensor, target: Target | None) -> Predi
     """
     if target is None:
         return Predictions(ds, outputs, outputs, "link")
-    return Predictions(ds, outputs, target.predict(outputs), ds.task, ds.class_names)
+    return Predictions(ds, outputs, target.predict(outputs), label_task(ds), getattr(ds, "class_names", ()))
 
 
 def check_output(path: Path) -> None:
