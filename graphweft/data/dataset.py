@@ -6,8 +6,10 @@ the generator, used by the trainer, the loader and the command line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -36,6 +38,7 @@ from graphweft.data.given import (
     given_rows,
     given_times,
 )
+from graphweft.data.prepare import save_npz
 from graphweft.data.random_rows import random_rows
 from graphweft.data.structure_features import structure_features
 from graphweft.data.table_encoding import Roles, TableEncoding, as_names
@@ -415,6 +418,27 @@ class Dataset:
         names = ("edge_weight", "edge_features", "edge_time")
         rows: dict[str, Any] = {name: torch.cat([t, t]) for name in names if (t := getattr(self, name)) is not None}
         return replace(self, graph=self.graph.add_inverse_relations(), **rows)
+
+    def save(self, path: str | os.PathLike[str], *, compress: bool = True) -> Path:
+        """Writes the dataset as one ``.npz`` file that ``gw.load`` reads back; an old file is replaced in one step.
+
+        Typed graphs, weights, features and times of edges, ids, names, splits and the encoding of tables are kept, with
+        the order of nodes and edges. Named tensors of the graph (``graph.ndata``) and notes are not.
+
+        Args:
+            path: Its name ends in ``.npz``.
+            compress: Smaller and slower.
+
+        Raises: DataError for another name, or a file that cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> from graphweft.data.load import load
+            >>> file = Dataset("ring", Graph([0, 1, 2], [1, 2, 0]), y=[0, 1, -1]).save(f"{tempfile.mkdtemp()}/ring.npz")
+            >>> load(file).y.tolist()
+            [0, 1, -1]
+        """
+        return save_npz(self, path, compress=compress)
 
     def deaf_types(self) -> list[str]:
         """Node types with training labels into which no edge leads; none for a graph without types."""
