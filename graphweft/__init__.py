@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
+    from graphweft.inspection import Inspection, inspect
     from graphweft.interop.dgl import from_dgl, to_dgl
     from graphweft.interop.networkx import from_networkx, to_networkx
     from graphweft.interop.pyg import from_pyg
@@ -99,6 +100,7 @@ __all__ = [
     "IRError",
     "IndexRangeError",
     "InducedSampler",
+    "Inspection",
     "LargeBatch",
     "LayerSampler",
     "LinkLoader",
@@ -140,6 +142,7 @@ __all__ = [
     "from_pyg",
     "from_scipy",
     "individual_sample",
+    "inspect",
     "load",
     "load_run",
     "neighbor_apply",
@@ -168,6 +171,7 @@ _HOMES = {
     "load": "graphweft.data.load",
     "synthetic": "graphweft.data.synthetic",
     "explain": "graphweft.explanation",
+    **dict.fromkeys(("Inspection", "inspect"), "graphweft.inspection"),
     **dict.fromkeys(("Run", "load_run"), "graphweft.loaded_run"),
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",

@@ -23,7 +23,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
-from graphweft.commands import runs
+from graphweft.commands import datasets, runs
 from graphweft.commands.flags import KINDS, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -297,6 +297,7 @@ def doctor(
 
 
 runs.add_to(app)
+datasets.add_to(app)
 
 
 def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:
@@ -391,7 +392,7 @@ def _stopped(stop: KeyboardInterrupt, arguments: list[str]) -> int:
 
 def _failed(failure: Exception, arguments: list[str]) -> int:
     """One line for any failure, and its exit status."""
-    commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     who = " ".join(["graphweft", *[word for word in arguments[:1] if word in commands]])
     if os.environ.get("GRAPHWEFT_DEBUG"):
         raise failure

@@ -193,18 +193,25 @@ def load_dataset(spec: TrainSpec) -> Dataset:
 
     Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
     """
+    ds = read_dataset(spec)
+    ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
+    ds.check_trainable() if spec.task == "nodes" else ds.check_features()
+    return _for_model(spec, ds)
+
+
+def read_dataset(spec: TrainSpec) -> Dataset:
+    """The dataset that ``spec`` names, as it is: made, read by name or path, or from tables.
+
+    Raises: DataError or ConfigError when there is none such.
+    """
     made = not spec.has_tables and (spec.data == DEFAULT_DATA or spec.scale is not None)
     source = f"{spec.nodes or ''} {spec.edges}".strip() if spec.has_tables else spec.data
     with working(f"{'making' if made else 'reading'} {source}", spec.progress) as say:
         if made:
-            ds = synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
-        elif spec.has_tables:
-            ds = Dataset.from_tables(**spec.table_arguments(), seed=spec.seed)
-        else:
-            ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
-        ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
-        ds.check_trainable() if spec.task == "nodes" else ds.check_features()
-        return _for_model(spec, ds)
+            return synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
+        if spec.has_tables:
+            return Dataset.from_tables(**spec.table_arguments(), seed=spec.seed)
+        return load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
 
 
 def ready(spec: TrainSpec, ds: Dataset) -> Dataset:
