@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
     from graphweft.graph.graph import Graph
+    from graphweft.inspection import Inspection, inspect
     from graphweft.interop.dgl import from_dgl, to_dgl
     from graphweft.interop.networkx import from_networkx, to_networkx
     from graphweft.interop.pyg import from_pyg
     from graphweft.interop.scipy import from_scipy, to_scipy
     from graphweft.interop.to_pyg import to_pyg
+    from graphweft.loaded_run import Run, load_run
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
@@ -98,6 +100,7 @@ __all__ = [
     "IRError",
     "IndexRangeError",
     "InducedSampler",
+    "Inspection",
     "LargeBatch",
     "LayerSampler",
     "LinkLoader",
@@ -112,6 +115,7 @@ __all__ = [
     "Parts",
     "PassError",
     "RecompileWarning",
+    "Run",
     "SaintEdgeSampler",
     "SaintNodeSampler",
     "SaintWalkSampler",
@@ -138,7 +142,9 @@ __all__ = [
     "from_pyg",
     "from_scipy",
     "individual_sample",
+    "inspect",
     "load",
+    "load_run",
     "neighbor_apply",
     "nn",
     "optim",
@@ -165,6 +171,8 @@ _HOMES = {
     "load": "graphweft.data.load",
     "synthetic": "graphweft.data.synthetic",
     "explain": "graphweft.explanation",
+    **dict.fromkeys(("Inspection", "inspect"), "graphweft.inspection"),
+    **dict.fromkeys(("Run", "load_run"), "graphweft.loaded_run"),
     "Block": "graphweft.graph.block",
     "Graph": "graphweft.graph.graph",
     **dict.fromkeys(("from_dgl", "to_dgl"), "graphweft.interop.dgl"),

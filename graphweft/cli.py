@@ -15,8 +15,7 @@ import shlex
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import fields
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,21 +23,20 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
+from graphweft.commands import datasets, runs
+from graphweft.commands.flags import KINDS, TABLES, Action, takes
+from graphweft.commands.flags import from_module as _from
+from graphweft.commands.flags import given as _given
+from graphweft.commands.flags import one_of as _one_of
+from graphweft.commands.flags import option as _option
+from graphweft.commands.flags import switch as _switch
+from graphweft.commands.flags import value as _value
 from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.durations import clock, duration
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.scores import ERRORS, PARTS, shown
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
-Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
-
-_DEFAULTS = TrainSpec()
-_KINDS = {
-    "rounds": "int",
-    "parts": "int",
-    "passes": "int",
-    **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
-}
 _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
 _USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
@@ -89,22 +87,6 @@ def _root(
     return None
 
 
-def _option(name: str, metavar: str, help_text: str, default: str | None = None) -> Any:
-    """A flag that takes a value; values are read by :func:`_value`, so that all failures have one wording."""
-    shown = str(getattr(_DEFAULTS, name) if default is None else default)
-    note = f"{help_text} Default: {shown}." if shown else help_text
-    return typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=note, show_default=False)
-
-
-def _switch(flags: str, help_text: str) -> Any:
-    """A flag that is there or not."""
-    return typer.Option(flags, help=help_text, show_default=False)
-
-
-def _one_of(choices: Sequence[str]) -> str:
-    return "|".join(choices)
-
-
 # Flags that several commands take.
 Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")]
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
@@ -148,6 +130,7 @@ Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
 @app.command()
+@takes(TABLES)
 def train(
     data: Data = None,
     root: Root = None,
@@ -199,13 +182,14 @@ def train(
     resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
+    **tables: Any,
 ) -> Action:
-    """Train a model; without --data on a graph made on the spot.
+    """Train a model on --data, or on tables of --nodes and --edges; without either on a graph made on the spot.
 
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. A run that is in --out already is
     moved to its folder earlier-1, or continued with --resume, which takes options that are not given from the run.
     """
-    values = _given(locals())
+    values = _given({**locals(), **tables})
     return lambda: _train({**values, "progress": not quiet}, as_json)
 
 
@@ -312,6 +296,10 @@ def doctor(
     return look
 
 
+runs.add_to(app)
+datasets.add_to(app)
+
+
 def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:
     complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")
     with _config.defaults(keep_heap=True):  # the process is the command's own
@@ -368,26 +356,6 @@ def _by_part(summary: dict[str, Any], column: str, metric: str) -> str:
     return "   ".join(f"{part} {shown(value, metric)}" for part, value in found if value is not None)
 
 
-def _given(flags: dict[str, Any]) -> dict[str, Any]:
-    """The options among ``flags`` that were given, as values. Raises: ConfigError."""
-    return {name: _value(name, text) for name, text in flags.items() if name in _KINDS and text is not None}
-
-
-def _value(name: str, value: Any) -> Any:
-    """What a flag's text stands for.
-
-    Raises: ConfigError.
-    """
-    kind = _KINDS[name]
-    if kind not in ("int", "float") or not isinstance(value, str):
-        return value
-    try:
-        return int(value) if kind == "int" else float(value)
-    except ValueError:
-        what = "an integer" if kind == "int" else "a number"
-        raise ConfigError(f"{name}: expected {what}, got {value!r}") from None
-
-
 def _short(value: Any) -> str:
     """For people to read: four digits of a number that is no count."""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -398,11 +366,6 @@ def _version() -> str:
         return importlib.metadata.version("graphweft")
     except importlib.metadata.PackageNotFoundError:
         return "from a source tree"
-
-
-def _from(module: str, name: str) -> Any:
-    """A command's function; importing it may take seconds, which only this command pays."""
-    return getattr(importlib.import_module(module), name)
 
 
 def _answer(lines: Sequence[str]) -> int:
@@ -429,7 +392,7 @@ def _stopped(stop: KeyboardInterrupt, arguments: list[str]) -> int:
 
 def _failed(failure: Exception, arguments: list[str]) -> int:
     """One line for any failure, and its exit status."""
-    commands = [command.callback.__name__ for command in app.registered_commands if command.callback]
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands if command.callback]
     who = " ".join(["graphweft", *[word for word in arguments[:1] if word in commands]])
     if os.environ.get("GRAPHWEFT_DEBUG"):
         raise failure
@@ -455,7 +418,7 @@ def _failed(failure: Exception, arguments: list[str]) -> int:
 def _as_flag(text: str) -> str:
     """``weight_decay: expected ...`` as the flag the user typed."""
     name, colon, rest = text.partition(":")
-    return f"--{name.replace('_', '-')}{colon}{rest}" if name in _KINDS else text
+    return f"--{name.replace('_', '-')}{colon}{rest}" if name in KINDS else text
 
 
 def _say(text: str, who: str = "graphweft") -> None:

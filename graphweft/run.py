@@ -14,11 +14,12 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from graphweft import bench
 from graphweft._errors import ConfigError
@@ -55,6 +56,7 @@ from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
 from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, LOOPING, TYPED, TrainSpec
+from graphweft.train.table_options import TableOptions
 from graphweft.train.threads import usable_cores
 from graphweft.train.trainer import Trainer, check_same_run
 
@@ -182,7 +184,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
     later = ("features", "task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler", "edge_data")
-    names = {*spec.identity(), *spec.remembered(), *later}
+    names = {*spec.identity(), *spec.remembered(), *later, *(field.name for field in fields(TableOptions))}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
 
@@ -191,22 +193,44 @@ def load_dataset(spec: TrainSpec) -> Dataset:
 
     Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
     """
-    made = spec.data == DEFAULT_DATA or spec.scale is not None
-    with working(f"{'making' if made else 'reading'} {spec.data}", spec.progress) as say:
+    ds = read_dataset(spec)
+    ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
+    ds.check_trainable() if spec.task == "nodes" else ds.check_features()
+    return _for_model(spec, ds)
+
+
+def read_dataset(spec: TrainSpec) -> Dataset:
+    """The dataset that ``spec`` names, as it is: made, read by name or path, or from tables.
+
+    Raises: DataError or ConfigError when there is none such.
+    """
+    made = not spec.has_tables and (spec.data == DEFAULT_DATA or spec.scale is not None)
+    source = f"{spec.nodes or ''} {spec.edges}".strip() if spec.has_tables else spec.data
+    with working(f"{'making' if made else 'reading'} {source}", spec.progress) as say:
         if made:
-            ds = synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
-        else:
-            ds = load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
-        ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
-        ds.check_trainable() if spec.task == "nodes" else ds.check_features()
-        if ds.graph.is_typed and spec.model in LOOPING:
-            raise ConfigError(
-                f"model: expected rgcn or hgt for a typed graph ({len(ds.graph.relations)} relations), got {spec.model}"
-            )
-        ds = ds.row_normalized() if spec.normalize == "row" else ds
-        if spec.model != "rgcn" or ds.features or not ds.graph.is_typed:  # R-GCN alone does without any
-            ds = with_flat_features(ds)
-        return ds.with_inverse_relations() if spec.model in TYPED else ds
+            return synthetic(spec.data, scale=1.0 if spec.scale is None else spec.scale, seed=spec.seed)
+        if spec.has_tables:
+            return Dataset.from_tables(**spec.table_arguments(), seed=spec.seed)
+        return load(spec.data, root=spec.root, seed=spec.seed, progress=lambda *now: say(_fetching(*now)))
+
+
+def ready(spec: TrainSpec, ds: Dataset) -> Dataset:
+    """Another dataset as the model of ``spec`` reads it: with the same features and preparation; labels or not.
+
+    Raises: DataError or ConfigError for one that the model cannot read.
+    """
+    return _for_model(spec, _with_features(spec, ds))
+
+
+def _for_model(spec: TrainSpec, ds: Dataset) -> Dataset:
+    if ds.graph.is_typed and spec.model in LOOPING:
+        raise ConfigError(
+            f"model: expected rgcn or hgt for a typed graph ({len(ds.graph.relations)} relations), got {spec.model}"
+        )
+    ds = ds.row_normalized() if spec.normalize == "row" else ds
+    if spec.model != "rgcn" or ds.features or not ds.graph.is_typed:  # R-GCN alone does without any
+        ds = with_flat_features(ds)
+    return ds.with_inverse_relations() if spec.model in TYPED else ds
 
 
 def _fit_for_links(ds: Dataset) -> Dataset:
@@ -272,34 +296,42 @@ def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
     """A trainer that is the only holder of its data, so that it may let go of features; and their sparsity."""
     ds = load_dataset(spec)
     sparsity = ds.feature_sparsity
-    trainer = Trainer(
-        make_model(spec, ds),
-        ds,
-        lr=spec.lr,
-        mode=spec.mode,
-        weight_decay=spec.weight_decay,
-        weight_decay_on=spec.weight_decay_on,
-        optimizer=spec.optimizer,
-        seed=spec.seed,
-        patience=spec.patience,
-        stop_on=spec.stop_on,
-        eval_every=spec.eval_every,
-        out=spec.folder,
-        progress=spec.progress,
-        keep_features=False,
-        fanouts=check_fanouts(spec.fanouts),
-        batch_size=spec.batch_size,
-        task=spec.task,
-        macro=None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
-        accumulate=spec.accumulate,
-        sampler=spec.sampler,
-        trace=spec.trace,
-        prepare=spec.prepare,
-        edge_data=spec.edge_data,
-        config=spec.identity(),
-        remember=spec.remembered(),
-    )
-    return trainer, sparsity
+    return make_trainer(spec, ds, make_model(spec, ds), keep_features=False), sparsity
+
+
+def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any) -> Trainer:
+    """The trainer of ``spec``, with other keywords where ``changes`` has some."""
+    options: dict[str, Any] = {
+        "lr": spec.lr,
+        "mode": spec.mode,
+        "weight_decay": spec.weight_decay,
+        "weight_decay_on": spec.weight_decay_on,
+        "optimizer": spec.optimizer,
+        "seed": spec.seed,
+        "patience": spec.patience,
+        "stop_on": spec.stop_on,
+        "eval_every": spec.eval_every,
+        "out": spec.folder,
+        "progress": spec.progress,
+        "fanouts": check_fanouts(spec.fanouts),
+        "batch_size": spec.batch_size,
+        "task": spec.task,
+        "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
+        "accumulate": spec.accumulate,
+        "sampler": spec.sampler,
+        "trace": spec.trace,
+        "prepare": spec.prepare,
+        "edge_data": spec.edge_data,
+        "config": spec.identity(),
+        "remember": {**spec.remembered(), **_started_in(spec)},
+    }
+    return Trainer(model, ds, **{**options, **changes})
+
+
+def _started_in(spec: TrainSpec) -> dict[str, str]:
+    """The folder from which the spec names files, where it does."""
+    named = (Path(name) for name in (spec.data, spec.nodes, spec.edges, spec.root) if name is not None)
+    return {"started_in": str(Path.cwd())} if any(not p.is_absolute() and p.exists() for p in named) else {}
 
 
 def _check_resumable(spec: TrainSpec) -> None:

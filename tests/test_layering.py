@@ -31,7 +31,9 @@ RANKS: list[set[str]] = [
 ]
 ROOM_OF_MODULE = {
     **dict.fromkeys(["_errors", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"], "base"),
-    **dict.fromkeys(["run", "cli", "doctor", "bench", "explanation", "__main__"], "app"),
+    **dict.fromkeys(
+        ["run", "loaded_run", "inspection", "commands", "cli", "doctor", "bench", "explanation", "__main__"], "app"
+    ),
 }
 # Third-party packages that may be imported inside a function, and why.
 OPTIONAL_IMPORTS = {
@@ -39,6 +41,8 @@ OPTIONAL_IMPORTS = {
     "dgl": "a peer, in an environment of its own",
     "networkx": "converters only",
     "pymetis": "an extra",
+    "pandas": "reads tables, an extra",
+    "pyarrow": "writes Parquet, an extra",
     "matplotlib": "half a second to import, used once per run",
 }
 MAX_FILE_LINES = 600

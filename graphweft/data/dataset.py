@@ -6,8 +6,10 @@ the generator, used by the trainer, the loader and the command line.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -24,6 +26,7 @@ from graphweft.data.checks import (
     check_labels,
     once_together,
 )
+from graphweft.data.column_encoding import MAX_CATEGORIES
 from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.data.given import (
     Features,
@@ -33,9 +36,13 @@ from graphweft.data.given import (
     given_labels,
     given_node_ids,
     given_rows,
+    given_times,
 )
+from graphweft.data.prepare import save_npz
 from graphweft.data.random_rows import random_rows
 from graphweft.data.structure_features import structure_features
+from graphweft.data.table_encoding import Roles, TableEncoding, as_names
+from graphweft.data.tables import dataset_arguments
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures, sparsity
 
@@ -80,6 +87,8 @@ class Dataset:
         held_out: Triples kept out of the graph: name -> ((2, E') int64, (E',) int64 relation).
         notes: What a reader should know of the source: what is missing, what was changed.
         node_names: N texts by which the source calls the nodes; empty where it has none.
+        edge_time: (E,) int64 or float64 times of the edges in the order of ``graph.edges()``, or None.
+        encoding: How tables became the features and labels, where the dataset is :meth:`from_tables`.
 
     Raises: DataError naming the part that does not fit, what was expected and what came.
 
@@ -112,6 +121,8 @@ class Dataset:
     held_out: Mapping[str, tuple[Tensor, Tensor]]
     notes: tuple[str, ...]
     node_names: tuple[str, ...]
+    edge_time: Tensor | None
+    encoding: TableEncoding | None
 
     def __init__(
         self,
@@ -135,6 +146,8 @@ class Dataset:
         held_out: Mapping[str, tuple[Tensor, Tensor]] | None = None,
         notes: Sequence[str] = (),
         node_names: Sequence[str] = (),
+        edge_time: Any = None,
+        encoding: TableEncoding | None = None,
         *,
         seed: int = 0,
     ) -> None:
@@ -155,6 +168,7 @@ class Dataset:
             "features": {kind: given_features(f"features of {kind!r}", x) for kind, x in (features or {}).items()},
             **{"node_ids": ids, "node_names": tuple(node_names) or names, "class_names": tuple(class_names)},
             **{"arrays": arrays or {}, "held_out": held_out or {}, "notes": (*notes, *more)},
+            **{"edge_time": given_times("edge_time", edge_time, graph.num_edges), "encoding": encoding},
         }
         for key, value in fields.items():
             object.__setattr__(self, key, value)
@@ -178,6 +192,87 @@ class Dataset:
             raise DataError(f"node_names: expected {self.num_nodes} names, got {len(self.node_names)}")
         key = ("disjoint", *map(id, parts.values()))
         once_together(list(parts.values()), key, lambda: check_disjoint(self.name, parts, self.num_rows))
+
+    @classmethod
+    def from_tables(
+        cls,
+        nodes: Any = None,
+        edges: Any = None,
+        *,
+        id: str | None = None,
+        source: str | None = None,
+        target: str | None = None,
+        label: str | Sequence[str] | None = None,
+        weight: str | None = None,
+        time: str | None = None,
+        split: str | None = None,
+        drop: str | Sequence[str] = (),
+        categories: str | Sequence[str] = (),
+        max_categories: int = MAX_CATEGORIES,
+        task: Task | None = None,
+        bidirected: bool = False,
+        unknown_ids: str = "error",
+        seed: int = 0,
+        name: str | None = None,
+        encoding: TableEncoding | None = None,
+    ) -> Dataset:
+        """A dataset from a table with a row for every node and a table with a row for every edge.
+
+        A table is a DataFrame of pandas or polars, a table of pyarrow, a mapping from names to columns, or the path of
+        a CSV or Parquet file (which needs pandas: ``pip install graphweft[tables]``).
+
+        Columns without another meaning are features. Numbers and dates are standardised over the rows of the table, a
+        missing one takes the mean and is marked in a column of its own; booleans are 0 and 1; texts and categories
+        have a column each. Texts with too many values are refused. ``ds.encoding`` keeps all of that: a later pair of
+        tables is encoded alike with ``from_tables(nodes, edges, encoding=ds.encoding)``, and needs no label.
+
+        Args:
+            nodes: The node table; None takes the ids in the edge table, without features and labels.
+            edges: The edge table.
+            id: Column of ``nodes`` that names a node: integers, texts or anything else. The ids are kept in
+                ``ds.node_ids``, or ``ds.node_names`` where they are texts.
+            source: Column of ``edges`` with the node that an edge leaves.
+            target: Column of ``edges`` with the node that an edge enters.
+            label: Column of ``nodes`` to be predicted. Texts, booleans and whole numbers are classes
+                (``ds.class_names``), other numbers are values; where it is missing, the node is unlabelled. Several
+                columns are several labels a node, or several values.
+            weight: Column of ``edges`` for ``ds.edge_weight``.
+            time: Column of ``edges`` for ``ds.edge_time``; dates become seconds since 1970.
+            split: Column of ``nodes`` with train, val, test or nothing; None: 60/20/20 of the labels by ``seed``.
+            drop: Columns of either table that are left out.
+            categories: Columns of either table whose numbers are categories, such as postcodes.
+            max_categories: The most categories of a column.
+            task: "classification" or "regression" where the label can mean both.
+            bidirected: Every edge also leads back, with the same weight, features and time.
+            unknown_ids: "error" refuses edges whose ends are not in ``nodes``, "drop" leaves them out.
+            seed: Of the split.
+            name: Of the dataset; None: that of the node table's file.
+            encoding: ``ds.encoding`` of an earlier dataset, in the place of all that says which column is what.
+
+        Raises: DataError of one line, with the nearest name for a column that is not there; MissingPackageError for a
+            file without pandas.
+
+        Example:
+            >>> users = {"user": ["ann", "bob", "eve"], "age": [31, None, 47], "fraud": ["no", "yes", None]}
+            >>> transfers = {"sender": ["ann", "bob"], "receiver": ["bob", "eve"]}
+            >>> ds = Dataset.from_tables(users, transfers, id="user", label="fraud", split=None)
+            >>> ds.node_names, ds.y.tolist(), ds.class_names, ds.encoding.titles
+            (('ann', 'bob', 'eve'), [0, 1, -1], ('no', 'yes'), ('age', 'age missing'))
+        """
+        labels = label if label is None or isinstance(label, str) else tuple(label)
+        roles = Roles(id, source, target, labels, weight, time, split, as_names(drop), as_names(categories))
+        arguments = dataset_arguments(
+            nodes,
+            edges,
+            roles,
+            max_categories=max_categories,
+            task=task,
+            bidirected=bidirected,
+            unknown_ids=unknown_ids,
+            name=name,
+            encoding=encoding,
+        )
+        return cls(**arguments, seed=seed)
 
     @property
     def num_nodes(self) -> int:
@@ -311,7 +406,7 @@ class Dataset:
     def with_inverse_relations(self) -> Dataset:
         """The same dataset of a typed graph whose edges are turned as well, in relations of their own.
 
-        An edge and its inverse have the same weight and features.
+        An edge and its inverse have the same weight, features and time.
 
         Example:
             >>> graph, every = Graph.hetero({("a", "of", "b"): ([0, 1], [0, 0])}), torch.arange(3)
@@ -320,8 +415,30 @@ class Dataset:
             >>> ds.with_inverse_relations().graph.relations
             (('a', 'of', 'b'), ('b', 'inverse of', 'a'))
         """
-        weight, rows = (None if t is None else torch.cat([t, t]) for t in (self.edge_weight, self.edge_features))
-        return replace(self, graph=self.graph.add_inverse_relations(), edge_weight=weight, edge_features=rows)
+        names = ("edge_weight", "edge_features", "edge_time")
+        rows: dict[str, Any] = {name: torch.cat([t, t]) for name in names if (t := getattr(self, name)) is not None}
+        return replace(self, graph=self.graph.add_inverse_relations(), **rows)
+
+    def save(self, path: str | os.PathLike[str], *, compress: bool = True) -> Path:
+        """Writes the dataset as one ``.npz`` file that ``gw.load`` reads back; an old file is replaced in one step.
+
+        Typed graphs, weights, features and times of edges, ids, names, splits and the encoding of tables are kept, with
+        the order of nodes and edges. Named tensors of the graph (``graph.ndata``) and notes are not.
+
+        Args:
+            path: Its name ends in ``.npz``.
+            compress: Smaller and slower.
+
+        Raises: DataError for another name, or a file that cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> from graphweft.data.load import load
+            >>> file = Dataset("ring", Graph([0, 1, 2], [1, 2, 0]), y=[0, 1, -1]).save(f"{tempfile.mkdtemp()}/ring.npz")
+            >>> load(file).y.tolist()
+            [0, 1, -1]
+        """
+        return save_npz(self, path, compress=compress)
 
     def deaf_types(self) -> list[str]:
         """Node types with training labels into which no edge leads; none for a graph without types."""

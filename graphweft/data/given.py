@@ -56,6 +56,20 @@ def given_floats(who: str, values: Any) -> Tensor:
     return tensor if tensor.dtype == torch.float32 else tensor.float()
 
 
+def given_times(who: str, values: Any, rows: int) -> Tensor | None:
+    """Times, int64 or float64; None for None. Raises: DataError for another length, or times that are not finite."""
+    if values is None:
+        return None
+    tensor = _tensor(who, values, "numbers")
+    if tensor.shape != (rows,):
+        raise DataError(f"{who}: expected {rows} times, got shape {tuple(tensor.shape)}")
+    if not tensor.is_floating_point():
+        return tensor.long()
+    if not bool(tensor.isfinite().all()):
+        raise DataError(f"{who}: expected finite times, got {float(tensor[~tensor.isfinite()][0])}")
+    return tensor.double()
+
+
 def given_labels(y: Any, rows: int, num_classes: int | None, task: Any) -> tuple[Tensor, int, Task]:
     """Labels, the number of classes or columns, and the task, which follow from the labels where they are not given.
 

@@ -61,7 +61,7 @@ def load(
     entry = find_entry(text) if bare else None
     if entry is None and (os.path.lexists(path) or not bare):
         return _published_classes(read_dataset(path, options))
-    found = _find(folder, text, entry)
+    found = find_copy(folder, text, entry)
     if found is not None:
         named = options if entry is None else replace(options, name=entry.name)
         return _published_classes(read_dataset(found, named))
@@ -81,7 +81,7 @@ def _unknown(text: str) -> str:
     return f"{show(text)}: expected a known name or an existing path, got neither; {hint}"
 
 
-def _find(root: Path, name: str, entry: Entry | None) -> Path | None:
+def find_copy(root: Path, name: str, entry: Entry | None) -> Path | None:
     """A copy of a named set under ``root`` in any accepted layout."""
     others = (entry.name, entry.name.replace("-", "_"), *entry.others) if entry else ()
     stems = dict.fromkeys([name, *others])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from graphweft.train.options import (
     check_quality,
     check_task,
 )
+from graphweft.train.table_options import TableOptions
 
 MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
 ATTENTIVE = ("gat", "gatv2", "cgat")
@@ -45,12 +46,13 @@ DEFAULT_DATA = "default"
 
 # Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
 _REMEMBERED = ("root", "epochs", "patience")
+_TABLES = tuple(field.name for field in fields(TableOptions))
 _FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare")
 
 
 @dataclass(frozen=True)
-class TrainSpec:
-    """One training run.
+class TrainSpec(TableOptions):
+    """One training run; ``nodes`` and ``edges`` with what belongs to them take the place of ``data``.
 
     Attributes:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
@@ -155,7 +157,7 @@ class TrainSpec:
     edge_data: str = "use"
 
     def __post_init__(self) -> None:
-        for name in ("data", "root", "out", "trace"):
+        for name in ("data", "root", "out", "trace", "nodes", "edges"):
             _check_text(name, getattr(self, name))
         if self.data is None:
             raise ConfigError("data: expected a name or a path, got None")
@@ -175,6 +177,8 @@ class TrainSpec:
             ("edge_data", EDGE_DATA),
         ):
             check_choice(name, getattr(self, name), choices)
+        given = {"data": self.data != DEFAULT_DATA, "scale": self.scale is not None, "root": self.root is not None}
+        self.check_tables(given)
         self._check_features()
         check_task(self.task, self.mode)
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
@@ -242,7 +246,8 @@ class TrainSpec:
         """Where the run is kept."""
         if self.out is not None:
             return Path(self.out)
-        name = re.sub(r"[^\w.-]+", "-", Path(self.data).name.removesuffix(".npz")).strip("-.")
+        named = self.data if not self.has_tables else Path(self.nodes or self.edges or "").name.split(".")[0]
+        name = re.sub(r"[^\w.-]+", "-", Path(named).name.removesuffix(".npz")).strip("-.")
         return Path("runs") / (name or "run")
 
     def remembered(self) -> dict[str, Any]:
@@ -252,6 +257,7 @@ class TrainSpec:
     def identity(self) -> dict[str, Any]:
         """The options that decide the numbers: what must agree when a run is resumed."""
         values = {name: value for name, value in asdict(self).items() if name not in _FREE}
+        values = {name: value for name, value in values.items() if name not in _TABLES} | self.table_identity()
         mode = check_mode(self.mode)
         usual = {"macro": None, "quality": None, "accumulate": 1, "sampler": "neighbor"}
         later = [name for name, value in usual.items() if mode != "mini" or values[name] == value]

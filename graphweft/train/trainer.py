@@ -33,6 +33,7 @@ from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.verdict import Verdict
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.best_weights import BestWeights
+from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.history import GUARDED, EpochRecord, History
@@ -54,6 +55,7 @@ from graphweft.train.options import (
     check_training,
 )
 from graphweft.train.other_keywords import refuse
+from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
 from graphweft.train.samplers import AnySampler
@@ -180,7 +182,7 @@ class Trainer:
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
         rate = float(self.optimizer.param_groups[0]["lr"])
         self._config = {
-            **{"dataset": ds.name, "data_checksum": _data_checksum(self.ds), "mode": self.mode},
+            **{"dataset": ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
             **{"lr": rate, "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
             **{"optimizer": named, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
             **self._edges.identity(),
@@ -282,14 +284,22 @@ class Trainer:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
         return value
 
-    def predict(self) -> Tensor:
+    def predict(self, probabilities: bool = False) -> Tensor:
         """Class of every node, (N,) int64; (N, C) bool for several labels a node; values in the shape of ``ds.y``.
 
         For links the embeddings. The weights are those that the model has now.
+
+        Args:
+            probabilities: Give those of the classes or labels instead, (N, C) float32.
+
+        Raises: ConfigError for probabilities of values or links.
         """
+        return self.predictions().probabilities if probabilities else self.predictions().labels
+
+    def predictions(self) -> Predictions:
+        """What :meth:`predict` gives, with ids, probabilities and ``save("predictions.csv")``."""
         self._refresh()
-        logits = self._batch.logits()
-        return logits if self.task == "link" else self._target.predict(logits)
+        return predictions_of(self.ds, self._batch.logits(), None if self.task == "link" else self._target)
 
     def resume(self) -> bool:
         """Takes up the run in ``out``; False, and nothing changed, when there is none yet.
@@ -313,7 +323,10 @@ class Trainer:
         return {
             **within,
             "config": self._config,
-            "options": self._remember,
+            "options": {
+                **self._remember,
+                "description": describe(self.model, self.ds, self.task, self.metric).to_json(),
+            },
             "feature_path": self.feature_path,
             "cost_seconds": self._cost_model(),
             "epoch": self.epoch,
@@ -353,7 +366,7 @@ class Trainer:
         """Takes up labels and splits that were changed in place."""
         if self._batch.refresh():
             self._take_data()
-            self._config["data_checksum"] = _data_checksum(self.ds)
+            self._config["data_checksum"] = data_checksum(self.ds)
             self._changed, self._weights.restores = True, False
 
     def _begin_anew(self) -> None:
@@ -574,7 +587,7 @@ def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -
             )
 
 
-def _data_checksum(ds: Dataset) -> int:
+def data_checksum(ds: Dataset) -> int:
     """CRC-32 of labels, splits and sizes: notices that the data changed under a run."""
     crc = zlib.crc32(f"{ds.num_features} {ds.num_classes} {ds.num_edges}".encode())
     for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):

@@ -6,6 +6,9 @@ Comes in: an open archive. Goes out: a Dataset. Rows of ``indptr`` are sources o
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -34,7 +37,8 @@ from graphweft.data.readers.assemble import (
     sparse_features,
     split_number,
 )
-from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, node_limit
+from graphweft.data.readers.files import ARRAYS_FLOOR, content_limit, node_limit, one_line
+from graphweft.data.table_encoding import TableEncoding
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
@@ -76,8 +80,8 @@ def read_npz(archive: NpzArchive, options: ReadOptions) -> Dataset:
         num_classes=found.num_classes,
         task=found.task,
         graph_ptr=graph_ptr,
-        edge_weight=_edge_rows(archive, "edge_weight", (graph.num_edges,)),
-        edge_features=_edge_rows(archive, "edge_features", (graph.num_edges, None)),
+        encoding=read_encoding(archive),
+        **edge_parts(archive, graph.num_edges),
         node_ids=as_ids("node_ids", archive.array("node_ids", (num_nodes,))).long() if "node_ids" in archive else None,
         class_names=read_names(archive, "class_names"),
         node_names=read_names(archive, "node_names"),
@@ -162,6 +166,30 @@ def one_hot(who: str, tags: Array) -> Tensor:
     return torch.from_numpy(out)
 
 
+def edge_parts(archive: NpzArchive, num_edges: int) -> dict[str, Any]:
+    """Weights, features and times of edges, under the names of a Dataset's fields. Raises: DataError."""
+    found: dict[str, Any] = {
+        "edge_weight": _edge_rows(archive, "edge_weight", (num_edges,)),
+        "edge_features": _edge_rows(archive, "edge_features", (num_edges, None)),
+        "edge_time": None,
+    }
+    if "edge_time" in archive:
+        times = archive.array("edge_time", (num_edges,), "iuf")
+        found["edge_time"] = torch.from_numpy(times.astype(np.float64 if times.dtype.kind == "f" else np.int64))
+    return found
+
+
+def read_encoding(archive: NpzArchive) -> TableEncoding | None:
+    """How tables became the features, where they did. Raises: DataError for a damaged text."""
+    if "encoding" not in archive:
+        return None
+    try:
+        return TableEncoding.from_dict(json.loads(str(archive.array("encoding", (), "U"))))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        text = one_line(f"{type(error).__name__}: {error}", 80)
+        raise DataError(f"encoding: expected the encoding of tables, got a failure while reading ({text})") from None
+
+
 def _edge_rows(archive: NpzArchive, key: str, shape: tuple[int | None, ...]) -> Tensor | None:
     if key not in archive:
         return None
@@ -192,8 +220,9 @@ def read_labels(archive: NpzArchive, rows: int) -> Labels:
     if "y" not in archive:
         return _csr_labels(archive, rows, declared) if "y_indptr" in archive else no_labels(rows)
     if "task" in archive and str(archive.array("task", (), "U")) == "regression":
-        values = archive.array("y", (rows, None), "f").astype(np.float32)
-        return Labels(torch.from_numpy(values), values.shape[1], "regression")
+        flat = len(archive.header("y").shape) == 1
+        values = archive.array("y", (rows,) if flat else (rows, None), "f").astype(np.float32)
+        return Labels(torch.from_numpy(values), 1 if flat else values.shape[1], "regression")
     return labels("y", archive.array("y"), rows, declared)
 
 
@@ -239,7 +268,12 @@ def read_split(archive: NpzArchive, found: Labels, options: ReadOptions) -> Spli
     number = split_number(options.split)
     idx = {part: torch.empty(0, dtype=torch.int64) for part in ("train", "val", "test")}
     for part in parts:
-        idx[part] = mask_idx(f"{part}_mask", archive.array(f"{part}_mask"), rows, number)
+        if f"{part}_idx" in archive:  # where their order is not the ascending one
+            idx[part] = as_ids(f"{part}_idx", archive.array(f"{part}_idx", (None,), "iu")).long()
+            check_range(f"{part}_idx", idx[part], rows)
+            archive.leave_out(f"{part}_mask")
+        else:
+            idx[part] = mask_idx(f"{part}_mask", archive.array(f"{part}_mask"), rows, number)
     return Split(**idx)
 
 

@@ -27,6 +27,7 @@ from graphweft.data.readers import (
     ogb,
     planetoid,
     rdf,
+    saved_typed,
     tu,
     typed_npz,
 )
@@ -38,6 +39,7 @@ from graphweft.data.readers.files import kind_of, list_folder, one_line, open_re
 ARCHIVES: tuple[tuple[Callable[[set[str]], bool], Callable[[NpzArchive, ReadOptions], Dataset]], ...] = (
     (heterophilous.is_heterophilous, heterophilous.read_heterophilous),
     (gnn_benchmark.is_gnn_benchmark, gnn_benchmark.read_gnn_benchmark),
+    (saved_typed.is_saved_typed, saved_typed.read_saved_typed),
     (typed_npz.is_typed, typed_npz.read_typed_npz),
     (npz.is_npz_form, npz.read_npz),
 )

@@ -1,0 +1,114 @@
+"""The commands ``predict`` and ``evaluate``: what a trained run says, of its own data or of others.
+
+Comes in: flags. Goes out: typer commands whose actions answer with lines. Added to the application by
+:mod:`graphweft.cli`.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphweft._errors import ConfigError
+from graphweft.commands.flags import TABLE_FILES, Action, from_module, option, switch, takes
+from graphweft.train.options import check_choice
+from graphweft.train.scores import shown
+
+_PARTS = ("train", "val", "test", "all")
+Folder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, as --out of train named it.")]
+OtherData = Annotated[
+    str | None, option("data", "NAME", "Other data: a known name, a file or a folder.", "the data of the run")
+]
+Root = Annotated[str | None, option("root", "DIR", "Where named datasets are kept.", "data")]
+Json = Annotated[bool, switch("--json/--no-json", "Answer in JSON.")]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command()(predict)
+    app.command()(evaluate)
+
+
+@takes(TABLE_FILES)
+def predict(
+    run: Folder,
+    out: Annotated[str, option("out", "FILE", "The table to write, .csv or .parquet.", "predictions.csv")] = (
+        "predictions.csv"
+    ),
+    data: OtherData = None,
+    root: Root = None,
+    as_json: Json = False,
+    **tables: Any,
+) -> Action:
+    """Write what a run predicts for every node: its id, the class and the probability of each class.
+
+    Without other data it predicts for those that it was trained on, unlabelled nodes included. With --nodes and
+    --edges it predicts for tables with the same columns; the label may be missing.
+    """
+
+    def write() -> list[str]:
+        file = Path(out)
+        from_module("graphweft.train.prediction", "check_output")(file)
+        found = _loaded(run)
+        made = found.predictions(_other(found, data, root, **tables))
+        made.save(file)
+        columns = list(made.columns())
+        if as_json:
+            return [json.dumps({"out": str(file), "rows": len(made.columns()[columns[0]]), "columns": columns})]
+        return [f"{file}: {len(made.columns()[columns[0]]):,} rows, columns {', '.join(columns)}"]
+
+    return write
+
+
+@takes(TABLE_FILES)
+def evaluate(
+    run: Folder,
+    split: Annotated[
+        str, typer.Option("--split", metavar="|".join(_PARTS), help="Which labelled nodes. Default: test, else all.")
+    ] = "",
+    data: OtherData = None,
+    root: Root = None,
+    as_json: Json = False,
+    **tables: Any,
+) -> Action:
+    """Show the scores of a run on one part of its data, or on other data."""
+    if split:
+        check_choice("split", split, _PARTS)
+
+    def score() -> list[str]:
+        found = _loaded(run)
+        ds = _other(found, data, root, **tables)
+        part = split or ("test" if ds is None or ds.encoding is None else "all")
+        scores = found.scores(part, ds)
+        if as_json:
+            return [json.dumps({"run": run, "split": part, **scores})]
+        told = "   ".join(f"{_TITLES.get(name, name)} {_shown(name, value)}" for name, value in scores.items())
+        return [f"{found!r}", f"{part}: {told}"]
+
+    return score
+
+
+_TITLES = {"auc": "ROC AUC", "mae": "MAE", "r2": "R2"}
+
+
+def _shown(name: str, value: float) -> str:
+    """Fractions as per cent, other numbers as they are."""
+    return shown(value, "RMSE" if name in ("loss", "mae", "r2", "RMSE") else name)
+
+
+def _loaded(folder: str) -> Any:
+    return from_module("graphweft.loaded_run", "load_run")(folder)
+
+
+def _other(run: Any, data: str | None, root: str | None, nodes: str | None, edges: str | None) -> Any:
+    """The other data that the flags name; None for the run's own. Raises: ConfigError."""
+    if nodes is None and edges is None:
+        return None if data is None else run.load(data, root)
+    if data is not None:
+        raise ConfigError("nodes and edges cannot be combined with data")
+    if edges is None:
+        raise ConfigError("edges: expected the table of edges beside that of nodes, got none")
+    return run.tables(nodes, edges)

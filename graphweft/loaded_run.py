@@ -1,0 +1,314 @@
+"""A run from its folder: the trained model, its predictions and scores, on its own data or on others.
+
+Comes in: the folder that ``graphweft train`` or a trainer wrote. Goes out: a :class:`Run`. Called by users as
+``gw.load_run`` and by the commands ``predict`` and ``evaluate``.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
+from graphweft.cost import CostModel
+from graphweft.data.dataset import Dataset
+from graphweft.data.load import load
+from graphweft.nn.module import CompiledModule
+from graphweft.run import complete, load_dataset, make_trainer, ready
+from graphweft.train.description import Description, make_model
+from graphweft.train.edge_data import edge_data_of
+from graphweft.train.full_batch import SPLITS, features_of
+from graphweft.train.history import History
+from graphweft.train.options import OPTIMIZERS, check_choice
+from graphweft.train.prediction import Predictions, predictions_of
+from graphweft.train.run_folder import read_last
+from graphweft.train.scores import shown
+from graphweft.train.spec import TrainSpec
+from graphweft.train.target import Scored, target_of
+from graphweft.train.trainer import Trainer, data_checksum
+
+_PARTS = (*SPLITS, "all")
+
+
+class Run:
+    """A finished, or interrupted, run.
+
+    Attributes:
+        folder: Where it lies.
+        model: The model with the weights of the best validation epoch (the last epoch's without validation nodes), in
+            evaluation mode.
+        history: Its epochs.
+        options: The options that made it, by name.
+        metric: What the score is called.
+        class_names: Names of the classes, where the data have them.
+        encoding: How tables became features; None for other data.
+        spec: As the command trained it; None for a run of a :class:`Trainer`.
+    """
+
+    def __init__(
+        self, folder: Path, state: dict[str, Any], description: Description, model: nn.Module, spec: TrainSpec | None
+    ) -> None:
+        self.folder, self.model, self.spec = folder, model, spec
+        self.options: dict[str, Any] = state["config"]
+        self.history = History.from_state(
+            state["history"], str(self.options.get("stop_on", "accuracy")), int(state.get("best_since", 0))
+        )
+        self.metric, self.class_names, self.encoding = description.metric, description.class_names, description.encoding
+        self._state, self._description = state, description
+        self._given: Dataset | None = None
+
+    @cached_property
+    def _own(self) -> Dataset:
+        return self.dataset()
+
+    def dataset(self) -> Dataset:
+        """The data that the run was trained on, read from where they were.
+
+        Raises: DataError for a run of a :class:`Trainer`, whose data only its program has, and where they are gone.
+        """
+        if self._given is not None:
+            return self._given
+        if self.spec is None:
+            raise DataError(
+                f"{self.folder}: expected the dataset, since the run was trained by a program: "
+                f"gw.load_run(folder, ds=ds), got none"
+            )
+        return load_dataset(self._found())
+
+    def _found(self) -> TrainSpec:
+        """The spec with files that are named from the folder in which the run was started."""
+        assert self.spec is not None
+        base = self._state["options"].get("started_in")
+        if base is None:
+            return self.spec
+        moved: dict[str, Any] = {}
+        for name in ("data", "nodes", "edges", "root"):
+            file = getattr(self.spec, name)
+            if file is not None and not Path(file).exists() and (Path(base) / file).exists():
+                moved[name] = str(Path(base) / file)
+        return replace(self.spec, **moved)
+
+    @cached_property
+    def trainer(self) -> Trainer:
+        """A trainer over :attr:`model` and the run's own data, in the state of the last epoch; it writes no files.
+
+        Raises: DataError where the data are gone, or are others than those that the run was trained on.
+        """
+        ds = self._own
+        state = self._state
+        with _told_already():
+            if self.spec is not None:
+                trainer = make_trainer(self.spec, ds, self.model, out=None, progress=False, trace=None)
+            else:
+                trainer, state = _plain_trainer(self.model, ds, state, self._description.task)
+        if data_checksum(trainer.ds) != self.options["data_checksum"]:
+            raise DataError(
+                f"{ds.name}: expected the data that the run in {self.folder} was trained on, got others; "
+                "predict(ds) and evaluate(split, ds) take a dataset (--data, or --nodes and --edges)"
+            )
+        trainer.load_state_dict(state)
+        trainer.prepare()
+        return trainer
+
+    def tables(self, nodes: Any = None, edges: Any = None) -> Dataset:
+        """A dataset of other tables with the same columns, encoded as those that the run was trained on.
+
+        Raises: DataError for a run that was not trained on tables, or for other columns.
+        """
+        if self.encoding is None:
+            raise DataError(f"nodes: expected a run that was trained on tables, got one on {self._description.dataset}")
+        return self._ready(Dataset.from_tables(nodes, edges, encoding=self.encoding))
+
+    def load(self, name_or_path: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Dataset:
+        """Another dataset by name or path, prepared as the run's own was. Raises: DataError, DownloadError."""
+        return self._ready(load(name_or_path, root=root, seed=0 if self.spec is None else self.spec.seed))
+
+    def _ready(self, ds: Dataset) -> Dataset:
+        return ds if self.spec is None else ready(self.spec, ds)
+
+    def predict(self, ds: Dataset | None = None, probabilities: bool = False) -> Tensor:
+        """As :meth:`Trainer.predict`: classes, labels, values or probabilities of the nodes of ``ds``.
+
+        Args:
+            ds: Data with the same features; None: the run's own.
+            probabilities: Give those of the classes or labels.
+
+        Raises: DataError for other features.
+        """
+        found = self.predictions(ds)
+        return found.probabilities if probabilities else found.labels
+
+    def predictions(self, ds: Dataset | None = None) -> Predictions:
+        """What :meth:`predict` gives, with ids, probabilities and ``save("predictions.csv")``."""
+        if ds is None:
+            found = self.trainer.predictions()
+            return replace(found, class_names=found.class_names or self.class_names)
+        target = None if self._description.task == "link" else target_of(self._alike(ds))
+        return predictions_of(self._alike(ds), self.outputs(ds), target)
+
+    def outputs(self, ds: Dataset) -> Tensor:
+        """What the model returns for ``ds``, shape (N, C). Raises: DataError for other features."""
+        made = self.model.features(ds.graph, ds.x) if isinstance(self.model, CompiledModule) else ds.x
+        x = features_of(ds) if made is None else made
+        width = self._description.num_features
+        if ds.num_features != width and width:
+            more = ""
+            if self.model_class == "NodeEmbedding":
+                more = "; the run has learned a row for every node, so it cannot be used on another graph"
+            raise DataError(f"{ds.name}: expected {width} features as the run has, got {ds.num_features}{more}")
+        with _told_already():
+            edges = edge_data_of(self.model, ds, "use" if self.spec is None else self.spec.edge_data)
+        self.model.eval()
+        with torch.no_grad():
+            out: Tensor = self.model(ds.graph, x, **edges.keywords())
+        return out
+
+    @property
+    def model_class(self) -> str:
+        """Name of the model's class."""
+        return self._description.model_class
+
+    def _alike(self, ds: Dataset) -> Dataset:
+        """``ds`` with the task and the classes of the run, where it has no labels that say otherwise."""
+        told = self._description
+        if ds.num_classes == 0 and told.task != "link":
+            shape = (ds.num_rows,) if told.num_classes == 1 else (ds.num_rows, told.num_classes)
+            y = ds.y if told.label_task == "classification" else torch.full(shape, torch.nan)
+            ds = replace(ds, y=y, num_classes=told.num_classes, task=told.label_task)
+        if told.task != "link" and (ds.num_classes > told.num_classes or ds.task != told.label_task):
+            raise DataError(
+                f"{ds.name}: expected {told.label_task} with {told.num_classes} classes as the run has, "
+                f"got {ds.task} with {ds.num_classes}"
+            )
+        return replace(ds, num_classes=told.num_classes, class_names=ds.class_names or told.class_names)
+
+    def evaluate(self, split: str = "test", ds: Dataset | None = None) -> float:
+        """The score (:attr:`metric`) on one part of the run's own data, or of ``ds``.
+
+        Args:
+            split: "train", "val", "test", or "all" for every labelled row.
+            ds: Other data with labels.
+
+        Raises: ConfigError for another split, DataError for a split without labels.
+        """
+        return float(self.scores(split, ds)[self.metric])
+
+    def scores(self, split: str = "test", ds: Dataset | None = None) -> dict[str, float]:
+        """The score under its name, the loss, and what else is measured, on one part; see :meth:`evaluate`."""
+        check_choice("split", split, _PARTS)
+        if self._description.task == "link":
+            if split == "all" or ds is not None:
+                raise ConfigError("split: expected train, val or test of the run's own edges for the task link")
+            return {self.metric: self.trainer.evaluate(split)}
+        data = self._own if ds is None else self._alike(ds)
+        rows = _rows(data, split)
+        if rows.numel() == 0:
+            held = ", ".join(f"{part} {_rows(data, part).numel()}" for part in _PARTS)
+            raise DataError(f"{data.name}: expected nodes with a label in the {split} split, got none ({held})")
+        outputs = self.trainer.predictions().outputs if ds is None else self.outputs(ds)
+        found: Scored = target_of(data).score(outputs, data.y, rows)
+        numbers = {self.metric: found.score, "loss": found.loss, **found.details}
+        return {name: value for name, value in numbers.items() if value is not None}
+
+    def __repr__(self) -> str:
+        best = self.history.best or self.history.last
+        score = None if best is None else best.score("val") if self.history.best is not None else None
+        told = "" if best is None or score is None else f", best epoch {best.epoch}: val {shown(score, self.metric)}"
+        test = None if best is None else best.score("test")
+        told += "" if test is None else f", test {shown(test, self.metric)}"
+        data = self._description.dataset
+        return f"Run({str(self.folder)!r}, {self.model_class} on {data}, {len(self.history)} epochs{told})"
+
+
+def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds: Dataset | None = None) -> Run:
+    """The run that lies in ``folder``, with the weights of its best epoch.
+
+    Args:
+        folder: What ``--out`` of ``graphweft train``, or ``out`` of a :class:`Trainer`, named.
+        model: A module like the one that was trained, where it is not one of ``gw.nn``.
+        ds: The data that it was trained on, where a program trained it.
+
+    Raises: CheckpointError where there is no run, or a damaged one; ConfigError for a model that has to be given, or
+        does not fit.
+
+    Example:
+        >>> import tempfile
+        >>> from graphweft.data.synthetic import synthetic
+        >>> from graphweft.nn.gcn import GCN
+        >>> ds, folder = synthetic("cora", scale=0.1), tempfile.mkdtemp()
+        >>> trainer = Trainer(GCN(ds.num_features, 8, ds.num_classes), ds, out=folder)
+        >>> _ = trainer.fit(epochs=3)
+        >>> bool((load_run(folder, ds=ds).predict() == trainer.predict()).all())
+        True
+    """
+    path = Path(folder)
+    state = read_last(path)
+    if state is None:
+        raise CheckpointError(f"{path}: expected the folder of a run, with last.pt in it, got none")
+    text = state.get("options", {}).get("description")
+    if text is None:
+        raise CheckpointError(f"{path}: expected a run that says how its model was made, got one of an earlier version")
+    description = Description.from_json(text)
+    if model is None:
+        if description.model is None:
+            raise ConfigError(
+                f"model: expected the {description.model_class} that {path} holds weights of, as in "
+                "gw.load_run(folder, model=...), got none"
+            )
+        model = make_model(description.model, "cpu")
+    try:
+        model.load_state_dict(state["best_model"])
+    except RuntimeError as failure:
+        text = " ".join(str(failure).split())[:200]
+        raise ConfigError(f"model: expected one with the parameters that {path} holds, got {text}") from None
+    if state["cost_seconds"] and isinstance(model, CompiledModule):
+        model.function.settle(CostModel.from_json(state["cost_seconds"]))
+    spec = complete({"out": str(path), "resume": True}) if "data" in state["config"] else None
+    run = Run(path, state, description, model.eval(), spec)
+    run._given = ds
+    return run
+
+
+@contextmanager
+def _told_already() -> Iterator[None]:
+    """Without the warnings that training gave."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        yield
+
+
+def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: str) -> tuple[Trainer, dict[str, Any]]:
+    """A trainer as the one of a program, and the state that it can take up.
+
+    An optimizer object or a sampler of the program's own is not made again: predictions do without.
+    """
+    options = state["config"]
+    given = {name: options[name] for name in ("lr", "mode", "weight_decay", "weight_decay_on", "seed", "stop_on")}
+    if isinstance(options.get("drawn"), list):
+        given |= {"fanouts": options["drawn"], "batch_size": options["batch_size"]}
+    elif str(options.get("drawn")).startswith("ShadowSampler"):
+        raise ConfigError("run: expected predictions of a whole graph, predict(ds), for a run with a ShadowSampler")
+    if options["optimizer"] in OPTIMIZERS:
+        given["optimizer"] = options["optimizer"]
+    trainer = Trainer(model, ds, task=task, **given)
+    mine = trainer.state_dict()
+    keep = () if options["optimizer"] in OPTIMIZERS else ("optimizer",)
+    keep = keep if isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
+    return trainer, {**state, **{name: mine[name] for name in keep if name in mine}}
+
+
+def _rows(ds: Dataset, split: str) -> Tensor:
+    """Rows with a label of one part, or of all."""
+    if split != "all":
+        return ds.labelled(split)  # type: ignore[arg-type]
+    every = replace(ds, train_idx=torch.arange(ds.num_rows), val_idx=ds.val_idx[:0], test_idx=ds.test_idx[:0])
+    return every.labelled("train")

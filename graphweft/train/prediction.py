@@ -1,0 +1,203 @@
+"""Predictions as people take them on: probabilities, and a table of ids, classes and probabilities as a file.
+
+Comes in: a model's outputs and the dataset. Goes out: tensors, columns by name, a CSV or Parquet file that is whole or
+not there. Called by the trainer and by loaded runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphweft._errors import ConfigError, DataError, MissingPackageError
+from graphweft.data.dataset import Dataset
+from graphweft.data.given import Task
+from graphweft.data.readers.files import show
+from graphweft.train.atomic import write_atomic
+from graphweft.train.target import Target
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
+_USUAL_ID = "node"
+
+
+def probabilities(outputs: Tensor, label_task: str) -> Tensor:
+    """Probabilities of the classes, or of each label, from a model's outputs.
+
+    Shape: outputs (n, c) -> (n, c) float32; rows of classes sum to 1.
+
+    Raises: ConfigError for outputs that are values.
+
+    Example:
+        >>> import torch
+        >>> probabilities(torch.tensor([[0.0, 0.0]]), "classification").tolist()
+        [[0.5, 0.5]]
+    """
+    if label_task == "classification":
+        return outputs.softmax(dim=1)
+    if label_task == "multilabel":
+        return outputs.sigmoid()
+    raise ConfigError(f"probabilities: expected classes or labels, got the task {label_task}, which predicts values")
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """What a model says of the nodes of a dataset.
+
+    Attributes:
+        ds: The dataset.
+        outputs: (N, C) what the model returned: logits, values, or embeddings of links.
+        labels: Class ids (N,), bools (N, C) for several labels a node, or values, as labels are written.
+        label_task: "classification", "multilabel", "regression", or "link" for embeddings.
+        class_names: Names of the classes; empty for their numbers.
+    """
+
+    ds: Dataset
+    outputs: Tensor
+    labels: Tensor
+    label_task: str
+    class_names: tuple[str, ...] = ()
+
+    @property
+    def probabilities(self) -> Tensor:
+        """(N, C) probabilities. Raises: ConfigError for values."""
+        return probabilities(self.outputs, self.label_task)
+
+    @property
+    def id_name(self) -> str:
+        """The name of the column of ids: as in the table they came from."""
+        encoding = self.ds.encoding
+        if self.ds.graph_ptr is not None:
+            return "graph"
+        return _USUAL_ID if encoding is None or encoding.roles.id is None else encoding.roles.id
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Columns of the table of predictions: ids, ``prediction``, and ``p_<class>`` for every class or label.
+
+        Of a typed graph with one labelled type it has the nodes of that type, with their numbers within it.
+        """
+        ids, rows = self._ids()
+        names = self.class_names or tuple(map(str, range(self.outputs.shape[1])))
+        found: dict[str, NDArray[Any]] = {self.id_name: ids}
+        outputs, labels = self.outputs[rows], self.labels[rows]
+        if self.label_task == "link":
+            return found | {f"e_{i}": outputs[:, i].numpy() for i in range(outputs.shape[1])}
+        if self.label_task == "regression":
+            if labels.dim() == 1 or labels.shape[1] == 1:
+                return found | {"prediction": labels.reshape(-1).numpy()}
+            return found | {f"prediction_{name}": labels[:, i].numpy() for i, name in enumerate(names)}
+        found["prediction"] = self._named(labels, names)
+        chances = probabilities(outputs, self.label_task)
+        return found | {f"p_{name}": chances[:, i].numpy() for i, name in enumerate(names)}
+
+    def save(self, path: str | Path) -> Path:
+        """Writes :meth:`columns` as ``.csv``, ``.tsv`` or ``.parquet``; an old file is replaced in one step.
+
+        Raises: DataError for another suffix; MissingPackageError for Parquet without pyarrow; OSError.
+        """
+        return write_columns(Path(path), self.columns())
+
+    def __repr__(self) -> str:
+        return f"Predictions({self.ds.name!r}, {self.outputs.shape[0]} rows, {', '.join(self.columns())})"
+
+    def _ids(self) -> tuple[NDArray[Any], slice]:
+        """Ids of the rows that are told, and which rows they are."""
+        ds = self.ds
+        if ds.graph_ptr is None and ds.graph.is_typed and ds.target_type is not None:
+            nodes = ds.graph.layout.node_range(ds.target_type)
+            if len(nodes) < ds.num_nodes:
+                return np.arange(len(nodes)), slice(nodes.start, nodes.stop)
+        every = slice(0, ds.num_rows)
+        if ds.graph_ptr is None and ds.node_names:
+            return np.array(ds.node_names, dtype=object), every
+        if ds.graph_ptr is None and ds.node_ids is not None:
+            return ds.node_ids.numpy(), every
+        return np.arange(ds.num_rows), every
+
+    def _named(self, labels: Tensor, names: Sequence[str]) -> NDArray[Any]:
+        """The predicted class of every row by its name; several labels joined by semicolons."""
+        if self.label_task == "multilabel":
+            words = np.empty(len(labels), dtype=object)
+            words[:] = [";".join(n for n, held in zip(names, row, strict=True) if held) for row in labels.tolist()]
+            return words
+        encoding = self.ds.encoding
+        kind = "integer" if not self.class_names else "text" if encoding is None else encoding.class_kind
+        values: NDArray[Any] = np.array(names, dtype=object)
+        if kind == "integer":
+            values = np.array([int(name) for name in names], dtype=np.int64)
+        elif kind == "boolean":
+            values = np.array([name == "True" for name in names])
+        chosen: NDArray[Any] = values[labels.numpy()]
+        return chosen
+
+
+def label_task(ds: Any) -> Task:
+    """What the labels of ``ds`` are, which may be less than a :class:`Dataset`."""
+    found: Task = getattr(ds, "task", "classification" if ds.y.dim() == 1 else "multilabel")
+    return found
+
+
+def predictions_of(ds: Dataset, outputs: Tensor, target: Target | None) -> Predictions:
+    """What ``outputs`` (N, C) say of the rows of ``ds``; ``target`` None: they are embeddings of links.
+
+    Example:
+        >>> import torch
+        >>> from graphweft.graph.graph import Graph
+        >>> from graphweft.train.target import Classes
+        >>> ds = Dataset("pair", Graph([0], [1]), y=[0, 1], node_ids=["ann", "bob"])
+        >>> made = predictions_of(ds, torch.tensor([[1.0, 1.0], [0.0, 9.0]]), Classes())
+        >>> {name: column.tolist() for name, column in made.columns().items() if name != "p_1"}
+        {'node': ['ann', 'bob'], 'prediction': [0, 1], 'p_0': [0.5, 0.00012339458044152707]}
+    """
+    if target is None:
+        return Predictions(ds, outputs, outputs, "link")
+    return Predictions(ds, outputs, target.predict(outputs), label_task(ds), getattr(ds, "class_names", ()))
+
+
+def check_output(path: Path) -> None:
+    """``path`` can be a table. Raises: DataError for another suffix."""
+    if not path.name.lower().endswith(SUFFIXES):
+        raise DataError(f"{show(path)}: expected a file name ending in .csv, .tsv or .parquet, got another")
+    if not path.absolute().parent.is_dir():
+        raise DataError(f"{show(path)}: expected a folder to write into, got {show(path.parent)}, which is none")
+
+
+def write_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> Path:
+    """A table of columns of one length as a file, by its suffix.
+
+    Raises: DataError for another suffix; MissingPackageError for Parquet without pyarrow; OSError.
+    """
+    check_output(path)
+    write = _parquet if path.name.lower().endswith((".parquet", ".pq")) else _text
+    write_atomic(path, lambda file: write(file, path, columns))
+    return path
+
+
+def _text(file: BinaryIO, path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
+    """CSV: a title line, then a line a row; a float32 is written with the fewest digits that give it back."""
+    stream = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(stream, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator="\n")
+    writer.writerow(columns)
+    rows = (values.astype(str).tolist() if values.dtype.kind == "f" else values.tolist() for values in columns.values())
+    writer.writerows(zip(*rows, strict=True))
+    stream.flush()
+    stream.detach()  # the file is the caller's to close
+
+
+def _parquet(file: BinaryIO, path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise MissingPackageError(
+            f"{show(path)}: writing Parquet needs pyarrow (pip install graphweft[tables]); .csv needs nothing"
+        ) from None
+    arrays = {name: values.tolist() if values.dtype.kind == "O" else values for name, values in columns.items()}
+    parquet.write_table(pyarrow.table(arrays), file)
