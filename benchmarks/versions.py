@@ -113,6 +113,7 @@ ROWS |= {
 ROWS |= {f"user_{kind}": Row(_twin("ppi", 64, 2), TRAINING, f"{kind}-user") for kind in ("gcn", "gat", "cgat")}
 ROWS |= {
     "update_all": Row(_twin("ppi", 64, 2, 0.05), TRAINING, "update-all"),
+    "update_all_grad": Row(_twin("ppi", 64, 2, 0.05), TRAINING, "update-all-grad"),
     "sampling": Row(_sampled, SAMPLING, "each"),
     "sampling+x": Row(_sampled, SAMPLING, "ahead+x"),
     "epoch_64": Row(_epochs(64), EPOCHS, "own", 0.1),

@@ -43,7 +43,7 @@ from graphweft.runtime import calibrate
 from graphweft.runtime.constants import is_declared, is_owned
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.function import Pullback, RunPlan, linearize
+from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize, run_forward_alone
 from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
@@ -323,13 +323,14 @@ class CompiledFunction:
 
     def _run(self, plan: Plan, arguments: Arguments, standing: Standing, profiled: bool) -> dict[str, Tensor]:
         env, tensors = self._bind(plan, arguments, standing)
-        origin = self._origin(plan, arguments)
-        if not profiled:
-            outputs = RunPlan.apply(plan, env, None, origin, *tensors)  # type: ignore[no-untyped-call]
+        if not profiled and not is_followed(tensors):
+            outputs = run_forward_alone(plan, env, tensors)
+        elif not profiled:
+            outputs = RunPlan.apply(plan, env, None, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
         else:
             samples = _Samples(self)
             with profiling() as taken:
-                outputs = RunPlan.apply(plan, env, samples, origin, *tensors)  # type: ignore[no-untyped-call]
+                outputs = RunPlan.apply(plan, env, samples, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
             samples.taken.extend(taken)
         return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
 
