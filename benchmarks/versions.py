@@ -181,8 +181,8 @@ def main() -> int:
                 status = 1
                 continue
         show(name, rows[-1:], COLUMNS)
+        write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
     show("all", rows, COLUMNS)
-    write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
     return status
 
 
