@@ -6,7 +6,6 @@ by the caller. Called by compiled programs. Shapes are compared in one expressio
 
 from __future__ import annotations
 
-import ctypes
 import enum
 from dataclasses import dataclass
 

@@ -19,8 +19,6 @@ from graphweft._memory import empty
 from graphweft._native import declare, pointer
 from graphweft.graph.typed_pairs import TypedPairs, TypedRows
 
-
-
 _matmul = declare("gw_typed_matmul_f32")
 _row_sums = declare("gw_typed_row_sums_f32")
 _outer_rows = declare("gw_typed_outer_rows_f32")
