@@ -26,18 +26,10 @@ INT32_MAX = 2**31 - 1
 _MOST_NODES = psutil.virtual_memory().total // 8  # more offsets than fit this machine are a mistake
 _FEW_NODES = 1 << 27  # below this, free memory is not asked for
 _WIDENS = (torch.int8, torch.uint8, torch.int16)
-_INT_OUT = ctypes.POINTER(ctypes.c_int64)
 
-_summary = declare(
-    "gw_ids_summary",
-    ctypes.c_int32,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    _INT_OUT,
-    _INT_OUT,
-    ctypes.POINTER(ctypes.c_int32),
-)
-_require = declare("gw_ids_require", ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p)
+
+_summary = declare("gw_ids_summary")
+_require = declare("gw_ids_require")
 
 
 def is_wide(ids: torch.Tensor) -> int:

@@ -42,7 +42,7 @@ def cache(tmp_path, monkeypatch):
     build._warn_once.cache_clear()
 
 
-RUN = _native.declare("gw_run_rows", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+RUN = _native.declare("gw_run_rows")
 
 
 def square(library, x):
