@@ -9,6 +9,7 @@ refuses a library that was compiled from other sources. ``tests/test_abi.py`` se
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import subprocess
@@ -21,6 +22,7 @@ PYTHON, TESTS, HASH = ROOT / "graphweft/_abi.py", ROOT / "tests/cpp/entry_points
 
 _ENTRY = re.compile(r"GW_API int (gw_\w+)\(([^)]*)\)\s*\{")
 _STRUCTURE = re.compile(r"^struct (gw_\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTILINE)
+_FUNCTION = re.compile(r"typedef \w+ \(\*(gw_\w+)\)\(")  # an address, as any pointer
 _COMMENT = re.compile(r"//[^\n]*")
 _PARAMETER = re.compile(r"(?P<type>(?:const )?\w+(?: ?\*(?: ?const)?)*) ?(?P<name>\w+)")
 _NUMBERS = {
@@ -78,7 +80,10 @@ def entries() -> dict[str, tuple[Field, ...]]:
     """Every entry point with its parameters, by the order of files and lines."""
     found: dict[str, tuple[Field, ...]] = {}
     for path in sorted((ROOT / "csrc/core").glob("*.cpp")):
-        for name, parameters in _ENTRY.findall(_COMMENT.sub("", path.read_text())):
+        text = _COMMENT.sub("", path.read_text())
+        if len(_ENTRY.findall(text)) != text.count("GW_API int "):
+            raise SystemExit(f"{path.name}: expected GW_API int gw_name(type name, ...) {{ at every entry point")
+        for name, parameters in _ENTRY.findall(text):
             if name in found:
                 raise SystemExit(f"{path.name}: expected one definition of {name}, got another")
             found[name] = _parameters(parameters)
@@ -119,7 +124,13 @@ def _ctype(field: Field, names: dict[str, str], here: str = "") -> str:
     if plain in names and stars < 2:
         made = f"{here}{names[plain]}"
         return f"ctypes.POINTER({made})" if stars else f"{made} * {field.count}" if field.count > 1 else made
-    return "ctypes.c_void_p" if stars else f"ctypes.{_NUMBERS[plain]}"
+    return "ctypes.c_void_p" if stars or plain in _functions() else f"ctypes.{_NUMBERS[plain]}"
+
+
+@functools.cache
+def _functions() -> frozenset[str]:
+    """Types of functions that entry points take."""
+    return frozenset(name for path in HEADERS.glob("*.h") for name in _FUNCTION.findall(path.read_text()))
 
 
 def class_name(structure: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "1cc0af20154a331d"
+HASH = "d23d55422772481c"
 
 
 class Adjacency(ctypes.Structure):
@@ -490,6 +490,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
         ctypes.c_void_p,
     ),
     "gw_run_nest": (ctypes.POINTER(Adjacency), ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),
+    "gw_run_rows": (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p),
     "gw_cross_entropy_f32": (
         ctypes.c_int64,
         ctypes.c_int64,

@@ -23,6 +23,7 @@ from torch import nn
 
 from graphweft import bench
 from graphweft._errors import ConfigError
+from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.feature_kinds import STRUCTURAL
@@ -57,7 +58,6 @@ from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
 from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
-from graphweft.train.threads import usable_cores
 from graphweft.train.trainer import Trainer, check_same_run
 
 MODELS: dict[str, Callable[..., CompiledModule]] = {

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor, nn
 
-from graphweft import _config
+from graphweft import _config, _machine
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
@@ -470,4 +469,4 @@ def _whole_bytes(model: Stack, nodes: int) -> int:
 
 
 def _memory() -> int:
-    return int(psutil.virtual_memory().total)
+    return _machine.memory()

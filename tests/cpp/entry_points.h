@@ -82,6 +82,7 @@ int gw_generate_bits_f32(int64_t rows, int64_t width, const int32_t* topic, uint
 int gw_generate_words(int64_t rows, int64_t width, const int32_t* topic, int64_t num_topics, uint64_t seed,
                       double focus, const uint32_t* popularity, const int64_t* indptr, int32_t* indices);
 int gw_run_nest(const gw_adjacency* adj, const gw_nest* nest, const void* const* in, void* const* out);
+int gw_run_rows(gw_row_kernel rows, int64_t count, const float* const* in, float* out);
 int gw_cross_entropy_f32(int64_t n, int64_t c, const float* logits, int64_t ld, const int64_t* rows, int64_t num_rows,
                          const int64_t* labels, double scale, float* grad, int64_t ld_grad, double* loss_sum,
                          int64_t* correct);

@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "1cc0af20154a331d"
+#define GW_ABI_HASH "d23d55422772481c"
