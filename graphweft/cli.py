@@ -357,7 +357,8 @@ _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a numb
 
 def _named(summary: dict[str, Any]) -> list[str]:
     """Names of the metrics that were asked for."""
-    return [name for name in METRICS if f"best_val_{name}" in summary and f"test_{name}" in summary]
+    known = (name for name in METRICS if name != summary["metric"])
+    return [name for name in known if f"best_val_{name}" in summary and f"test_{name}" in summary]
 
 
 def _by_part(summary: dict[str, Any], column: str, metric: str) -> str:

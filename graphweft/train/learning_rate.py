@@ -47,6 +47,8 @@ class LearningRate:
         self._identity = _check(given)
         if given is None and warmup:
             self._schedule = self._rising()
+        elif isinstance(given, str) and not self._waits:
+            self._place(_named(given, 1, higher))
         elif given is not None and not isinstance(given, str):
             self._place(given if callable(given) else lambda _: given)
 
@@ -58,8 +60,12 @@ class LearningRate:
     @property
     def watches(self) -> bool:
         """Whether it needs validation."""
-        by_name = isinstance(self._given, str) and self._given.startswith("plateau")
-        return by_name or self._plateau is not None
+        return self._plateau is not None
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it follows from the number of epochs."""
+        return self._given in _BY_LENGTH
 
     @property
     def now(self) -> float:
@@ -68,7 +74,7 @@ class LearningRate:
 
     def begin(self, epochs: int) -> None:
         """Makes a schedule by name, which may follow from the number of epochs of the first fit."""
-        if isinstance(self._given, str) and not self._length and epochs:
+        if self._waits and not self._length and epochs:
             self._length = epochs
             self._place(_named(self._given, max(1, epochs - self._warmup), self._higher))
 
@@ -131,6 +137,7 @@ class LearningRate:
             self._schedule = made
 
 
+_BY_LENGTH = ("cosine", "linear", "step")
 _WANTED = "expected a callable that makes a scheduler, as lambda opt: torch.optim.lr_scheduler.StepLR(opt, 30)"
 
 

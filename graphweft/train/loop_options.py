@@ -70,7 +70,8 @@ class LoopOptions:
         if self.scheduler is not None:
             check_schedule(self.scheduler)
         for name, known in (("metrics", METRICS), ("logger", LOGGERS)):
-            for one in split_names(getattr(self, name)):
+            given = getattr(self, name)
+            for one in split_names(given) if given is None or isinstance(given, str) else (given,):
                 check_choice(name, one, known)
         check_updates(self.label_smoothing, self.warmup, self.clip, self.clip_value, self.ema)
         check_best(self.best, stop_on, (*METRICS, *(LINK_RULES if task == "link" else ())))
@@ -120,7 +121,7 @@ def check_class_weight(text: str) -> str | tuple[float, ...]:
         return text
     try:
         return tuple(float(part) for part in text.split(","))
-    except ValueError:
+    except (ValueError, AttributeError):
         raise ConfigError(f"class_weight: expected balanced, or a number per class as 1,2.5, got {text!r}") from None
 
 
@@ -133,7 +134,7 @@ def check_schedule(text: str) -> tuple[str, tuple[float, ...]]:
         >>> check_schedule("step:30:0.5"), check_schedule("cosine")
         (('step', (30.0, 0.5)), ('cosine', ()))
     """
-    name, *rest = text.split(":")
+    name, *rest = text.split(":") if isinstance(text, str) else (text,)
     check_choice("scheduler", name, SCHEDULES)
     try:
         numbers = tuple(float(part) for part in rest)

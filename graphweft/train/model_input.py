@@ -7,6 +7,7 @@ line for what does not fit. Called by the trainer.
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 from torch import nn
@@ -40,7 +41,13 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
     return tuple(parameter.requires_grad for parameter in model.parameters())
 
 
-def model_input(model: nn.Module, ds: Dataset) -> Features:
+def as_read(model: nn.Module, ds: Dataset) -> Dataset:
+    """``ds`` with the features that the model reads; another layout is let go where nobody else holds it."""
+    x = _features(model, ds)
+    return ds if x is ds.x else replace(ds, x=x)
+
+
+def _features(model: nn.Module, ds: Dataset) -> Features:
     """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
 
     Models of PyTorch Geometric read dense features, others the layout that is faster.

@@ -208,7 +208,6 @@ class TrainSpec(LoopOptions, TableOptions):
             check_integer(name, getattr(self, name), least, most)
         self._check_macro()
         self.check_loop(self.task, self.stop_on)
-        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         if self.model in TYPED and mode == "mini":
@@ -231,6 +230,7 @@ class TrainSpec(LoopOptions, TableOptions):
             )
 
     def _check_macro(self) -> None:
+        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.macro is not None:
             check_macro(self.macro)
         if self.quality is None:

@@ -12,7 +12,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,7 +38,7 @@ from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.model_input import check_parts, model_input, trains
+from graphweft.train.model_input import as_read, check_parts, trains
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     MINI_USUAL,
@@ -199,7 +198,7 @@ class Trainer:
         check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         check_parts(model, ds, self.task)
-        self.ds = _reading(ds, model_input(adapted(model), ds))
+        self.ds = as_read(adapted(model), ds)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.out, self._lr, self._seed, self._progress = None if out is None else Path(out), lr, seed, progress
@@ -591,11 +590,6 @@ class Trainer:
         """Whether ``epoch`` is the last unless it is better than all before."""
         history = self.history
         return bool(self._patience) and history.best is not None and epoch - history.improved >= self._patience
-
-
-def _reading(ds: Dataset, x: Features) -> Dataset:
-    """``ds`` with the features ``x``; the other layout is let go where nobody else holds it."""
-    return ds if x is ds.x else replace(ds, x=x)
 
 
 _OPTIONS = tuple(inspect.signature(Trainer.__init__).parameters)
