@@ -43,7 +43,8 @@ inline uint64_t scrambled(uint64_t x) {
 }
 
 using word_vector = simd<uint64_t>::vec;
-// Memory of any alignment, read a vector at a time: a copy in smaller pieces would be waited for.
+// Memory of any alignment, read a vector at a time: a copy in smaller pieces would be waited for. It is read through a
+// pointer to bytes: g++ 12 takes an element of an array of such vectors for an aligned one.
 typedef uint64_t any_words __attribute__((vector_size(vector_bytes), aligned(1), may_alias));
 constexpr int vectors_of_stripe = int(stripe_bytes) / vector_bytes;
 
@@ -69,10 +70,10 @@ GW_INLINE word_vector halves_multiplied(word_vector x) {
 
 // One stripe into the lanes; `step` tells equal stripes at different places apart.
 GW_INLINE void mix_stripe(word_vector* lanes, const word_vector* keys, const void* stripe, uint64_t step) {
-  const auto* loaded = static_cast<const any_words*>(stripe);
+  const auto* bytes = static_cast<const unsigned char*>(stripe);
   word_vector words[vectors_of_stripe];
   for (int v = 0; v < vectors_of_stripe; ++v) {
-    words[v] = loaded[v];
+    words[v] = *reinterpret_cast<const any_words*>(bytes + v * vector_bytes);
     const word_vector keyed = words[v] ^ (keys[v] + simd<uint64_t>::splat(step));
     lanes[v] += halves_multiplied(keyed) + swapped(words[v]);
   }
