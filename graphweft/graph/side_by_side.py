@@ -20,6 +20,7 @@ from graphweft._native import declare, pointer
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.forms import Forms
 from graphweft.graph.graph import Graph
+from graphweft.graph.ids import index_dtype
 
 _I64, _P, _ADJ = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(_native.Adjacency)
 
@@ -103,10 +104,35 @@ def edge_order(graph: Graph, ptr: Tensor) -> Tensor | None:
     Raises: GraphError for an edge between two graphs.
     """
     src, dst = graph.edges()
-    owner = torch.repeat_interleave(torch.arange(ptr.numel() - 1), ptr.diff())
+    owner = owners(ptr)
     of_src, of_dst = owner[src], owner[dst]
     if not torch.equal(of_src, of_dst):
         at = int((of_src != of_dst).nonzero()[0])
         pair = f"edge {at} from graph {int(of_src[at])} to graph {int(of_dst[at])}"
         raise GraphError(f"graph_ptr: expected edges within graphs, got {pair}")
     return torch.argsort(of_src, stable=True) if bool((of_src[1:] < of_src[:-1]).any()) else None
+
+
+def owners(ptr: Tensor) -> Tensor:
+    """int64 (nodes,): the graph of every node.
+
+    Example:
+        >>> owners(torch.tensor([0, 2, 3])).tolist()
+        [0, 0, 1]
+    """
+    return torch.arange(ptr.numel() - 1, device=ptr.device).repeat_interleave(ptr.diff())
+
+
+def members(ptr: Tensor) -> Graph:
+    """The bipartite graph that leads from every node to its graph; both forms are there without sorting.
+
+    Example:
+        >>> [ends.tolist() for ends in members(torch.tensor([0, 2, 3])).edges()]
+        [[0, 1, 2], [0, 0, 1]]
+    """
+    graphs, nodes = ptr.numel() - 1, int(ptr[-1])
+    dtype = index_dtype(graphs, nodes, nodes, True)
+    every = torch.arange(nodes + 1)
+    by_graph = Adjacency(ptr.contiguous(), every[:-1].to(dtype), None, nodes)
+    by_node = Adjacency(every, owners(ptr).to(dtype), None, graphs)
+    return Graph._make(Forms(by_graph, by_node), nodes, graphs, False).as_drawn()

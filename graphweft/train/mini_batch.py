@@ -369,7 +369,7 @@ class MiniBatch:
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(
             {name: tensor for name, tensor in outputs.items() if name != "out"},
-            lambda norm: batch.rows[-1 - int(norm.removeprefix("norms."))],
+            lambda norm: batch.rows[-1 - int(norm.split(".")[1])],
         )
         with span("loss", "loss"):
             loss, gradient = self._loss(outputs["out"], batch.seeds)
