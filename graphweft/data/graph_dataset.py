@@ -90,9 +90,9 @@ class GraphDataset(Dataset):
         """A set of graphs from a list of them.
 
         Args:
-            graphs: ``gw.Graph`` objects, samples of a GraphDataset, or ``Data`` of PyTorch Geometric, whose ``x``, ``y``,
-                ``edge_weight`` and ``edge_attr`` come along.
-            x: Features of the nodes of every graph, (nodes, F) each; None: ``graph.ndata["x"]``, or those of the sample.
+            graphs: ``gw.Graph`` objects, samples of a GraphDataset, or ``Data`` of PyTorch Geometric, whose ``x``,
+                ``y``, ``edge_weight`` and ``edge_attr`` come along.
+            x: Features of the nodes of every graph, (nodes, F) each; None: ``graph.ndata["x"]``, or the sample's.
             y: A label for every graph: class ids, values (with ``task="regression"``), or a row of several labels.
             edge_weight: Weights of the edges of every graph, (edges,) each.
             edge_features: Features of the edges of every graph, (edges, K) each.

@@ -1,7 +1,7 @@
 """Graph isomorphism network (Xu, Hu, Leskovec, Jegelka, ICLR 2019).
 
-``h' = MLP((1 + eps) h + reduce(h_j over in-neighbours j))`` with a two-layer perceptron and reduce sum, mean or max. For
-graphs as samples the paper normalises within the perceptron, too (``mlp_norm="batch"``).
+``h' = MLP((1 + eps) h + reduce(h_j over in-neighbours j))`` with a two-layer perceptron and reduce sum, mean or max.
+For graphs as samples the paper normalises within the perceptron, too (``mlp_norm="batch"``).
 """
 
 from __future__ import annotations

@@ -126,9 +126,8 @@ class GraphModel(nn.Module):
         if out_features == 0:
             raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with classes, or out_features, got none")
         if ds.x is None:
-            raise ConfigError(
-                f"{cls.__name__}.for_data: expected node features x, got none; ds.with_features('degree_onehot') makes some"
-            )
+            remedy = "ds.with_features('degree_onehot') makes some"
+            raise ConfigError(f"{cls.__name__}.for_data: expected node features x, got none; {remedy}")
         return cls(ds.x.shape[1], hidden, out_features, **options)
 
     def forward(

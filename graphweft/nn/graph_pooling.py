@@ -1,7 +1,7 @@
 """Pooling that keeps some nodes of every graph: those with the best learned scores.
 
-Comes in: graphs side by side, rows of their nodes and their offsets. Goes out: the same of the nodes that are kept, with
-the edges between them. Called within models of graphs, between their layers.
+Comes in: graphs side by side, rows of their nodes and their offsets. Goes out: the same of the nodes that are kept,
+with the edges between them. Called within models of graphs, between their layers.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from graphweft.train.best_weights import BestWeights
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
+from graphweft.train.graph_task import GRAPH_TASKS, GraphTask, for_graphs
 from graphweft.train.history import GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.link_task import LinkTask
@@ -95,10 +96,11 @@ class Trainer:
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
-        batch_size: For "mini": training nodes of a step; draws or parts for a sampler that goes over those.
-        task: "nodes" predicts the labels of ``ds``. "link", in mode "mini", holds some edges out and learns embeddings,
-            the rows that the model returns, whose dot products tell edges from pairs without one; ``*_acc`` are then
-            areas under the ROC curve.
+        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those.
+        task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
+            a :class:`gw.GraphDataset`, with a model such as :class:`gw.nn.GraphModel`; either is found from the data.
+            "link", in mode "mini", holds some edges out and learns embeddings, the rows that the model returns, whose
+            dot products tell edges from pairs without one; ``*_acc`` are then areas under the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph.
         accumulate: For "mini": batches whose gradients make one update.
@@ -149,7 +151,7 @@ class Trainer:
         progress: bool = False,
         keep_features: bool = True,
         fanouts: Sequence[int] | None = None,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         task: str = "nodes",
         macro: Any = None,
         accumulate: int = 1,
@@ -162,6 +164,7 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
+        task, mode, ds, batch_size = for_graphs(task, mode, ds, batch_size)
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
@@ -176,7 +179,9 @@ class Trainer:
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
-        self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
+        data = (self.ds, features_of(self.ds), self.optimizer)
+        whole = self.mode == "full"
+        self._batch = FullBatch(self._called, *data, keep_features, self._edges) if whole else self._sampled(*drawn)
         self._weights, self._trained, self._changed = BestWeights(model, restore_best), _trained(model), False
         self._take_data()
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
@@ -429,9 +434,6 @@ class Trainer:
         """Batches of the epoch under way; 0 where an epoch is one step."""
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
-    def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
-        return FullBatch(self._called, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
-
     def _sampled(
         self,
         fanouts: tuple[int, ...] | None,
@@ -447,8 +449,8 @@ class Trainer:
                 raise ConfigError("task: expected nodes with macro, accumulate, sampler or prepare, got 'link'")
             batch: MiniBatch = LinkTask(self._called, *data, fanouts, batch_size, self._seed, self._batch_key)
         else:
-            keys = (self._seed, self._batch_key)
-            batch = MiniBatch(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+            kind, keys = GraphTask if self.task in GRAPH_TASKS else MiniBatch, (self._seed, self._batch_key)
+            batch = kind(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
         batch.use(self._edges)
         return batch
 
