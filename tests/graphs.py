@@ -31,7 +31,7 @@ def many(count: int, kind: str = "symmetric", seed: int = 0) -> tuple[list[gw.Gr
 
 def learnable(count: int = 120, width: int = 4, seed: int = 0, task: str = "classification") -> gw.GraphDataset:
     """Graphs whose label follows from the mean of a feature, with a split."""
-    graphs, ptr, _, _ = many(count, "symmetric", seed)
+    graphs, _, _, _ = many(count, "symmetric", seed)
     generator = torch.Generator().manual_seed(seed)
     shift = torch.randn(count, generator=generator)
     x = [torch.randn(g.num_nodes, width, generator=generator) * 0.3 + shift[i] for i, g in enumerate(graphs)]

@@ -26,7 +26,7 @@ GW_API int gw_parts_take(const gw_adjacency* a, int64_t n, const int64_t* ids, c
                          void* edge_ids) {
   return gw::guarded([&] {
     gw::require(a != nullptr && a->indptr != nullptr, "gw_parts_take: null array");
-    gw::require((edge_ids == nullptr) == (a->edge_ids == nullptr), "gw_parts_take: edge ids on one side only");
+    gw::require(edge_ids == nullptr || a->edge_ids != nullptr, "gw_parts_take: edge ids of a structure without");
     if (a->wide)
       gw::take_parts(gw::csr_view<int64_t>(*a), ptr, ids, n, out_ptr, out_entries, indptr,
                      static_cast<int64_t*>(indices), static_cast<int64_t*>(edge_ids));

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError, GraphError
-from graphweft.data.dataset import REMEDY, Dataset
+from graphweft.data.dataset import REMEDY, Dataset, Part
 from graphweft.data.given import Features
 from graphweft.data.graph_samples import GraphSample, as_sample, joined, sample_of
 from graphweft.data.random_rows import mixed_rows, rows_by_class
@@ -27,7 +27,7 @@ from graphweft.graph.side_by_side import SideBySide, edge_order
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 
-_PARTS = ("train", "val", "test")
+_PARTS: tuple[Part, ...] = ("train", "val", "test")
 
 
 class GraphDataset(Dataset):
@@ -167,23 +167,22 @@ class GraphDataset(Dataset):
             raise DataError(f"{self.name}: expected at least one graph of {len(self)}, got none")
         ids = ids.contiguous()
         taken = self.side_by_side.take(ids)
-        rows = {
-            n: t[taken.edges]
-            for n in ("edge_weight", "edge_features", "edge_time")
-            if (t := getattr(self, n)) is not None
+        changed: dict[str, Any] = {
+            f"{part}_idx": self._mask(self.idx(part))[ids].nonzero().reshape(-1) for part in _PARTS
         }
-        arrays = {name: self._rows_of(rows, ids, taken.nodes) for name, rows in self.arrays.items()}
+        for name in ("edge_weight", "edge_features", "edge_time"):
+            rows = getattr(self, name)
+            changed[name] = None if rows is None else rows[taken.edges]
         return replace(
             self,
             graph=taken.graph,
             x=None if self.x is None else gather_rows(self.x, taken.nodes),
             y=self.y[ids],
-            **{f"{part}_idx": self._mask(self.idx(part))[ids].nonzero().reshape(-1) for part in _PARTS},
             graph_ptr=taken.ptr,
-            arrays=arrays,
+            arrays={name: self._rows_of(rows, ids, taken.nodes) for name, rows in self.arrays.items()},
             node_ids=None if self.node_ids is None else self.node_ids[taken.nodes],
             node_names=tuple(self.node_names[i] for i in taken.nodes.tolist()) if self.node_names else (),
-            **rows,
+            **changed,
         )
 
     def _rows_of(self, rows: Tensor, graphs: Tensor, nodes: Tensor) -> Tensor:
@@ -211,7 +210,7 @@ class GraphDataset(Dataset):
         sizes = [math.floor(share * count + 1e-9) for share in shares]
         sizes[0] += (count - sum(sizes)) if math.isclose(sum(shares), 1.0, abs_tol=1e-9) else 0
         parts = torch.split(order, [*sizes, count - sum(sizes)])[:3]
-        return self._with_parts(*parts, f"split {train}/{val}/{test} at random by seed {seed}")
+        return self._with_parts(parts[0], parts[1], parts[2], f"split {train}/{val}/{test} at random by seed {seed}")
 
     def folds(self, k: int = 10, seed: int = 0, *, validation: bool = True) -> list[Self]:
         """``k`` sets with splits for cross-validation; every class is dealt evenly over the folds.
@@ -241,7 +240,9 @@ class GraphDataset(Dataset):
 
     def _with_parts(self, train: Tensor, val: Tensor, test: Tensor, note: str) -> Self:
         kept = tuple(text for text in self.notes if not text.startswith(("no split was given", "fold ", "split ")))
-        parts = {f"{n}_idx": ids.sort().values for n, ids in zip(_PARTS, (train, val, test), strict=True)}
+        parts: dict[str, Any] = {
+            f"{n}_idx": ids.sort().values for n, ids in zip(_PARTS, (train, val, test), strict=True)
+        }
         return replace(self, **parts, notes=(*kept, note))
 
     def with_tags(self) -> Self:
@@ -267,7 +268,7 @@ class GraphDataset(Dataset):
 
     def __repr__(self) -> str:
         width = "no features" if self.x is None else f"{self.num_features} features"
-        split = "/".join(str(self.idx(part).numel()) for part in _PARTS)  # type: ignore[arg-type]
+        split = "/".join(str(self.idx(part).numel()) for part in _PARTS)
         kinds = {"regression": "values", "multilabel": "labels"}.get(self.task, "classes")
         return (
             f"GraphDataset({self.name!r}, {len(self)} graphs, {self.num_nodes} nodes, {self.num_edges} edges, {width}, "

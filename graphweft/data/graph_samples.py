@@ -98,7 +98,7 @@ def _column(samples: Sequence[GraphSample], name: str, on_nodes: bool) -> Featur
         return None
     if not all(held):
         raise DataError(f"graphs[{held.index(False)}]: expected {name} as the others have, got none")
-    parts = []
+    parts: list[Tensor] = []
     for i, sample in enumerate(samples):
         who, value = f"graphs[{i}] {name}", getattr(sample, name)
         rows = given_features(who, value) if on_nodes else given_floats(who, value)

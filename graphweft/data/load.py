@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphweft._config import current
-from graphweft._errors import DataError, DownloadError
+from graphweft._errors import DataError, DownloadError, GraphWeftError
 from graphweft.data.catalog import ENTRIES, Entry, find_entry, near_names
 from graphweft.data.dataset import Dataset
 from graphweft.data.download import FetchError, Progress, fetch, unpack_zip
 from graphweft.data.graph_dataset import typed_by_rows
+from graphweft.data.readers import registry
 from graphweft.data.readers.assemble import ReadOptions
 from graphweft.data.readers.files import one_line, show
 from graphweft.data.readers.registry import read_dataset
@@ -71,6 +72,22 @@ def load(
     if not download:
         raise DownloadError(_by_hand(entry, folder, "not to be fetched"))
     return _as_named(read_dataset(_download(entry, folder, progress), replace(options, name=entry.name)))
+
+
+def holds_graphs(name_or_path: str, root: str | os.PathLike[str] | None = None) -> bool:
+    """Whether :func:`load` would give a set of graphs, as far as names of files tell; False where it would fail."""
+    folder = Path(current().data_dir if root is None else root).expanduser()
+    bare = os.sep not in name_or_path and not name_or_path.startswith(("~", "."))
+    entry = find_entry(name_or_path) if bare else None
+    path: Path | None = Path(name_or_path).expanduser()
+    if entry is not None or not os.path.lexists(name_or_path):
+        path = find_copy(folder, name_or_path, entry) if bare else None
+    if path is None:
+        return entry is not None and entry.folder == "tu"
+    try:
+        return registry.holds_graphs(path)
+    except (GraphWeftError, OSError):
+        return False
 
 
 def _unknown(text: str) -> str:

@@ -81,12 +81,12 @@ class GraphBatch:
     def to(self, device: Any, non_blocking: bool = False) -> Self:
         """The same batch with its tensors on ``device``."""
         place = check_device("to", device)
-        names = ("x", "y", "ptr", "batch", "index", "edge_weight", "edge_attr")
-        rows = {name: getattr(self, name) for name in names}
-        return replace(
-            self,
-            **{n: t.to(place, non_blocking=non_blocking) for n, t in rows.items() if isinstance(t, Tensor)},
-        )
+        moved: dict[str, Any] = {}
+        for name in ("x", "y", "ptr", "batch", "index", "edge_weight", "edge_attr"):
+            rows = getattr(self, name)
+            if isinstance(rows, Tensor):
+                moved[name] = rows.to(place, non_blocking=non_blocking)
+        return replace(self, **moved)
 
     def __repr__(self) -> str:
         width = "no features" if self.x is None else f"{self.x.shape[1]} features"

@@ -18,7 +18,8 @@ from graphweft.data.dataset import Dataset
 from graphweft.data.graph_dataset import GraphDataset
 from graphweft.graph.side_by_side import SideBySide
 from graphweft.interop.pyg_model import PyGModel
-from graphweft.loader.graphs import GraphBatch, GraphLoader, graph_batch
+from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
+from graphweft.nn.module import CompiledModule
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.macro import MacroRun
@@ -26,6 +27,7 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
 from graphweft.train.samplers import AnySampler
 
+_Call = Callable[[GraphBatch, dict[str, Any]], Any]
 _CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch) as in PyTorch Geometric"
 
 
@@ -35,21 +37,19 @@ def for_graphs(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any
     Raises: ConfigError, DataError where the task and the data do not fit each other.
     """
     if getattr(ds, "graph_ptr", None) is None:
-        if task in GRAPH_TASKS:
+        if task == "graphs" or task in GRAPH_TASKS:
             name = getattr(ds, "name", type(ds).__name__)
             raise DataError(
                 f"{name}: expected a set of graphs for the task {task}, got one graph; gw.GraphDataset is one"
             )
         return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
-    if task == "link":
-        raise ConfigError(f"task: expected one of {', '.join(GRAPH_TASKS)} for a set of graphs, got 'link'")
+    if task not in ("nodes", "graphs", *GRAPH_TASKS):  # links between nodes; an unknown one is told of where all are
+        return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
     ds = GraphDataset.of(ds) if isinstance(ds, Dataset) else ds
     ds.check_trainable()
     found = GRAPH_TASKS[ds.task == "regression"]
     if task in GRAPH_TASKS and task != found:
         raise ConfigError(f"task: expected {found} for {ds.name}, whose labels are for {ds.task}, got {task!r}")
-    if task not in (*GRAPH_TASKS, "nodes"):
-        return task, mode, ds, batch_size  # an unknown one is told of where all are
     return found, "mini" if mode in ("full", "auto") else mode, ds, USUAL_GRAPHS if batch_size is None else batch_size
 
 
@@ -102,14 +102,12 @@ class _Sources:
     @property
     def edge_weight(self) -> Tensor | None:
         """Weights, where the model reads them."""
-        inputs = self._task.edge_data.inputs
-        return None if inputs is None else inputs.weight
+        return self._task.edge_data.weight
 
     @property
     def edge_features(self) -> Tensor | None:
         """Features of the edges, where the model reads them."""
-        inputs = self._task.edge_data.inputs
-        return None if inputs is None else inputs.attr
+        return self._task.edge_data.attr
 
 
 class GraphTask(MiniBatch):
@@ -152,34 +150,46 @@ class GraphTask(MiniBatch):
 
     def logits(self) -> Tensor:
         """Outputs for all graphs in evaluation mode, shape (graphs, C)."""
-        self.model.eval()
-        sources, parts = _Sources(self), []
-        with torch.no_grad():
-            for ids in torch.split(torch.arange(len(self.graphs)), self.loader.batch_size):
-                parts.append(self._on_graphs(graph_batch(sources, ids)))
-        return torch.cat(parts)
+        return _outputs(self.model, self._call, _Sources(self), self.loader.batch_size, self.ds.num_classes)
 
     def _forward(self, batch: Any) -> Tensor:
-        return self._on_graphs(batch)
-
-    def _on_graphs(self, batch: GraphBatch) -> Tensor:
-        """What the model returns for a batch."""
-        given = {"edge_weight": batch.edge_weight, "edge_attr": batch.edge_attr}
-        out = self._call(batch, {name: rows for name, rows in given.items() if rows is not None})
-        expected = (batch.num_graphs, self.ds.num_classes)
-        if not isinstance(out, Tensor) or tuple(out.shape) != expected:
-            got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
-            hint = "; gw.nn.GraphModel reads out one row a graph"
-            raise ShapeError(f"model: expected a row for each graph, of shape {expected}, got {got}{hint}")
-        return out
+        return _on_graphs(self._call, batch, self.ds.num_classes)
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
         return {**super().identity(), "drawn": "graphs"}
 
 
-def caller_of(model: nn.Module) -> Callable[[GraphBatch, dict[str, Any]], Any]:
+def graph_outputs(model: nn.Module, ds: GraphDataset, batch_size: int, columns: int) -> Tensor:
+    """What ``model`` returns for every graph of ``ds`` in evaluation mode, (graphs, columns)."""
+    return _outputs(model, caller_of(model), ds, batch_size, columns)
+
+
+def _outputs(model: nn.Module, call: _Call, ds: Graphs, batch_size: int, columns: int) -> Tensor:
+    model.eval()
+    every = torch.arange(ds.side_by_side.ptr.numel() - 1)
+    with torch.no_grad():
+        return torch.cat([_on_graphs(call, graph_batch(ds, ids), columns) for ids in torch.split(every, batch_size)])
+
+
+def _on_graphs(call: _Call, batch: GraphBatch, columns: int) -> Tensor:
+    """What the model returns for a batch. Raises: ShapeError for other than a row for each graph."""
+    given = {"edge_weight": batch.edge_weight, "edge_attr": batch.edge_attr}
+    out = call(batch, {name: rows for name, rows in given.items() if rows is not None})
+    expected = (batch.num_graphs, columns)
+    if not isinstance(out, Tensor) or tuple(out.shape) != expected:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        hint = "; gw.nn.GraphModel reads out one row a graph"
+        raise ShapeError(f"model: expected a row for each graph, of shape {expected}, got {got}{hint}")
+    return out
+
+
+def caller_of(model: nn.Module) -> _Call:
     """How ``model`` is called on a batch, with further keywords. Raises: ConfigError for another way."""
+    if isinstance(model, CompiledModule):
+        kind = type(model).__name__
+        text = f"Trainer: expected a model of graphs, such as gw.nn.GraphModel, got {kind}, which returns rows of nodes"
+        raise ConfigError(text)
     inner = model.model if isinstance(model, PyGModel) else model
     try:
         signature = inspect.signature(inner.forward)
@@ -197,4 +207,4 @@ def caller_of(model: nn.Module) -> Callable[[GraphBatch, dict[str, Any]], Any]:
     raise ConfigError(f"Trainer: expected a model of graphs called as {_CALLED_AS}, got forward{signature}")
 
 
-__all__ = ["GRAPH_TASKS", "GraphTask", "caller_of", "for_graphs"]
+__all__ = ["GRAPH_TASKS", "GraphTask", "caller_of", "for_graphs", "graph_outputs"]

@@ -17,6 +17,7 @@ from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.options import (
     DECAY_ON,
     EDGE_DATA,
+    GRAPH_TASKS,
     MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
@@ -41,6 +42,9 @@ LOOPING = ("gcn", *ATTENTIVE)  # they add self-loops, which graphs with types ha
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
+READOUTS = ("sum", "mean", "max", "mean+max", "sum+max")
+OF_GRAPHS = ("gin", "gcn", "sage", "gat", "gatv2")
+FOLDS = 10
 ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
 DEFAULT_DATA = "default"
 
@@ -60,8 +64,9 @@ class TrainSpec(TableOptions):
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
         features: Features made of the graph in the place of the source's: "degree", "onehot", "random", "laplacian" or
             "embedding" (a learned row of width ``hidden`` per node); None: those of the source.
-        task: "nodes" predicts labels of nodes; "link" learns embeddings of width ``hidden`` that tell edges from pairs
-            without one, in mode "mini".
+        task: "nodes" predicts labels of nodes; "graphs" those of graphs, with "graph_classification" and
+            "graph_regression" as its names where the labels are to be of that kind; "link" learns embeddings of width
+            ``hidden`` that tell edges from pairs without one, in mode "mini".
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
             "rgcn" (without features as published: a learned row per relation and node) or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
@@ -104,6 +109,9 @@ class TrainSpec(TableOptions):
         edge_data: "use" trains with the edge weights and features of the data that the model can read, "ignore" with
             neither.
         prepare: For "mini": batches are made "whole" by one thread each, or in "subtasks" by several.
+        readout: For graphs as samples: "sum", "mean", "max", or two of them as "mean+max", over the nodes of a graph.
+        fold: For graphs as samples: which of 10 stratified folds, from 0, is the test set; the next one is for
+            validation. None: the split of the source, or 60/20/20 at random.
 
     Raises: ConfigError for a value out of range.
 
@@ -155,6 +163,8 @@ class TrainSpec(TableOptions):
     trace: str | None = None
     prepare: str = "whole"
     edge_data: str = "use"
+    readout: str = "sum"
+    fold: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "out", "trace", "nodes", "edges"):
@@ -175,12 +185,15 @@ class TrainSpec(TableOptions):
             ("sampler", SAMPLERS),
             ("prepare", PREPARE),
             ("edge_data", EDGE_DATA),
+            ("readout", READOUTS),
         ):
             check_choice(name, getattr(self, name), choices)
         given = {"data": self.data != DEFAULT_DATA, "scale": self.scale is not None, "root": self.root is not None}
         self.check_tables(given)
         self._check_features()
         check_task(self.task, self.mode)
+        if self.has_graphs and self.mode in ("full", "auto"):  # batches of whole graphs
+            object.__setattr__(self, "mode", "mini")
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
             raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
@@ -203,6 +216,7 @@ class TrainSpec(TableOptions):
         ):
             check_integer(name, getattr(self, name), least, most)
         self._check_macro()
+        self._check_graphs()
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
@@ -224,6 +238,21 @@ class TrainSpec(TableOptions):
             raise ConfigError(
                 f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
             )
+
+    def _check_graphs(self) -> None:
+        """What belongs to sets of graphs is given with them."""
+        if self.has_graphs:
+            check_choice("model", self.model, OF_GRAPHS)
+        elif self.readout != "sum" or self.fold is not None:
+            name, value = ("fold", self.fold) if self.fold is not None else ("readout", self.readout)
+            raise ConfigError(f"{name}={value} cannot be combined with task {self.task}, which has no set of graphs")
+        if self.fold is not None:
+            check_integer("fold", self.fold, 0, FOLDS - 1)
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether samples are graphs."""
+        return self.task == "graphs" or self.task in GRAPH_TASKS
 
     def _check_macro(self) -> None:
         if self.macro is not None:
@@ -269,6 +298,10 @@ class TrainSpec(TableOptions):
             del values["edge_data"]
         if self.features is None:
             del values["features"]
+        if self.fold is None:
+            del values["fold"]
+        if self.readout == "sum":
+            del values["readout"]
         return {**values, "mode": mode}
 
 
