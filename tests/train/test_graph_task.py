@@ -19,7 +19,6 @@ import graphweft as gw
 from graphweft import cli
 from graphweft.train.trainer import epoch_key
 
-
 QUIET = ("--quiet", "--edge-data", "ignore")
 
 
@@ -53,7 +52,7 @@ def test_it_equals_a_plain_loop(task: str) -> None:
                 loss = functional.cross_entropy(out, batch.y)
             loss.backward()
             optimizer.step()
-            total += float(loss) * batch.num_graphs
+            total += float(loss.detach()) * batch.num_graphs
         assert history[epoch].loss == pytest.approx(total / ds.train_idx.numel(), rel=1e-5)
     for p, q in zip(model.parameters(), trainer.model.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-4, atol=1e-5)
