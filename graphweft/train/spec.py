@@ -185,15 +185,12 @@ class TrainSpec(TableOptions):
             ("sampler", SAMPLERS),
             ("prepare", PREPARE),
             ("edge_data", EDGE_DATA),
-            ("readout", READOUTS),
         ):
             check_choice(name, getattr(self, name), choices)
         given = {"data": self.data != DEFAULT_DATA, "scale": self.scale is not None, "root": self.root is not None}
         self.check_tables(given)
         self._check_features()
-        check_task(self.task, self.mode)
-        if self.has_graphs and self.mode in ("full", "auto"):  # batches of whole graphs
-            object.__setattr__(self, "mode", "mini")
+        self._check_task()
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
             raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
@@ -216,7 +213,6 @@ class TrainSpec(TableOptions):
         ):
             check_integer(name, getattr(self, name), least, most)
         self._check_macro()
-        self._check_graphs()
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
@@ -239,15 +235,19 @@ class TrainSpec(TableOptions):
                 f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
             )
 
-    def _check_graphs(self) -> None:
-        """What belongs to sets of graphs is given with them."""
+    def _check_task(self) -> None:
+        """The task fits the mode, and what belongs to sets of graphs is given with them."""
+        check_task(self.task, self.mode)
+        check_choice("readout", self.readout, READOUTS)
+        if self.fold is not None:
+            check_integer("fold", self.fold, 0, FOLDS - 1)
         if self.has_graphs:
             check_choice("model", self.model, OF_GRAPHS)
+            if self.mode in ("full", "auto"):  # batches of whole graphs
+                object.__setattr__(self, "mode", "mini")
         elif self.readout != "sum" or self.fold is not None:
             name, value = ("fold", self.fold) if self.fold is not None else ("readout", self.readout)
             raise ConfigError(f"{name}={value} cannot be combined with task {self.task}, which has no set of graphs")
-        if self.fold is not None:
-            check_integer("fold", self.fold, 0, FOLDS - 1)
 
     @property
     def has_graphs(self) -> bool:

@@ -98,9 +98,8 @@ class Trainer:
             15, 10, 5, and 5 for further layers.
         batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those.
         task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
-            a :class:`gw.GraphDataset`, with a model such as :class:`gw.nn.GraphModel`; either is found from the data.
-            "link", in mode "mini", holds some edges out and learns embeddings, the rows that the model returns, whose
-            dot products tell edges from pairs without one; ``*_acc`` are then areas under the ROC curve.
+            a :class:`gw.GraphDataset` (found from the data). "link", in mode "mini", holds some edges out and learns
+            embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph.
         accumulate: For "mini": batches whose gradients make one update.
@@ -179,9 +178,7 @@ class Trainer:
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
-        data = (self.ds, features_of(self.ds), self.optimizer)
-        whole = self.mode == "full"
-        self._batch = FullBatch(self._called, *data, keep_features, self._edges) if whole else self._sampled(*drawn)
+        self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
         self._weights, self._trained, self._changed = BestWeights(model, restore_best), _trained(model), False
         self._take_data()
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
@@ -433,6 +430,9 @@ class Trainer:
     def _batches_done(self) -> int:
         """Batches of the epoch under way; 0 where an epoch is one step."""
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
+
+    def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
+        return FullBatch(self._called, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
 
     def _sampled(
         self,

@@ -29,6 +29,7 @@ BAD: list[tuple[str, Any]] = [
     ("macro", "large"), ("macro", "parts:9/8"), ("macro", 3), ("quality", 0.0), ("accumulate", 0),
     ("fanouts", "5,0"), ("fanouts", "a"), ("batch_size", 0), ("sampler", "best"), ("sampler", 7),
     ("prepare", "twice"), ("edge_data", "some"), ("trace", 5),
+    ("fold", 10), ("readout", "add"),
 ]  # fmt: skip
 
 
