@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "d23d55422772481c"
+HASH = "944bf59c2fae3b9e"
 
 
 class Adjacency(ctypes.Structure):
@@ -786,6 +786,33 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_segment_finish": (
         ctypes.c_void_p,
         ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ),
+    "gw_parts_offsets": (
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ),
+    "gw_parts_places": (
+        ctypes.c_int64,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ),
+    "gw_parts_take": (
+        ctypes.POINTER(Adjacency),
+        ctypes.c_int64,
         ctypes.c_void_p,
         ctypes.c_void_p,
         ctypes.c_void_p,

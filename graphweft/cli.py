@@ -36,7 +36,7 @@ from graphweft.train.durations import clock, duration
 from graphweft.train.loop_options import METRICS
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.scores import ERRORS, PARTS, shown
-from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
+from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, READOUTS, REDUCES, TrainSpec
 
 _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
@@ -93,7 +93,7 @@ Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
 Mode = Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes a step; mini: some, sampled.")]
-BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes a step.")]
+BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes, or graphs, a step.")]
 SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are drawn.")]
 Fanouts = Annotated[
     str | None, _option("fanouts", "K,K,...", "mini: in-edges drawn a node, a number a layer.", "15,10,5")
@@ -102,7 +102,14 @@ Features = Annotated[
     str | None,
     _option("features", _one_of(tuple(FEATURE_KINDS)), "Made of the graph, where the source has none.", "the source's"),
 ]
-Task = Annotated[str | None, _option("task", _one_of(TASKS), "Predict labels of nodes, or links (in mode mini).")]
+Task = Annotated[
+    str | None,
+    _option("task", _one_of(TASKS), "Predict labels of nodes, of graphs, or links.", "nodes; graphs for a set of them"),
+]
+Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: over the nodes of a graph.")]
+Fold = Annotated[
+    str | None, _option("fold", "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source")
+]
 Model = Annotated[str | None, _option("model", _one_of(MODELS), "The network.")]
 Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
 Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers with attention.")]
@@ -157,6 +164,8 @@ def train(
     norm: Norm = None,
     reduce: Reduce = None,
     residual: Residual = None,
+    readout: Readout = None,
+    fold: Fold = None,
     mode: Mode = None,
     fanouts: Fanouts = None,
     batch_size: BatchSize = None,
@@ -313,9 +322,11 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     metric = summary["metric"]
     column = "rmse" if metric in ERRORS else "acc"
     last = _by_part(summary, column, metric)
-    outputs = "values a node" if metric in ERRORS else "classes"
+    many = summary.get("num_graphs")
+    outputs = f"values a {'node' if many is None else 'graph'}" if metric in ERRORS else "classes"
+    graphs = "" if many is None else f"{many:,} graphs, "
     lines = [
-        f"{summary['dataset']}: {summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
+        f"{summary['dataset']}: {graphs}{summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
         f"{summary['num_features']:,} features ({summary['feature_path']}), {summary['num_classes']} {outputs}",
         f"{summary['model']}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
         f"prepared in {duration(summary['prepare_seconds'])}, {clock(summary['total_seconds'])} in all, "
@@ -338,8 +349,9 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
         lines.append(f"at the best validation, {best} in epoch {summary['best_epoch']}: test {test}{more}")
     guess = summary.get("constant_guess_acc")
     if guess is not None and guess > _NOTABLE_GUESS:
+        row = "node" if many is None else "graph"
         lines.append(
-            f"the most frequent training class for every node scores {shown(guess, metric)}: compare with that"
+            f"the most frequent training class for every {row} scores {shown(guess, metric)}: compare with that"
         )
     if summary.get("test_mrr") is not None:
         ranks = "   ".join(

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
+from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.load import load
 from graphweft.nn.module import CompiledModule
 from graphweft.run import complete, load_dataset, make_trainer, ready
@@ -28,8 +29,9 @@ from graphweft.train.chosen import judged_by
 from graphweft.train.description import Description, make_model
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, features_of
+from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
-from graphweft.train.options import OPTIMIZERS, check_choice
+from graphweft.train.options import OPTIMIZERS, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.run_folder import read_last
 from graphweft.train.same_run import data_checksum
@@ -169,6 +171,9 @@ class Run:
             raise DataError(f"{ds.name}: expected {width} features as the run has, got {ds.num_features}{more}")
         with _told_already():
             edges = edge_data_of(self.model, ds, "use" if self.spec is None else self.spec.edge_data)
+        if isinstance(ds, GraphDataset) and self._description.task != "link":
+            given = replace(ds, x=x, edge_weight=edges.weight, edge_features=edges.attr)
+            return graph_outputs(self.model, given, USUAL_GRAPHS, self._description.num_classes)
         self.model.eval()
         with torch.no_grad():
             out: Tensor = self.model(ds.graph, x, **edges.keywords())
@@ -295,7 +300,9 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
     """
     options = state["config"]
     given = {name: options[name] for name in ("lr", "mode", "weight_decay", "weight_decay_on", "seed", "stop_on")}
-    if isinstance(options.get("drawn"), list):
+    if options.get("drawn") == "graphs":
+        given |= {"batch_size": options["batch_size"]}
+    elif isinstance(options.get("drawn"), list):
         given |= {"fanouts": options["drawn"], "batch_size": options["batch_size"]}
     elif str(options.get("drawn")).startswith("ShadowSampler"):
         raise ConfigError("run: expected predictions of a whole graph, predict(ds), for a run with a ShadowSampler")
@@ -305,7 +312,7 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
     trainer.history = History(**judged_by(options))
     mine = trainer.state_dict()
     keep = () if options["optimizer"] in OPTIMIZERS else ("optimizer",)
-    keep = keep if isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
+    keep = keep if options.get("drawn") == "graphs" or isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
     return trainer, {**state, "callbacks": [], **{name: mine[name] for name in keep if name in mine}}
 
 

@@ -134,7 +134,7 @@ class MiniBatch:
         self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
         self.target, self.metrics = target or target_of(ds), metrics
         self._take(labelled(ds))
-        self.sampler = sampler_of(model, ds.graph, sampler, fanouts)
+        self.sampler = self._sampler_of(sampler, fanouts)
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
         check_choice("prepare", prepare, PREPARE)
         if prepare == "subtasks" and macro is not None:
@@ -148,6 +148,10 @@ class MiniBatch:
         self._sum, self._count = 0.0, 0
         self._accumulate = accumulate
         self._compiled_for: tuple[object, ...] = ()
+
+    def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
+        """What draws the batches."""
+        return sampler_of(self.model, self.ds.graph, sampler, fanouts)
 
     def use(self, edge_data: EdgeData) -> None:
         """Gives the model weights and features of edges; before :meth:`prepare`."""
@@ -306,7 +310,7 @@ class MiniBatch:
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
         logits = self.logits()
-        expected = (self.ds.num_nodes, self.ds.num_classes)
+        expected = (self.ds.y.shape[0], self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
         return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
@@ -375,7 +379,7 @@ class MiniBatch:
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(
             {name: tensor for name, tensor in outputs.items() if name != "out"},
-            lambda norm: batch.rows[-1 - int(norm.removeprefix("norms."))],
+            lambda norm: batch.rows[-1 - int(norm.split(".")[1])],
         )
         with span("loss", "loss"):
             loss, gradient = self._loss(outputs["out"], batch.seeds)

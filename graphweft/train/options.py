@@ -15,7 +15,9 @@ from graphweft._errors import ConfigError
 OPTIMIZERS = ("adam", "adamw", "sgd")
 USUAL_RATE = 0.01
 DECAY_ON = ("first", "all")
-TASKS = ("nodes", "link")
+GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
+TASKS = ("nodes", "link", "graphs", *GRAPH_TASKS)  # "graphs": one of the two, as the labels are
+USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
 MODES = ("full", "mini", "auto")
 STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
@@ -114,7 +116,7 @@ def check_mode(mode: str) -> str:
 
 MINI_USUAL: dict[str, Any] = {
     "fanouts": None,
-    "batch_size": 1024,
+    "batch_size": USUAL_BATCH,
     "macro": None,
     "accumulate": 1,
     "sampler": "neighbor",

@@ -18,6 +18,7 @@ from graphweft.train.loop_options import LoopOptions
 from graphweft.train.options import (
     DECAY_ON,
     EDGE_DATA,
+    GRAPH_TASKS,
     MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
@@ -42,6 +43,9 @@ LOOPING = ("gcn", *ATTENTIVE)  # they add self-loops, which graphs with types ha
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
+READOUTS = ("sum", "mean", "max", "mean+max", "sum+max")
+OF_GRAPHS = ("gin", "gcn", "sage", "gat", "gatv2")
+FOLDS = 10
 ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
 DEFAULT_DATA = "default"
 
@@ -64,8 +68,9 @@ class TrainSpec(LoopOptions, TableOptions):
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
         features: Features made of the graph in the place of the source's: "degree", "onehot", "random", "laplacian" or
             "embedding" (a learned row of width ``hidden`` per node); None: those of the source.
-        task: "nodes" predicts labels of nodes; "link" learns embeddings of width ``hidden`` that tell edges from pairs
-            without one, in mode "mini".
+        task: "nodes" predicts labels of nodes; "graphs" those of graphs, with "graph_classification" and
+            "graph_regression" as its names where the labels are to be of that kind; "link" learns embeddings of width
+            ``hidden`` that tell edges from pairs without one, in mode "mini".
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
             "rgcn" (without features as published: a learned row per relation and node) or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
@@ -108,6 +113,9 @@ class TrainSpec(LoopOptions, TableOptions):
         edge_data: "use" trains with the edge weights and features of the data that the model can read, "ignore" with
             neither.
         prepare: For "mini": batches are made "whole" by one thread each, or in "subtasks" by several.
+        readout: For graphs as samples: "sum", "mean", "max", or two of them as "mean+max", over the nodes of a graph.
+        fold: For graphs as samples: which of 10 stratified folds, from 0, is the test set; the next one is for
+            validation. None: the split of the source, or 60/20/20 at random.
 
     Raises: ConfigError for a value out of range.
 
@@ -159,6 +167,8 @@ class TrainSpec(LoopOptions, TableOptions):
     trace: str | None = None
     prepare: str = "whole"
     edge_data: str = "use"
+    readout: str = "sum"
+    fold: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "out", "trace", "nodes", "edges"):
@@ -184,7 +194,7 @@ class TrainSpec(LoopOptions, TableOptions):
         given = {"data": self.data != DEFAULT_DATA, "scale": self.scale is not None, "root": self.root is not None}
         self.check_tables(given)
         self._check_features()
-        check_task(self.task, self.mode)
+        self._check_task()
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
             raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
@@ -228,6 +238,25 @@ class TrainSpec(LoopOptions, TableOptions):
             raise ConfigError(
                 f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
             )
+
+    def _check_task(self) -> None:
+        """The task fits the mode, and what belongs to sets of graphs is given with them."""
+        check_task(self.task, self.mode)
+        check_choice("readout", self.readout, READOUTS)
+        if self.fold is not None:
+            check_integer("fold", self.fold, 0, FOLDS - 1)
+        if self.has_graphs:
+            check_choice("model", self.model, OF_GRAPHS)
+            if self.mode in ("full", "auto"):  # batches of whole graphs
+                object.__setattr__(self, "mode", "mini")
+        elif self.readout != "sum" or self.fold is not None:
+            name, value = ("fold", self.fold) if self.fold is not None else ("readout", self.readout)
+            raise ConfigError(f"{name}={value} cannot be combined with task {self.task}, which has no set of graphs")
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether samples are graphs."""
+        return self.task == "graphs" or self.task in GRAPH_TASKS
 
     def _check_macro(self) -> None:
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
@@ -275,6 +304,10 @@ class TrainSpec(LoopOptions, TableOptions):
             del values["edge_data"]
         if self.features is None:
             del values["features"]
+        if self.fold is None:
+            del values["fold"]
+        if self.readout == "sum":
+            del values["readout"]
         return {**values, "mode": mode}
 
 

@@ -33,6 +33,7 @@ from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
+from graphweft.train.graph_task import GRAPH_TASKS, GraphTask, for_graphs
 from graphweft.train.history import COLUMNS, GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.link_task import LinkTask
@@ -94,10 +95,10 @@ class Trainer:
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
-        batch_size: For "mini": training nodes of a step; draws or parts for a sampler that goes over those.
-        task: "nodes" predicts the labels of ``ds``. "link", in mode "mini", holds some edges out and learns embeddings,
-            the rows that the model returns, whose dot products tell edges from pairs without one; ``*_acc`` are then
-            areas under the ROC curve.
+        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those.
+        task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
+            a :class:`gw.GraphDataset` (found from the data). "link", in mode "mini", holds some edges out and learns
+            embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph.
         accumulate: For "mini": batches whose gradients make one update.
@@ -169,7 +170,7 @@ class Trainer:
         progress: bool = False,
         keep_features: bool = True,
         fanouts: Sequence[int] | None = None,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         task: str = "nodes",
         macro: Any = None,
         accumulate: int = 1,
@@ -194,6 +195,7 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
+        task, mode, ds, batch_size = for_graphs(task, mode, ds, batch_size)
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
@@ -522,7 +524,8 @@ class Trainer:
             batch: MiniBatch = LinkTask(model, *data, fanouts, batch_size, *keys, **own)
         else:
             own = {"target": loop.target, "metrics": loop.metrics}
-            batch = MiniBatch(model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare, **own)
+            kind = GraphTask if self.task in GRAPH_TASKS else MiniBatch
+            batch = kind(model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare, **own)
         batch.use(self._edges)
         return batch
 

@@ -160,6 +160,12 @@ int gw_segment_begin(void* sampler, int64_t count, const int64_t* seeds, const i
                      int64_t* edges, int64_t* totals);
 int gw_segment_finish(void* sampler, int64_t* n_id, int64_t* tree, int64_t* indptr, int32_t* indices, uint32_t* offsets,
                       int64_t* const* block_indptr, int32_t* const* block_indices, uint32_t* const* block_offsets);
+int gw_parts_offsets(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* edge_ptr, int64_t* out_ptr,
+                     int64_t* out_edge_ptr);
+int gw_parts_places(int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr, int64_t* places,
+                    int64_t* owners);
+int gw_parts_take(const gw_adjacency* a, int64_t n, const int64_t* ids, const int64_t* ptr, const int64_t* out_ptr,
+                  const int64_t* out_entries, int64_t* indptr, void* indices, void* edge_ids);
 int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                 const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages, int32_t prefetch,
                 float* panel, float* y, int64_t ldy);
