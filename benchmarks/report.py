@@ -203,7 +203,7 @@ def shown(value: float) -> str:
     """A ratio as people read it.
 
     Example:
-        >>> shown(3.65), shown(72.33)
+        >>> shown(3.68), shown(72.33)
         ('3.7', '72')
     """
     return f"{value:.1f}" if value < _SMALL else f"{value:.0f}"
@@ -291,27 +291,27 @@ def chart(found: Sequence[Ratio]) -> str:
     colors = {PYG: "#c0504d", CSR: "#e0a030", DGL: "#4f81bd"}
     groups = _grouped(found)
     with mpl.rc_context({"svg.hashsalt": "graphweft", "svg.fonttype": "none", "font.size": 8}):
-        figure = Figure(figsize=(9, 0.42 * len(groups) + 1.2), facecolor="white", layout="constrained")
+        figure = Figure(figsize=(8.5, 0.33 * len(groups) + 1), facecolor="white", layout="constrained")
         panels = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
-        for panel, title in zip(panels, ("time over GraphWeft's", "peak memory over GraphWeft's"), strict=True):
+        for panel, title in zip(panels, ("time, GraphWeft = 1", "peak memory, GraphWeft = 1"), strict=True):
             memory = title.startswith("peak")
             for place, peers in enumerate(groups.values()):
                 bars = [ratio for peer in PEERS if (ratio := peers.get(peer)) and (ratio.memory or not memory)]
                 for i, ratio in enumerate(bars):
                     at = place + (i - (len(bars) - 1) / 2) * 0.27
                     value = (ratio.memory or 0.0) if memory else ratio.times
-                    panel.barh(at, value - 0.5, height=0.25, left=0.5, color=colors[ratio.peer])
+                    panel.barh(at, value - 1, height=0.25, left=1, color=colors[ratio.peer])
                     label = f"{'> ' if ratio.bound and not memory else ''}{shown(value)}"
-                    panel.text(value * 1.06, at, label, va="center", fontsize=6)
+                    panel.text(max(value, 1) * 1.06, at, label, va="center", fontsize=6)
             panel.set_xscale("log")
             panel.axvline(1, color="black", linewidth=0.8)
-            panel.set_xlim(0.5, 900 if not memory else 60)
-            ticks = [tick for tick in (1, 3, 10, 30, 100, 300) if memory is False or tick < 60]
+            panel.set_xlim(0.7, 60 if memory else 900)
+            ticks = [tick for tick in (1, 3, 10, 30, 100, 300) if not memory or tick < 60]
             panel.set_xticks(ticks, [str(tick) for tick in ticks])
             panel.minorticks_off()
             panel.set_title(title, fontsize=9)
             panel.spines[["top", "right"]].set_visible(False)
-        panels[0].set_yticks(range(len(groups)), [f"{part}: {case}" for part, case in groups])
+        panels[0].set_yticks(range(len(groups)), [f"{part}: {case.rpartition(' (')[0]}" for part, case in groups])
         panels[0].set_ylim(len(groups) - 0.4, -0.6)
         keys = [mpl.patches.Patch(color=color, label=peer) for peer, color in colors.items()]
         figure.legend(handles=keys, loc="outside lower center", ncols=3, frameon=False)
