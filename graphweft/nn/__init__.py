@@ -8,6 +8,7 @@ from graphweft.nn.hgt import HGT, HGTConv
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
 from graphweft.nn.node_embedding import NodeEmbedding
+from graphweft.nn.pyg_weights import load_pyg_state_dict
 from graphweft.nn.rgcn import RGCN, RGCNConv
 from graphweft.nn.sage import SAGE, SAGEConv
 
@@ -31,4 +32,5 @@ __all__ = [
     "NodeEmbedding",
     "RGCNConv",
     "SAGEConv",
+    "load_pyg_state_dict",
 ]

@@ -42,6 +42,7 @@ class GATConv(AdditiveConv):
         negative_slope: Of the leaky ReLU on scores, in [0, 1].
         add_self_loops: Every node attends to itself, exactly once; the graph must be square then.
         reduce: ``"sum"``, the only way.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         edge_dim: Columns of edge features; a score is ``leaky(<a_src, W h_j> + <a_dst, W h_i> + <a_edge, W_e e_ij>)``
             then. Features come as ``edge_attr``; an ``edge_weight`` is one more column, the first.
         fill_value: Features of self-loops: ``"mean"``, over the other edges into the node, or a number.

@@ -12,7 +12,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.edges import WEIGHT
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
 
 
@@ -26,6 +26,7 @@ class GINConv(CompiledModule):
         out_features: Width of the output rows and of the perceptron's hidden layer.
         bias: Adds learned vectors in the perceptron.
         reduce: ``"sum"``, ``"mean"`` or ``"max"`` over the in-neighbours.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         eps: Initial weight of the node itself.
         train_eps: Whether eps is learned.
 
@@ -47,7 +48,10 @@ class GINConv(CompiledModule):
         reduce: str = "sum",
         eps: float = 0.0,
         train_eps: bool = False,
+        *,
+        aggr: str | None = None,
     ) -> None:
+        reduce = reducer("GINConv", reduce, aggr, "sum")
         check_model("GINConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
         super().__init__(in_features)
         self.weight1 = glorot(in_features, out_features)

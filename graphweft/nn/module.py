@@ -59,6 +59,9 @@ class CompiledModule(nn.Module):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keeps the constructor's arguments."""
         made = super().__new__(cls)
+        reduce, aggr = kwargs.get("reduce"), kwargs.get("aggr")
+        if reduce is not None and aggr is not None:
+            reducer(cls.__name__, reduce, aggr, usual="")
         made.__dict__["_made_with"] = arguments_of(args, kwargs)
         return made
 
@@ -387,6 +390,18 @@ def make_norm(kind: str | None, width: int) -> nn.Module | None:
     if kind is None:
         return None
     return nn.BatchNorm1d(width) if kind == "batch" else nn.LayerNorm(width)
+
+
+def reducer(who: str, reduce: str | None, aggr: str | None, usual: str) -> str:
+    """The reducer that a constructor was given under either name, ``usual`` where it was given none.
+
+    Raises: ConfigError for both names. ``CompiledModule`` refuses them where both are keywords.
+    """
+    if aggr is None:
+        return usual if reduce is None else reduce
+    if reduce not in (None, usual):
+        raise ConfigError(f"{who}: reduce={reduce!r} cannot be combined with aggr={aggr!r}, which means the same")
+    return "sum" if aggr == "add" else aggr
 
 
 def check_model(name: str, sizes: dict[str, int], dropout: float, reduce: str) -> None:

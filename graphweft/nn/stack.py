@@ -24,7 +24,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import ACTIVATIONS, Frame
-from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
+from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm, reducer
 from graphweft.nn.node_data import NodeData
 from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
@@ -69,6 +69,7 @@ class Stack(CompiledModule):
         reduce: How neighbours are combined: ``"sum"``, ``"mean"`` or ``"max"``; None for the model's usual way.
         activation: After every layer but the last: ``"relu"``, ``"elu"`` or ``"leaky_relu"`` (slope 0.2); None for the
             model's usual one.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         options: More arguments of every layer.
 
     Raises: ConfigError for a value out of range.
@@ -90,9 +91,10 @@ class Stack(CompiledModule):
         residual: bool = False,
         reduce: str | None = None,
         activation: str | None = None,
+        aggr: str | None = None,
         **options: Any,
     ) -> None:
-        reduce = self.usual_reduce if reduce is None else reduce
+        reduce = reducer(type(self).__name__, reduce, aggr, self.usual_reduce)
         activation = self.usual_activation if activation is None else activation
         if activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
