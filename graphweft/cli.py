@@ -344,7 +344,13 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
         lines.append(f"among 100 other destinations: {ranks}")
     if summary.get("verdict"):
         lines.append(f"{summary['verdict']} ({summary['trace']})")
-    return [*lines, f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png"]
+    lines.append(f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png")
+    alone, with_graph = summary.get("features_alone_acc"), summary.get("test_acc_at_best_val")
+    if alone is not None and with_graph is not None:
+        lines.append(
+            f"test accuracy: features alone {shown(alone, metric)}, with the graph {shown(with_graph, metric)}"
+        )
+    return lines
 
 
 _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
