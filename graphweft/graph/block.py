@@ -63,7 +63,7 @@ class DrawnEdges:
         _edges(self.graph.csc.native, *rows, *shifted, *(None if t is None else t.data_ptr() for t in (src, dst, ids)))
 
     def ids(self) -> torch.Tensor:
-        """int64 (num_edges,): ids of the edges in the whole graph."""
+        """Ids of the block's edges in the whole graph, int64 (edges,)."""
         ids = empty((self.num_edges,), torch.int64)
         self.write(None, None, ids)
         return ids
@@ -116,7 +116,7 @@ class Block(Graph):
 
     @property
     def e_id(self) -> torch.Tensor:
-        """int64 (num_edges,): ids of the edges in the whole graph."""
+        """Ids of the block's edges in the whole graph, int64 (edges,)."""
         return self._drawn.ids()
 
     def src_degrees(self) -> torch.Tensor:
