@@ -16,7 +16,7 @@ import graphweft.optim
 
 project = "GraphWeft"
 author = "The GraphWeft developers"
-copyright = "The GraphWeft developers"  # noqa: A001
+copyright = "The GraphWeft developers"
 release = version = graphweft.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
