@@ -124,7 +124,7 @@ class Block(Graph):
         return derived(self.source, _degrees)[self.src_ids]
 
     def without_self_loops(self) -> Block:
-        """The block less its edges from a node to itself; itself if the whole graph has none."""
+        """The block without self-loops; itself if the whole graph has none."""
         if not self.source.has_self_loops:
             return self
         member = edit.no_loops_mask(self.csc)

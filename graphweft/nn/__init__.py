@@ -1,4 +1,4 @@
-"""Models, one family a file, each written against the IR and compiled as a whole."""
+"""Models and layers, each compiled as a whole."""
 
 from graphweft.nn.cgat import CGAT, CGATConv
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv

@@ -119,7 +119,9 @@ class GATv2Conv(AttentionConv):
         super().__init__(in_features, out_features, heads, **options)
         self.take_edges(edge_dim, fill_value)
         if self.value_dropout:
-            raise ConfigError(f"GATv2Conv: expected value_dropout 0, got {self.value_dropout}: it scores what it sums")
+            raise ConfigError(
+                f"GATv2Conv: expected value_dropout 0, got {self.value_dropout}; its values are scored too"
+            )
         channels, width = self.channels, heads * self.channels
         self.weight, self.dst_weight = (glorot(in_features, width, fans=in_features + channels) for _ in range(2))
         self.att = glorot(heads, channels, fans=channels + 1)
