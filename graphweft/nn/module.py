@@ -25,7 +25,7 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import Frame
-from graphweft.nn.made_with import Made, arguments_of, described
+from graphweft.nn.made_with import ConstructorSignature, Made, arguments_of, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
@@ -54,6 +54,7 @@ class CompiledModule(nn.Module):
     takes_edge_weight = False
     tables: ClassVar[Mapping[str, Residency]] = {}
 
+    __signature__ = ConstructorSignature()
     _made_with: Made | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
