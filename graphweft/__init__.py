@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
     from graphweft.nn.apply_functions import apply_edges, apply_nodes
+    from graphweft.nn.compiled import compile as compile
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
@@ -134,6 +135,7 @@ __all__ = [
     "apply_nodes",
     "collective_sample",
     "compact",
+    "compile",
     "config",
     "constant",
     "explain",
@@ -170,6 +172,7 @@ _HOMES = {
     "Dataset": "graphweft.data.dataset",
     "load": "graphweft.data.load",
     "synthetic": "graphweft.data.synthetic",
+    "compile": "graphweft.nn.compiled",
     "explain": "graphweft.explanation",
     **dict.fromkeys(("Inspection", "inspect"), "graphweft.inspection"),
     **dict.fromkeys(("Run", "load_run"), "graphweft.loaded_run"),

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -27,9 +26,10 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from graphweft.frontend.aliases import Aliases, put_back
 from graphweft.frontend.layout import UnraisableError
-from graphweft.frontend.rules import DECOMPOSITIONS, RULES
-from graphweft.frontend.row_rules import ROW_RULES
+from graphweft.frontend.row_rules import rule_of
+from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import UNKNOWN, current_line, is_user_file
 from graphweft.frontend.tape import Passed, Step, Tape, Var
@@ -66,11 +66,11 @@ class Recorder:
         self.tape = Tape()
         self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
         self.graded = torch.is_grad_enabled()
-        self._vars: Any = WeakTensorKeyDictionary()  # stand-in -> its value now
+        self._vars: Any = WeakTensorKeyDictionary()  # stand-in -> its value now; None where that has to be found
         self._known: Any = WeakTensorKeyDictionary()  # tensors of structure
-        self._twins: dict[int, tuple[Tensor, Tensor]] = {}  # memory -> structure that was written into, its stand-in
-        self._aliases: dict[int, list[weakref.ref[Tensor]]] = {}  # memory -> stand-ins over it
-        self._given: dict[int, tuple[str, Any]] = {}  # memory -> the input that lies there
+        self._twins: Any = WeakTensorKeyDictionary()  # structure that was written into -> its stand-in
+        self._given: Any = WeakTensorKeyDictionary()  # inputs
+        self._aliases = Aliases()
         self._buffers: dict[str, Tensor] = {}
         self.line, self.call = UNKNOWN, "a function"
 
@@ -84,8 +84,8 @@ class Recorder:
             made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
         var = Var(tuple(tensor.shape), tensor.dtype, source, tensor.requires_grad)
         self.tape.inputs.append(var)
-        self._take(made, var)
-        self._given[_memory(made)] = source
+        self._vars[made] = var
+        self._given[made] = source
         if source[0] == "buffer":
             self._buffers[source[1]] = made
         return made
@@ -94,7 +94,7 @@ class Recorder:
         """An integer tensor, taken as it is."""
         made = tensor.detach()
         self._known[made] = position
-        self._given[_memory(made)] = ("arg", position)
+        self._given[made] = ("arg", position)
         return made
 
     # running
@@ -109,7 +109,7 @@ class Recorder:
         leaves, spec = pytree.tree_flatten(result)
         self.tape.outputs, self.tape.spec = [self._output(leaf) for leaf in leaves], spec
         for name, made in self._buffers.items():
-            var = self._vars[made]
+            var = self._value(made)
             if var.source is None:
                 self.tape.buffers[name] = var
         return self.tape.pruned()
@@ -146,8 +146,8 @@ class Recorder:
         if not isinstance(leaf, Tensor):
             return leaf
         twin = self._twin(leaf)
-        if twin in self._vars:
-            var = self._vars[twin]
+        if isinstance(twin, FakeTensor):
+            var = self._value(twin)
             return Passed(var.source[1]) if var.source is not None and var.source[0] == "arg" else var
         position = self._known.get(leaf, _UNKNOWN)
         if position is _UNKNOWN:
@@ -156,34 +156,31 @@ class Recorder:
 
     # bookkeeping
 
-    def _take(self, made: Tensor, var: Var) -> Tensor:
-        """``made`` is the value ``var`` from now on."""
-        self._vars[made] = var
-        held = self._aliases.setdefault(_memory(made), [])
-        if not any(one() is made for one in held):
-            held.append(weakref.ref(made))
-        return made
+    def _value(self, stand_in: Tensor) -> Var:
+        """What a stand-in is now."""
+        if self._vars[stand_in] is None:  # memory below it was written
+            view = self._aliases.view(stand_in)
+            assert view is not None  # only views are out of date
+            self._vars[stand_in] = self._vars[self._aliases.again(view, view.base, self.dispatch)]
+        found: Var = self._vars[stand_in]
+        return found
 
     def _twin(self, tensor: Tensor) -> Tensor:
         """The stand-in of structure that something else was written into."""
-        if isinstance(tensor, FakeTensor) or not self._twins:
+        if isinstance(tensor, FakeTensor) or not self.is_moving(tensor):
             return tensor
-        found = self._twins.get(_memory(tensor))
-        if found is None:
-            return tensor
-        original, twin = found
-        same = (tensor.shape, tensor.stride(), tensor.storage_offset()) == (
-            original.shape,
-            original.stride(),
-            original.storage_offset(),
-        )
-        if not same:
-            raise UnraisableError("a view of a tensor that is written in place", self.line)
-        return twin
+        if tensor not in self._twins:
+            view = self._aliases.view(tensor)
+            assert view is not None  # its root was written
+            self._twins[tensor] = self._aliases.again(view, self._twin(view.base), self.dispatch)
+        found: Tensor = self._twins[tensor]
+        return found
 
     def is_moving(self, tensor: Tensor) -> bool:
         """Whether the numbers of a tensor differ from call to call."""
-        return isinstance(tensor, FakeTensor) or bool(self._twins and _memory(tensor) in self._twins)
+        if isinstance(tensor, FakeTensor):
+            return True
+        return len(self._twins) > 0 and self._aliases.root(tensor) in self._twins
 
     def check_known(self, tensor: Tensor) -> None:
         """Refuses a tensor that the function neither got nor made."""
@@ -210,7 +207,9 @@ class Recorder:
             if func is not aten.lift_fresh.default and func is not aten.detach.default:
                 for tensor in tensors:
                     self.check_known(tensor)
-            return self.know(func(*args, **kwargs))
+            made = self.know(func(*args, **kwargs))
+            self._aliases.note(func, args, kwargs, made)
+            return made
         return self._record(func, args, kwargs)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -221,14 +220,18 @@ class Recorder:
             args = (args[0], self._positions(args[1]))
         args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
         decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
-        if decomposed is not None and func not in RULES and func not in ROW_RULES and func not in _KEPT_WHOLE:
+        if decomposed is not None and rule_of(func) is None and func not in _KEPT_WHOLE:
+            before = len(self.tape.steps)
             with _Dispatch(self):
-                return decomposed(*args, **kwargs)
+                made = decomposed(*args, **kwargs)
+            if func in DECOMPOSITIONS or all(rule_of(step.target) is not None for step in self.tape.steps[before:]):
+                return made
+            del self.tape.steps[before:]  # it runs as it stands, with a gradient of its own
         made = self._shapes(func, args, kwargs)
         if func in _LIKE:
             return self.know(_LIKE[func](made, args))
-        leaves = list(made) if isinstance(made, tuple | list) else [made]
-        self._note(func, args, kwargs, leaves)
+        self._note(func, args, kwargs, list(made) if isinstance(made, tuple | list) else [made])
+        self._aliases.note(func, args, kwargs, made)
         return made
 
     def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -251,7 +254,7 @@ class Recorder:
             if not isinstance(leaf, Tensor):
                 return leaf
             if isinstance(leaf, FakeTensor):
-                return self._vars[leaf]
+                return self._value(leaf)
             self.check_known(leaf)
             return leaf
 
@@ -261,7 +264,7 @@ class Recorder:
         self.tape.steps.append(Step(func, plain_args, plain_kwargs, outs, self.line, self.call, stops))
         for made, var in zip(results, outs, strict=True):
             if var is not None:
-                self._take(made, var)
+                self._vars[made] = var
 
     def _positions(self, indices: Sequence[Any]) -> list[Any]:
         """A mask over rows as the positions that it marks."""
@@ -286,7 +289,7 @@ class Recorder:
         if not args or len(written) != 1 or func._schema.arguments[0] is not written[0] and written[0].name != "self":
             raise UnraisableError(f"{name} (it writes into several tensors)", self.line)
         target = args[0]
-        source = self._given.get(_memory(target))
+        source = self._given.get(self._aliases.root(target))
         if source is not None and source[0] != "buffer":
             raise UnraisableError(f"{name} (it changes an argument or a parameter in place)", self.line)
         if not moving:
@@ -297,37 +300,62 @@ class Recorder:
 
     def _written(self, func: Any, name: str, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """``target`` after an operation in place that depends on values."""
-        plain = _OUT_OF_PLACE.get(func) or _out_of_place(name, func._overloadname)
-        if plain is None:
-            raise UnraisableError(f"{name} (it writes in place)", self.line)
-        current = self._twin(target)
-        if isinstance(current, FakeTensor):
-            others = [one() for one in self._aliases.get(_memory(current), ())]
-            if any(other is not None and other is not current for other in others):
-                raise UnraisableError(f"{name} (it writes into a view)", self.line)
-        else:
-            self.check_known(target)
-            if target._base is not None:
-                raise UnraisableError(f"{name} (it writes into a view)", self.line)
-        made = self.dispatch(plain, args, kwargs)
+        fresh = not self.is_moving(target)
+        if fresh and self._aliases.view(target) is not None:
+            root = self._aliases.root(target)
+            self.check_known(root)
+            self._twins[root] = self._moving(root)
+            fresh = False
+        current = target if fresh else self._twin(target)
+        made = self._copied(target, args[1]) if func is aten.copy_.default else None
+        if made is None:
+            plain = _OUT_OF_PLACE.get(func) or _out_of_place(func, name)
+            if plain is None:
+                raise UnraisableError(f"{name} (it writes in place)", self.line)
+            made = self.dispatch(plain, (current, *args[1:]), kwargs)
         if made.dtype != target.dtype:
             made = self.dispatch(aten._to_copy.default, (made,), {"dtype": target.dtype})
-        if isinstance(made, FakeTensor):
-            var = self._vars[made]
-        else:  # written from structure alone, as zero_ does
-            with self.fakes:
-                blank = torch.empty(made.shape, dtype=made.dtype)
-            self._note(aten.clone.default, (made,), {}, [blank])
-            var = self._vars[blank]
-        if var.shape != tuple(target.shape):
+        if made.shape != target.shape:
             raise UnraisableError(f"{name} (it changes a shape in place)", self.line)
-        if isinstance(current, FakeTensor):
-            self._vars[current] = var
-        else:
+        made = made if isinstance(made, FakeTensor) else self._moving(made)
+        if fresh:
+            self.check_known(target)
             with self.fakes:
-                twin = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype)
-            self._twins[_memory(target)] = target, self._take(twin, var)
+                current = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype)
+            self._twins[target] = current
+        self._set(name, current, made)
         return target
+
+    def _copied(self, target: Tensor, source: Tensor) -> Tensor:
+        """What ``target.copy_(source)`` writes."""
+        made: Tensor = self._twin(source)
+        if made.dtype != target.dtype:
+            made = self.dispatch(aten._to_copy.default, (made,), {"dtype": target.dtype})
+        if made.shape != target.shape:
+            made = self.dispatch(aten.expand.default, (made, list(target.shape)), {})
+        return made
+
+    def _moving(self, tensor: Tensor) -> Tensor:
+        """A stand-in that begins as ``tensor``."""
+        with self.fakes:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        var = Var(tuple(tensor.shape), tensor.dtype)
+        self.tape.steps.append(Step(aten.clone.default, (tensor,), {}, (var,), self.line, self.call))
+        self._vars[made] = var
+        return made
+
+    def _set(self, name: str, written: Tensor, value: Tensor) -> None:
+        """``written`` holds ``value``, and so does all memory that it shares."""
+        self._vars[written] = self._value(value)
+        for other in self._aliases.others(written):
+            if other in self._vars:
+                self._vars[other] = None
+        while (view := self._aliases.view(written)) is not None:
+            below = put_back(view, value, self.dispatch)
+            if below is None:
+                raise UnraisableError(f"{name} (it writes into a view)", self.line)
+            written, value = view.base, below
+            self._vars[written] = self._value(value)
 
     def _batch_norm(self, args: tuple[Any, ...]) -> Any:
         """Batch norm in training, which moves its statistics."""
@@ -340,7 +368,7 @@ class Recorder:
             return self._record(func, given, {})
         made = self._record(func, (x, weight, bias, mean, var, training, momentum, eps), {})
         for old, new in ((mean, made[3]), (var, made[4])):
-            if old not in self._vars:
+            if old not in self._given:
                 raise UnraisableError("batch_norm (statistics that are no buffers)", self.line)
             self._vars[old] = self._vars[new]
         return made[:3]
@@ -407,14 +435,17 @@ class _Functions(TorchFunctionMode):
 _MAKERS = {torch.tensor, torch.as_tensor, torch.scalar_tensor}
 
 
-def _memory(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _out_of_place(name: str, overload: str) -> Any:
-    """The operation that gives what ``name`` writes."""
+def _out_of_place(func: Any, name: str) -> Any:
+    """The operation that gives what ``func`` writes."""
     packet = getattr(aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
-    return None if packet is None else getattr(packet, overload or "default", None)
+    if packet is None:
+        return None
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    for overload in packet.overloads():
+        found = getattr(packet, overload)
+        if not found._schema.is_mutable and [str(argument.type) for argument in found._schema.arguments] == wanted:
+            return found
+    return None
 
 
 def is_torch(frame: FrameType) -> bool:

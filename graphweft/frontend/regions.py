@@ -29,6 +29,7 @@ from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 
 aten = torch.ops.aten
 _FLOATS = (torch.float32, torch.float64)
+_INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,8 @@ class _Writer:
         rule = rule_of(step.target)
         if rule is None:
             raise UnraisableError("it is no operation on edges and nodes that can be compiled")
+        if step.target in _INDEXED and _is_given(step.args[0]):
+            raise UnraisableError("rows of an argument picked by position")
         partners = [self.value(var) for var in step.reads]
         rowed = [x for x in partners if x.has_rows] or partners
 
@@ -244,6 +247,11 @@ class _Writer:
         names = {value["name"] for value in program.inputs}
         self.region.given = {name: given for name, given in self.region.given.items() if name in names}
         self.region.program, self.region.draws = program, self.seed in read
+
+
+def _is_given(table: Any) -> bool:
+    """Whether a table is an argument: its rows are nodes or edges, not a table of parameters."""
+    return isinstance(table, Var) and table.source is not None and table.source[0] == "arg"
 
 
 def _order(x: Raised) -> tuple[int, ...]:

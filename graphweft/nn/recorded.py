@@ -128,6 +128,7 @@ class Recorded:
         ]
         self.regions = [run for run in self.runs if isinstance(run, RegionRun)]
         self.sources = tape.inputs
+        self._overwritten = [v for v in tape.inputs if v.source in {("buffer", name) for name in tape.buffers}]
         last = {var: at for at, run in enumerate(self.runs) for var in run.reads}
         kept = {item for item in (*tape.outputs, *tape.buffers.values()) if isinstance(item, Var)}
         self._dying = [
@@ -138,6 +139,8 @@ class Recorded:
     def __call__(self, flat: Sequence[Any], held: Callable[[tuple[str, Any]], Tensor]) -> Any:
         """What the module returns for the flat arguments; ``held`` gives parameters and buffers."""
         env = {var: self._input(var, flat, held) for var in self.sources}
+        for var in self._overwritten:  # the backward pass may read what is there before
+            env[var] = env[var].clone()
         for run, dying in zip(self.runs, self._dying, strict=True):
             run(env)
             for var in dying:
