@@ -27,6 +27,7 @@ METADATA = (["a", "b"], [("a", "to", "b"), ("b", "back", "a")])
 # need a further package, or are no convolutions by themselves
 LEFT_OUT = {
     "MessagePassing": "the base class",
+    "PANConv": "needs torch-sparse",
     "GravNetConv": "needs torch-cluster",
     "DynamicEdgeConv": "needs torch-cluster",
     "XConv": "needs torch-cluster",
@@ -216,7 +217,6 @@ CASES = [
     Case("GENConv learned", lambda: conv.GENConv(WIDTH, OUT, learn_t=True, msg_norm=True), _x),
     Case("GENConv power", lambda: conv.GENConv(WIDTH, OUT, aggr="powermean", learn_p=True), _x),
     Case("GCN2Conv", lambda: conv.GCN2Conv(WIDTH, 0.1, 0.5, layer=1), lambda i: (i.x, i.x * 2, i.edge_index)),
-    Case("PANConv", lambda: conv.PANConv(WIDTH, OUT, filter_size=2), _x),
     Case("WLConv", lambda: conv.WLConv(), lambda i: (i.node_type, i.edge_index)),
     Case("WLConvContinuous", lambda: conv.WLConvContinuous(), _weight),
     Case("FiLMConv", lambda: conv.FiLMConv(WIDTH, OUT), _x),

@@ -97,6 +97,12 @@ class Recorder:
         self._given[made] = ("arg", position)
         return made
 
+    def constant(self, tensor: Tensor) -> None:
+        """Makes a tensor that code may read known."""
+        if not tensor.requires_grad:
+            self._known[tensor] = None
+            self._given[tensor] = ("constant", None)
+
     # running
 
     def run(self, function: Callable[[], Any]) -> Tape:
@@ -221,6 +227,9 @@ class Recorder:
         args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
         decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
         if decomposed is not None and rule_of(func) is None and func not in _KEPT_WHOLE:
+            for tensor in pytree.tree_leaves((args, kwargs)):
+                if isinstance(tensor, FakeTensor):
+                    self._value(tensor)
             before = len(self.tape.steps)
             with _Dispatch(self):
                 made = decomposed(*args, **kwargs)
@@ -259,7 +268,11 @@ class Recorder:
             return leaf
 
         plain_args, plain_kwargs = pytree.tree_map(read, (args, kwargs))
-        outs = tuple(Var(tuple(t.shape), t.dtype) if isinstance(t, Tensor) else None for t in results)
+        given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
+        new = [isinstance(made, Tensor) and id(made) not in given for made in results]  # some give back what they got
+        outs = tuple(Var(tuple(t.shape), t.dtype) if own else None for t, own in zip(results, new, strict=True))
+        if not any(new):
+            return
         stops = self.graded and not torch.is_grad_enabled()
         self.tape.steps.append(Step(func, plain_args, plain_kwargs, outs, self.line, self.call, stops))
         for made, var in zip(results, outs, strict=True):
@@ -462,6 +475,7 @@ def record(
     flat: Sequence[Any],
     swap: Callable[[Mapping[tuple[str, Any], Tensor]], contextlib.AbstractContextManager[None]],
     held: Mapping[tuple[str, Any], Tensor],
+    constants: Sequence[Tensor] = (),
 ) -> Tape:
     """Runs ``function(flat arguments)`` on stand-ins.
 
@@ -470,10 +484,13 @@ def record(
         flat: Arguments; floating tensors are replaced by stand-ins, others are structure.
         swap: Puts stand-ins in the place of parameters and buffers while its context lasts.
         held: Parameters and buffers by source.
+        constants: More tensors that code may read; their numbers count as structure.
 
     Raises: UnraisableError with the user's line.
     """
     recorder = Recorder()
+    for tensor in constants:
+        recorder.constant(tensor)
     given = []
     for at, item in enumerate(flat):
         if isinstance(item, Tensor):

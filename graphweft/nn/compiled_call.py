@@ -24,7 +24,7 @@ from graphweft._errors import FallbackWarning
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.source import user_depth
-from graphweft.nn.guards import Guard
+from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Recorded
 from graphweft.nn.settings import has_hooks, is_watched
 from graphweft.runtime.constants import is_declared
@@ -84,7 +84,10 @@ class CompiledCalls:
         if isinstance(found, UnraisableError):
             return self._in_parts(args, kwargs, found)
         self.last, self.reason = found, None
-        return found(flat, self._held)
+        result = found(flat, self._held)
+        for path, name, value in found.assigned:
+            setattr(self.module.get_submodule(path), name, value)
+        return result
 
     def _find(self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any) -> Recorded | UnraisableError:
         """The recording for such arguments, made where there is none."""
@@ -151,9 +154,15 @@ class CompiledCalls:
                 args, kwargs = pytree.tree_unflatten(given, spec)
                 return self._forward(module, *args, **kwargs)
 
-            with _unchanged(module):
-                tape = record(run, flat, self._swapped, held)
-            made = Recorded(tape)
+            constants = [t for inner in module.modules() for t in tensors_in(list(vars(inner).values()))]
+            attributes = Attributes(module)
+            try:
+                tape = record(run, flat, self._swapped, held, constants)
+            finally:
+                assigned = attributes.put_back()
+            if assigned is None or not all(_can_be_repeated(value) for _, _, value in assigned):
+                raise UnraisableError(f"forward of {type(module).__name__}, which changes attributes of the module")
+            made = Recorded(tape, assigned)
         except UnraisableError as failure:
             found = failure.with_traceback(None)
             found.__cause__ = found.__context__ = None
@@ -283,24 +292,11 @@ def _asks_to_be_told(module: nn.Module) -> bool:
     return any(name.endswith("_hooks") and name not in own and value for name, value in vars(module).items())
 
 
-@contextlib.contextmanager
-def _unchanged(module: nn.Module) -> Iterator[None]:
-    """Refuses a recording that changed attributes of modules, and puts them back."""
-    before = [(inner, dict(vars(inner))) for inner in module.modules()]
-    guard = Guard(module)
-    described = guard.read()
-    yield_failed = True
-    try:
-        yield
-        yield_failed = False
-    finally:
-        changed = guard.read() != described
-        if changed:
-            for inner, attributes in before:
-                vars(inner).clear()
-                vars(inner).update(attributes)
-        if changed and not yield_failed:
-            raise UnraisableError(f"forward of {type(module).__name__}, which changes attributes of the module")
+def _can_be_repeated(value: Any) -> bool:
+    """Whether a run may set an attribute to ``value`` again: it holds nothing that differs from call to call."""
+    if isinstance(value, list | tuple):
+        return all(map(_can_be_repeated, value))
+    return isinstance(value, _PLAIN) or (type(value) is Tensor and not value.requires_grad)
 
 
 __all__ = ["CompiledCalls"]

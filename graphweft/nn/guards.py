@@ -58,7 +58,7 @@ class Guard:
             for name, value in items:
                 if attributes.get(name, _GONE) is not value:
                     return False
-        if any(plain(value) != before for value, before in self._mutable):
+        if any(described(value) != before for value, before in self._mutable):
             return False
         return all(plain(_look(place, name)) == before for place, name, before in self._outside)
 
@@ -69,7 +69,7 @@ class Guard:
             attributes = module.__dict__
             items = tuple(attributes.items())
             self._held.append((attributes, items, tuple(module._modules.values())))
-            self._mutable += [(v, plain(v)) for k, v in items if k not in _HELD and not isinstance(v, _STEADY)]
+            self._mutable += [(v, described(v)) for k, v in items if k not in _HELD and not isinstance(v, _STEADY)]
             empty = tuple(key for key, value in module._parameters.items() if value is None)
             parts.append((name, type(module), Identity(module), empty, *(_item(k, v) for k, v in items)))
         seen: set[int] = set()
@@ -86,9 +86,51 @@ _GONE = object()
 def _item(name: str, value: Any) -> Hashable:
     if name in _HELD:
         return name
-    if isinstance(value, Tensor):  # read as a constant of the recording
-        return name, Identity(value), value._version
-    return name, plain(value)
+    return name, described(value)
+
+
+def described(value: Any) -> Hashable:
+    """An attribute by content; tensors in it, which a recording reads as constants, by identity and version."""
+    held = tuple((Identity(tensor), tensor._version) for tensor in tensors_in(value))
+    return (plain(value), held) if held else plain(value)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Tensors that an attribute holds, also within lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+class Attributes:
+    """The attributes of all modules in one, to see and repeat what a recorded run set.
+
+    Args:
+        root: The module, before the run.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._before = {name: dict(vars(module)) for name, module in root.named_modules()}
+        self._described = Guard(root).read()
+
+    def put_back(self) -> list[tuple[str, str, Any]] | None:
+        """Undoes what was set. Gives it as (module, name, value); None where a change was another than setting one."""
+        assigned: list[tuple[str, str, Any]] = []
+        for path, before in self._before.items():
+            now = vars(self._root.get_submodule(path))
+            for name in [name for name in now if name not in before or now[name] is not before[name]]:
+                assigned.append((path, name, now[name]))
+            if any(name not in now for name in before):
+                return None
+            now.clear()
+            now.update(before)
+        return assigned if Guard(self._root).read() == self._described else None
 
 
 def _written_by_user(kind: type) -> Iterator[FunctionType]:

@@ -118,10 +118,11 @@ class Recorded:
         planned: Its parts.
         runs: The same, ready to run.
         sources: Its inputs.
+        assigned: Attributes of modules that the run sets, as (module, name, value).
     """
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = ()) -> None:
+        self.tape, self.assigned = tape, tuple(assigned)
         self.planned: Planned = plan(tape)
         self.runs: list[RegionRun | StepRun] = [
             RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
