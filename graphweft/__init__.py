@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
+    from graphweft.nn import fn as fn
     from graphweft.nn.apply_functions import apply_edges, apply_nodes
     from graphweft.nn.compiled import compile as compile
     from graphweft.nn.message_passing import MessagePassing, update_all
@@ -139,6 +140,7 @@ __all__ = [
     "config",
     "constant",
     "explain",
+    "fn",
     "from_dgl",
     "from_networkx",
     "from_pyg",
@@ -211,7 +213,7 @@ _HOMES = {
     "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",
 }
-_MODULES = {"nn": "graphweft.nn", "optim": "graphweft.optim"}
+_MODULES = {"fn": "graphweft.nn.fn", "nn": "graphweft.nn", "optim": "graphweft.optim"}
 
 if not TYPE_CHECKING:
 

@@ -299,7 +299,7 @@ class Recorder:
         moving = any(map(self.is_moving, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
         if func is aten.native_batch_norm.default:
             return self._batch_norm(args) if moving else func(*args, **kwargs)
-        if not args or len(written) != 1 or func._schema.arguments[0] is not written[0] and written[0].name != "self":
+        if not args or len(written) != 1 or (func._schema.arguments[0] is not written[0] and written[0].name != "self"):
             raise UnraisableError(f"{name} (it writes into several tensors)", self.line)
         target = args[0]
         source = self._given.get(self._aliases.root(target))
@@ -390,11 +390,11 @@ class Recorder:
 _UNKNOWN = object()
 
 
-class _Dispatch(TorchDispatchMode):
+class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Hands ATen operations to a recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

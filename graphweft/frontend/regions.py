@@ -1,9 +1,9 @@
 """From a recorded run to programs: the longest stretches that one program over one graph can hold, and what is between.
 
 Comes in: a :class:`Tape`. Goes out: parts in the order of their run: a :class:`Region`, a program with its inputs and
-outputs, or a :class:`Step` that runs as it stands. Every step is raised by the rule of its operation; a step without one
-runs as it stands, and what depends on it begins a new region. So does a step along other edges. Called by
-``nn/compiled_call.py``.
+outputs, or a :class:`Step` that runs as it stands. Every step is raised by the rule of its operation; a step without
+one runs as it stands, and what depends on it begins a new region. So does a step along other edges. Called by
+``nn/recorded.py``.
 """
 
 from __future__ import annotations
@@ -138,9 +138,7 @@ class _Writer:
             return self.algebra.axes.of(made)
         rows, axis = kind
         struct = self.graph.struct
-        residency = (
-            Residency.EDGE if rows == struct.edge else Residency.SRC if rows == struct.src else Residency.DST
-        )
+        residency = Residency.EDGE if rows == struct.edge else Residency.SRC if rows == struct.src else Residency.DST
         self.region.given[name] = Given(source, residency, axis)
         dims = tuple(size for at, size in enumerate(shape) if at != axis)
         made = self.b.add(Op.INPUT, name=name, type=TensorType(residency, rows, dims, dtype))

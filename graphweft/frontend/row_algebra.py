@@ -60,7 +60,8 @@ class RowAxes(Axes):
         dims: list[int] = []
         axes: list[Axis] = []
         for size in shape:
-            number, axis = size.number, []
+            number = size.number
+            axis: list[Token] = []
             while number > 1:
                 if not runs:
                     raise UnraisableError("a view of another number of elements")

@@ -45,7 +45,7 @@ def _div(a: RowAlgebra, out: Out, x: Raised, y: Any) -> Raised:
 
 
 def _softmax_scores(above: Value, below: Value) -> Value | None:
-    """s, where ``above`` is exp(s - its maximum at the destination) and ``below`` the sum of these at the destination."""
+    """s, where ``above`` is exp(s - its maximum at the destination), ``below`` the sum of these at the destination."""
     if above.op is not Op.EWISE or above["fn"] != "exp" or below.op is not Op.BROADCAST_DST:
         return None
     graph, total = below.inputs
@@ -111,9 +111,7 @@ def _batch_norm_alone(
     return _normalised(a, x, center, of_batch, weight, bias, eps), None, None
 
 
-def _normalised(
-    a: RowAlgebra, x: Raised, mean: Raised, variance: Raised, weight: Any, bias: Any, eps: float
-) -> Raised:
+def _normalised(a: RowAlgebra, x: Raised, mean: Raised, variance: Raised, weight: Any, bias: Any, eps: float) -> Raised:
     dtype = x.value.tensor.dtype
     scale = a.ewise("rsqrt", a.ewise("add", variance, a.number(eps, dtype)))
     made = a.ewise("mul", a.ewise("sub", x, mean), scale)

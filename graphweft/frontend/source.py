@@ -18,7 +18,10 @@ from typing import Any
 import torch
 
 _NN = Path(__file__).parents[1] / "nn"
-_CALLS = ("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py")
+_CALLS = (
+    *("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py"),
+    *("compiled.py", "compiled_call.py", "recorded.py"),
+)
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS))
 UNKNOWN = "unknown line"  # of code that has no file
 _TORCH = str(Path(torch.__file__).parent)

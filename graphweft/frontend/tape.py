@@ -79,7 +79,7 @@ class Tape:
     Attributes:
         inputs: Values given from outside, those that are read.
         steps: Operations in order.
-        outputs: What was returned, flat: values, structure, positions of arguments (:class:`Passed`), and Python things.
+        outputs: What was returned, flat: values, structure, arguments (:class:`Passed`), and Python things.
         spec: Its form.
         buffers: New contents of buffers, by name.
     """

@@ -1,4 +1,4 @@
-"""``gw.compile``: any module over an edge list, with its own code, run through the programs and kernels of this package.
+"""``gw.compile``: any module over an edge list, with its own code, run through programs and kernels of this package.
 
 Comes in: an ``nn.Module`` whose forward takes an ``edge_index``. Goes out: a module of a class below the module's own,
 with the same parameters, buffers, attributes and modules, whose calls are recorded and compiled. Called by users.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from torch import nn
 
@@ -20,9 +20,10 @@ from graphweft.nn.opaque import opaque
 
 M = TypeVar("M", bound=nn.Module)
 _CALLS: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
+_ORIGINALS: dict[type, type[nn.Module]] = {}
 
 
-def compile(module: M) -> M:  # noqa: A001  the name that torch gave it
+def compile(module: M) -> M:
     """The same module, run through compiled programs.
 
     Gathers and scatters by ``edge_index``, and what is between them, become programs over a graph, with kernels and
@@ -51,14 +52,14 @@ def compile(module: M) -> M:  # noqa: A001  the name that torch gave it
         raise ConfigError(f"compile: expected an nn.Module, got {type(module).__name__}")
     if isinstance(module, CompiledModule) or is_compiled(module):
         return module
-    made: M = object.__new__(_class_of(type(module)))
+    made: Any = object.__new__(_class_of(cast(Any, type(module))))
     object.__setattr__(made, "__dict__", module.__dict__)
-    return made
+    return cast(M, made)
 
 
 def is_compiled(module: Any) -> bool:
     """Whether a module came from :func:`compile`."""
-    return getattr(type(module), "_graphweft_original", None) is not None
+    return type(module) in _ORIGINALS
 
 
 def calls_of(module: nn.Module) -> CompiledCalls:
@@ -71,12 +72,11 @@ def calls_of(module: nn.Module) -> CompiledCalls:
 
 def original_of(module: nn.Module) -> type[nn.Module]:
     """The class of the module that was compiled."""
-    found: type[nn.Module] = type(module)._graphweft_original  # type: ignore[attr-defined]
-    return found
+    return _ORIGINALS[type(module)]
 
 
-@functools.lru_cache(maxsize=None)
-def _class_of(original: type[nn.Module]) -> type[nn.Module]:
+@functools.cache
+def _class_of(original: Any) -> type[nn.Module]:
     """A class below ``original`` whose forward is compiled."""
 
     @functools.wraps(original.forward)
@@ -92,16 +92,17 @@ def _class_of(original: type[nn.Module]) -> type[nn.Module]:
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
-        "_graphweft_original": original,
     }
-    return type(original)(original.__name__, (original,), body)
+    made: type[nn.Module] = type(original)(original.__name__, (original,), body)
+    _ORIGINALS[made] = original
+    return made
 
 
 def _again(original: type[nn.Module], state: dict[str, Any]) -> nn.Module:
     """A copied or unpickled module."""
     plain = original.__new__(original)
     if hasattr(plain, "__setstate__"):
-        plain.__setstate__(copy.copy(state))
+        plain.__setstate__(copy.copy(state))  # type: ignore[no-untyped-call]
     else:
         plain.__dict__.update(state)
     return compile(plain)

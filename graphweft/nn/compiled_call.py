@@ -27,6 +27,7 @@ from graphweft.frontend.source import user_depth
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Recorded
 from graphweft.nn.settings import has_hooks, is_watched
+from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.constants import is_declared
 from graphweft.storage.fingerprint import fingerprint
 
@@ -36,7 +37,7 @@ _FLOATS = (torch.float32, torch.float64)
 Forward = Callable[..., Any]
 
 
-class Refused(Exception):  # noqa: N818  it says what is given, not what is wrong
+class Refused(Exception):
     """Arguments with which a call runs as it stands."""
 
 
@@ -50,6 +51,7 @@ class CompiledCalls:
     Attributes:
         last: The recording that ran last, None where the call ran as it stands.
         reason: Why it did.
+        seen: A list that receives the compiled functions that run, with their arguments; None for nobody watching.
     """
 
     def __init__(self, module: nn.Module, forward: Forward) -> None:
@@ -63,6 +65,7 @@ class CompiledCalls:
         self._told: set[str] = set()
         self.last: Recorded | None = None
         self.reason: str | None = None
+        self.seen: list[tuple[CompiledFunction, Arguments]] | None = None
 
     @property
     def module(self) -> nn.Module:
@@ -84,7 +87,7 @@ class CompiledCalls:
         if isinstance(found, UnraisableError):
             return self._in_parts(args, kwargs, found)
         self.last, self.reason = found, None
-        result = found(flat, self._held)
+        result = found(flat, self._held, self.seen)
         for path, name, value in found.assigned:
             setattr(self.module.get_submodule(path), name, value)
         return result
@@ -124,9 +127,13 @@ class CompiledCalls:
         edges = False
         for item in flat:
             if isinstance(item, Tensor):
-                if type(item) not in (Tensor, nn.Parameter) or item.device.type != "cpu" or item.layout != torch.strided:
+                if (
+                    type(item) not in (Tensor, nn.Parameter)
+                    or item.device.type != "cpu"
+                    or item.layout != torch.strided
+                ):
                     raise Refused(f"an argument of the class {type(item).__name__}, on {item.device.type}")
-                if item.is_floating_point() and item.dtype not in _FLOATS or item.is_complex():
+                if (item.is_floating_point() and item.dtype not in _FLOATS) or item.is_complex():
                     raise Refused(f"an argument of {item.dtype}")
                 kinds.append((item.dtype, item.dim()))
                 content.append(item.shape)
@@ -147,7 +154,9 @@ class CompiledCalls:
         module = self.module
         try:
             self._check_module(module)
-            held = {("parameter", name): tensor for name, tensor in module.named_parameters(remove_duplicate=False)}
+            held: dict[tuple[str, Any], Tensor] = {
+                ("parameter", name): tensor for name, tensor in module.named_parameters(remove_duplicate=False)
+            }
             held |= {("buffer", name): tensor for name, tensor in module.named_buffers(remove_duplicate=False)}
 
             def run(given: list[Any]) -> Any:
@@ -242,6 +251,7 @@ class CompiledCalls:
         found = self._inside.get(inner)
         if found is None:
             found = self._inside[inner] = CompiledCalls(inner, type(inner).forward)
+        found.seen = self.seen
         return found
 
     def inside(self) -> list[CompiledCalls]:

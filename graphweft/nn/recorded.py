@@ -1,7 +1,8 @@
 """A recorded run of a module, ready to run again: its programs compiled, its graphs and structure kept.
 
-Comes in: a :class:`Tape`. Goes out: :class:`Recorded`, which takes tensors by source and gives what the module returned.
-Programs of equal text share one compiled function, also between graphs and modules. Called by ``compiled_call.py``.
+Comes in: a :class:`Tape`. Goes out: :class:`Recorded`, which takes tensors by source and gives what the module
+returned. Programs of equal text share one compiled function, also between graphs and modules. Called by
+``compiled_call.py``.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class RegionRun:
         for name, taken in self._taken:
             result = results[name]
             if taken.order != tuple(range(result.dim())):
-                result = result.permute(taken.order)
+                result = result.permute(taken.order).contiguous()
             env[taken.var] = result if result.shape == taken.var.shape else result.reshape(taken.var.shape)
 
 
@@ -137,12 +138,22 @@ class Recorded:
             for at, run in enumerate(self.runs)
         ]
 
-    def __call__(self, flat: Sequence[Any], held: Callable[[tuple[str, Any]], Tensor]) -> Any:
-        """What the module returns for the flat arguments; ``held`` gives parameters and buffers."""
+    def __call__(
+        self,
+        flat: Sequence[Any],
+        held: Callable[[tuple[str, Any]], Tensor],
+        seen: list[tuple[CompiledFunction, Arguments]] | None = None,
+    ) -> Any:
+        """What the module returns for the flat arguments.
+
+        ``held`` gives parameters and buffers; ``seen`` receives the compiled functions that run, with their arguments.
+        """
         env = {var: self._input(var, flat, held) for var in self.sources}
         for var in self._overwritten:  # the backward pass may read what is there before
             env[var] = env[var].clone()
         for run, dying in zip(self.runs, self._dying, strict=True):
+            if seen is not None and isinstance(run, RegionRun):
+                seen.append((run.function, run.arguments(env)))
             run(env)
             for var in dying:
                 del env[var]
