@@ -126,11 +126,14 @@ class Recorder:
         with warnings.catch_warnings(), without_log(), torch.inference_mode(False):
             warnings.simplefilter("ignore")
             with torch.set_grad_enabled(self.graded):
+                if before is not None:  # somebody profiles, and a profiler written in C could not be put back
+                    yield
+                    return
                 sys.setprofile(self._look)
                 try:
                     yield
                 finally:
-                    sys.setprofile(before)
+                    sys.setprofile(None)
 
     def _look(self, frame: FrameType, event: str, called: Any) -> None:
         """Refuses what would happen only while recording, or what differs from call to call."""

@@ -28,7 +28,12 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 
 aten = torch.ops.aten
+_DRAWS = (aten.native_dropout.default,)
 _FLOATS = (torch.float32, torch.float64)
+_PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # where the left operand stands
+_HEAVY = 128  # multiplications a row
+_MANY = 1 << 20  # elements of a result
+STORED = "a product of edge rows, which is stored"
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
 
 
@@ -206,6 +211,8 @@ class _Writer:
             raise UnraisableError("it is no operation on edges and nodes that can be compiled")
         if step.target in _INDEXED and _is_given(step.args[0]):
             raise UnraisableError("rows of an argument picked by position")
+        if step.target in _PRODUCTS:
+            self._check_product(step)
         partners = [self.value(var) for var in step.reads]
         rowed = [x for x in partners if x.has_rows] or partners
 
@@ -224,6 +231,15 @@ class _Writer:
         wanted = [var for var, result in zip(step.outs, results, strict=False) if result is None and var is not None]
         self._missing = {*getattr(self, "_missing", set()), *wanted}
         return results
+
+    def _check_product(self, step: Step) -> None:
+        """Refuses a product of many edge rows by a weight where it would be computed again in every walk."""
+        left = step.args[_PRODUCTS[step.target]]
+        if not isinstance(left, Var) or not is_heavy(step, left):
+            return
+        x = self.value(left)
+        if x.value.tensor.rows == self.graph.struct.edge and not _follows_nodes(x.value):
+            raise UnraisableError(STORED)
 
     def lacks(self, var: Var) -> bool:
         """Whether the rule of a value's operation gave no counterpart."""
@@ -245,6 +261,22 @@ class _Writer:
         names = {value["name"] for value in program.inputs}
         self.region.given = {name: given for name, given in self.region.given.items() if name in names}
         self.region.program, self.region.draws = program, self.seed in read
+
+
+def is_heavy(step: Step, left: Var) -> bool:
+    """Whether a product is worth the memory of its result."""
+    out = step.outs[0]
+    return out is not None and out.shape[-1] * left.shape[-1] >= _HEAVY and left.shape[0] * out.shape[-1] >= _MANY
+
+
+def _follows_nodes(value: Value) -> bool:
+    """Whether edge rows are made of node rows in a way that a product passes through, to be done on the nodes."""
+    if value.op in (Op.BROADCAST_SRC, Op.BROADCAST_DST):
+        return True
+    linear = value.op in (Op.CAT, Op.SLICE, Op.RESHAPE) or (
+        value.op is Op.EWISE and value["fn"] in ("add", "sub", "neg")
+    )
+    return linear and all(map(_follows_nodes, value.inputs))
 
 
 def _is_given(table: Any) -> bool:
@@ -272,6 +304,8 @@ class _Planner:
         self.late: set[Var] = set()  # what the current region cannot read: it follows from its own results
         self.early: set[Var] = set()  # what follows from arguments alone, by steps that run as they stand
         self.wanted = self._readers()
+        self.free = self._of_parameters()
+        self.ahead = self._before_products()
 
     def _readers(self) -> dict[Var, list[Any]]:
         """Who reads each value; None for the caller."""
@@ -283,6 +317,32 @@ class _Planner:
             if isinstance(item, Var):
                 readers.setdefault(item, []).append(None)
         return readers
+
+    def _of_parameters(self) -> dict[Var, Step]:
+        """Steps that follow from parameters alone, such as transposes; regions and others may both run them."""
+        found: dict[Var, Step] = {}
+        for step in self.tape.steps:
+            own = all(var in found or (var.source is not None and var.source[0] == "parameter") for var in step.reads)
+            if own and step.reads and len(step.outs) == 1 and step.target not in _DRAWS:
+                found |= {var: step for var in step.outs if var is not None}
+        return found
+
+    def _before_products(self) -> set[Step]:
+        """Products of given edge rows by weights that are stored, and what these follow from."""
+        makers = {var: step for step in self.tape.steps for var in step.outs if var is not None}
+        given = set(self.tape.inputs)
+        for step in self.tape.steps:
+            if step not in self.moves and all(var in given for var in step.reads):
+                given.update(var for var in step.outs if var is not None)
+        found: set[Step] = set()
+        for step in reversed(self.tape.steps):
+            if step.target in _PRODUCTS:
+                left = step.args[_PRODUCTS[step.target]]
+                if isinstance(left, Var) and left in given and left.shape[0] in self.sets and is_heavy(step, left):
+                    found.add(step)
+            if step in found:
+                found.update(makers[var] for var in step.reads if var in makers and var not in self.free)
+        return found
 
     def plan(self) -> Planned:
         """All parts."""
@@ -296,6 +356,8 @@ class _Planner:
         edges = self.sets.get(move.index.shape[0]) if move is not None else None
         if move is not None and edges is None:
             move = None
+        if step in self.ahead:
+            return self._stand(step, STORED)
         reason = ""
         if self._fits(step, edges):
             assert self.current is not None
@@ -351,8 +413,11 @@ class _Planner:
 
     def _stand(self, step: Step, reason: str) -> None:
         """A step that runs as it stands."""
+        for var in step.reads:
+            if var in self.free and var not in self.early:
+                self._stand(self.free[var], reason)
         own = self.current.made if self.current is not None else set()
-        depends = any(var in own or var in self.late for var in step.reads)
+        depends = any((var in own and var not in self.early) or var in self.late for var in step.reads)
         if depends:
             self.late.update(var for var in step.outs if var is not None)
         early = all(var.source is not None or var in self.early for var in step.reads)
@@ -378,6 +443,7 @@ class _Planner:
                 continue
             own = set(region.steps)
             outs = [var for step in region.steps for var in step.outs if var in part.made]
+            outs = [var for var in outs if var not in self.early]
             wanted = [v for v in outs if v is not None and any(r not in own for r in self.wanted.get(v, []))]
             part.close(wanted)
             made.append(region)

@@ -23,6 +23,7 @@ from graphweft import _config
 from graphweft._errors import FallbackWarning
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
+from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import user_depth
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Recorded
@@ -179,7 +180,7 @@ class CompiledCalls:
         if not made.regions:
             return UnraisableError("no sums over edges")
         for step, reason in made.planned.apart:
-            if reason != _PLAIN_TORCH:
+            if reason not in (_PLAIN_TORCH, STORED):
                 self._tell(f"{step.name} ({reason}): runs as it stands, the rest is compiled ({step.line})")
         return made
 
