@@ -113,6 +113,7 @@ ROWS |= {
 ROWS |= {f"user_{kind}": Row(_twin("ppi", 64, 2), TRAINING, f"{kind}-user") for kind in ("gcn", "gat", "cgat")}
 ROWS |= {
     "update_all": Row(_twin("ppi", 64, 2, 0.05), TRAINING, "update-all"),
+    "update_all_grad": Row(_twin("ppi", 64, 2, 0.05), TRAINING, "update-all-grad"),
     "sampling": Row(_sampled, SAMPLING, "each"),
     "sampling+x": Row(_sampled, SAMPLING, "ahead+x"),
     "epoch_64": Row(_epochs(64), EPOCHS, "own", 0.1),
@@ -180,8 +181,8 @@ def main() -> int:
                 status = 1
                 continue
         show(name, rows[-1:], COLUMNS)
+        write_csv(arguments.out, [{**rows[-1], **stamp(arguments.threads)}])
     show("all", rows, COLUMNS)
-    write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
     return status
 
 

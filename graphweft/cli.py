@@ -24,7 +24,7 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.commands import datasets, runs
-from graphweft.commands.flags import KINDS, TABLES, Action, takes
+from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
 from graphweft.commands.flags import one_of as _one_of
@@ -33,6 +33,7 @@ from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
 from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.durations import clock, duration
+from graphweft.train.loop_options import METRICS
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.scores import ERRORS, PARTS, shown
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, READOUTS, REDUCES, TrainSpec
@@ -137,7 +138,7 @@ Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
 @app.command()
-@takes(TABLES)
+@takes(TABLES | LOOP)
 def train(
     data: Data = None,
     root: Root = None,
@@ -191,14 +192,14 @@ def train(
     resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
-    **tables: Any,
+    **more: Any,
 ) -> Action:
     """Train a model on --data, or on tables of --nodes and --edges; without either on a graph made on the spot.
 
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. A run that is in --out already is
     moved to its folder earlier-1, or continued with --resume, which takes options that are not given from the run.
     """
-    values = _given({**locals(), **tables})
+    values = _given({**locals(), **more})
     return lambda: _train({**values, "progress": not quiet}, as_json)
 
 
@@ -335,12 +336,16 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     for name, title in (("auc", "ROC AUC"), ("mae", "MAE"), ("r2", "R2")):
         if summary.get(f"train_{name}") is not None:
             lines.append(f"{title} of the last epoch: {_by_part(summary, name, _SHOWN_AS[name])}")
+    for name in _named(summary):
+        lines.append(f"{name} of the last epoch: {_by_part(summary, name, 'RMSE')}")
     if summary.get(f"test_{column}_at_best_val") is not None:
         best, test = (
             shown(summary[f"{name}"], metric) for name in (f"best_val_{column}", f"test_{column}_at_best_val")
         )
         auc = summary.get("test_auc_at_best_val")
         more = "" if auc is None else f", ROC AUC {shown(auc, 'ROC AUC')}"
+        at_best = ((name, summary.get(f"test_{name}_at_best_val")) for name in _named(summary))
+        more += "".join(f", {name} {value:.4g}" for name, value in at_best if value is not None)
         lines.append(f"at the best validation, {best} in epoch {summary['best_epoch']}: test {test}{more}")
     guess = summary.get("constant_guess_acc")
     if guess is not None and guess > _NOTABLE_GUESS:
@@ -360,6 +365,12 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
 
 
 _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
+
+
+def _named(summary: dict[str, Any]) -> list[str]:
+    """Names of the metrics that were asked for."""
+    known = (name for name in METRICS if name != summary["metric"])
+    return [name for name in known if f"best_val_{name}" in summary and f"test_{name}" in summary]
 
 
 def _by_part(summary: dict[str, Any], column: str, metric: str) -> str:

@@ -23,6 +23,7 @@ from torch import nn
 
 from graphweft import bench
 from graphweft._errors import ConfigError, DataError
+from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.feature_kinds import STRUCTURAL
@@ -51,16 +52,17 @@ from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
 from graphweft.train.history import EpochRecord, History
 from graphweft.train.link_task import HITS_AT
+from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
 from graphweft.train.options import GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
+from graphweft.train.same_run import check_same_run
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
 from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
-from graphweft.train.threads import usable_cores
-from graphweft.train.trainer import Trainer, check_same_run
+from graphweft.train.trainer import Trainer
 
 MODELS: dict[str, Callable[..., CompiledModule]] = {
     "gcn": GCN,
@@ -200,20 +202,9 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    later = (
-        "features",
-        "task",
-        "fanouts",
-        "batch_size",
-        "macro",
-        "quality",
-        "accumulate",
-        "sampler",
-        "edge_data",
-        "fold",
-        "readout",
-    )
-    names = {*spec.identity(), *spec.remembered(), *later, *(field.name for field in fields(TableOptions))}
+    later = ("features", "task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler", "edge_data")
+    texts = (field.name for kind in (TableOptions, LoopOptions) for field in fields(kind))
+    names = {*spec.identity(), *spec.remembered(), *later, "fold", "readout", *texts}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
 
 
@@ -378,6 +369,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "trace": spec.trace,
         "prepare": spec.prepare,
         "edge_data": spec.edge_data,
+        **spec.loop_arguments(),
         "config": spec.identity(),
         "remember": {**spec.remembered(), **_started_in(spec)},
     }
@@ -442,6 +434,7 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "best_val_acc": best.val_acc if best else None,
         "test_acc_at_best_val": best.test_acc if best else None,
         **_further_scores(last, best),
+        **_named_metrics(last, best),
         "constant_guess_acc": history.constant_guess,
         "seed": spec.seed,
         "threads": torch.get_num_threads(),
@@ -467,6 +460,15 @@ def _further_scores(last: EpochRecord | None, best: EpochRecord | None) -> dict[
         found |= {f"{part}_{name}": getattr(last, f"{part}_{name}") for part in PARTS}
         found[f"best_val_{name}"] = getattr(best, f"val_{name}", None)
         found[f"test_{name}_at_best_val"] = getattr(best, f"test_{name}", None)
+    return found
+
+
+def _named_metrics(last: EpochRecord | None, best: EpochRecord | None) -> dict[str, float | None]:
+    """What was asked for beside the score: after the last epoch, and in the best."""
+    found = {} if last is None else dict(last.metrics)
+    if best is not None:
+        found |= {f"{name}_at_best_val": value for name, value in best.metrics.items() if name.startswith("test_")}
+        found |= {f"best_{name}": value for name, value in best.metrics.items() if name.startswith("val_")}
     return found
 
 

@@ -64,7 +64,7 @@ def save(folder: Path, ds: Any, *, hidden: int, layers: int, lr: float, seed: in
     folder.mkdir(parents=True, exist_ok=True)
     csc = ds.graph.csc
     _save_graph(folder, csc)
-    own_form = "dense" if hasattr(ds.x, "numpy") else "sparse"
+    own_form = "sparse" if hasattr(ds.x, "indptr") else "dense"
     sparsity = ds.feature_sparsity
     dense_bytes = 4 * ds.num_nodes * ds.num_features
     meta = Meta(

@@ -37,6 +37,7 @@ SYSTEMS = {
     "hgt-dgl": ("peer_typed_dgl", "hgt"),
     "gat-module": ("own_user", "gat-module"),
     "update-all": ("own_call", ""),
+    "update-all-grad": ("own_call", "grad"),
     "ngcf-graphweft": ("own_ngcf", ""),
     "ngcf-own-pull": ("own_ngcf", "pull"),
     "ngcf-own-apply": ("own_ngcf", "apply"),

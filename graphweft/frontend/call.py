@@ -93,7 +93,7 @@ def make_call(
             )
     src, dst = _node_fields(graph, stored_nodes(graph) if ndata is None else _named("ndata", ndata))
     edges = {
-        name: _rows(f"edata[{name!r}]", value, graph.num_edges, "edge", _edge_counts(graph))
+        name: _rows(f"edata[{name!r}]", value, graph.num_edges, "edge", _edge_counts, graph)
         for name, value in (graph.stored("edata") if edata is None else _named("edata", edata)).items()
     }
     tables = {
@@ -137,9 +137,8 @@ def _as_graph(given: Any) -> str:
 
 
 def _node_fields(graph: Graph, ndata: Mapping[str, Any]) -> tuple[Fields, Fields]:
-    counts = _node_counts(graph)
     if graph.is_square:
-        fields = {n: _rows(f"ndata[{n!r}]", v, graph.num_dst, "node", counts) for n, v in ndata.items()}
+        fields = {n: _rows(f"ndata[{n!r}]", v, graph.num_dst, "node", _node_counts, graph) for n, v in ndata.items()}
         return fields, fields
     src: Fields = {}
     dst: Fields = {}
@@ -154,8 +153,11 @@ def _node_fields(graph: Graph, ndata: Mapping[str, Any]) -> tuple[Fields, Fields
             (dst, value[1], graph.num_dst, "destination node"),
         ):
             if rows is not None:
-                fields[name] = _rows(f"ndata[{name!r}]", rows, count, what, None)
+                fields[name] = _rows(f"ndata[{name!r}]", rows, count, what)
     return src, dst
+
+
+_Counts = Callable[[Graph], dict[Any, int] | None]
 
 
 def _node_counts(graph: Graph) -> dict[Any, int] | None:
@@ -170,13 +172,16 @@ def _edge_counts(graph: Graph) -> dict[Any, int] | None:
     return {relation: len(graph.layout.edge_range(relation)) for relation in graph.relations}
 
 
-def _rows(who: str, value: Any, count: int, what: str, by_type: dict[Any, int] | None) -> Tensor:
-    """One tensor with ``count`` rows, from a tensor or a dict by type."""
+def _rows(
+    who: str, value: Any, count: int, what: str, counts: _Counts | None = None, graph: Graph | None = None
+) -> Tensor:
+    """One tensor with ``count`` rows, from a tensor or, with ``counts`` of a graph, a dict by type."""
     if isinstance(value, Mapping):
+        by_type = None if counts is None or graph is None else counts(graph)
         if by_type is None:
             raise FieldError(f"{who}: expected a tensor, got a dict by type on a bipartite graph ({current_line()})")
         parts = _by_type(who, value, tuple(by_type), what)
-        rows = [_rows(f"{who}[{key!r}]", parts[key], size, what, None) for key, size in by_type.items() if key in parts]
+        rows = [_rows(f"{who}[{key!r}]", parts[key], size, what) for key, size in by_type.items() if key in parts]
         _check_alike(who, dict(zip(parts, rows, strict=True)))
         value = torch.cat(rows)
     tensor = _tensor(who, value)

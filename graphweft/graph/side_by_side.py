@@ -13,7 +13,6 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from graphweft import _native
 from graphweft._errors import GraphError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
@@ -22,11 +21,9 @@ from graphweft.graph.forms import Forms
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import index_dtype
 
-_I64, _P, _ADJ = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(_native.Adjacency)
-
-_offsets = declare("gw_parts_offsets", _I64, _P, _P, _P, _P, _P)
-_places = declare("gw_parts_places", _I64, _P, _P, _P, _P, _P)
-_take = declare("gw_parts_take", _ADJ, _I64, _P, _P, _P, _P, _P, _P, _P)
+_offsets = declare("gw_parts_offsets")
+_places = declare("gw_parts_places")
+_take = declare("gw_parts_take")
 
 
 @dataclass(frozen=True)

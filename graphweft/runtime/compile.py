@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, NamedTuple
 
-import psutil
 import torch
 from torch import Tensor
 
-from graphweft import _config
+from graphweft import _config, _machine
 from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft.cost import CostModel
@@ -43,7 +42,7 @@ from graphweft.runtime import calibrate
 from graphweft.runtime.constants import is_declared, is_owned
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.function import Pullback, RunPlan, linearize
+from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize, run_forward_alone
 from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
@@ -58,7 +57,7 @@ Field = tuple[Tensor, Residency]
 
 _HOISTED_SHARE = 0.5  # of the machine's memory, for what is computed once, unless ``config(memory=...)`` says otherwise
 _MOST_PLANS = 256
-_MEMORY = psutil.virtual_memory().total
+_MEMORY = _machine.memory()
 
 _BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
 
@@ -323,13 +322,14 @@ class CompiledFunction:
 
     def _run(self, plan: Plan, arguments: Arguments, standing: Standing, profiled: bool) -> dict[str, Tensor]:
         env, tensors = self._bind(plan, arguments, standing)
-        origin = self._origin(plan, arguments)
-        if not profiled:
-            outputs = RunPlan.apply(plan, env, None, origin, *tensors)  # type: ignore[no-untyped-call]
+        if not profiled and not is_followed(tensors):
+            outputs = run_forward_alone(plan, env, tensors)
+        elif not profiled:
+            outputs = RunPlan.apply(plan, env, None, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
         else:
             samples = _Samples(self)
             with profiling() as taken:
-                outputs = RunPlan.apply(plan, env, samples, origin, *tensors)  # type: ignore[no-untyped-call]
+                outputs = RunPlan.apply(plan, env, samples, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
             samples.taken.extend(taken)
         return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
 

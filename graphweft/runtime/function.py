@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
@@ -39,6 +40,18 @@ def linearize(plan: Plan, env: Slots, tensors: tuple[Tensor, ...]) -> tuple[dict
             return dict(zip(plan.tensors, plan.run_backward(kept, given), strict=True))
 
     return outputs, pullback
+
+
+def is_followed(tensors: tuple[Tensor, ...]) -> bool:
+    """Whether torch follows a computation on ``tensors``, to differentiate it later or on the way."""
+    wanted = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return wanted or forward_ad._current_level >= 0
+
+
+def run_forward_alone(plan: Plan, env: Slots, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Outputs in order, for a call that nobody differentiates."""
+    with torch.no_grad():
+        return distinct(plan.run_forward(env, tensors), tensors)
 
 
 class RunPlan(torch.autograd.Function):

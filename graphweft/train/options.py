@@ -72,7 +72,8 @@ def check_training(lr: Any, weight_decay: Any, weight_decay_on: Any, stop_on: An
     check_number("lr", lr, above=0.0)
     check_number("weight_decay", weight_decay, least=0.0)
     check_choice("weight_decay_on", weight_decay_on, DECAY_ON)
-    check_choice("stop_on", stop_on, STOP_ON)
+    if stop_on not in STOP_ON:
+        raise ConfigError(f"stop_on: expected one of {', '.join(STOP_ON)}, got {stop_on!r}; best= names a metric")
 
 
 _COUNTS: dict[str, tuple[int, int | None]] = {

@@ -14,6 +14,7 @@ from typing import Any
 
 from graphweft._errors import ConfigError
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.train.loop_options import LoopOptions
 from graphweft.train.options import (
     DECAY_ON,
     EDGE_DATA,
@@ -49,14 +50,17 @@ ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
 DEFAULT_DATA = "default"
 
 # Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
-_REMEMBERED = ("root", "epochs", "patience")
+_REMEMBERED = ("root", "epochs", "patience", "logger")
 _TABLES = tuple(field.name for field in fields(TableOptions))
+_LOOP = tuple(field.name for field in fields(LoopOptions))
 _FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare")
 
 
 @dataclass(frozen=True)
-class TrainSpec(TableOptions):
+class TrainSpec(LoopOptions, TableOptions):
     """One training run; ``nodes`` and ``edges`` with what belongs to them take the place of ``data``.
+
+    Options of the loop are those of :class:`LoopOptions`.
 
     Attributes:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
@@ -213,7 +217,7 @@ class TrainSpec(TableOptions):
         ):
             check_integer(name, getattr(self, name), least, most)
         self._check_macro()
-        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
+        self.check_loop(self.task, self.stop_on)
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         if self.model in TYPED and mode == "mini":
@@ -255,6 +259,7 @@ class TrainSpec(TableOptions):
         return self.task == "graphs" or self.task in GRAPH_TASKS
 
     def _check_macro(self) -> None:
+        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.macro is not None:
             check_macro(self.macro)
         if self.quality is None:
@@ -286,7 +291,8 @@ class TrainSpec(TableOptions):
     def identity(self) -> dict[str, Any]:
         """The options that decide the numbers: what must agree when a run is resumed."""
         values = {name: value for name, value in asdict(self).items() if name not in _FREE}
-        values = {name: value for name, value in values.items() if name not in _TABLES} | self.table_identity()
+        values = {name: value for name, value in values.items() if name not in (*_TABLES, *_LOOP)}
+        values |= self.table_identity() | self.loop_identity()
         mode = check_mode(self.mode)
         usual = {"macro": None, "quality": None, "accumulate": 1, "sampler": "neighbor"}
         later = [name for name, value in usual.items() if mode != "mini" or values[name] == value]
