@@ -83,7 +83,7 @@ TEST(numbers_of_edges_that_are_not_there_are_refused) {
   whole all({3, 4});
   const gw_adjacency view = all.view(false);
   std::vector<int64_t> ids{0}, ptr{0, 3}, edge_ptr{0, all.edge_ptr[1]}, indptr(4);
-  std::vector<int32_t> indices(size_t(edge_ptr[1])), numbers(size_t(edge_ptr[1]));
+  std::vector<int32_t> indices(all.indices.size(), -1), numbers(all.indices.size(), -1);
   CHECK(gw_parts_take(&view, 1, ids.data(), all.ptr.data(), ptr.data(), edge_ptr.data(), indptr.data(),
                       data::pointer(indices), data::pointer(numbers)) != 0);
   CHECK(gw_parts_take(nullptr, 1, ids.data(), all.ptr.data(), ptr.data(), edge_ptr.data(), indptr.data(),
