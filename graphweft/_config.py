@@ -21,7 +21,7 @@ from graphweft._errors import ConfigError
 
 @dataclass(frozen=True)
 class Config:
-    """Everything a user can set without touching code. Each field is also ``GRAPHWEFT_<FIELD>`` in the environment.
+    """All settings and their defaults. Each field is also ``GRAPHWEFT_<FIELD>`` in the environment.
 
     Attributes:
         opt_level: 0 interpreter, 1 compiled, 2 + reordering and placement, 3 + fusion and hoisting.

@@ -26,7 +26,7 @@ class GraphError(GraphWeftError, ValueError):
 
 
 class DataError(GraphWeftError, ValueError):
-    """A file or folder is not what it claims to be."""
+    """The content of a file or folder is wrong or not understood."""
 
 
 class DownloadError(GraphWeftError, OSError):
@@ -46,7 +46,7 @@ class PassError(GraphWeftError, RuntimeError):
 
 
 class NativeError(GraphWeftError, RuntimeError):
-    """The native core reported a failure that is not the caller's."""
+    """The native core failed for a reason other than the caller's input."""
 
 
 class CheckpointError(GraphWeftError, ValueError):
@@ -58,14 +58,14 @@ class MissingPackageError(GraphWeftError, ImportError):
 
 
 class FieldError(GraphWeftError, KeyError):
-    """A user function asks for a field that nobody gave or sent."""
+    """A user function reads a field that was not given."""
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
 
 
 class UserCodeError(GraphWeftError, RuntimeError):
-    """A user function returns or does what message passing has no meaning for; names its line."""
+    """A user function does something that message passing does not define; names its line."""
 
 
 class DenseSizeError(GraphWeftError, MemoryError):
@@ -89,4 +89,4 @@ class CertificateWarning(UserWarning):
 
 
 class DataWarning(UserWarning):
-    """Data are used as they were given, but probably not as they were meant; says which and the remedy."""
+    """Data are used as given, but probably not as intended; names the data and the remedy."""

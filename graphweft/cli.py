@@ -42,7 +42,7 @@ _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, Permissi
 _NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
 _USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_DECAY_HELP = "Layers that decay: all, or the first alone, as in the GCN paper."
+_DECAY_HELP = "Layers with weight decay: all, or only the first, as in the GCN paper."
 _NOTABLE_GUESS = 0.7  # above it an accuracy says little without that of a constant guess beside it
 
 app = typer.Typer(
@@ -89,18 +89,18 @@ def _root(
 
 
 # Flags that several commands take.
-Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")]
+Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a synthetic graph")]
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
-Mode = Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes a step; mini: some, sampled.")]
-BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes, or graphs, a step.")]
-SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are drawn.")]
+Mode = Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes in every step; mini: sampled batches.")]
+BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes, or graphs, per step.")]
+SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are sampled.")]
 Fanouts = Annotated[
-    str | None, _option("fanouts", "K,K,...", "mini: in-edges drawn a node, a number a layer.", "15,10,5")
+    str | None, _option("fanouts", "K,K,...", "mini: in-edges sampled per node, one number per layer.", "15,10,5")
 ]
 Features = Annotated[
     str | None,
-    _option("features", _one_of(tuple(FEATURE_KINDS)), "Made of the graph, where the source has none.", "the source's"),
+    _option("features", _one_of(tuple(FEATURE_KINDS)), "Compute node features from the graph.", "those of the data"),
 ]
 Task = Annotated[
     str | None,
@@ -110,7 +110,7 @@ Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: o
 Fold = Annotated[
     str | None, _option("fold", "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source")
 ]
-Model = Annotated[str | None, _option("model", _one_of(MODELS), "The network.")]
+Model = Annotated[str | None, _option("model", _one_of(MODELS), "Model.")]
 Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
 Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers with attention.")]
 OutHeads = Annotated[str | None, _option("out_heads", "N", "Heads of the last layer with attention, averaged.")]
@@ -118,22 +118,28 @@ AttentionDropout = Annotated[
     str | None, _option("attention_dropout", "P", "Dropout on attention weights.", "as --dropout")
 ]
 ValueDropout = Annotated[
-    str | None, _option("value_dropout", "P", "gat, cgat: dropout on the rows that attention sums.")
+    str | None, _option("value_dropout", "P", "gat, cgat: dropout on the values that attention sums.")
 ]
-Activation = Annotated[str | None, _option("activation", _one_of(ACTIVATIONS), "Between layers; auto: the model's.")]
-Bases = Annotated[str | None, _option("bases", "N", "For rgcn: relations share N matrices; 0: one each.")]
+Activation = Annotated[
+    str | None, _option("activation", _one_of(ACTIVATIONS), "Activation between layers; auto: the model's default.")
+]
+Bases = Annotated[str | None, _option("bases", "N", "rgcn: matrices shared by the relations; 0: one per relation.")]
 Hidden = Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")]
 Rate = Annotated[str | None, _option("lr", "X", "Learning rate.")]
 Dropout = Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")]
-Normalize = Annotated[str | None, _option("normalize", _one_of(NORMALIZE), "row: a node's features sum to 1.")]
+Normalize = Annotated[
+    str | None, _option("normalize", _one_of(NORMALIZE), "row: scale the features of every node to sum 1.")
+]
 Norm = Annotated[str | None, _option("norm", _one_of(NORMS), "Normalisation between layers.")]
-Reduce = Annotated[str | None, _option("reduce", _one_of(REDUCES), "Over neighbours; auto: the model's own.")]
+Reduce = Annotated[
+    str | None, _option("reduce", _one_of(REDUCES), "How neighbours are combined; auto: the model's default.")
+]
 Residual = Annotated[bool | None, _switch("--residual/--no-residual", "Add a layer's input to its output.")]
-Seed = Annotated[str | None, _option("seed", "N", "Of parameters, dropout, random splits and graphs.")]
-Threads = Annotated[str | None, _option("threads", "N", "Threads.", "all physical cores")]
-Trace = Annotated[str | None, _option("trace", "FILE", "Write a Chrome trace, and say what bounds the run.", "")]
-Prepare = Annotated[str | None, _option("prepare", _one_of(PREPARE), "mini: a batch is one thread's work or several'.")]
-EdgeData = Annotated[str | None, _option("edge_data", _one_of(EDGE_DATA), "Edge weights and features of the data.")]
+Seed = Annotated[str | None, _option("seed", "N", "Seed of parameters, dropout, random splits and graphs.")]
+Threads = Annotated[str | None, _option("threads", "N", "Number of threads.", "all physical cores")]
+Trace = Annotated[str | None, _option("trace", "FILE", "Write a Chrome trace and report what limits the speed.", "")]
+Prepare = Annotated[str | None, _option("prepare", _one_of(PREPARE), "mini: one thread per batch, or several.")]
+EdgeData = Annotated[str | None, _option("edge_data", _one_of(EDGE_DATA), "Use or ignore edge weights and features.")]
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
@@ -154,7 +160,7 @@ def train(
     bases: Bases = None,
     layers: Layers = None,
     hidden: Hidden = None,
-    epochs: Annotated[str | None, _option("epochs", "N", "Epochs in all, also with --resume.")] = None,
+    epochs: Annotated[str | None, _option("epochs", "N", "Total epochs, including those before --resume.")] = None,
     lr: Rate = None,
     optimizer: Annotated[str | None, _option("optimizer", _one_of(OPTIMIZERS), "Update rule.")] = None,
     dropout: Dropout = None,
@@ -171,33 +177,35 @@ def train(
     batch_size: BatchSize = None,
     macro: Annotated[
         str | None,
-        _option("macro", "large:A/B|parts:A/B", "mini: macro-batches, A/B of seeds or parts.", ""),
+        _option("macro", "large:A/B|parts:A/B", "mini: macro-batches of A/B of the seeds, or of A of B parts.", ""),
     ] = None,
-    quality: Annotated[str | None, _option("quality", "X", "macro: error of sampled gradients to keep to.", "")] = None,
-    accumulate: Annotated[str | None, _option("accumulate", "N", "mini: batches an update.")] = None,
+    quality: Annotated[
+        str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
+    ] = None,
+    accumulate: Annotated[str | None, _option("accumulate", "N", "mini: batches per update.")] = None,
     sampler: SamplerName = None,
     seed: Seed = None,
     threads: Threads = None,
     patience: Annotated[
-        str | None, _option("patience", "N", "Stop N epochs after the best validation.", "never")
+        str | None, _option("patience", "N", "Stop after N epochs without a better validation score.", "never")
     ] = None,
     stop_on: Annotated[
-        str | None, _option("stop_on", _one_of(STOP_ON), "Validation is better in this; also which epoch is the best.")
+        str | None, _option("stop_on", _one_of(STOP_ON), "Validation score that decides on the best epoch.")
     ] = None,
     eval_every: Annotated[str | None, _option("eval_every", "N", "Evaluate after every N epochs.")] = None,
     out: Annotated[str | None, _option("out", "DIR", "Folder of the run.", "runs/<data>")] = None,
     edge_data: EdgeData = None,
     prepare: Prepare = None,
     trace: Trace = None,
-    resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,
+    resume: Annotated[bool, _switch("--resume/--no-resume", "Continue the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
     **more: Any,
 ) -> Action:
-    """Train a model on --data, or on tables of --nodes and --edges; without either on a graph made on the spot.
+    """Train a model on --data, or on tables of --nodes and --edges; without either, on a synthetic graph.
 
-    Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. A run that is in --out already is
-    moved to its folder earlier-1, or continued with --resume, which takes options that are not given from the run.
+    Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. An existing run in --out is
+    moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
     """
     values = _given({**locals(), **more})
     return lambda: _train({**values, "progress": not quiet}, as_json)
@@ -231,7 +239,7 @@ def explain(
     threads: Threads = None,
     full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False,
 ) -> Action:
-    """Show what training runs: a verdict, then orders, kernels, predicted time and memory."""
+    """Show how a model is compiled: a summary, then kernels, predicted time and memory."""
     values = _given({name: value for name, value in locals().items() if name != "full"})
     return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values), full).splitlines()
 
@@ -244,7 +252,7 @@ def bench(
     layers: Annotated[str | None, _option("layers", "N", "Number of layers.", "3")] = None,
     hidden: Hidden = None,
     lr: Rate = None,
-    rounds: Annotated[str, _option("rounds", "N", "Turns of every system.", "5")] = "5",
+    rounds: Annotated[str, _option("rounds", "N", "Rounds of measurement.", "5")] = "5",
     epochs: Annotated[str, _option("epochs", "N", "Epochs in a turn.", "10")] = "10",
     seed: Seed = None,
     threads: Threads = None,
@@ -270,8 +278,8 @@ def partition(
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
-    method: Annotated[str, _option("method", "gap|metis|random", "How.", "gap")] = "gap",
-    passes: Annotated[str, _option("passes", "N", "gap: times over all nodes.", "3")] = "3",
+    method: Annotated[str, _option("method", "gap|metis|random", "Partitioning method.", "gap")] = "gap",
+    passes: Annotated[str, _option("passes", "N", "gap: passes over all nodes.", "3")] = "3",
     seed: Seed = None,
     threads: Threads = None,
     out: Annotated[str | None, _option("out", "FILE", "Write the parts to this .npz file.", "")] = None,
@@ -297,7 +305,7 @@ def partition(
 def doctor(
     as_json: Json = False,
 ) -> Action:
-    """Show what this machine has and lacks."""
+    """Show what this machine has and what is missing."""
 
     def look() -> Sequence[str]:
         _from("graphweft.doctor", "main")(json=as_json)
@@ -351,17 +359,23 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     if guess is not None and guess > _NOTABLE_GUESS:
         row = "node" if many is None else "graph"
         lines.append(
-            f"the most frequent training class for every {row} scores {shown(guess, metric)}: compare with that"
+            f"for comparison: the most frequent training class, given to every {row}, scores {shown(guess, metric)}"
         )
     if summary.get("test_mrr") is not None:
         ranks = "   ".join(
             f"{part} mrr {summary[f'{part}_mrr']:.3f}, hits@10 {100 * summary[f'{part}_hits_at_10']:.1f} %"
             for part in ("val", "test")
         )
-        lines.append(f"among 100 other destinations: {ranks}")
+        lines.append(f"ranked among 100 other destinations: {ranks}")
     if summary.get("verdict"):
         lines.append(f"{summary['verdict']} ({summary['trace']})")
-    return [*lines, f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png"]
+    lines.append(f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png")
+    alone, with_graph = summary.get("features_alone_acc"), summary.get("test_acc_at_best_val")
+    if alone is not None and with_graph is not None:
+        lines.append(
+            f"test accuracy: features alone {shown(alone, metric)}, with the graph {shown(with_graph, metric)}"
+        )
+    return lines
 
 
 _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
@@ -403,13 +417,13 @@ def _answer(lines: Sequence[str]) -> int:
 
 
 def _stopped(stop: KeyboardInterrupt, arguments: list[str]) -> int:
-    """Says what was saved and how to go on."""
+    """Reports what was saved and how to continue."""
     epoch = getattr(stop, "epoch", None)
     if epoch is None:
-        _say("stopped; what an earlier checkpoint holds is kept, --resume goes on from there")
+        _say("stopped; the last checkpoint is kept, --resume continues from it")
     else:
         again = [*arguments, *(() if "--resume" in arguments else ("--resume",))]
-        _say(f"stopped after epoch {epoch}, saved; go on with: graphweft {shlex.join(again)}")
+        _say(f"stopped after epoch {epoch}, saved; continue with: graphweft {shlex.join(again)}")
     return 128 + int(getattr(stop, "signum", signal.SIGINT))
 
 

@@ -42,7 +42,7 @@ Explained = CompiledModule | nn.Module | Trainer | Callable[..., Any]
 
 
 def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, full: bool = False, **kwargs: Any) -> str:
-    """What a training step of ``module`` on ``graph`` runs, and what it is expected to cost, as text.
+    """Describes how ``module`` is compiled for ``graph``, with predicted time and memory, as text.
 
     A verdict comes first: kernels, what is stored of the size of the edges, what falls back and why, predicted time and
     memory. Then come orders, what is computed once, and the calls. Features are taken as constant between steps, as

@@ -40,7 +40,7 @@ class Degrees:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What was found.
+    """Statistics of a dataset, the result of :func:`inspect`.
 
     Attributes:
         name: Of the dataset.
@@ -104,7 +104,7 @@ class Inspection:
         return {**asdict(self), "notes": list(self.notes)}
 
     def rows(self) -> list[tuple[str, str]]:
-        """What people want to know, by name."""
+        """Statistics for display, by name."""
         kinds = {"classification": "classes", "multilabel": "labels a node", "regression": "values"}
         width = (
             f"{self.num_features:,} columns, {100 * self.feature_sparsity:.1f} % zeros" if self.num_features else "none"
@@ -160,7 +160,7 @@ class Inspection:
 
 
 def inspect(ds: Dataset) -> Inspection:
-    """What ``ds`` is like: sizes, degrees, components, balance of labels, homophily.
+    """Statistics of ``ds``: sizes, degrees, components, balance of labels, homophily.
 
     Example:
         >>> from graphweft.graph.graph import Graph

@@ -75,7 +75,7 @@ class Run:
         return self.dataset()
 
     def dataset(self) -> Dataset:
-        """The data that the run was trained on, read from where they were.
+        """The data that the run was trained on, read again.
 
         Raises: DataError for a run of a :class:`Trainer`, whose data only its program has, and where they are gone.
         """
@@ -152,7 +152,7 @@ class Run:
         return found.probabilities if probabilities else found.labels
 
     def predictions(self, ds: Dataset | None = None) -> Predictions:
-        """What :meth:`predict` gives, with ids, probabilities and ``save("predictions.csv")``."""
+        """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""
         if ds is None:
             found = self.trainer.predictions()
             return replace(found, class_names=found.class_names or self.class_names)
@@ -210,7 +210,7 @@ class Run:
         return float(self.scores(split, ds)[self.metric])
 
     def scores(self, split: str = "test", ds: Dataset | None = None) -> dict[str, float]:
-        """The score under its name, the loss, and what else is measured, on one part; see :meth:`evaluate`."""
+        """The score under its name, the loss and all further scores on one part; see :meth:`evaluate`."""
         check_choice("split", split, _PARTS)
         if self._description.task == "link":
             if split == "all" or ds is not None:
@@ -237,7 +237,7 @@ class Run:
 
 
 def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds: Dataset | None = None) -> Run:
-    """The run that lies in ``folder``, with the weights of its best epoch.
+    """Loads the run in ``folder``, with the weights of its best epoch.
 
     Args:
         folder: What ``--out`` of ``graphweft train``, or ``out`` of a :class:`Trainer`, named.
@@ -312,8 +312,7 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
     trainer.history = History(**judged_by(options))
     mine = trainer.state_dict()
     keep = () if options["optimizer"] in OPTIMIZERS else ("optimizer",)
-    resumable = options.get("drawn") == "graphs" or isinstance(options.get("drawn"), list)
-    keep = keep if resumable else (*keep, "mini_batch")
+    keep = keep if options.get("drawn") == "graphs" or isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
     return trainer, {**state, "callbacks": [], **{name: mine[name] for name in keep if name in mine}}
 
 

@@ -12,6 +12,7 @@ import pytest
 import torch
 from run_files import assert_same_run, lines
 
+from graphweft import cli
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
@@ -218,3 +219,30 @@ def test_typed_models_in_mini_batches_want_neighbours_of_labelled_nodes() -> Non
     ):
         with pytest.raises(ConfigError, match=words):
             TrainSpec(model="rgcn", mode="mini", **given)
+
+
+def test_the_first_command_says_what_the_graph_gave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Features alone score as logistic regression in plain torch does."""
+    spec = TrainSpec(epochs=60, threads=1, out=str(tmp_path), progress=False)
+    ds = load_dataset(spec)
+    assert isinstance(ds.x, torch.Tensor) and ds.y is not None
+    linear = torch.nn.Linear(ds.num_features, ds.num_classes)
+    optimizer = torch.optim.Adam(linear.parameters(), lr=0.05)
+    for _ in range(60):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(linear(ds.x[ds.train_idx]), ds.y[ds.train_idx]).backward()
+        optimizer.step()
+    expected = float((linear(ds.x[ds.test_idx]).argmax(1) == ds.y[ds.test_idx]).float().mean())
+
+    assert cli.main(["train", "--epochs", "60", "--threads", "1", "--out", str(tmp_path), "--quiet"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    alone, graph = summary["features_alone_acc"], summary["test_acc_at_best_val"]
+    assert last == f"test accuracy: features alone {100 * alone:.1f} %, with the graph {100 * graph:.1f} %"
+    assert abs(alone - expected) < 0.04 and graph > alone + 0.3
+
+
+@pytest.mark.parametrize("options", [{"data": "cora", "scale": 0.05}, {"scale": 0.05}, {"scale": 0.05, "mode": "mini"}])
+def test_other_runs_do_not_train_on_features_alone(options: dict[str, Any], tmp_path: Path) -> None:
+    summary = run(TrainSpec(epochs=2, threads=1, out=str(tmp_path), progress=False, **options))
+    assert "features_alone_acc" not in summary

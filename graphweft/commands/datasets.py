@@ -33,7 +33,7 @@ def inspect(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="Known name, file or folder.")] = None,
     root: Root = None,
     scale: Annotated[str | None, option("scale", "X", "Make a synthetic twin of DATA, X times its size.", "")] = None,
-    seed: Annotated[str | None, option("seed", "N", "Of a random split or graph.")] = None,
+    seed: Annotated[str | None, option("seed", "N", "Seed of a random split or graph.")] = None,
     plot: Annotated[str | None, option("plot", "FILE", "Draw degrees, classes and edges between them.", "")] = None,
     as_json: Json = False,
     **tables: Any,

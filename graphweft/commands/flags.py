@@ -93,24 +93,26 @@ def takes(flags: Mapping[str, Any]) -> Callable[[Command], Command]:
 
 _Text = str | None
 TABLE_FILES = {
-    "nodes": Annotated[_Text, option("nodes", "FILE", "Table of nodes, .csv or .parquet, in the place of --data.", "")],
+    "nodes": Annotated[_Text, option("nodes", "FILE", "Table of nodes, .csv or .parquet, instead of --data.", "")],
     "edges": Annotated[_Text, option("edges", "FILE", "Table of edges.", "")],
 }
 TABLES = {
     **TABLE_FILES,
-    "id": Annotated[_Text, option("id", "COLUMN", "nodes: names a node.", "id")],
-    "source": Annotated[_Text, option("source", "COLUMN", "edges: the node that an edge leaves.", "source")],
-    "target": Annotated[_Text, option("target", "COLUMN", "edges: the node that an edge enters.", "target")],
-    "label": Annotated[_Text, option("label", "COLUMN,...", "nodes: what is to be predicted.", "")],
+    "id": Annotated[_Text, option("id", "COLUMN", "nodes: ids of the nodes.", "id")],
+    "source": Annotated[_Text, option("source", "COLUMN", "edges: ids of the sources.", "source")],
+    "target": Annotated[_Text, option("target", "COLUMN", "edges: ids of the targets.", "target")],
+    "label": Annotated[_Text, option("label", "COLUMN,...", "nodes: columns to predict.", "")],
     "weight": Annotated[_Text, option("weight", "COLUMN", "edges: weights.", "")],
     "time": Annotated[_Text, option("time", "COLUMN", "edges: times.", "")],
     "split": Annotated[_Text, option("split", "COLUMN", "nodes: train, val, test or nothing.", "60/20/20 at random")],
-    "drop": Annotated[_Text, option("drop", "COLUMN,...", "Columns of the tables to leave out.", "")],
-    "categories": Annotated[_Text, option("categories", "COLUMN,...", "Columns of numbers that are categories.", "")],
-    "max_categories": Annotated[_Text, option("max_categories", "N", "Most categories of a column of texts.")],
-    "bidirected": Annotated[bool | None, switch("--bidirected/--directed", "Edges of the table also lead back.")],
+    "drop": Annotated[_Text, option("drop", "COLUMN,...", "Columns to ignore.", "")],
+    "categories": Annotated[
+        _Text, option("categories", "COLUMN,...", "Columns of numbers to treat as categories.", "")
+    ],
+    "max_categories": Annotated[_Text, option("max_categories", "N", "Largest number of categories of a text column.")],
+    "bidirected": Annotated[bool | None, switch("--bidirected/--directed", "Add the reverse of every edge.")],
     "unknown_ids": Annotated[
-        _Text, option("unknown_ids", one_of(UNKNOWN_IDS), "Edges with ends that are not among the nodes.")
+        _Text, option("unknown_ids", one_of(UNKNOWN_IDS), "Edges whose ends are not in the table of nodes.")
     ],
 }
 

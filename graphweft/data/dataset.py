@@ -56,7 +56,7 @@ _ROWS = 16_384
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Dataset:
-    """One graph (or many in one block-diagonal graph) with what is known about its nodes.
+    """One graph (or many in one block-diagonal graph) with features, labels and splits of its nodes.
 
     Tensors, arrays, lists and columns of a table are taken, of any dtype that fits; the attributes are tensors of the
     types below. Only ``name`` and ``graph`` are required. ``train_idx``, ``val_idx`` and ``test_idx`` are ids or
@@ -338,7 +338,7 @@ class Dataset:
         return idx[~self.y[idx].reshape(idx.numel(), self.num_classes).isnan().all(dim=1)]
 
     def check_features(self) -> None:
-        """There are node features.
+        """Checks that there are node features.
 
         Raises: DataError that says what there is instead.
         """
@@ -347,7 +347,7 @@ class Dataset:
             raise DataError(f"{self.name}: expected node features x, got {held}; {REMEDY}")
 
     def check_trainable(self) -> None:
-        """The dataset has what training a node model needs.
+        """Checks that the dataset can train a node model.
 
         Raises: DataError that says what is missing.
         """
@@ -367,7 +367,7 @@ class Dataset:
     def with_features(
         self, kind: str, width: int | None = None, *, graph: Graph | None = None, seed: int = 0
     ) -> Dataset:
-        """The same dataset with features that are made of the graph, in the place of those it has.
+        """The same dataset with features computed from the graph instead of its own.
 
         "degree": logarithms of in- and out-degrees (one column where they agree), scaled, and a column of ones.
         "degree_onehot": a column for every in-degree, 255 and more together, as for sets of graphs without features.
@@ -405,7 +405,7 @@ class Dataset:
         return replace(self, x=x, features=features)
 
     def with_inverse_relations(self) -> Dataset:
-        """The same dataset of a typed graph whose edges are turned as well, in relations of their own.
+        """The same typed dataset with an inverse relation for every relation.
 
         An edge and its inverse have the same weight, features and time.
 

@@ -65,7 +65,7 @@ class EdgeValues(Tensor):
     def check(self) -> None:
         """Raises GraphWeftError when a field is not any more what it was."""
         if self._marks != _marks(self.recipe.fields):
-            raise GraphWeftError("neighbor_apply: expected rows that stay until edge values are read, got changed ones")
+            raise GraphWeftError("neighbor_apply: an input was modified before its edge values were read")
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]

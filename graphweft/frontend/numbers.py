@@ -92,7 +92,7 @@ class OpenNumbers:
         self._found = _Tracking(own_packages(roots))
         key = tuple(self._found.visit(root) for root in roots)
         if not _ASKS_FOR_CLASSES.isdisjoint(self._found.names):
-            raise UnraisableError("code that asks for the class of a number")
+            raise UnraisableError("code that checks the type of a number")
         self._slots = {at: self._slot(at, key) for at in sorted(positions)}
 
     def put_in(self, numbers: Mapping[int, Any]) -> tuple[Any, ...]:

@@ -124,7 +124,7 @@ def _node(traced: Traced, algebra: Algebra, node: Node, env: Mapping[Node, Any])
     args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda n: env[n])
     rule = RULES.get(node.target)
     if rule is None:
-        raise UnraisableError("it is no operation on edges and nodes that can be compiled")
+        raise UnraisableError("it is not an operation on edges and nodes that can be compiled")
     return rule(algebra, _out(traced.symbols, meta), *args, **kwargs)
 
 

@@ -302,13 +302,13 @@ def trace(
         with recorder:
             result = function(view(given, rows), *params)
         if not isinstance(result, Mapping):
-            raise UnraisableError("a result that is no dict")
+            raise UnraisableError("a result that is not a dict")
         if not all(isinstance(name, str) for name in result):
-            raise UnraisableError("a field name that is no string")
+            raise UnraisableError("a field name that is not a string")
         names[:] = list(result)
         made = tuple(recorder.resolve(value) for value in result.values())
         if not all(isinstance(value, Tensor) for value in made):
-            raise UnraisableError("a result that is no tensor")
+            raise UnraisableError("a result that is not a tensor")
         return made
 
     table = _decompositions() | DECOMPOSITIONS

@@ -58,7 +58,7 @@ class DrawnEdges:
         _edges(self.graph.csc.native, *rows, *shifted, *(None if t is None else t.data_ptr() for t in (src, dst, ids)))
 
     def ids(self) -> torch.Tensor:
-        """int64 (num_edges,): ids of the edges in the whole graph."""
+        """Ids of the block's edges in the whole graph, int64 (edges,)."""
         ids = empty((self.num_edges,), torch.int64)
         self.write(None, None, ids)
         return ids
@@ -111,7 +111,7 @@ class Block(Graph):
 
     @property
     def e_id(self) -> torch.Tensor:
-        """int64 (num_edges,): ids of the edges in the whole graph."""
+        """Ids of the block's edges in the whole graph, int64 (edges,)."""
         return self._drawn.ids()
 
     def src_degrees(self) -> torch.Tensor:
@@ -119,7 +119,7 @@ class Block(Graph):
         return derived(self.source, _degrees)[self.src_ids]
 
     def without_self_loops(self) -> Block:
-        """The block less its edges from a node to itself; itself if the whole graph has none."""
+        """The block without self-loops; itself if the whole graph has none."""
         if not self.source.has_self_loops:
             return self
         member = edit.no_loops_mask(self.csc)

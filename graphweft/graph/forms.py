@@ -25,7 +25,7 @@ class Forms:
         form, other = self.by[side], self.by[1 - side]
         if form is None:
             if other is None:
-                raise GraphError("Graph: no form")
+                raise GraphError("Graph: internal error, no adjacency is stored; please report this")
             form = self.by[side] = other.transpose()
             self.loose[side] = None
         return form

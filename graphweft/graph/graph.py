@@ -94,7 +94,7 @@ class Graph:
 
     @classmethod
     def from_adjacency(cls, csc: Adjacency, *, bipartite: bool | None = None) -> Graph:
-        """A graph over a structure that is known to be sound; rows are destinations. Bipartite if its sides differ."""
+        """A graph over a structure that was already checked; rows are destinations. Bipartite if its sides differ."""
         square = csc.num_rows == csc.num_cols if bipartite is None else not bipartite
         return cls._make(Forms(csc, None), csc.num_cols, csc.num_rows, square)
 
@@ -116,7 +116,7 @@ class Graph:
 
     @classmethod
     def from_ids(cls, src: Any, dst: Any, nodes: Any = None) -> tuple[Graph, NodeIds]:
-        """A graph over nodes with ids of any kind, integers or texts, and the :class:`NodeIds` that lead back.
+        """A graph over nodes with ids of any kind, integers or texts, and the :class:`NodeIds` that map back.
 
         Nodes are numbered in the order of ``nodes``, else of all ids ascending; ``ids[v]`` is the id of node v, and
         ``ids.nodes(id)`` its number.
@@ -174,7 +174,7 @@ class Graph:
 
     @property
     def is_drawn(self) -> bool:
-        """A sampler drew it, one of many: decisions about it follow from its class of sizes, not from its own."""
+        """Whether a sampler drew it. Compiled plans then depend on its size class, not on its exact sizes."""
         return self._is_drawn
 
     def as_drawn(self) -> Self:
@@ -184,7 +184,7 @@ class Graph:
 
     @property
     def is_square(self) -> bool:
-        """Sources and destinations are the same nodes."""
+        """Whether sources and destinations are the same nodes."""
         return self._is_square
 
     @property
@@ -208,7 +208,7 @@ class Graph:
 
     @property
     def any_form(self) -> tuple[Adjacency, bool]:
-        """The form that is there, for questions that either answers, and whether its rows are destinations."""
+        """The adjacency that is stored, in-edges or out-edges, and whether its rows are destinations."""
         form = self._forms.known()
         return form, self._forms.by[self._side] is form
 
@@ -224,12 +224,12 @@ class Graph:
 
     @property
     def is_symmetric(self) -> bool:
-        """Every edge has its reverse (as often as itself). Determined once, without a second form."""
+        """Whether every edge has its reverse, equally often. Determined once, without a second adjacency."""
         return self._forms.is_symmetric(self._is_square)
 
     @property
     def has_self_loops(self) -> bool:
-        """Some node has an edge to itself. Determined once."""
+        """Whether some node has an edge to itself. Determined once."""
         if self._forms.loops is None:
             self._forms.loops = self._is_square and self._forms.known().has_loops()
         return self._forms.loops
@@ -270,7 +270,7 @@ class Graph:
     # Derived graphs
 
     def reverse(self) -> Graph:
-        """Every edge turned; edges keep their numbers, arrays are shared. ``g.reverse().reverse() is g``."""
+        """Every edge reversed; edges keep their numbers, arrays are shared. ``g.reverse().reverse() is g``."""
         kept = self._reversed() if isinstance(self._reversed, weakref.ref) else self._reversed
         if kept is not None:
             return kept
@@ -284,7 +284,7 @@ class Graph:
         return turned
 
     def without_self_loops(self) -> Graph:
-        """The graph less its self-loops, remaining edges renumbered in order; itself if there is none.
+        """The graph without self-loops, remaining edges renumbered in order; itself if there are none.
 
         The structure is made once. ``ndata`` and the rows of ``edata`` come along.
         """
@@ -467,12 +467,12 @@ class Graph:
 
     @property
     def is_typed(self) -> bool:
-        """Made by ``Graph.hetero``."""
+        """Whether the graph was made by ``Graph.hetero``."""
         return self._layout is not None
 
     @property
     def layout(self) -> TypedLayout:
-        """Types and their stretches of nodes and edges; an untyped square graph has one of each, named as in DGL."""
+        """Types with their ranges of nodes and edges; an untyped square graph has one of each, named as in DGL."""
         if self._layout is None:
             self._require_square("layout")
             return TypedLayout(("_N",), (0, self._num_dst), (("_N", "_E", "_N"),), (0, self.num_edges))
@@ -507,7 +507,7 @@ class Graph:
         return made
 
     def add_inverse_relations(self) -> Graph:
-        """With every edge turned as well, in a relation of its own: ``inverse <name>``, after all others.
+        """The graph with an inverse relation for every relation: ``inverse <name>``, after all others.
 
         A turned edge has the ``edata`` of its edge.
         """
@@ -521,7 +521,7 @@ class Graph:
 
     @property
     def ndata(self) -> Fields:
-        """Named node tensors of a square graph, shared with its reverse; graphs made of it take them along."""
+        """Named node tensors of a square graph, shared with its reverse; derived graphs keep them."""
         self._require_square("ndata")
         return self._all_fields()["ndata"]
 
@@ -541,7 +541,7 @@ class Graph:
         return self._all_fields()["edata"]
 
     def stored(self, name: str) -> Mapping[str, torch.Tensor]:
-        """The tensors of ``ndata``, ``srcdata``, ``dstdata`` or ``edata``; none where nobody has set any."""
+        """The tensors of ``ndata``, ``srcdata``, ``dstdata`` or ``edata``; empty where none were set."""
         fields = self._fields.get(name)
         return {} if fields is None else fields.tensors
 

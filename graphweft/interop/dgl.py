@@ -27,7 +27,7 @@ _SPLITS = ("train_idx", "val_idx", "test_idx")
 def from_dgl(
     graph: Any, split: int | Mapping[str, Any] | None = None, *, features: str = "feat", labels: str = "label"
 ) -> GraphParts:
-    """The parts of a ``DGLGraph``: edges keep their ids, and all tensors of nodes and edges come along.
+    """The parts of a ``DGLGraph``: edges keep their ids, and all tensors of nodes and edges are kept.
 
     Args:
         graph: A graph of one or many types; no block.

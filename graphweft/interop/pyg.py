@@ -32,7 +32,7 @@ _WHO = "from_pyg"
 
 
 def from_pyg(data: Any, split: int | Mapping[str, Any] | None = None) -> GraphParts:
-    """The parts of a ``torch_geometric.data.Data``, ``HeteroData`` or ``TemporalData``; nothing is left behind.
+    """The parts of a ``torch_geometric.data.Data``, ``HeteroData`` or ``TemporalData``, with all fields.
 
     Edges come from ``edge_index`` (row 0 sources) or a sparse ``adj_t`` (rows destinations), whose values are the edge
     tensor ``edge_weight``, unless all are one (``edge_attr`` where they have columns). Node tensors other than features

@@ -73,7 +73,7 @@ class StructType:
 
     @property
     def square(self) -> bool:
-        """Sources and destinations are the same nodes."""
+        """Whether sources and destinations are the same nodes."""
         return self.src == self.dst
 
     def __str__(self) -> str:

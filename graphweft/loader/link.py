@@ -273,7 +273,7 @@ def _sampler_of(
     if not graph.is_typed and options["time"] is None:
         return NeighborSampler(graph, fanouts, replace, weight)
     if weight is not None:
-        raise ConfigError("LinkLoader: expected no weights on a typed graph or with times, got some")
+        raise ConfigError("LinkLoader: weight cannot be combined with a typed graph or with times")
     return SegmentSampler(graph, fanouts, replace, **options)
 
 

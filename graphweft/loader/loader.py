@@ -97,11 +97,13 @@ class Loader(EpochLoader[Batch]):
             if not graph.is_typed:
                 sampler = NeighborSampler(graph, fanouts, replace, weight)
             elif weight is not None:
-                raise ConfigError("Loader: expected no weight on a typed graph, whose relations draw apart, got some")
+                raise ConfigError(
+                    "Loader: weight cannot be combined with a typed graph, whose relations are sampled independently"
+                )
             else:
                 sampler = SegmentSampler(graph, fanouts, replace)
         elif fanouts is not None or replace or weight is not None:
-            raise ConfigError("Loader: expected a sampler, or fanouts, replace and weight, got both")
+            raise ConfigError("Loader: sampler cannot be combined with fanouts, replace or weight")
         elif not isinstance(getattr(sampler, "graph", None), Graph):
             raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}")
         elif sampler.graph is not graph:
@@ -161,7 +163,7 @@ class Loader(EpochLoader[Batch]):
         }
 
     def make(self, places: Tensor, epoch: int) -> Batch:
-        """What is yielded for the seeds, or the sampler's items, at ``places``; called from any thread."""
+        """The batch for the seeds, or the sampler's items, at ``places``; called from any thread."""
         if isinstance(self.sampler, GroupSampler):
             assert self._place is not None and self._wanted is not None  # a group sampler has both
             drawn = self.sampler.draw(places, self._wanted, seed=self.seed, epoch=epoch)

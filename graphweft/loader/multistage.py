@@ -123,7 +123,7 @@ class Probe:
 
 
 class MultistageLoader(Loader):
-    """Batches drawn from macro-batches: ``macro`` says how those are drawn; further arguments as for :class:`Loader`.
+    """Batches drawn from macro-batches: ``macro`` describes these; other arguments as for :class:`Loader`.
 
     With :class:`LargeBatch` a macro-batch is the neighbourhood of many seeds, drawn with ``fanouts``, and a batch is
     the exact slice of it around some of them. With :class:`Parts` it is some parts of a partition and their halo, and
@@ -221,7 +221,7 @@ class MultistageLoader(Loader):
         raise ConfigError("MultistageLoader: expected iteration over its batches, got a call; gw.Loader takes places")
 
     def plan(self, epoch: int) -> Plan:
-        """Which seeds are in which batch of an epoch."""
+        """The seeds of every batch of an epoch."""
         with self._turned:
             if epoch not in self._plans:
                 self._plans = {e: p for e, p in self._plans.items() if e >= epoch - 1}
@@ -250,7 +250,7 @@ class MultistageLoader(Loader):
         return prepare
 
     def probe(self, epoch: int, position: int, seeds: int) -> Probe:
-        """The first ``seeds`` seeds of a planned batch, drawn as training does and with all that there is.
+        """The first ``seeds`` seeds of a planned batch, drawn as in training and with all in-edges.
 
         Nothing is counted.
         """

@@ -1,4 +1,4 @@
-"""Models, one family a file, each written against the IR and compiled as a whole."""
+"""Models and layers, each compiled as a whole."""
 
 from graphweft.nn.cgat import CGAT, CGATConv
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv
@@ -10,6 +10,7 @@ from graphweft.nn.hgt import HGT, HGTConv
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
 from graphweft.nn.node_embedding import NodeEmbedding
+from graphweft.nn.pyg_weights import load_pyg_state_dict
 from graphweft.nn.readout import AttentionPool, Readout, Set2Set, graph_softmax, readout
 from graphweft.nn.rgcn import RGCN, RGCNConv
 from graphweft.nn.sage import SAGE, SAGEConv
@@ -41,5 +42,6 @@ __all__ = [
     "Set2Set",
     "TopKPool",
     "graph_softmax",
+    "load_pyg_state_dict",
     "readout",
 ]

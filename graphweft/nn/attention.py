@@ -19,7 +19,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.edges import ATTR, Carried, EdgeInputs
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
 
 
@@ -43,8 +43,11 @@ class AttentionConv(CompiledModule):
         negative_slope: float = 0.2,
         add_self_loops: bool = True,
         reduce: str = "sum",
+        *,
+        aggr: str | None = None,
     ) -> None:
         who = type(self).__name__
+        reduce = reducer(who, reduce, aggr, "sum")
         check_model(who, {"in_features": in_features, "out_features": out_features, "heads": heads}, dropout, reduce)
         if not 0.0 <= value_dropout < 1.0:
             raise ConfigError(f"{who}: expected value_dropout in [0, 1), got {value_dropout}")

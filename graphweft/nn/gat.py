@@ -42,6 +42,7 @@ class GATConv(AdditiveConv):
         negative_slope: Of the leaky ReLU on scores, in [0, 1].
         add_self_loops: Every node attends to itself, exactly once; the graph must be square then.
         reduce: ``"sum"``, the only way.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         edge_dim: Columns of edge features; a score is ``leaky(<a_src, W h_j> + <a_dst, W h_i> + <a_edge, W_e e_ij>)``
             then. Features come as ``edge_attr``; an ``edge_weight`` is one more column, the first.
         fill_value: Features of self-loops: ``"mean"``, over the other edges into the node, or a number.
@@ -118,7 +119,9 @@ class GATv2Conv(AttentionConv):
         super().__init__(in_features, out_features, heads, **options)
         self.take_edges(edge_dim, fill_value)
         if self.value_dropout:
-            raise ConfigError(f"GATv2Conv: expected value_dropout 0, got {self.value_dropout}: it scores what it sums")
+            raise ConfigError(
+                f"GATv2Conv: expected value_dropout 0, got {self.value_dropout}; its values are scored too"
+            )
         channels, width = self.channels, heads * self.channels
         self.weight, self.dst_weight = (glorot(in_features, width, fans=in_features + channels) for _ in range(2))
         self.att = glorot(heads, channels, fans=channels + 1)

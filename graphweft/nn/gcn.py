@@ -17,7 +17,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.edges import DEGREE, LOOP, WEIGHT, Carried, EdgeInputs
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
 
 
@@ -32,6 +32,7 @@ class GCNConv(CompiledModule):
         bias: Adds a learned vector.
         reduce: ``"sum"`` with symmetric normalisation as published; ``"mean"`` or ``"max"`` over the neighbours and the
             node itself.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
 
     Example:
         >>> import torch
@@ -43,7 +44,16 @@ class GCNConv(CompiledModule):
 
     takes_edge_weight = True
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, reduce: str = "sum") -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        reduce: str = "sum",
+        *,
+        aggr: str | None = None,
+    ) -> None:
+        reduce = reducer("GCNConv", reduce, aggr, "sum")
         check_model("GCNConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
         super().__init__(in_features)
         self.weight = glorot(in_features, out_features)

@@ -13,7 +13,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.edges import WEIGHT
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot, make_norm
+from graphweft.nn.module import CompiledModule, check_model, glorot, make_norm, reducer
 from graphweft.nn.stack import Stack
 
 
@@ -27,6 +27,7 @@ class GINConv(CompiledModule):
         out_features: Width of the output rows and of the perceptron's hidden layer.
         bias: Adds learned vectors in the perceptron.
         reduce: ``"sum"``, ``"mean"`` or ``"max"`` over the in-neighbours.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         eps: Initial weight of the node itself.
         train_eps: Whether eps is learned.
         mlp_norm: ``"batch"``, ``"layer"`` or None: between the first product of the perceptron and its relu.
@@ -50,7 +51,10 @@ class GINConv(CompiledModule):
         eps: float = 0.0,
         train_eps: bool = False,
         mlp_norm: str | None = None,
+        *,
+        aggr: str | None = None,
     ) -> None:
+        reduce = reducer("GINConv", reduce, aggr, "sum")
         check_model("GINConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
         super().__init__(in_features)
         self.weight1 = glorot(in_features, out_features)

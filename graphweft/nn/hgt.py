@@ -19,7 +19,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model
+from graphweft.nn.module import CompiledModule, check_model, reducer
 from graphweft.nn.node_data import NodeData, flat_columns
 from graphweft.nn.typed_stack import TypedConv, TypedStack, glorot_tables
 
@@ -41,6 +41,7 @@ class HGTConv(TypedConv):
         num_relations: Relations of the graph.
         heads: Independent attentions; they divide ``out_features``.
         reduce: ``"sum"``, the only way.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         bias: Of keys, queries, values and outputs.
 
     Raises: ConfigError for a value out of range.
@@ -67,7 +68,10 @@ class HGTConv(TypedConv):
         heads: int = 1,
         bias: bool = True,
         reduce: str = "sum",
+        *,
+        aggr: str | None = None,
     ) -> None:
+        reduce = reducer("HGTConv", reduce, aggr, "sum")
         sizes = {"in_features": in_features, "out_features": out_features, "heads": heads}
         check_model("HGTConv", sizes | {"num_node_types": num_node_types, "num_relations": num_relations}, 0.0, reduce)
         if reduce != "sum":

@@ -28,6 +28,19 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made | None:
     return None
 
 
+class ConstructorSignature:
+    """``__signature__`` of a class: that of its ``__init__``, which ``help`` does not find where there is ``__new__``.
+
+    Instances have none, as they are called differently.
+    """
+
+    def __get__(self, instance: object | None, owner: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        own = inspect.signature(owner.__init__)  # type: ignore[misc]
+        return own.replace(parameters=list(own.parameters.values())[1:], return_annotation=own.empty)
+
+
 def described(module: object, made: Made) -> str:
     """Sizes, then what differs from the defaults; as set now where the module has an attribute of that name."""
     given = inspect.signature(type(module).__init__).bind(module, *made[0], **made[1])

@@ -25,7 +25,7 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import Frame
-from graphweft.nn.made_with import Made, arguments_of, described
+from graphweft.nn.made_with import ConstructorSignature, Made, arguments_of, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
@@ -54,11 +54,15 @@ class CompiledModule(nn.Module):
     takes_edge_weight = False
     tables: ClassVar[Mapping[str, Residency]] = {}
 
+    __signature__ = ConstructorSignature()
     _made_with: Made | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Keeps the constructor's arguments."""
         made = super().__new__(cls)
+        reduce, aggr = kwargs.get("reduce"), kwargs.get("aggr")
+        if reduce is not None and aggr is not None:
+            reducer(cls.__name__, reduce, aggr, usual="")
         made.__dict__["_made_with"] = arguments_of(args, kwargs)
         return made
 
@@ -387,6 +391,18 @@ def make_norm(kind: str | None, width: int) -> nn.Module | None:
     if kind is None:
         return None
     return nn.BatchNorm1d(width) if kind == "batch" else nn.LayerNorm(width)
+
+
+def reducer(who: str, reduce: str | None, aggr: str | None, usual: str) -> str:
+    """The reducer that a constructor was given under either name, ``usual`` where it was given none.
+
+    Raises: ConfigError for both names. ``CompiledModule`` refuses them where both are keywords.
+    """
+    if aggr is None:
+        return usual if reduce is None else reduce
+    if reduce not in (None, usual):
+        raise ConfigError(f"{who}: reduce={reduce!r} cannot be combined with aggr={aggr!r}, which means the same")
+    return "sum" if aggr == "add" else aggr
 
 
 def check_model(name: str, sizes: dict[str, int], dropout: float, reduce: str) -> None:

@@ -16,7 +16,7 @@ from graphweft.graph.block import Block
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
 
 
@@ -32,6 +32,7 @@ class NGCFConv(CompiledModule):
         bias: Adds a learned vector.
         reduce: ``"sum"`` with symmetric normalisation as published, or ``"mean"`` over the neighbours, as GraphTensor
             has it.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
 
     Raises: ConfigError for a value out of range.
 
@@ -43,7 +44,16 @@ class NGCFConv(CompiledModule):
 
     takes_sparse = False
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, reduce: str = "sum") -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        reduce: str = "sum",
+        *,
+        aggr: str | None = None,
+    ) -> None:
+        reduce = reducer("NGCFConv", reduce, aggr, "sum")
         check_model("NGCFConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
         if reduce == "max":
             raise ConfigError("NGCFConv: expected reduce 'sum' or 'mean', got 'max'")

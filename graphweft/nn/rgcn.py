@@ -20,7 +20,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.node_data import NodeData, flat_columns
 from graphweft.nn.typed_stack import TypedConv, TypedStack, glorot_tables
 from graphweft.runtime.compile import Features
@@ -44,6 +44,7 @@ class RGCNConv(TypedConv):
         self_loop: A node's own row counts, by a matrix of its own.
         bias: Adds a learned vector.
         reduce: ``"mean"`` over the neighbours of each relation, as published, or ``"sum"``.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
 
     Raises: ConfigError for a value out of range.
 
@@ -66,7 +67,10 @@ class RGCNConv(TypedConv):
         self_loop: bool = True,
         bias: bool = True,
         reduce: str = "mean",
+        *,
+        aggr: str | None = None,
     ) -> None:
+        reduce = reducer("RGCNConv", reduce, aggr, "mean")
         sizes = {"in_features": in_features, "out_features": out_features, "num_relations": num_relations}
         given = {"num_bases": num_bases, "num_blocks": num_blocks}
         check_model("RGCNConv", sizes | {n: v for n, v in given.items() if v is not None}, 0.0, reduce)
@@ -231,7 +235,7 @@ class RGCN(TypedStack):
         options |= {"num_relations": num_relations, "self_loop": self_loop}
         sizes = (in_features, hidden, out_features, num_layers, dropout)
         super().__init__(*sizes, embeds=num_nodes is None, **options)
-        self.reduce = options.get("reduce") or self.usual_reduce
+        self.reduce = reducer("RGCN", options.get("reduce"), options.get("aggr"), self.usual_reduce)
         if num_nodes is not None:
             width = hidden if num_layers > 1 else out_features
             names = ("num_relations", "num_bases", "self_loop", "bias")

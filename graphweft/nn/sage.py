@@ -12,7 +12,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.edges import WEIGHT
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
 
 
@@ -27,6 +27,7 @@ class SAGEConv(CompiledModule):
         out_features: Width of the output rows.
         bias: Adds a learned vector.
         reduce: ``"mean"``, ``"sum"`` or ``"max"`` over the in-neighbours.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
 
     Example:
         >>> import torch
@@ -37,7 +38,16 @@ class SAGEConv(CompiledModule):
 
     takes_edge_weight = True
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, reduce: str = "mean") -> None:
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        reduce: str = "mean",
+        *,
+        aggr: str | None = None,
+    ) -> None:
+        reduce = reducer("SAGEConv", reduce, aggr, "mean")
         check_model("SAGEConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
         super().__init__(in_features)
         self.neighbor_weight = glorot(in_features, out_features)

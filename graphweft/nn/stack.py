@@ -24,7 +24,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import ACTIVATIONS, Frame
-from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm
+from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm, reducer
 from graphweft.nn.node_data import NodeData
 from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
@@ -73,6 +73,7 @@ class Stack(CompiledModule):
             ``out_features`` columns, and the last layer, too, is followed by what the others are (jumping knowledge,
             Xu et al., ICML 2018); ``"last"``: so followed, the last layer's alone. Both are for whole graphs, not for
             sampled blocks. None: the last layer's alone, as it is.
+        aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         options: More arguments of every layer.
 
     Raises: ConfigError for a value out of range.
@@ -95,9 +96,10 @@ class Stack(CompiledModule):
         reduce: str | None = None,
         activation: str | None = None,
         jumping: str | None = None,
+        aggr: str | None = None,
         **options: Any,
     ) -> None:
-        reduce = self.usual_reduce if reduce is None else reduce
+        reduce = reducer(type(self).__name__, reduce, aggr, self.usual_reduce)
         activation = self.usual_activation if activation is None else activation
         if activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)

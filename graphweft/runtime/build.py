@@ -132,7 +132,7 @@ def _from_cache(source: str, compiler: Compiler, path: Path) -> ctypes.CDLL | No
 
 
 def _made(source: str, compiler: Compiler, path: Path) -> str:
-    """Sees to it that the library is at ``path``, by whoever holds its lock first; why it is not, else nothing."""
+    """Builds the library at ``path`` under a file lock. Returns an error message, or an empty text on success."""
     if _whole(path):
         return ""
     path.parent.mkdir(parents=True, exist_ok=True)

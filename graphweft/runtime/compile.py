@@ -346,7 +346,7 @@ class CompiledFunction:
             return
         needed = "x" in plan.tensors or any("x" in i.leaves and not self._hoisted.has(i, content) for i in plan.hoisted)
         if needed:
-            raise GraphWeftError("forward: expected features, but their memory was given up after they were aggregated")
+            raise GraphWeftError("forward: the features were released after they were aggregated")
 
     def _standing(self, arguments: Arguments) -> Standing:
         """What is known of the inputs; those of gradients are new in every call."""

@@ -29,7 +29,7 @@ _OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned"
 
 
 def constant(x: Kept) -> Kept:
-    """Declares that the numbers in ``x`` stay as they are; returns ``x`` itself.
+    """Declares that the values of ``x`` will not change; returns ``x`` itself.
 
     Compiled calls may then compute once what depends on ``x`` and the graph alone, such as the first layer's
     aggregation of the input features, and choose the order of their work accordingly. A change that torch sees

@@ -86,9 +86,9 @@ class Origin:
         Raises: GraphWeftError where inputs have changed meanwhile.
         """
         if self.released:
-            raise GraphWeftError("backward: expected features for a second derivative, but their memory was given up")
+            raise GraphWeftError("backward: the features were released, so there is no second derivative")
         if self.versions != self._versions():
-            raise GraphWeftError("backward: expected inputs that stay until a second derivative, got changed ones")
+            raise GraphWeftError("backward: an input was modified before its second derivative was computed")
         derived = self._derived(tuple(name for name in operands if name.startswith(_SEED)), tuple(directions), wanted)
         if derived.run is not None and not batched(directions.values()):
             found = self._on_kernels(derived, operands, directions, wanted)

@@ -51,7 +51,7 @@ class ClusterSampler(GroupSampler):
         self._pieces = Pieces(graph)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the batches, beside graph and keys."""
+        """Settings that decide the batches, in addition to graph and random keys."""
         return {"parts": self.num_items, "parts_checksum": self._checksum}
 
     def draw(self, items: torch.Tensor, wanted: torch.Tensor, *, seed: int = 0, epoch: int = 0) -> Sample:

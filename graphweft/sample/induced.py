@@ -39,7 +39,7 @@ class InducedSampler:
         self.graph, self.sampler, self._pieces = sampler.graph, sampler, Pieces(sampler.graph)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         return {"induced_by": type(self.sampler).__name__, **self.sampler.identity()}
 
     def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:

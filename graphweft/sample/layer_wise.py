@@ -68,7 +68,7 @@ class LayerSampler:
         self._weights_identity = {} if self._given is None else weights_identity(self._given)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         options = {"layer_sizes": list(self.sizes), "importance": self.importance, "replace": self.replace}
         return {**options, **self._weights_identity}
 

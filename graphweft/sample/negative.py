@@ -33,7 +33,7 @@ _has = declare("gw_has_edges")
 
 
 class NegativeSampler:
-    """Draws pairs (u, v) such that u -> v is no edge, each such pair equally likely; draws are independent.
+    """Draws pairs (u, v) without an edge u -> v, each such pair equally likely; draws are independent.
 
     A draw is keyed by (seed, epoch, stage, its key): the same for any number of threads and any order.
 

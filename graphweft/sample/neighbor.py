@@ -84,7 +84,7 @@ class NeighborSampler:
         return self._weight is not None
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         return {"fanouts": list(self.fanouts), "replace": self.replace, **self._weights_identity}
 
     def sample(
@@ -141,14 +141,14 @@ class NeighborSampler:
             self.give_back(native)
 
     def borrow(self) -> Native:
-        """Working memory for one batch at a time; give it back."""
+        """Working memory for one batch at a time; return it with :meth:`give_back`."""
         try:
             return self._idle.pop()
         except IndexError:
             return Native(self.graph, self._weight)
 
     def give_back(self, native: Native) -> None:
-        """Ends a loan."""
+        """Returns working memory from :meth:`borrow`."""
         self._idle.append(native)
 
     def __getstate__(self) -> dict[str, Any]:

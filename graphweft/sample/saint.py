@@ -113,7 +113,7 @@ class SaintNodeSampler(SaintSampler):
         self._none = torch.zeros((), dtype=torch.float64).expand(graph.num_edges)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         options = {"saint": "node", "importance": self.importance, "num_items": self.num_items}
         return {**options, **self._weights_identity}
 
@@ -164,7 +164,7 @@ class SaintEdgeSampler(SaintSampler):
         self._joined = torch.zeros(int(same.max()) + 1, dtype=torch.float64).index_add_(0, same, chance)[same]
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         return {"saint": "edge", **self._weights_identity, "num_items": self.num_items}
 
     def _nodes(self, items: torch.Tensor, key: tuple[int, int, int]) -> torch.Tensor:
@@ -214,7 +214,7 @@ class SaintWalkSampler(SaintSampler):
         self._met, self._met_both = self._count()
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         counted = {"coverage": self.coverage, "counted_seed": self._seed}
         return {"saint": "walk", **self._walker.identity(), **counted, "num_items": self.num_items}
 

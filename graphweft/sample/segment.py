@@ -119,7 +119,7 @@ class SegmentSampler:
         self._idle: list[_Native] = []
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         return {
             "fanouts": [list(hop) for hop in self.fanouts],
             "replace": self.replace,
@@ -142,7 +142,7 @@ class SegmentSampler:
         who = type(self).__name__
         if self._time is None:
             if time is not None:
-                raise ConfigError(f"{who}: expected no times of seeds where edges have none")
+                raise ConfigError(f"{who}: times of seeds cannot be used, since the edges have no times")
             return None
         if time is None:
             raise ConfigError(f"{who}: expected times of the seeds, one per seed, where edges have times, got None")

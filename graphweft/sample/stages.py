@@ -149,7 +149,7 @@ class Stage(Protocol):
 
 @dataclass(frozen=True)
 class Whole:
-    """Takes everything in one group: the identity."""
+    """A stage that takes the whole graph in one group."""
 
     def split(self, ids: Tensor, key: Key) -> list[Tensor]:
         """One group."""

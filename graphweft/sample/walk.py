@@ -157,7 +157,7 @@ class WalkSampler:
         self._pieces = Pieces(graph)
 
     def identity(self) -> dict[str, Any]:
-        """What decides the draws, beside graph and keys."""
+        """Settings that decide the draws, in addition to graph and random keys."""
         return {"walks": self.walks, **self._walker.identity()}
 
     def sample(self, seeds: Ids, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Sample:

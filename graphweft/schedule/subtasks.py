@@ -59,7 +59,7 @@ class Prepared:
 
 
 class Subtasks:
-    """How batches are prepared: on so many threads, in subtasks.
+    """Prepares batches as subtasks on several threads.
 
     Args:
         threads: Threads; None: one per processor.
@@ -114,7 +114,7 @@ class Subtasks:
         return self.prepare(sampler, seeds, key, is_open=is_open).sample
 
     def close(self) -> None:
-        """Ends the threads."""
+        """Stops the threads."""
         self.executor.close()
 
     def __enter__(self) -> Subtasks:

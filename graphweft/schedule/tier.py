@@ -49,7 +49,7 @@ class Tier:
         return torch.empty(shape, dtype=dtype, device=self.device)
 
     def staging(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        """Memory of the host from which the tier is reached fastest: locked to its pages for a device."""
+        """Host memory from which copies to the tier are fastest: pinned pages for a device."""
         if self.device.type == "cpu":
             return empty(shape, dtype)
         return torch.empty(shape, dtype=dtype, pin_memory=True)

@@ -31,7 +31,7 @@ _PROBES, _PROBE_SEEDS = 2, 32
 
 @dataclass(frozen=True)
 class Macro:
-    """How macro-batches are made and watched.
+    """Settings of macro-batches and of their error control.
 
     Attributes:
         stages: "large:SHARE" (large-batch sampling, e.g. "large:1/8"), "parts:B/P" (B of P parts that GAP makes of the
@@ -72,7 +72,7 @@ class Macro:
         return [Parts(partition(ds.graph, of, labels=training_labels(ds)).part, one)]
 
     def identity(self) -> dict[str, Any]:
-        """What decides the numbers, for checkpoints; the loader knows the stages themselves."""
+        """Settings that affect results, for checkpoints; the loader keeps the stages."""
         text = {"macro": self.stages} if isinstance(self.stages, str) else {}
         return {**text, "ahead": self.ahead, "refresh": self.refresh, "quality": self.quality}
 

@@ -138,9 +138,9 @@ class MiniBatch:
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
         check_choice("prepare", prepare, PREPARE)
         if prepare == "subtasks" and macro is not None:
-            raise ConfigError("prepare: expected whole with macro, got 'subtasks'")
+            raise ConfigError("prepare='subtasks' cannot be combined with macro")
         if macro is not None and not self.fanouts:
-            raise ConfigError("macro: expected sampler neighbor, got another one")
+            raise ConfigError("macro cannot be combined with a sampler other than neighbor")
         self._given = batch_size, seed, macro, prepare
         self.loader, self.macro = self._load()
         self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None

@@ -131,7 +131,7 @@ def check_mini_only(mode: str, given: Mapping[str, Any]) -> None:
     """
     for name, usual in MINI_USUAL.items():
         if mode == "full" and not (given[name] is usual or given[name] == usual):
-            raise ConfigError(f"{name}: expected mode mini with it, got mode {mode!r}")
+            raise ConfigError(f"{name}: expected mode mini as well, got mode {mode!r}")
 
 
 def check_task(task: Any, mode: str) -> str:

@@ -37,7 +37,7 @@ def check_folder(path: Path) -> None:
     while not _exists(place) and place != place.parent:
         place = place.parent
     if not place.is_dir():
-        raise ConfigError(f"out: expected a folder, got {str(place)!r}, which is none")
+        raise ConfigError(f"out: expected a folder, got {str(place)!r}, which is not one")
     if not os.access(place, os.W_OK | os.X_OK):
         raise ConfigError(f"out: expected a folder that can be written, got {str(place)!r}")
 

@@ -48,7 +48,7 @@ def sampler_of(model: nn.Module, graph: Graph, given: str | AnySampler, fanouts:
     layers = _layers(model)
     if not isinstance(given, str):
         if fanouts is not None:
-            raise ConfigError("fanouts: expected none beside a sampler of your own, got some")
+            raise ConfigError("fanouts cannot be combined with a sampler object, which has its own")
         drawn = given.fanouts if isinstance(given, NeighborSampler | SegmentSampler) else None
         blocks = getattr(given, "sizes", None) or drawn
         if layers is not None and blocks is not None and len(blocks) != layers:

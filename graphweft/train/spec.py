@@ -266,7 +266,7 @@ class TrainSpec(LoopOptions, TableOptions):
             return
         check_quality(self.quality)
         if self.macro is None:
-            raise ConfigError("quality: expected macro to be given with it, got none")
+            raise ConfigError("quality: expected macro as well, got none")
 
     def _check_typed(self) -> None:
         """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""

@@ -254,7 +254,7 @@ class Trainer:
 
     @property
     def verdict(self) -> Verdict | None:
-        """What bounds the run, once it was trained with ``trace``."""
+        """The bottleneck of the run, if it was trained with ``trace``."""
         return self._tracing.verdict
 
     @property
@@ -278,7 +278,7 @@ class Trainer:
         return self._batch.staged_plan() if isinstance(self._batch, MiniBatch) else None
 
     def prepare(self) -> None:
-        """Does what is done once: decides, compiles, computes what stays the same. :meth:`fit` does it when needed."""
+        """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed."""
         if not self._prepared:
             with randomness(epoch_key(self._seed, 0)):
                 self._batch.prepare()
@@ -341,12 +341,12 @@ class Trainer:
         return self.predictions().probabilities if probabilities else self.predictions().labels
 
     def predictions(self) -> Predictions:
-        """What :meth:`predict` gives, with ids, probabilities and ``save("predictions.csv")``."""
+        """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""
         self._refresh()
         return predictions_of(self.ds, self._batch.logits(), None if self.task == "link" else self._target)
 
     def resume(self) -> bool:
-        """Takes up the run in ``out``; False, and nothing changed, when there is none yet.
+        """Continues the run in ``out``; False, with nothing changed, if there is none yet.
 
         Raises: CheckpointError when its checkpoint is damaged or belongs to another configuration.
         """
@@ -359,7 +359,7 @@ class Trainer:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything needed to go on: configuration, model, optimiser, best model, history."""
+        """Everything needed to continue: configuration, model, optimiser, best model, history."""
         best, averages = self.history.best, self._update.averages
         within: dict[str, Any] = {}
         if isinstance(self._batch, MiniBatch):
@@ -388,7 +388,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The inverse of :meth:`state_dict`; as after ``fit`` the model holds the best weights, unless told otherwise.
+        """The inverse of :meth:`state_dict`; the model then holds the best weights, as after ``fit``.
 
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
@@ -519,7 +519,7 @@ class Trainer:
         keys = (self._seed, self._batch_key)
         if self.task == "link":
             if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
-                raise ConfigError("task: expected nodes with macro, accumulate, sampler or prepare, got 'link'")
+                raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
             own: dict[str, Any] = {"loss": loop.chosen.loss, "metrics": loop.metrics}
             batch: MiniBatch = LinkTask(model, *data, fanouts, batch_size, *keys, **own)
         else:

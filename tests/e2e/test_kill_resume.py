@@ -84,7 +84,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130 and out == "", err
     done = len(lines(tmp_path / "run"))
-    assert err.startswith(f"graphweft: stopped after epoch {done}, saved; go on with: graphweft train --data cora")
+    assert err.startswith(f"graphweft: stopped after epoch {done}, saved; continue with: graphweft train --data cora")
     assert err.endswith("--resume\n") and err.count("\n") == 1
     _finish(_start(tmp_path / "run", "--epochs", str(done + 1), "--resume"))
     _finish(_start(tmp_path / "whole", "--epochs", str(done + 1)))

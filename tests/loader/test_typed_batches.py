@@ -85,7 +85,7 @@ def test_fanouts_count_for_every_relation() -> None:
     chosen = {relation: [int(i == 3)] for i, relation in enumerate(graph.relations)}
     for batch in Loader(graph, seeds=torch.arange(200), fanouts=chosen, batch_size=50):
         assert set(graph.edge_type()[batch.e_id].tolist()) <= {3}
-    with pytest.raises(ConfigError, match="expected no weight on a typed graph"):
+    with pytest.raises(ConfigError, match="weight cannot be combined with a typed graph"):
         Loader(graph, seeds=[0], fanouts=[2], weight=torch.ones(graph.num_edges))
 
 

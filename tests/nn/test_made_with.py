@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from collections.abc import Callable
 
@@ -79,3 +80,13 @@ def test_arguments_that_are_no_plain_values_are_not_kept() -> None:
     with pytest.raises(ConfigError, match="Own: expected a class that writes reset_parameters"):
         own.reset_parameters()
     own.layers[0].reset_parameters()
+
+
+@pytest.mark.parametrize("text", MADE)
+def test_help_shows_the_arguments_of_the_constructor(text: str) -> None:
+    model = MADE[text]()
+    shown = inspect.signature(type(model))
+    assert "in_features" in shown.parameters and "args" not in shown.parameters
+    assert "in_features" not in inspect.signature(model.forward).parameters
+    with pytest.raises(AttributeError, match="__signature__"):
+        _ = model.__signature__

@@ -357,7 +357,7 @@ def test_bad_calls_are_one_line(seeds: Any, call: dict[str, Any], error: type[Ex
 def test_other_bad_calls() -> None:
     with pytest.raises(ConfigError, match="expected distinct seeds, got 1 at positions 0 and 2"):
         SegmentSampler(Graph([0], [1], 3), [1]).sample([1, 0, 1])
-    with pytest.raises(ConfigError, match="expected no times of seeds where edges have none"):
+    with pytest.raises(ConfigError, match="times of seeds cannot be used, since the edges have no times"):
         SegmentSampler(Graph([0], [1]), [1]).sample([1], time=[3])
     with pytest.raises(ConfigError, match="expected integers below 2\\^53"):
         SegmentSampler(Graph([0], [1]), [1], time=[0.5]).sample([1], time=[2**60 + 1])

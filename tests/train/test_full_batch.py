@@ -24,7 +24,7 @@ def test_features_are_given_up_only_when_nothing_reads_them() -> None:
         assert isinstance(ds.x, torch.Tensor)
         assert (ds.x.stride() == (0, 0)) is (not keep)
     assert histories[0] == histories[1]
-    with pytest.raises(GraphWeftError, match="memory was given up"):
+    with pytest.raises(GraphWeftError, match="the features were released"):
         model(Graph([0], [1], num_nodes=ds.num_nodes), ds.x)
 
 

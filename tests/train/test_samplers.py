@@ -136,7 +136,7 @@ def test_bad_options_are_one_line(ds: Dataset) -> None:
         ({"sampler": "saint-node", "fanouts": (5, 5)}, "fanouts: expected none for sampler saint-node, got 5,5"),
         ({"sampler": "layer", "fanouts": (5,)}, "fanouts: expected 2 numbers, one per layer, got 5"),
         ({"sampler": LayerSampler(ds.graph, [5])}, "sampler: expected one of 2 hops, one per layer, got 1"),
-        ({"sampler": WalkSampler(ds.graph), "fanouts": (5, 5)}, "fanouts: expected none beside a sampler"),
+        ({"sampler": WalkSampler(ds.graph), "fanouts": (5, 5)}, "fanouts cannot be combined with a sampler object"),
     ):
         with pytest.raises(ConfigError) as failure:
             Trainer(SAGE(ds.num_features, 16, ds.num_classes), ds, mode="mini", **options)

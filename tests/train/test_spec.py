@@ -81,6 +81,6 @@ def test_a_bound_that_only_measures_and_options_of_mini_batches_without_them() -
     assert TrainSpec(mode="mini", macro="large:1/4", quality=float("inf")).quality == float("inf")
     given = {"fanouts": "5,3", "batch_size": 64, "macro": "large:1/4", "accumulate": 2, "sampler": "layer"}
     for name, value in {**given, "prepare": "subtasks"}.items():
-        with pytest.raises(ConfigError, match=f"^{name}: expected mode mini with it, got mode 'full'$"):
+        with pytest.raises(ConfigError, match=f"^{name}: expected mode mini as well, got mode 'full'$"):
             TrainSpec(**{name: value})
         TrainSpec(**{"mode": "auto", name: value})

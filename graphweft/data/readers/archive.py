@@ -200,7 +200,9 @@ class NpzArchive:
         if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise DataError(f"{key}: expected a stored or deflated member, got an encrypted one or another method")
         if info.compress_size > self.size or info.file_size > _DEFLATE_LIMIT * info.compress_size + 1024:
-            raise DataError(f"{key}: expected {info.file_size} bytes from {info.compress_size} packed ones, got a lie")
+            raise DataError(
+                f"{key}: expected {info.file_size} bytes from {info.compress_size} compressed ones, got a wrong size"
+            )
         try:
             with self._zip.open(info) as stream:
                 header = parse_header(key, stream)

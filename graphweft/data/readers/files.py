@@ -1,4 +1,4 @@
-"""Opening files that nobody vouches for: only regular ones, only as much as is plausible, one-line names in messages.
+"""Safe access to untrusted files: regular files only, bounded sizes, one-line names in messages.
 
 Comes in: a path. Goes out: an open binary file, bytes within a limit, or lines of text. Every reader opens its files
 here.

@@ -1,0 +1,91 @@
+"""How Sphinx builds these pages: ``sphinx-build -W docs build/docs``.
+
+The reference pages are written at the start of every build, from the public names of the package: a name that is added
+there is in the site. Warnings are errors (``-W``), so a broken link or a docstring that does not parse stops the build.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import graphweft
+import graphweft.nn
+import graphweft.optim
+
+project = "GraphWeft"
+author = "The GraphWeft developers"
+copyright = "The GraphWeft developers"
+release = version = graphweft.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+suppress_warnings = ["misc.highlighting_failure"]  # traces and tables in blocks marked as Python
+
+html_theme = "furo"
+html_title = f"GraphWeft {version}"
+html_copy_source = False
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+python_display_short_literal_types = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+
+REFERENCE = Path(__file__).parent / "reference"
+# Pages of the reference: title, and the packages whose public names are on it. The last one takes all others.
+PAGES = {
+    "graphs": ("Graphs and data", ("graph", "data", "storage", "inspection", "interop")),
+    "message_passing": ("Message passing", ("frontend", "nn")),
+    "training": ("Training", ("train", "loaded_run", "run")),
+    "sampling": ("Sampling and loaders", ("sample", "loader", "partitioning", "schedule")),
+    "errors": ("Errors and warnings", ("_errors",)),
+    "settings": ("Settings and inspection", ()),
+}
+MODULES = {"nn": ("Models and layers: gw.nn", graphweft.nn), "optim": ("Optimisers: gw.optim", graphweft.optim)}
+
+
+def _page_of(value: Any) -> str:
+    room = getattr(value, "__module__", "").partition(".")[2].partition(".")[0]
+    return next((page for page, (_, rooms) in PAGES.items() if room in rooms), list(PAGES)[-1])
+
+
+def _directive(name: str, value: Any) -> str:
+    if not inspect.isclass(value):
+        return f".. autofunction:: {name}\n"
+    if issubclass(value, BaseException):
+        return f".. autoexception:: {name}\n   :show-inheritance:\n"
+    return f".. autoclass:: {name}\n   :members:\n   :show-inheritance:\n"
+
+
+def _page(title: str, module: str, names: dict[str, Any]) -> str:
+    text = "\n".join(_directive(name, names[name]) for name in sorted(names, key=str.lower))
+    return f"# {title}\n\n```{{eval-rst}}\n.. currentmodule:: {module}\n\n{text}```\n"
+
+
+def write_reference(app: Any) -> None:
+    """Writes ``docs/reference/*.md``."""
+    REFERENCE.mkdir(exist_ok=True)
+    by_page: dict[str, dict[str, Any]] = {page: {} for page in PAGES}
+    for name in graphweft.__all__:
+        value = getattr(graphweft, name)
+        if not inspect.ismodule(value):
+            by_page[_page_of(value)][name] = value
+    pages = {page: _page(PAGES[page][0], "graphweft", names) for page, names in by_page.items()}
+    for page, (title, module) in MODULES.items():
+        names = {name: getattr(module, name) for name in module.__all__}
+        pages[page] = _page(title, module.__name__, names)
+    for page, text in pages.items():
+        file = REFERENCE / f"{page}.md"
+        if not file.exists() or file.read_text(encoding="utf-8") != text:
+            file.write_text(text, encoding="utf-8")
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("builder-inited", write_reference)
