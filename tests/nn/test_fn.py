@@ -37,7 +37,7 @@ def expected(name: str, node: Tensor, edge: Tensor) -> Tensor:
 def reduced(kind: str, messages: Tensor) -> Tensor:
     rows = []
     for node in range(5):
-        own = messages[DST == node]
+        own = messages[node == DST]
         zero = messages.new_zeros(messages.shape[1:])
         rows.append(zero if not len(own) else getattr(own, f"a{kind}" if kind in ("max", "min") else kind)(0))
     return torch.stack(rows)
