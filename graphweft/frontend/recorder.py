@@ -500,12 +500,14 @@ def record(
             moving = item.is_floating_point()
             item = recorder.stand_in(item, ("arg", at)) if moving else recorder.structure(item, at)
         given.append(item)
-    seen: dict[int, Tensor] = {}
+    seen: dict[int, tuple[tuple[str, Any], Tensor]] = {}
     stand_ins = {}
     for source, tensor in held.items():
         if id(tensor) not in seen:
-            seen[id(tensor)] = recorder.stand_in(tensor, source)
-        stand_ins[source] = seen[id(tensor)]
+            seen[id(tensor)] = source, recorder.stand_in(tensor, source)
+        else:
+            recorder.tape.tied.append((seen[id(tensor)][0], source))
+        stand_ins[source] = seen[id(tensor)][1]
     with swap(stand_ins):
         try:
             return recorder.run(lambda: function(given))

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from graphweft._errors import IRError
-from graphweft.frontend.layout import N, Raised, Size, UnraisableError
+from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
 from graphweft.frontend.moves import EdgeSet, Move, edge_sets, moves_of
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
@@ -31,6 +31,7 @@ aten = torch.ops.aten
 _DRAWS = (aten.native_dropout.default,)
 _FLOATS = (torch.float32, torch.float64)
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # where the left operand stands
+_SHORT = 64  # numbers of a constant that rules may read
 _HEAVY = 128  # multiplications a row
 _MANY = 1 << 20  # elements of a result
 STORED = "a product of edge rows, which is stored"
@@ -160,7 +161,9 @@ class _Writer:
         kind = self._laid_over(tensor, partners)
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, kind)
         if key not in self._structure:
-            self._structure[key] = self._input(tensor, tensor.shape, tensor.dtype, kind)
+            made = self._input(tensor, tensor.shape, tensor.dtype, kind)
+            short = kind is None and tensor.numel() <= _SHORT
+            self._structure[key] = Known(made.value, made.axes, tensor) if short else made
         return self._structure[key]
 
     def _laid_over(self, tensor: Tensor, partners: Sequence[Raised]) -> tuple[str, int] | None:

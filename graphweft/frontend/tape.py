@@ -82,6 +82,7 @@ class Tape:
         outputs: What was returned, flat: values, structure, arguments (:class:`Passed`), and Python things.
         spec: Its form.
         buffers: New contents of buffers, by name.
+        tied: Pairs of sources that were one tensor.
     """
 
     inputs: list[Var] = field(default_factory=list)
@@ -89,6 +90,7 @@ class Tape:
     outputs: list[Any] = field(default_factory=list)
     spec: Any = None
     buffers: dict[str, Var] = field(default_factory=dict)
+    tied: list[tuple[tuple[str, Any], tuple[str, Any]]] = field(default_factory=list)
 
     def pruned(self) -> Tape:
         """The same without steps that nothing reads."""
@@ -99,7 +101,7 @@ class Tape:
                 kept.append(step)
                 needed.update(step.reads)
         inputs = [var for var in self.inputs if var in needed]
-        return Tape(inputs, kept[::-1], self.outputs, self.spec, self.buffers)
+        return Tape(inputs, kept[::-1], self.outputs, self.spec, self.buffers, self.tied)
 
 
 @dataclass(frozen=True)

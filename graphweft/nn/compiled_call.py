@@ -24,7 +24,7 @@ from graphweft._errors import FallbackWarning
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
-from graphweft.frontend.source import user_depth
+from graphweft.frontend.source import raising_line, user_depth
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Recorded
 from graphweft.nn.settings import has_hooks, is_watched
@@ -59,7 +59,7 @@ class CompiledCalls:
         self._module = weakref.ref(module)
         self._forward = forward
         self._guard = Guard(module)
-        self._recorded: OrderedDict[Hashable, Recorded | UnraisableError] = OrderedDict()
+        self._recorded: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._failed: dict[Hashable, UnraisableError] = {}
         self._inside: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
@@ -84,11 +84,14 @@ class CompiledCalls:
             return self._as_it_stands(args, kwargs, str(refusal))
         settings = self._guard.read()
         kind = (settings, spec, kinds, torch.is_grad_enabled(), torch.get_default_dtype())
-        found = self._find(kind, content, flat, spec)
-        if isinstance(found, UnraisableError):
-            return self._in_parts(args, kwargs, found)
+        with self._lock:  # stand-ins are in the place of parameters while another thread records
+            found = self._find(kind, content, flat, spec)
+            env = None if isinstance(found, UnraisableError) else found.inputs(flat, self._held)
+        if isinstance(found, UnraisableError) or env is None:
+            failure = found if isinstance(found, UnraisableError) else UnraisableError(_NO_SUMS)
+            return self._in_parts(args, kwargs, failure)
         self.last, self.reason = found, None
-        result = found(flat, self._held, self.seen)
+        result = found(env, flat, self._held, self.seen)
         for path, name, value in found.assigned:
             setattr(self.module.get_submodule(path), name, value)
         return result
@@ -96,20 +99,21 @@ class CompiledCalls:
     def _find(self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any) -> Recorded | UnraisableError:
         """The recording for such arguments, made where there is none."""
         key = (kind, content)
-        with self._lock:
-            found = self._recorded.get(key) or self._failed.get(kind)
-            if found is None:
-                found = self._record(flat, spec)
-                if isinstance(found, UnraisableError):
-                    self._failed[kind] = found
-                    while len(self._failed) > _KEPT:
-                        del self._failed[next(iter(self._failed))]
-                    return found
-                self._recorded[key] = found
-                while len(self._recorded) > _KEPT:
-                    self._recorded.popitem(last=False)
-            elif key in self._recorded:
-                self._recorded.move_to_end(key)
+        known = self._recorded.get(key)
+        if known is not None and known.inputs(flat, self._held) is not None:
+            self._recorded.move_to_end(key)
+            return known
+        if known is None and kind in self._failed:
+            return self._failed[kind]
+        found = self._record(flat, spec)
+        if isinstance(found, UnraisableError):
+            self._failed[kind] = found
+            while len(self._failed) > _KEPT:
+                del self._failed[next(iter(self._failed))]
+            return found
+        self._recorded[key] = found
+        while len(self._recorded) > _KEPT:
+            self._recorded.popitem(last=False)
         return found
 
     # arguments
@@ -177,8 +181,13 @@ class CompiledCalls:
             found = failure.with_traceback(None)
             found.__cause__ = found.__context__ = None
             return found
+        except Exception as failure:  # what is wrong with the user's code is told when it runs as it stands
+            text = str(failure).splitlines()[0][:120] if str(failure) else ""
+            return UnraisableError(
+                f"{type(failure).__name__}: {text}", raising_line(failure.__traceback__, self._forward)
+            )
         if not made.regions:
-            return UnraisableError("no sums over edges")
+            return UnraisableError(_NO_SUMS)
         for step, reason in made.planned.apart:
             if reason not in (_PLAIN_TORCH, STORED):
                 self._tell(f"{step.name} ({reason}): runs as it stands, the rest is compiled ({step.line})")
@@ -224,15 +233,17 @@ class CompiledCalls:
 
     def _in_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any], failure: UnraisableError) -> Any:
         """Forward as it stands, with the modules right inside it compiled."""
-        where = f" ({failure.line})" if failure.line else ""
-        if failure.what != "no sums over edges":
-            rest = "runs as it stands, modules inside are compiled"
-            self._tell(f"{failure.what}: {type(self.module).__name__} {rest}{where}")
         self.last, self.reason = None, failure.what
         if failure.what.startswith("hooks"):
-            return self._forward(self.module, *args, **kwargs)
-        with self._lock, self._inner_compiled():
-            return self._forward(self.module, *args, **kwargs)
+            result = self._forward(self.module, *args, **kwargs)
+        else:
+            with self._lock, self._inner_compiled():
+                result = self._forward(self.module, *args, **kwargs)
+        if failure.what != _NO_SUMS:  # errors of the user's code come before
+            where = f" ({failure.line})" if failure.line else ""
+            rest = "runs as it stands, modules inside are compiled"
+            self._tell(f"{failure.what}: {type(self.module).__name__} {rest}{where}")
+        return result
 
     @contextlib.contextmanager
     def _inner_compiled(self) -> Iterator[None]:
@@ -280,6 +291,7 @@ class _Inner:
             module.__dict__["forward"] = mine
 
 
+_NO_SUMS = "no sums over edges"
 _PLAIN_TORCH = "no edges are known there"
 
 

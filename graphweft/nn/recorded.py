@@ -29,6 +29,7 @@ _FUNCTIONS: OrderedDict[str, CompiledFunction] = OrderedDict()
 _GRAPHS: weakref.WeakValueDictionary[Any, Graph] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
 Env = dict[Var, Tensor]
+Held = Callable[[tuple[str, Any]], Any]
 
 
 def _function_of(region: Region) -> CompiledFunction:
@@ -138,17 +139,27 @@ class Recorded:
             for at, run in enumerate(self.runs)
         ]
 
+    def inputs(self, flat: Sequence[Any], held: Held) -> Env | None:
+        """Its inputs, with parameters and buffers as ``held`` gives them; None where they are of another kind now."""
+        env: Env = {}
+        for var in self.sources:
+            assert var.source is not None  # it is an input
+            found = flat[var.source[1]] if var.source[0] == "arg" else held(var.source)
+            if found is None or found.shape != var.shape or found.dtype != var.dtype:
+                return None
+            env[var] = found
+        if any(held(one) is not held(other) for one, other in self.tape.tied):
+            return None
+        return env
+
     def __call__(
         self,
+        env: Env,
         flat: Sequence[Any],
-        held: Callable[[tuple[str, Any]], Tensor],
+        held: Held,
         seen: list[tuple[CompiledFunction, Arguments]] | None = None,
     ) -> Any:
-        """What the module returns for the flat arguments.
-
-        ``held`` gives parameters and buffers; ``seen`` receives the compiled functions that run, with their arguments.
-        """
-        env = {var: self._input(var, flat, held) for var in self.sources}
+        """What the module returns; ``seen`` receives the compiled functions that run, with their arguments."""
         for var in self._overwritten:  # the backward pass may read what is there before
             env[var] = env[var].clone()
         for run, dying in zip(self.runs, self._dying, strict=True):
@@ -161,13 +172,6 @@ class Recorded:
             with torch.no_grad():
                 held(("buffer", name)).copy_(env[var])
         return pytree.tree_unflatten([self._output(item, env, flat) for item in self.tape.outputs], self.tape.spec)
-
-    @staticmethod
-    def _input(var: Var, flat: Sequence[Any], held: Callable[[tuple[str, Any]], Tensor]) -> Tensor:
-        assert var.source is not None  # it is an input
-        found = flat[var.source[1]] if var.source[0] == "arg" else held(var.source)
-        assert isinstance(found, Tensor)  # as it was when it was recorded
-        return found
 
     @staticmethod
     def _output(item: Any, env: Env, flat: Sequence[Any]) -> Any:

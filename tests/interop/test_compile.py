@@ -352,6 +352,48 @@ def test_hardly_any_edges(count: int) -> None:
     compare(plain, compiled, (x, edge_index[:, :count]), leaves)
 
 
+def test_parameters_of_another_kind_and_tied_ones() -> None:
+    """Recordings count on shapes of parameters, and on which of them are one."""
+    plain, compiled = pair(lambda: torch_geometric.nn.GraphConv(16, 4))
+    args, leaves = plain_inputs()
+    for module in (plain, compiled):
+        module.lin_root.weight = module.lin_rel.weight
+    compare(plain, compiled, args, leaves)
+    for module in (plain, compiled):
+        module.lin_root.weight = nn.Parameter(module.lin_rel.weight.detach() * 3)
+    compare(plain, compiled, args, leaves)
+    for module in (plain, compiled):
+        for layer in (module.lin_root, module.lin_rel):
+            layer.weight = nn.Parameter(torch.ones(6, 16, dtype=torch.float64))
+        module.lin_rel.bias = nn.Parameter(torch.ones(6, dtype=torch.float64))
+    compare(plain, compiled, args, leaves)
+
+
+def test_as_many_edges_as_nodes() -> None:
+    """Sizes that do not tell nodes from edges."""
+    inputs = coverage.random_inputs(0, nodes=40, edges=40)
+    conv = torch_geometric.nn
+    for make, args in (
+        (lambda: conv.GINEConv(nn.Linear(16, 4), edge_dim=4), (inputs.x, inputs.edge_index, inputs.edge_attr)),
+        (lambda: conv.GATv2Conv(16, 4, add_self_loops=False), (inputs.x, inputs.edge_index)),
+        (lambda: conv.GraphConv(16, 4), (inputs.x, inputs.edge_index, inputs.edge_weight)),
+        (lambda: conv.GCNConv(16, 40), (inputs.x, inputs.edge_index)),
+    ):
+        plain, compiled = pair(make)
+        compare(plain, compiled, args, [inputs.x])
+
+
+def test_wrong_arguments_fail_as_before() -> None:
+    """Errors are those of the module itself."""
+    plain, compiled = pair(lambda: torch_geometric.nn.SAGEConv(16, 4))
+    (x, edge_index), _ = plain_inputs()
+    for bad in ((x[:, :3], edge_index), (x, edge_index + 1000), (x, edge_index.float())):
+        with pytest.raises(Exception) as expected:
+            plain(*bad)
+        with pytest.raises(type(expected.value)):
+            compiled(*bad)
+
+
 def test_explain_and_errors() -> None:
     """The story of a compiled module; anything but a module is refused."""
     _, compiled = pair()
