@@ -78,8 +78,8 @@ Options parse(int argc, char** argv) {
 // One epoch as metrics.jsonl has it.
 struct Record {
   int64_t epoch = 0;
-  double loss = 0, epoch_seconds = 0, eval_seconds = 0;
-  std::optional<double> train_acc, val_acc, test_acc, val_loss;
+  double loss = NAN, epoch_seconds = 0, eval_seconds = 0;
+  double train_acc = NAN, val_acc = NAN, test_acc = NAN, val_loss = NAN;  // not a number: there is none
 
   [[nodiscard]] std::string text() const {
     Json line;
@@ -103,7 +103,7 @@ double median(std::vector<double> values) {
 void evaluate(model::Model& model, const program::Dataset& data, Record& record) {
   const double start = now();
   const program::Matrix logits = model.evaluate();
-  const auto score = [&](const std::vector<int64_t>& ids, std::optional<double>& accuracy) {
+  const auto score = [&](const std::vector<int64_t>& ids, double& accuracy) {
     program::Loss found;
     if (ids.empty()) return found;
     found = program::cross_entropy(logits, data.labels.data(), {ids.data(), int64_t(ids.size())}, nullptr);
@@ -164,7 +164,7 @@ Json summary(const Options& options, const program::Dataset& data, const std::ve
   for (const Record& record : history) {
     steps.push_back(record.epoch_seconds);
     if (record.eval_seconds > 0) evaluations.push_back(record.eval_seconds);
-    if (record.val_acc && (!best || *record.val_acc > *best->val_acc)) best = &record;
+    if (!std::isnan(record.val_acc) && (!best || record.val_acc > best->val_acc)) best = &record;
   }
   if (steps.size() > 1) steps.erase(steps.begin());
   const Record last = history.empty() ? Record() : history.back();
@@ -179,9 +179,9 @@ Json summary(const Options& options, const program::Dataset& data, const std::ve
   json.add("peak_rss_mb", std::round(program::peak_rss_mb() * 10) / 10);
   json.add("feature_path", model::feature_path).add("metric", "accuracy").add("loss", last.loss);
   json.add("train_acc", last.train_acc).add("val_acc", last.val_acc).add("test_acc", last.test_acc);
-  best ? json.add("best_epoch", best->epoch) : json.add("best_epoch", std::optional<double>());
-  json.add("best_val_acc", best ? best->val_acc : std::nullopt);
-  json.add("test_acc_at_best_val", best ? best->test_acc : std::nullopt);
+  best ? json.add("best_epoch", best->epoch) : json.add("best_epoch", NAN);
+  json.add("best_val_acc", best ? best->val_acc : NAN);
+  json.add("test_acc_at_best_val", best ? best->test_acc : NAN);
   json.add("seed", options.seed).add("threads", int64_t(gw::num_threads()));
   return json.add("prepare_seconds", prepare_seconds).add("total_seconds", total_seconds);
 }

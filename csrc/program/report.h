@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 namespace program {
@@ -16,8 +15,7 @@ class Json {
   Json& add(const char* key, const std::string& text);
   Json& add(const char* key, const char* text) { return add(key, std::string(text)); }
   Json& add(const char* key, int64_t value) { return raw(key, std::to_string(value)); }
-  Json& add(const char* key, double value);
-  Json& add(const char* key, std::optional<double> value) { return value ? add(key, *value) : raw(key, "null"); }
+  Json& add(const char* key, double value);  // what is not finite is null
   [[nodiscard]] std::string text() const { return "{" + text_ + "}"; }
 
  private:
