@@ -23,7 +23,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
-from graphweft.commands import datasets, runs
+from graphweft.commands import datasets, programs, runs
 from graphweft.commands.flags import KINDS, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -32,6 +32,7 @@ from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.synth.spec import options_of_file
 from graphweft.train.durations import clock, duration
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.scores import ERRORS, PARTS, shown
@@ -132,6 +133,7 @@ Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 @app.command()
 @takes(TABLES)
 def train(
+    spec: Annotated[str | None, _option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
@@ -190,6 +192,8 @@ def train(
     moved to its folder earlier-1, or continued with --resume, which takes options that are not given from the run.
     """
     values = _given({**locals(), **tables})
+    if spec is not None:
+        values = {**options_of_file(spec, TrainSpec), **values}
     return lambda: _train({**values, "progress": not quiet}, as_json)
 
 
@@ -297,6 +301,7 @@ def doctor(
 
 
 runs.add_to(app)
+programs.add_to(app)
 datasets.add_to(app)
 
 

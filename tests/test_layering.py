@@ -32,7 +32,8 @@ RANKS: list[set[str]] = [
 ROOM_OF_MODULE = {
     **dict.fromkeys(["_errors", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"], "base"),
     **dict.fromkeys(
-        ["run", "loaded_run", "inspection", "commands", "cli", "doctor", "bench", "explanation", "__main__"], "app"
+        ["run", "loaded_run", "inspection", "commands", "cli", "doctor", "bench", "explanation", "synthesis", "__main__"],
+        "app",
     ),
 }
 # Third-party packages that may be imported inside a function, and why.

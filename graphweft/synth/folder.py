@@ -25,7 +25,7 @@ _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 
 def sources() -> Path:
     """The folder of C++ sources: of the installed package, or of the source tree. Raises: ConfigError."""
-    for folder in (_PACKAGE / "csrc", _PACKAGE.parent / "csrc"):
+    for folder in (_PACKAGE.parent / "csrc", _PACKAGE / "csrc"):
         if (folder / "program" / "main.cpp").is_file():
             return folder
     raise ConfigError("synth: expected the C++ sources beside the package, got none; reinstall graphweft")
@@ -56,7 +56,7 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str) -> dict[str, str]:
 def _headers(folder: Path, files: dict[str, str]) -> dict[str, str]:
     """The headers that ``files`` include, directly or not."""
     found: dict[str, str] = {}
-    open_ = [text for text in files.values()]
+    open_ = list(files.values())
     while open_:
         for name in _INCLUDE.findall(open_.pop()):
             if name.startswith("graphweft/") and name not in found:
@@ -124,11 +124,12 @@ zlib, and nothing else.
 
 - `model.toml` is the spec that this was written from.
 - `model.cpp` is the model: {calls} kernel calls an epoch, in order, over one arena of {steps.arena_bytes:,} bytes.
-- `main.cpp` reads the flags, trains and reports; `support/` reads data and weights; `core/` and `include/` are the kernels.
+- `main.cpp` reads the flags, trains and reports; `support/` reads data and weights.
+- `core/` and `include/` are the kernels.
 
-It was written for a graph of {rows["V"]:,} nodes and {rows["E"]:,} edges, and refuses others: orders of products and places of
-buffers follow from the sizes. The file is an `.npz` with `indptr` and `indices` (rows are sources) or `edge_index`, `x` or
-its compressed form `x_indptr`, `x_indices`, `x_data`, `x_shape`, `y` and the three masks.
+It was written for a graph of {rows["V"]:,} nodes and {rows["E"]:,} edges, and refuses others: orders of products and
+places of buffers follow from the sizes. The file is an `.npz` with `indptr` and `indices` (rows are sources) or
+`edge_index`, `x` or its compressed form `x_indptr`, `x_indices`, `x_data`, `x_shape`, `y` and the three masks.
 
 `--save weights.safetensors` writes weights, the state of the optimiser and the number of epochs; `--load` goes on from
 there, up to `--epochs` in all. `--metrics metrics.jsonl` writes a line per epoch.

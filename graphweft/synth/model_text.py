@@ -184,7 +184,7 @@ def _constructor(spec: ProgramSpec, steps: Steps) -> str:
         weight = f"s.{steps.parameters[name].name}"
         body.append(f"draws.glorot({weight}.at, {weight}.rows, {weight}.cols);")
     body += ["", *_updates(steps)]
-    return "\n".join([*lines, *(f"  {line}" if line else "" for line in body), "}", "", "Model::~Model() = default;", ""])
+    return "\n".join([*lines, *_indented(body), "}", "", "Model::~Model() = default;", ""])
 
 
 def _updates(steps: Steps) -> list[str]:
@@ -263,7 +263,11 @@ def _wrapped(text: str) -> list[str]:
 
 
 def _function(head: str, body: Sequence[str]) -> str:
-    return "\n".join([f"{head} {{", *(f"  {line}" if line else "" for line in body), "}", ""])
+    return "\n".join([f"{head} {{", *_indented(body), "}", ""])
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" if line else "" for line in lines]
 
 
 def _step(steps: Steps) -> str:

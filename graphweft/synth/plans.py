@@ -63,7 +63,9 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans
     if isinstance(x, SparseFeatures) and spec.reduce == "max" and spec.model != "gcn":
         raise ConfigError(f"reduce=max cannot be combined with the sparse features of {ds.name}; use mean or sum")
     if not isinstance(x, SparseFeatures) and spec.normalize == "row":
-        raise ConfigError(f"normalize: expected none with the dense features of {ds.name}, got row; save them normalised")
+        raise ConfigError(
+            f"normalize: expected none with the dense features of {ds.name}, got row; save them normalised"
+        )
     ds = ds if x is ds.x else replace(ds, x=x)
     edges = edge_data_of(model, ds, "use")
     if edges.inputs is not None:
@@ -94,7 +96,9 @@ def _check_data(ds: Dataset) -> None:
     if ds.graph.is_typed:
         raise ConfigError(f"data: expected a graph without types, got {len(ds.graph.relations)} relations in {ds.name}")
     if ds.task != "classification" or ds.y.dim() != 1:
-        raise ConfigError(f"data: expected one class a node, got task {ds.task} in {ds.name}: programs have no other yet")
+        raise ConfigError(
+            f"data: expected one class a node, got task {ds.task} in {ds.name}: programs have no other yet"
+        )
     if max(ds.num_nodes, ds.num_edges) >= 2**31:
         raise ConfigError(f"data: expected fewer than 2**31 nodes and edges, got {ds.num_nodes} and {ds.num_edges}")
 
@@ -104,7 +108,9 @@ def _check_drawn(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         is_zero = tensor.dim() < 2 and not bool(tensor.count_nonzero())
         if tensor.dim() != 2 and not is_zero:
-            raise ConfigError(f"model: expected weights that a program draws, got {name} of shape {tuple(tensor.shape)}")
+            raise ConfigError(
+                f"model: expected weights that a program draws, got {name} of shape {tuple(tensor.shape)}"
+            )
 
 
 __all__ = ["StepPlans", "plans_of"]

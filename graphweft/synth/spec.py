@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,17 @@ LATER_TARGETS = ("mpi", "cuda")
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _MOST_BYTES = 1 << 20
+_KINDS: dict[str, tuple[Any, str]] = {
+    "int": (int, "an integer"),
+    "float": ((int, float), "a number"),
+    "str": (str, "a text"),
+    "bool": (bool, "true or false"),
+}
 
 
 @dataclass(frozen=True)
 class ProgramSpec:
-    """A model trained on all nodes at once; options have the names, the meaning and the defaults of ``graphweft train``.
+    """A model trained on all nodes at once; options have the names, meaning and defaults of ``graphweft train``.
 
     Attributes:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
@@ -110,9 +115,6 @@ class ProgramSpec:
         return "\n".join(f"{name} = {_as_toml(value)}" for name, value in given.items())
 
 
-NAMES = tuple(field.name for field in fields(ProgramSpec))
-
-
 def check_target(target: str) -> None:
     """Raises: ConfigError for a target that is not written yet."""
     if target in LATER_TARGETS:
@@ -125,26 +127,50 @@ def read_spec(path: str | Path) -> ProgramSpec:
 
     Raises: ConfigError with line and column of an unknown key or a wrong value.
     """
-    return spec_of_toml(_text(Path(path)), str(path))
+    return ProgramSpec(**options_of_file(path, ProgramSpec))
 
 
 def spec_of_toml(text: str, name: str = "spec") -> ProgramSpec:
-    """The spec of a text in TOML; ``name`` is what errors call it.
+    r"""The spec of a text in TOML; ``name`` is what errors call it.
 
     Raises: ConfigError with line and column of an unknown key or a wrong value.
 
     Example:
         >>> spec_of_toml('model = "gin"').model
         'gin'
-        >>> spec_of_toml('model = "gin"\\nlayer = 3', "model.toml")
+        >>> spec_of_toml('model = "gin"\nlayer = 3', "a.toml")
         Traceback (most recent call last):
-        graphweft._errors.ConfigError: model.toml:2:1: layer: expected a known key, got an unknown one; did you mean layers?
+        graphweft._errors.ConfigError: a.toml:2:1: layer: expected a known key, got an unknown one; did you mean layers?
     """
-    return _checked(options_of_toml(text, name, NAMES), text, name)
+    return ProgramSpec(**options_of_toml(text, name, ProgramSpec))
 
 
-def options_of_toml(text: str, name: str, known: tuple[str, ...]) -> dict[str, Any]:
-    """Keys and values of a flat TOML text. Raises: ConfigError with line and column."""
+def options_of_file(path: str | Path, kind: type[ProgramSpec] | type[TrainSpec]) -> dict[str, Any]:
+    """The options of a TOML file, checked by ``kind``. Raises: ConfigError with line and column."""
+    return options_of_toml(_text(Path(path)), str(path), kind)
+
+
+def options_of_toml(text: str, name: str, kind: type[ProgramSpec] | type[TrainSpec]) -> dict[str, Any]:
+    """The options of a text in TOML, checked by ``kind``. Raises: ConfigError with line and column."""
+    values = _parsed(text, name)
+    known = {field.name: str(field.type).split(" ")[0] for field in fields(kind)}
+    for key in values:
+        if key not in known:
+            line, column, _ = _places(text).get(key, (1, 1, 1))
+            raise ConfigError(f"{name}:{line}:{column}: {key}: {_unknown(key, tuple(known))}")
+    for key, value in values.items():
+        values[key] = _of_kind(value, known[key], f"{_of_value(name, text, key)}: {key}")
+    try:
+        kind(**values)
+    except ConfigError as failure:
+        key = str(failure).partition(":")[0].partition("=")[0]
+        where = _of_value(name, text, key) if key in values else name
+        raise ConfigError(f"{where}: {failure}") from None
+    return values
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    """Keys and values of a flat text. Raises: ConfigError with line and column."""
     try:
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as failure:
@@ -158,33 +184,23 @@ def options_of_toml(text: str, name: str, known: tuple[str, ...]) -> dict[str, A
             at = re.search(rf"^\s*\[*\s*[\"']?{re.escape(key)}", text, re.M)
             line = 1 if at is None else text.count("\n", 0, at.end()) + 1
             raise ConfigError(f"{name}:{line}:1: {key}: expected keys without tables, got a table")
-        if key not in known:
-            line, column, _ = _places(text).get(key, (1, 1, 1))
-            near = _nearest(key, known)
-            hint = f"; did you mean {near}?" if near else f"; known are {', '.join(known)}"
-            raise ConfigError(f"{name}:{line}:{column}: {key}: expected a known key, got an unknown one{hint}")
     return found
 
 
-def _checked(found: Mapping[str, Any], text: str, name: str) -> ProgramSpec:
-    """The spec of ``found``; an error names the place of the value that it is about."""
-    kinds = {field.name: str(field.type).split(" ")[0] for field in fields(ProgramSpec)}
-    values = dict(found)
-    for key, value in values.items():
-        kind = {"int": int, "float": (int, float), "str": str, "bool": bool}[kinds[key]]
-        fits = isinstance(value, kind) and (kinds[key] == "bool" or not isinstance(value, bool))  # type: ignore[arg-type]
-        if not fits:
-            wanted = {"int": "an integer", "float": "a number", "str": "a text", "bool": "true or false"}[kinds[key]]
-            raise ConfigError(f"{_of_value(name, text, key)}: {key}: expected {wanted}, got {_as_toml(value)}")
-        if kinds[key] == "float":
-            values[key] = float(value)
-    try:
-        return ProgramSpec(**values)
-    except ConfigError as failure:
-        key = str(failure).partition(":")[0].partition("=")[0]
-        if key not in values:
-            raise ConfigError(f"{name}: {failure}") from None
-        raise ConfigError(f"{_of_value(name, text, key)}: {failure}") from None
+def _unknown(key: str, known: tuple[str, ...]) -> str:
+    if key in TrainSpec.__dataclass_fields__:
+        return "expected an option that programs have, got one of graphweft train alone"
+    near = _nearest(key, known)
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
+    return f"expected a known key, got an unknown one; {hint}"
+
+
+def _of_kind(value: Any, kind: str, where: str) -> Any:
+    """``value`` as an option of that kind. Raises: ConfigError."""
+    python, wanted = _KINDS[kind]
+    if not isinstance(value, python) or (isinstance(value, bool) and kind != "bool"):
+        raise ConfigError(f"{where}: expected {wanted}, got {_as_toml(value)}")
+    return float(value) if kind == "float" else value
 
 
 def _of_value(name: str, text: str, key: str) -> str:
@@ -240,4 +256,4 @@ def _text(path: Path) -> str:
         raise ConfigError(f"spec: expected a readable TOML file, got {path}: {reason}") from None
 
 
-__all__ = ["NAMES", "TARGETS", "ProgramSpec", "check_target", "options_of_toml", "read_spec", "spec_of_toml"]
+__all__ = ["TARGETS", "ProgramSpec", "check_target", "options_of_file", "read_spec", "spec_of_toml"]

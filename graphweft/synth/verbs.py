@@ -1,8 +1,8 @@
 """A spec in the verbs of Morphling's Listing 1: load, initializeLayers, forwardPass, backPropagation, optimizer.
 
 Comes in: the calls of a training loop, recorded. Goes out: the :class:`ProgramSpec` that they describe. The listing as
-printed takes ``neuronsPerLayer - 1`` for the number of layers and nests the backward loop in the forward one; here layers are
-counted by the list of widths, and the two loops follow each other. Called by users. Source: Morphling, Listing 1.
+printed takes ``neuronsPerLayer - 1`` for the number of layers and nests the backward loop in the forward one; here
+layers are counted by the list of widths, and the two loops follow each other. Called by users. Source: Morphling, Listing 1.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Verbs:
         """Names the data; ``options`` as ``root`` or ``scale``."""
         self._options |= {"data": dataset, **options}
 
-    def initializeLayers(self, sizes: Sequence[int], initializer: str = "xaviers") -> None:  # noqa: N802 the paper's
+    def initializeLayers(self, sizes: Sequence[int], initializer: str = "xaviers") -> None:
         """The width of every layer's result: the hidden ones, all alike, then the number of classes.
 
         Raises: ConfigError.
@@ -62,7 +62,7 @@ class Verbs:
             raise ConfigError(f"initializeLayers: expected hidden widths, all alike, then classes, got {list(widths)}")
         self._sizes = widths
 
-    def forwardPass(self, layer: int, model: str, aggregation: str = "auto") -> None:  # noqa: N802 the paper's
+    def forwardPass(self, layer: int, model: str, aggregation: str = "auto") -> None:
         """One layer forward. Raises: ConfigError for a layer out of turn or of another kind."""
         self._in_turn("forwardPass", layer, self._forward, self._forward if self._backward == 0 else None)
         kind = (model.lower(), aggregation.lower())
@@ -70,7 +70,7 @@ class Verbs:
             raise ConfigError(f"forwardPass: expected layers of one kind, {self._kind}, got {kind}")
         self._kind, self._forward = kind, self._forward + 1
 
-    def backPropagation(self, layer: int) -> None:  # noqa: N802 the paper's
+    def backPropagation(self, layer: int) -> None:
         """One layer backward. Raises: ConfigError for a layer out of turn."""
         wanted = len(self._sizes) - 1 - self._backward
         self._in_turn("backPropagation", layer, wanted, wanted if self._forward == len(self._sizes) else None)
