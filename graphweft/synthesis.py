@@ -30,7 +30,7 @@ class Program:
         folder: Where it is.
         calls: Kernel calls of an epoch.
         arena_bytes: Bytes of all its buffers together.
-        lines: Lines of the text that was written for this model, headers and support left out.
+        lines: Lines of ``model.cpp``, the text that was written for this model.
     """
 
     folder: Path
@@ -74,8 +74,8 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
     data = spec.data if Path(spec.data).suffix == ".npz" else ""
     files = program_files(spec, steps, data)
     write_folder(folder, files)
-    lines = sum(files[name].count("\n") for name in ("model.h", "model.cpp"))
-    return Program(folder, len(steps.forward) + len(steps.backward) + 2, steps.arena_bytes, lines)
+    calls = len(steps.forward) + len(steps.backward) + 2
+    return Program(folder, calls, steps.arena_bytes, files["model.cpp"].count("\n"))
 
 
 __all__ = ["Program", "write_program"]

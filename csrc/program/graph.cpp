@@ -33,8 +33,9 @@ struct Graph::Forms {
 };
 
 gw_adjacency Compressed::native() const {
-  return {num_rows(), num_cols, num_edges(), indptr.data(), indices.data(), edge_ids.empty() ? nullptr : edge_ids.data(),
-          0};
+  return {
+      num_rows(), num_cols, num_edges(), indptr.data(), indices.data(), edge_ids.empty() ? nullptr : edge_ids.data(),
+      0};
 }
 
 Form transposed(const Compressed& a, bool with_edge_ids) {

@@ -1,4 +1,4 @@
-// Trains the model of model.h on an .npz file: no Python, no torch.
+// Trains the model of model.cpp on an .npz file: no Python, no torch.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -18,6 +18,7 @@
 
 namespace {
 
+using program::facts;
 using program::Json;
 
 constexpr const char* usage =
@@ -25,8 +26,8 @@ constexpr const char* usage =
     "             [--load FILE.safetensors] [--save FILE.safetensors] [--metrics FILE.jsonl] [--json]\n";
 
 struct Options {
-  std::string data = model::data, load, save, metrics;
-  int64_t epochs = model::epochs, seed = model::seed, threads = 0, eval_every = model::eval_every;
+  std::string data = facts.data, load, save, metrics;
+  int64_t epochs = facts.epochs, seed = facts.seed, threads = 0, eval_every = facts.eval_every;
   bool json = false;
 };
 
@@ -34,7 +35,8 @@ int64_t whole(const char* flag, const char* text, int64_t least) {
   char* end = nullptr;
   const long long value = std::strtoll(text, &end, 10);
   if (*text == 0 || *end != 0 || value < least)
-    throw std::runtime_error(std::string(flag) + ": expected an integer from " + std::to_string(least) + ", got " + text);
+    throw std::runtime_error(std::string(flag) + ": expected an integer from " + std::to_string(least) + ", got " +
+                             text);
   return value;
 }
 
@@ -89,9 +91,7 @@ struct Record {
   }
 };
 
-double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
 double median(std::vector<double> values) {
   if (values.empty()) return 0;
@@ -100,7 +100,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-void evaluate(model::Model& model, const program::Dataset& data, Record& record) {
+void evaluate(program::Model& model, const program::Dataset& data, Record& record) {
   const double start = now();
   const program::Matrix logits = model.evaluate();
   const auto score = [&](const std::vector<int64_t>& ids, double& accuracy) {
@@ -137,7 +137,7 @@ class Log {
   std::FILE* file_ = nullptr;
 };
 
-std::vector<Record> train(const Options& options, model::Model& model, const program::Dataset& data, int64_t done) {
+std::vector<Record> train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
   std::vector<Record> history;
   history.reserve(size_t(std::max<int64_t>(options.epochs - done, 0)));
   Log log(options.metrics);
@@ -169,15 +169,15 @@ Json summary(const Options& options, const program::Dataset& data, const std::ve
   if (steps.size() > 1) steps.erase(steps.begin());
   const Record last = history.empty() ? Record() : history.back();
   Json json;
-  json.add("dataset", options.data).add("model", model::name).add("mode", "full");
-  json.add("num_nodes", model::expected.nodes).add("num_edges", data.graph.num_edges());
-  json.add("num_features", model::expected.features).add("num_classes", model::expected.classes);
-  json.add("num_parameters", model::num_parameters).add("layers", model::layers).add("hidden", model::hidden);
+  json.add("dataset", options.data).add("model", facts.name).add("mode", "full");
+  json.add("num_nodes", facts.expected.nodes).add("num_edges", data.graph.num_edges());
+  json.add("num_features", facts.expected.features).add("num_classes", facts.expected.classes);
+  json.add("num_parameters", facts.num_parameters).add("layers", facts.layers).add("hidden", facts.hidden);
   json.add("epochs", history.empty() ? int64_t{0} : last.epoch);
   json.add("first_epoch_seconds", history.empty() ? 0.0 : history.front().epoch_seconds);
   json.add("epoch_seconds_median", median(steps)).add("eval_seconds_median", median(evaluations));
   json.add("peak_rss_mb", std::round(program::peak_rss_mb() * 10) / 10);
-  json.add("feature_path", model::feature_path).add("metric", "accuracy").add("loss", last.loss);
+  json.add("feature_path", facts.feature_path).add("metric", "accuracy").add("loss", last.loss);
   json.add("train_acc", last.train_acc).add("val_acc", last.val_acc).add("test_acc", last.test_acc);
   best ? json.add("best_epoch", best->epoch) : json.add("best_epoch", NAN);
   json.add("best_val_acc", best ? best->val_acc : NAN);
@@ -189,8 +189,8 @@ Json summary(const Options& options, const program::Dataset& data, const std::ve
 void run(const Options& options) {
   const double start = now();
   if (options.threads) gw::set_num_threads(int(options.threads));
-  program::Dataset data(options.data, model::expected);
-  model::Model model(data, uint64_t(options.seed));
+  program::Dataset data(options.data, facts.expected);
+  program::Model model(data, uint64_t(options.seed));
   const int64_t done =
       options.load.empty() ? 0 : program::load_weights(options.load, model.weights(), model.optimizer_state());
   const double prepared = now();

@@ -23,7 +23,8 @@ class Arena {
   int64_t bytes_;
 };
 
-// From here on memory that `delete` gets back is kept for the next `new` of its size: an epoch asks the system for none.
+// From here on memory that `delete` gets back is kept for the next `new` of its size: an epoch asks the system for
+// none.
 void keep_freed_memory();
 
 }  // namespace program

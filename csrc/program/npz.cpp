@@ -31,7 +31,8 @@ struct Member {
 int64_t Array::count() const {
   int64_t elements = 1;
   for (const int64_t size : shape)
-    if (size < 0 || __builtin_mul_overflow(elements, size, &elements)) refuse(name + ": expected sizes that fit 64 bits");
+    if (size < 0 || __builtin_mul_overflow(elements, size, &elements))
+      refuse(name + ": expected sizes that fit 64 bits");
   return elements;
 }
 

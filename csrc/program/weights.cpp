@@ -64,7 +64,8 @@ class Header {
       } else {
         const std::vector<int64_t> found = numbers();
         if (name == "shape") entry.shape = text_of(found);
-        if (name == "data_offsets" && found.size() == 2) entry.begin = uint64_t(found[0]), entry.end = uint64_t(found[1]);
+        if (name == "data_offsets" && found.size() == 2)
+          entry.begin = uint64_t(found[0]), entry.end = uint64_t(found[1]);
       }
       (void)taken(',');
     }

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from graphweft._errors import ConfigError
-from graphweft.synth.model_text import header_text, source_text
+from graphweft.synth.model_text import source_text
 from graphweft.synth.spec import ProgramSpec
 from graphweft.synth.steps import Steps
 
@@ -34,10 +34,9 @@ def sources() -> Path:
 def program_files(spec: ProgramSpec, steps: Steps, data: str) -> dict[str, str]:
     """All files of a program by their path in its folder."""
     folder = sources()
-    model = source_text(spec, steps)
+    model = source_text(spec, steps, data)
     files = {
         _MARK: spec.to_toml() + "\n",
-        "model.h": header_text(spec, steps, data),
         "model.cpp": model,
     }
     for path in sorted((folder / "program").iterdir()):

@@ -1,6 +1,6 @@
-"""The text of ``model.h`` and ``model.cpp``: the steps of a program as C++.
+"""The text of ``model.cpp``: the steps of a program as C++.
 
-Comes in: a spec and its :class:`Steps`. Goes out: two texts. Called by ``folder.py``.
+Comes in: a spec and its :class:`Steps`. Goes out: a text. Called by ``folder.py``.
 """
 
 from __future__ import annotations
@@ -16,72 +16,17 @@ from graphweft.synth.steps import Statement, Steps
 _WIDTH = 120
 
 
-def header_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
-    """``model.h``: what the program was written for, and the model's three functions."""
-    rows = steps.plans.sizes.rows
-    sizes = _sizes(steps)
-    weights = sum(steps.parameters[name].count for name in steps.moments)
-    return f"""// {_title(spec)}: its sizes, and what can be done with it.
-#pragma once
-
-#include <cstdint>
-#include <memory>
-#include <vector>
-
-#include "dataset.h"
-#include "kernels.h"
-#include "weights.h"
-
-namespace model {{
-
-// The spec; flags of the program change the first four.
-constexpr const char* data = {_quoted(data)};
-constexpr int64_t epochs = {spec.epochs}, seed = {spec.seed}, eval_every = {spec.eval_every};
-constexpr const char* name = "{spec.model}";
-constexpr const char* feature_path = "{"sparse" if steps.plans.is_sparse else "dense"}";
-constexpr int64_t layers = {spec.layers}, hidden = {spec.hidden}, num_parameters = {weights};
-
-// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
-constexpr int64_t nodes = {rows["V"]}, edges = {rows["E"]}, features = {sizes[0]}, classes = {sizes[1]};
-constexpr int64_t train_rows = {sizes[2]};
-constexpr program::Expected expected = {{nodes, edges, features, classes, train_rows}};
-
-class Model {{
- public:
-  // Weights drawn by the seed, and what is computed once.
-  Model(const program::Dataset& data, uint64_t seed);
-  ~Model();
-  Model(const Model&) = delete;
-  Model& operator=(const Model&) = delete;
-
-  // One update; the training loss before it.
-  float step(uint64_t seed, uint64_t epoch);
-  // Logits of all nodes, [nodes x classes], until the next call.
-  program::Matrix evaluate();
-
-  // What is trained, and what the optimiser remembers.
-  [[nodiscard]] std::vector<program::Tensor> weights() const;
-  [[nodiscard]] std::vector<program::Tensor> optimizer_state() const;
-
- private:
-  struct State;
-  std::unique_ptr<State> state_;
-}};
-
-}}  // namespace model
-"""
-
-
-def source_text(spec: ProgramSpec, steps: Steps) -> str:
+def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
     """``model.cpp``: buffers, then the statements of preparation, step and evaluation."""
     parts = [
         _opening(spec),
+        _facts(spec, steps, data),
         _state(steps),
         _constructor(spec, steps),
         _step(steps),
         _evaluate(steps),
         _tensors(steps),
-        "}  // namespace model\n",
+        "}  // namespace program\n",
     ]
     return "\n".join(parts)
 
@@ -91,13 +36,11 @@ def _title(spec: ProgramSpec) -> str:
     return f"{spec.model.upper()} of {spec.layers} layers{reduce}, trained on all nodes at once"
 
 
-def _sizes(steps: Steps) -> tuple[int, int, int]:
-    """Features, classes and training rows."""
+def _sizes(steps: Steps) -> tuple[int, int]:
+    """Features and classes."""
     program = steps.plans.step.compiled.program
-    x = next((v for v in steps.plans.evaluation.compiled.program.values if v.get("name") == "x"), None)
-    x = x or next(v for v in program.values if v.get("name") == "x")
-    classes = dict(program.outputs)["out"].tensor.dims[0]
-    return int(x.tensor.dims[0]), int(classes), steps.plans.train_rows
+    x = next(v for v in program.inputs if v["name"] == "x")
+    return int(x.tensor.dims[0]), int(dict(program.outputs)["out"].tensor.dims[0])
 
 
 def _opening(spec: ProgramSpec) -> str:
@@ -110,9 +53,22 @@ def _opening(spec: ProgramSpec) -> str:
 #include "memory.h"
 #include "random.h"
 
-namespace model {{
+namespace program {{
+"""
 
-using namespace program;
+
+def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
+    """Sizes, and what the program reports."""
+    rows, (width, classes) = steps.plans.sizes.rows, _sizes(steps)
+    weights = sum(steps.parameters[name].count for name in steps.moments)
+    path = "sparse" if steps.plans.is_sparse else "dense"
+    return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
+constexpr int64_t nodes = {rows["V"]}, edges = {rows["E"]}, features = {width}, classes = {classes};
+constexpr int64_t train_rows = {steps.plans.train_rows};
+
+// Name, data, layout of the features; layers, hidden width, parameters; epochs, seed and how often it is evaluated.
+const Facts facts = {{"{spec.model}", {_quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
+                     {spec.epochs}, {spec.seed}, {spec.eval_every}, {{nodes, edges, features, classes, train_rows}}}};
 """
 
 
@@ -319,4 +275,4 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-__all__ = ["header_text", "source_text"]
+__all__ = ["source_text"]

@@ -2,7 +2,8 @@
 
 Comes in: the calls of a training loop, recorded. Goes out: the :class:`ProgramSpec` that they describe. The listing as
 printed takes ``neuronsPerLayer - 1`` for the number of layers and nests the backward loop in the forward one; here
-layers are counted by the list of widths, and the two loops follow each other. Called by users. Source: Morphling, Listing 1.
+layers are counted by the list of widths, and the two loops follow each other. Called by
+users. Source: Morphling, Listing 1.
 """
 
 from __future__ import annotations
