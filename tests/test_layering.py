@@ -32,7 +32,18 @@ RANKS: list[set[str]] = [
 ROOM_OF_MODULE = {
     **dict.fromkeys(["_errors", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"], "base"),
     **dict.fromkeys(
-        ["run", "loaded_run", "inspection", "commands", "cli", "doctor", "bench", "explanation", "synthesis", "__main__"],
+        [
+            "run",
+            "loaded_run",
+            "inspection",
+            "commands",
+            "cli",
+            "doctor",
+            "bench",
+            "explanation",
+            "synthesis",
+            "__main__",
+        ],
         "app",
     ),
 }
