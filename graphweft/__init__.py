@@ -77,6 +77,9 @@ if TYPE_CHECKING:
     from graphweft.schedule.subtasks import Subtasks
     from graphweft.schedule.tier import Tier
     from graphweft.storage.feature import SparseFeatures
+    from graphweft.synth.spec import ProgramSpec
+    from graphweft.synth.verbs import Verbs
+    from graphweft.synthesis import Program, write_program
     from graphweft.train.macro import Macro
     from graphweft.train.trainer import Trainer
 
@@ -120,6 +123,8 @@ __all__ = [
     "Partition",
     "Parts",
     "PassError",
+    "Program",
+    "ProgramSpec",
     "RecompileWarning",
     "Run",
     "SaintEdgeSampler",
@@ -133,6 +138,7 @@ __all__ = [
     "Tier",
     "Trainer",
     "UserCodeError",
+    "Verbs",
     "WalkSampler",
     "Whole",
     "apply",
@@ -167,6 +173,7 @@ __all__ = [
     "to_pyg",
     "to_scipy",
     "update_all",
+    "write_program",
 ]
 
 # Where the public names live. They are imported when they are first asked for: `graphweft --help` does not wait for
@@ -216,6 +223,9 @@ _HOMES = {
     "constant": "graphweft.runtime.constants",
     "Subtasks": "graphweft.schedule.subtasks",
     "Tier": "graphweft.schedule.tier",
+    "ProgramSpec": "graphweft.synth.spec",
+    "Verbs": "graphweft.synth.verbs",
+    **dict.fromkeys(("Program", "write_program"), "graphweft.synthesis"),
     "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",
 }

@@ -23,7 +23,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
-from graphweft.commands import datasets, runs
+from graphweft.commands import datasets, programs, runs
 from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -32,6 +32,7 @@ from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.synth.spec import options_of_file
 from graphweft.train.durations import clock, duration
 from graphweft.train.loop_options import METRICS
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
@@ -146,6 +147,7 @@ Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 @app.command()
 @takes(TABLES | LOOP)
 def train(
+    spec: Annotated[str | None, _option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
@@ -208,6 +210,8 @@ def train(
     moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
     """
     values = _given({**locals(), **more})
+    if spec is not None:
+        values = {**options_of_file(spec, TrainSpec), **values}
     return lambda: _train({**values, "progress": not quiet}, as_json)
 
 
@@ -315,6 +319,7 @@ def doctor(
 
 
 runs.add_to(app)
+programs.add_to(app)
 datasets.add_to(app)
 
 

@@ -35,7 +35,19 @@ ROOM_OF_MODULE = {
         "base",
     ),
     **dict.fromkeys(
-        ["run", "loaded_run", "inspection", "commands", "cli", "doctor", "bench", "explanation", "__main__"], "app"
+        [
+            "run",
+            "loaded_run",
+            "inspection",
+            "commands",
+            "cli",
+            "doctor",
+            "bench",
+            "explanation",
+            "synthesis",
+            "__main__",
+        ],
+        "app",
     ),
 }
 # Third-party packages that may be imported inside a function, and why.

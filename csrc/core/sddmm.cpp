@@ -27,10 +27,12 @@ GW_API int gw_sddmm_dot_f32(const gw_adjacency* adj, const float* a, int64_t lda
                             int64_t width, float* out) {
   return run<gw::f32>(adj, a, lda, b, ldb, width, out);
 }
+#ifndef GW_ONLY_F32
 GW_API int gw_sddmm_dot_f64(const gw_adjacency* adj, const double* a, int64_t lda, const double* b, int64_t ldb,
                             int64_t width, double* out) {
   return run<gw::f64>(adj, a, lda, b, ldb, width, out);
 }
+#endif
 
 // Dropout of the stored entries of a nodes x `features` matrix, by entry position; rows of `adj` are nodes, or features
 // when `turned`. Keeps exactly the elements that gw_dropout_f32 keeps of the dense matrix. `out` may be `values`.

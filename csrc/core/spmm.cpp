@@ -46,6 +46,7 @@ GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int
   return run<gw::f32>(adj, x, ldx, width, weight, src_scale, self_coef, mean, stages, prefetch, panel, y, ldy);
 }
 
+#ifndef GW_ONLY_F32
 GW_API int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, const double* weight,
                        const double* src_scale, double self_coef, int32_t mean, int32_t prefetch, double* panel,
                        double* y, int64_t ldy) {
@@ -58,4 +59,5 @@ GW_API int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx,
                         uint16_t* y, int64_t ldy) {
   return run<gw::bf16>(adj, x, ldx, width, weight, src_scale, self_coef, mean, nullptr, prefetch, panel, y, ldy);
 }
+#endif
 }

@@ -57,6 +57,7 @@ GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx,
                            float* y, int64_t ldy, void* arg, int64_t ldarg) {
   return run<gw::f32>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
 }
+#ifndef GW_ONLY_F32
 GW_API int gw_spmm_max_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, int32_t minimum,
                            double* y, int64_t ldy, void* arg, int64_t ldarg) {
   return run<gw::f64>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
@@ -65,6 +66,7 @@ GW_API int gw_spmm_max_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t 
                             uint16_t* y, int64_t ldy, void* arg, int64_t ldarg) {
   return run<gw::bf16>(adj, x, ldx, width, minimum, y, ldy, arg, ldarg);
 }
+#endif
 
 // dx[j, f] = sum of dy[i, f] over the distinct columns i of row j with arg[i, f] == j; `transposed` has sources as rows
 // and in each row parallel edges side by side.
@@ -72,6 +74,7 @@ GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg,
                                 int64_t lddy, int64_t width, float* dx, int64_t lddx) {
   return run_grad<gw::f32>(transposed, arg, ldarg, dy, lddy, width, dx, lddx);
 }
+#ifndef GW_ONLY_F32
 GW_API int gw_spmm_max_grad_f64(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const double* dy,
                                 int64_t lddy, int64_t width, double* dx, int64_t lddx) {
   return run_grad<gw::f64>(transposed, arg, ldarg, dy, lddy, width, dx, lddx);
@@ -80,4 +83,5 @@ GW_API int gw_spmm_max_grad_bf16(const gw_adjacency* transposed, const void* arg
                                  int64_t lddy, int64_t width, uint16_t* dx, int64_t lddx) {
   return run_grad<gw::bf16>(transposed, arg, ldarg, dy, lddy, width, dx, lddx);
 }
+#endif
 }

@@ -40,7 +40,7 @@ _FLAGS = (
     "-fvisibility=hidden",
     "-w",
 )
-_LEVEL_FLAGS = {
+LEVEL_FLAGS = {
     "portable": (),
     "avx2": ("-march=x86-64-v3",),
     "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
@@ -105,7 +105,7 @@ def _make(source: str, compiler: Compiler, path: Path) -> None:
 
 
 def _flags() -> tuple[str, ...]:
-    return (*_FLAGS, *_LEVEL_FLAGS[_native.LEVEL], "-DGW_GENERATED", f"-I{INCLUDE}")
+    return (*_FLAGS, *LEVEL_FLAGS[_native.LEVEL], "-DGW_GENERATED", f"-I{INCLUDE}")
 
 
 def _key(source: str, compiler: Compiler) -> str:

@@ -185,16 +185,21 @@ class Plan:
         return env[slot]
 
     def _part(self, item: HoistedValue, over: bool) -> _Part:
-        """The calls that make one hoisted value."""
+        """The launches that make one hoisted value."""
+        part, calls = self.preparation(item, over)
+        slots = {value: index for index, value in enumerate(part.values)}
+        names = tuple(v["name"] if v.op in LEAVES else None for v in part.values)
+        return _Part(names, self.target.bind(calls).launches, slots[item.value])
+
+    def preparation(self, item: HoistedValue, over: bool = False) -> tuple[Program, list[KernelCall]]:
+        """The program of one hoisted value and the calls that make it, over slots in the order of its values."""
         part = Program(tuple(v for v in self.compiled.program.inputs if v["name"] in item.leaves), (("", item.value),))
         slots = {value: index for index, value in enumerate(part.values)}
         single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
         phase = dict.fromkeys(part.values, FORWARD)
         rest = functools.partial(group_values, part, phase=phase, fuse=single)
         groups = cover_edges(part, set(), phase, rest) if self.compiled.walks else rest(set())
-        calls = [lower(group, slots, over=over and group.result is item.value) for group in groups]
-        names = tuple(v["name"] if v.op in LEAVES else None for v in part.values)
-        return _Part(names, self.target.bind(calls).launches, slots[item.value])
+        return part, [lower(group, slots, over=over and group.result is item.value) for group in groups]
 
     def fits_over(self, item: HoistedValue, name: str) -> bool:
         """Whether ``item`` is one aggregation of the input ``name``, which nothing else reads, of the same shape."""

@@ -44,7 +44,7 @@ _sparse_dropout = declare("gw_sparse_dropout_f32")
 _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 _MEAN = {"sum": 0, "mean": 1}
 
-_PANEL_ROW = 192  # bytes of a row that one pass over the edges reads, at most, when x is copied panel by panel
+PANEL_ROW = 192  # bytes of a row that one pass over the edges reads, at most, when x is copied panel by panel
 _PANEL_ABOVE = 4 << 20  # bytes of x: what is smaller stays in cache as it is
 _PANEL_REUSE = 6  # edges per row of x: what is read less often is not worth a copy
 
@@ -131,12 +131,16 @@ def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool) -> torch.
     """
     size = dtype.itemsize
     if must:
-        return empty((adj.num_cols, _PANEL_ROW // size), dtype)
-    if width * size <= _PANEL_ROW or adj.num_cols * width * size <= _PANEL_ABOVE:
+        return empty((adj.num_cols, PANEL_ROW // size), dtype)
+    if not wants_panel(adj.num_cols, adj.num_edges, width * size):
         return None
-    if adj.num_edges < _PANEL_REUSE * adj.num_cols:
-        return None
-    return empty((adj.num_cols, _PANEL_ROW // size), dtype)
+    return empty((adj.num_cols, PANEL_ROW // size), dtype)
+
+
+def wants_panel(num_cols: int, num_edges: int, row_bytes: int) -> bool:
+    """Whether a product reads rows that are wide, many, and read often enough to copy part of each before."""
+    is_large = row_bytes > PANEL_ROW and num_cols * row_bytes > _PANEL_ABOVE
+    return is_large and num_edges >= _PANEL_REUSE * num_cols
 
 
 def _spmm_failure(

@@ -14,13 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._errors import DataError, ShapeError
+from graphweft._errors import ConfigError, DataError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
+from graphweft.passes.work import Sizes
+from graphweft.runtime.compile import measure_sizes
 from graphweft.runtime.constants import Reference, Watch, owning
+from graphweft.runtime.plan import Plan
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
@@ -125,6 +128,29 @@ class FullBatch:
             function.hoist(evaluation)
         POOL.trim()
         self._tape = self._record()
+
+    def plans(self) -> tuple[Plan, Plan, Tensor | None, Sizes]:
+        """The plans of a step and of an evaluation, the rows that a step computes (None: all), and the sizes of both.
+
+        Raises: ConfigError for a model that is not compiled as a whole.
+        """
+        if not is_plain(self.model):
+            raise ConfigError(f"model: expected one that is compiled as a whole, got {type(self.model).__name__}")
+        graph, function, edges = self.ds.graph, self.model.function, self.edge_data.inputs
+        found: list[Plan] = []
+        rows: dict[str, int] = {}
+        nonzeros: dict[str, int] = {}
+        with owning(self.x, self._wanted):
+            for wanted, training in ((self._wanted, True), (None, False)):
+                with torch.set_grad_enabled(training):
+                    arguments = self.model.train(training).arguments(graph, self.x, wanted, edges)
+                    plan = function.ready(arguments)
+                if plan is None:
+                    raise ConfigError("model: expected one that kernels run, got one for the interpreter")
+                found.append(plan)
+                sizes = measure_sizes(plan.compiled.program, arguments, 0)
+                rows, nonzeros = rows | dict(sizes.rows), nonzeros | dict(sizes.nonzeros)
+        return found[0], found[1], self._wanted, Sizes(rows, nonzeros)
 
     def _first_step(self) -> None:
         """A step without an update."""

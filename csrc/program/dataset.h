@@ -1,0 +1,48 @@
+// A dataset in the .npz form: a graph, features, classes and masks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "graph.h"
+#include "npz.h"
+
+namespace program {
+
+// What the program was written for.
+struct Expected {
+  int64_t nodes, edges, features, classes, train_rows;
+};
+
+// Rows of features in compressed form, and the same by column.
+struct SparseFeatures {
+  Form by_row, by_column;
+  std::vector<float> values, values_by_column;
+};
+
+// The rows of each split that have a label.
+struct Split {
+  std::vector<int64_t> train, val, test;
+};
+
+class Dataset {
+ public:
+  // Throws std::runtime_error with one line where the file is not what the program was written for.
+  Dataset(const std::string& path, const Expected& expected);
+
+  Graph graph;
+  std::vector<int64_t> labels;
+  Split split;
+
+  // Dense features into `out` [nodes, features].
+  void read_features(float* out) const;
+  // The stored entries of sparse features, or of dense ones; rows divided by their sums where asked for.
+  [[nodiscard]] SparseFeatures read_sparse_features(bool normalize) const;
+
+ private:
+  Npz file_;
+  Expected expected_;
+};
+
+}  // namespace program

@@ -1,0 +1,213 @@
+#include "graph.h"
+
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "kernels.h"
+
+extern "C" {
+GW_API int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,
+                         int64_t num_cols, int32_t wide_out, int64_t* indptr, void* indices, void* edge_ids);
+GW_API int gw_csr_transpose(const gw_adjacency* a, int32_t payload_bytes, const void* payload_in, int64_t* indptr,
+                            void* indices, void* payload);
+GW_API int gw_csr_check(const gw_adjacency* a);
+GW_API int gw_csr_has_loops(const gw_adjacency* a, int32_t* out);
+GW_API int gw_csr_is_symmetric(const gw_adjacency* a, int32_t* out);
+GW_API int gw_csr_columns_ascend(const gw_adjacency* a, int32_t strict, int32_t* out);
+GW_API int gw_csr_count_columns(const gw_adjacency* a, int64_t* counts);
+GW_API int gw_csr_clear_loops(const gw_adjacency* a, uint8_t* member);
+GW_API int gw_csr_filter(const gw_adjacency* a, const uint8_t* member, int64_t* indptr, void* indices, void* edge_ids);
+GW_API int gw_csr_concat(const gw_adjacency* a, const gw_adjacency* b, const int64_t* indptr, void* indices,
+                         void* edge_ids);
+}
+
+namespace program {
+
+struct Graph::Forms {
+  Form by[2];     // by destination, by source
+  Form loose[2];  // the same where nobody asked for edge numbers
+  Form side_by_side[2];
+  std::optional<bool> symmetric, loops;
+  std::shared_ptr<Forms> no_loops;
+};
+
+gw_adjacency Compressed::native() const {
+  return {
+      num_rows(), num_cols, num_edges(), indptr.data(), indices.data(), edge_ids.empty() ? nullptr : edge_ids.data(),
+      0};
+}
+
+Form transposed(const Compressed& a, bool with_edge_ids) {
+  auto turned = std::make_shared<Compressed>();
+  turned->num_cols = a.num_rows();
+  turned->indptr.resize(size_t(a.num_cols) + 1);
+  turned->indices.resize(a.indices.size());
+  if (with_edge_ids) turned->edge_ids.resize(a.indices.size());
+  const gw_adjacency from = a.native();
+  check(gw_csr_transpose(&from, 0, nullptr, turned->indptr.data(), turned->indices.data(),
+                         with_edge_ids ? turned->edge_ids.data() : nullptr));
+  return turned;
+}
+
+bool columns_ascend(const Compressed& a) {
+  int32_t answer = 0;
+  const gw_adjacency native = a.native();
+  check(gw_csr_columns_ascend(&native, 0, &answer));
+  return answer != 0;
+}
+
+Graph::Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool square)
+    : forms_(std::make_shared<Forms>()), num_src_(num_src), num_dst_(num_dst), square_(square) {
+  forms_->by[0] = std::move(by_dst);
+  forms_->by[1] = std::move(by_src);
+}
+
+Graph Graph::from_edges(const std::vector<int32_t>& src, const std::vector<int32_t>& dst, int64_t num_nodes) {
+  auto made = std::make_shared<Compressed>();
+  made->num_cols = num_nodes;
+  made->indptr.resize(size_t(num_nodes) + 1);
+  made->indices.resize(src.size());
+  made->edge_ids.resize(src.size());
+  check(gw_coo_to_csr(0, int64_t(src.size()), dst.data(), src.data(), num_nodes, num_nodes, 0, made->indptr.data(),
+                      made->indices.data(), made->edge_ids.data()));
+  return {made, nullptr, num_nodes, num_nodes, true};
+}
+
+Graph Graph::from_csr(std::vector<int64_t> indptr, std::vector<int32_t> indices) {
+  auto made = std::make_shared<Compressed>();
+  made->indptr = std::move(indptr);
+  made->indices = std::move(indices);
+  const int64_t nodes = made->num_cols = made->num_rows();
+  const gw_adjacency native = made->native();
+  check(gw_csr_check(&native));
+  return {nullptr, made, nodes, nodes, true};
+}
+
+Form Graph::known() const { return forms_->by[0] ? forms_->by[0] : forms_->by[1]; }
+
+Form Graph::full(int side) const {
+  Form& form = forms_->by[side];
+  if (!form) {
+    form = transposed(*forms_->by[1 - side], true);
+    forms_->loose[side] = nullptr;
+  }
+  return form;
+}
+
+int64_t Graph::num_edges() const { return known()->num_edges(); }
+
+Graph Graph::reverse() const {
+  Graph turned = *this;
+  turned.side_ = 1 - side_;
+  std::swap(turned.num_src_, turned.num_dst_);
+  return turned;
+}
+
+Graph Graph::without_loops() const {
+  if (!forms_->loops) {
+    int32_t found = 0;
+    const gw_adjacency any = known()->native();
+    check(gw_csr_has_loops(&any, &found));
+    forms_->loops = found != 0;
+  }
+  if (!*forms_->loops) return *this;
+  if (!forms_->no_loops) {
+    const Form all = full(side_);
+    const gw_adjacency native = all->native();
+    std::vector<uint8_t> member(size_t(all->num_edges()), 1);
+    check(gw_csr_clear_loops(&native, member.data()));
+    auto kept = std::make_shared<Compressed>();
+    kept->num_cols = all->num_cols;
+    kept->indptr.assign(all->indptr.size(), 0);
+    check(gw_csr_filter(&native, member.data(), kept->indptr.data() + 1, nullptr, nullptr));
+    std::partial_sum(kept->indptr.begin(), kept->indptr.end(), kept->indptr.begin());
+    kept->indices.resize(size_t(kept->indptr.back()));
+    if (!all->edge_ids.empty()) kept->edge_ids.resize(kept->indices.size());
+    check(gw_csr_filter(&native, member.data(), kept->indptr.data(), kept->indices.data(),
+                        kept->edge_ids.empty() ? nullptr : kept->edge_ids.data()));
+    forms_->no_loops = Graph(kept, nullptr, num_src_, num_dst_, square_).forms_;
+    forms_->no_loops->loops = false;
+  }
+  Graph bare = *this;
+  bare.forms_ = forms_->no_loops;
+  bare.side_ = 0;
+  return bare;
+}
+
+Graph Graph::one_loop() const {
+  const Graph bare = without_loops();
+  const Form others = bare.full(bare.side_);
+  Compressed own;
+  own.num_cols = num_dst_;
+  own.indptr.resize(size_t(num_dst_) + 1);
+  std::iota(own.indptr.begin(), own.indptr.end(), int64_t{0});
+  own.indices.resize(size_t(num_dst_));
+  std::iota(own.indices.begin(), own.indices.end(), 0);
+  auto made = std::make_shared<Compressed>();
+  made->num_cols = num_dst_;
+  made->indptr.resize(own.indptr.size());
+  for (size_t row = 0; row < own.indptr.size(); ++row) made->indptr[row] = others->indptr[row] + own.indptr[row];
+  made->indices.resize(others->indices.size() + own.indices.size());
+  made->edge_ids.resize(made->indices.size());
+  const gw_adjacency first = others->native(), second = own.native();
+  check(gw_csr_concat(&first, &second, made->indptr.data(), made->indices.data(), made->edge_ids.data()));
+  return {made, nullptr, num_src_, num_dst_, square_};
+}
+
+Graph Graph::take_dst(const std::vector<int64_t>& rows, bool loops) const {
+  const Form all = full(side_);
+  auto taken = std::make_shared<Compressed>();
+  taken->num_cols = all->num_cols;
+  taken->indptr.assign(1, 0);
+  for (const int64_t row : rows) {
+    taken->indices.insert(taken->indices.end(), all->indices.begin() + all->indptr[size_t(row)],
+                          all->indices.begin() + all->indptr[size_t(row) + 1]);
+    if (loops) taken->indices.push_back(int32_t(row));
+    taken->indptr.push_back(int64_t(taken->indices.size()));
+  }
+  return {taken, nullptr, num_src_, int64_t(rows.size()), false};
+}
+
+void Graph::in_degrees(float* out) const {
+  if (const Form& form = forms_->by[side_]) {
+    for (int64_t row = 0; row < form->num_rows(); ++row)
+      out[row] = float(form->indptr[size_t(row) + 1] - form->indptr[size_t(row)]);
+    return;
+  }
+  std::vector<int64_t> counts(size_t(num_dst_), 0);
+  const gw_adjacency other = full(1 - side_)->native();
+  check(gw_csr_count_columns(&other, counts.data()));
+  for (size_t row = 0; row < counts.size(); ++row) out[row] = float(counts[row]);
+}
+
+gw_adjacency Graph::in_edges() const {
+  Form form = forms_->by[side_] ? forms_->by[side_] : forms_->loose[side_];
+  if (!form) {
+    const Form other = known();
+    if (!forms_->symmetric) {
+      int32_t answer = 0;
+      const gw_adjacency native = other->native();
+      if (square_) check(gw_csr_is_symmetric(&native, &answer));
+      forms_->symmetric = answer != 0;
+    }
+    form = *forms_->symmetric ? other : transposed(*other, false);
+    forms_->loose[side_] = form;
+  }
+  gw_adjacency native = form->native();
+  native.edge_ids = nullptr;
+  return native;
+}
+
+gw_adjacency Graph::in_edges_in_order() const { return full(side_)->native(); }
+
+gw_adjacency Graph::out_edges_side_by_side() const {
+  Form& form = forms_->side_by_side[1 - side_];
+  if (!form) {
+    form = full(1 - side_);
+    if (!columns_ascend(*form)) form = transposed(*transposed(*form, true), true);
+  }
+  return form->native();
+}
+
+}  // namespace program

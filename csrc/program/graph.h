@@ -1,0 +1,66 @@
+// A graph and the graphs made of it. Every form is built once, when it is asked for, and shared by a graph and its
+// reverse.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "graphweft/adjacency.h"
+
+namespace program {
+
+// For every row the columns of its edges. Edges keep the numbers of their order in the source.
+struct Compressed {
+  int64_t num_cols = 0;
+  std::vector<int64_t> indptr;
+  std::vector<int32_t> indices;
+  std::vector<int32_t> edge_ids;  // empty: position p is edge p, or nobody asks
+
+  [[nodiscard]] int64_t num_rows() const { return int64_t(indptr.size()) - 1; }
+  [[nodiscard]] int64_t num_edges() const { return int64_t(indices.size()); }
+  [[nodiscard]] gw_adjacency native() const;
+};
+using Form = std::shared_ptr<const Compressed>;
+
+// Columns become rows; inside a new row entries ascend by the old row.
+Form transposed(const Compressed& a, bool with_edge_ids);
+// Ascending columns in every row.
+bool columns_ascend(const Compressed& a);
+
+class Graph {
+ public:
+  // Edges src[e] -> dst[e].
+  static Graph from_edges(const std::vector<int32_t>& src, const std::vector<int32_t>& dst, int64_t num_nodes);
+  // Rows are sources.
+  static Graph from_csr(std::vector<int64_t> indptr, std::vector<int32_t> indices);
+
+  [[nodiscard]] int64_t num_edges() const;
+  [[nodiscard]] Graph reverse() const;
+  [[nodiscard]] Graph without_loops() const;
+  // Exactly one edge from every node to itself, after the others.
+  [[nodiscard]] Graph one_loop() const;
+  // The edges into some nodes, which become the destinations; with loops, each with one more from itself.
+  [[nodiscard]] Graph take_dst(const std::vector<int64_t>& rows, bool loops) const;
+  void in_degrees(float* out) const;
+
+  // Edges by destination, for sums over in-edges.
+  [[nodiscard]] gw_adjacency in_edges() const;
+  // The same with edge numbers in the order of the source, for maxima.
+  [[nodiscard]] gw_adjacency in_edges_in_order() const;
+  // Edges by source with parallel ones side by side, for the gradient of maxima.
+  [[nodiscard]] gw_adjacency out_edges_side_by_side() const;
+
+ private:
+  struct Forms;
+  Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool square);
+  [[nodiscard]] Form full(int side) const;
+  [[nodiscard]] Form known() const;
+
+  std::shared_ptr<Forms> forms_;
+  int side_ = 0;
+  int64_t num_src_, num_dst_;
+  bool square_;
+};
+
+}  // namespace program

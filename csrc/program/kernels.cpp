@@ -1,0 +1,54 @@
+#include "kernels.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "graphweft/parallel.h"
+
+namespace program {
+
+namespace {
+
+// body(begin, end) over elements, in pieces that are worth a thread.
+template <class Body>
+void over(int64_t count, Body&& body) {
+  gw::parallel_ranges(count, int64_t{1} << 15, body);
+}
+
+}  // namespace
+
+void take_rows(const Matrix& x, const Ids& ids, const Matrix& y) {
+  gw::parallel_ranges(ids.count, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) std::copy_n(x.at + ids.at[i] * x.cols, x.cols, y.at + i * y.cols);
+  });
+}
+
+void scatter_rows(const Matrix& x, const Ids& ids, const Matrix& y) {
+  over(y.rows * y.cols, [&](int64_t begin, int64_t end) { std::fill(y.at + begin, y.at + end, 0.0f); });
+  gw::parallel_ranges(ids.count, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) std::copy_n(x.at + i * x.cols, x.cols, y.at + ids.at[i] * y.cols);
+  });
+}
+
+void scale(const Matrix& x, const float* factor, const Matrix& y) {
+  const float by = *factor;
+  over(x.rows * x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y.at[i] = x.at[i] * by;
+  });
+}
+
+void add_constant(const Matrix& x, float constant, const Matrix& y) {
+  over(x.rows * x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) y.at[i] = x.at[i] + constant;
+  });
+}
+
+void power(const Matrix& x, double exponent, const Matrix& y) {
+  const bool is_root = exponent == -0.5;
+  over(x.rows * x.cols, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      y.at[i] = x.at[i] == 0.0f ? 0.0f : 1.0f / (is_root ? std::sqrt(x.at[i]) : x.at[i]);
+  });
+}
+
+}  // namespace program

@@ -1,0 +1,224 @@
+// Trains the model of model.cpp on an .npz file: no Python, no torch.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "dataset.h"
+#include "graphweft/parallel.h"
+#include "memory.h"
+#include "model.h"
+#include "report.h"
+#include "weights.h"
+
+namespace {
+
+using program::facts;
+using program::Json;
+
+constexpr const char* usage =
+    "usage: train --data FILE.npz [--epochs N] [--seed N] [--threads N] [--eval-every N]\n"
+    "             [--load FILE.safetensors] [--save FILE.safetensors] [--metrics FILE.jsonl] [--json]\n";
+
+struct Options {
+  std::string data = facts.data, load, save, metrics;
+  int64_t epochs = facts.epochs, seed = facts.seed, threads = 0, eval_every = facts.eval_every;
+  bool json = false;
+};
+
+int64_t whole(const char* flag, const char* text, int64_t least) {
+  char* end = nullptr;
+  const long long value = std::strtoll(text, &end, 10);
+  if (*text == 0 || *end != 0 || value < least)
+    throw std::runtime_error(std::string(flag) + ": expected an integer from " + std::to_string(least) + ", got " +
+                             text);
+  return value;
+}
+
+Options parse(int argc, char** argv) {
+  Options found;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--json") {
+      found.json = true;
+      continue;
+    }
+    if (flag == "--help" || flag == "-h") {
+      std::fputs(usage, stdout);
+      std::exit(0);
+    }
+    if (i + 1 == argc) throw std::runtime_error(flag + ": expected a known flag and its value; --help lists them");
+    const char* value = argv[++i];
+    if (flag == "--data")
+      found.data = value;
+    else if (flag == "--load")
+      found.load = value;
+    else if (flag == "--save")
+      found.save = value;
+    else if (flag == "--metrics")
+      found.metrics = value;
+    else if (flag == "--epochs")
+      found.epochs = whole("--epochs", value, 1);
+    else if (flag == "--seed")
+      found.seed = whole("--seed", value, 0);
+    else if (flag == "--threads")
+      found.threads = whole("--threads", value, 1);
+    else if (flag == "--eval-every")
+      found.eval_every = whole("--eval-every", value, 1);
+    else
+      throw std::runtime_error(flag + ": expected a known flag; --help lists them");
+  }
+  if (found.data.empty()) throw std::runtime_error("--data: expected an .npz file, got none");
+  return found;
+}
+
+// One epoch as metrics.jsonl has it.
+struct Record {
+  int64_t epoch = 0;
+  double loss = NAN, epoch_seconds = 0, eval_seconds = 0;
+  double train_acc = NAN, val_acc = NAN, test_acc = NAN, val_loss = NAN;  // not a number: there is none
+
+  [[nodiscard]] std::string text() const {
+    Json line;
+    line.add("epoch", epoch).add("loss", loss);
+    line.add("train_acc", train_acc).add("val_acc", val_acc).add("test_acc", test_acc).add("val_loss", val_loss);
+    return line.add("epoch_seconds", epoch_seconds).add("eval_seconds", eval_seconds).text();
+  }
+};
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  const size_t middle = values.size() / 2;
+  return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
+}
+
+void evaluate(program::Model& model, const program::Dataset& data, Record& record) {
+  const double start = now();
+  const program::Matrix logits = model.evaluate();
+  const auto score = [&](const std::vector<int64_t>& ids, double& accuracy) {
+    program::Loss found;
+    if (ids.empty()) return found;
+    found = program::cross_entropy(logits, data.labels.data(), {ids.data(), int64_t(ids.size())}, nullptr);
+    accuracy = double(found.correct) / double(found.rows);
+    return found;
+  };
+  score(data.split.train, record.train_acc);
+  const program::Loss val = score(data.split.val, record.val_acc);
+  if (val.rows) record.val_loss = double(val.mean());
+  score(data.split.test, record.test_acc);
+  record.eval_seconds = now() - start;
+}
+
+class Log {
+ public:
+  explicit Log(const std::string& path) {
+    if (path.empty()) return;
+    file_ = std::fopen(path.c_str(), "w");
+    if (!file_) throw std::runtime_error(path + ": cannot be written");
+  }
+  ~Log() {
+    if (file_) std::fclose(file_);
+  }
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+  void write(const Record& record) {
+    if (file_) std::fprintf(file_, "%s\n", record.text().c_str());
+  }
+
+ private:
+  std::FILE* file_ = nullptr;
+};
+
+std::vector<Record> train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
+  std::vector<Record> history;
+  history.reserve(size_t(std::max<int64_t>(options.epochs - done, 0)));
+  Log log(options.metrics);
+  program::keep_freed_memory();
+  for (int64_t epoch = done + 1; epoch <= options.epochs; ++epoch) {
+    Record record;
+    record.epoch = epoch;
+    const double start = now();
+    record.loss = double(model.step(uint64_t(options.seed), uint64_t(epoch)));
+    record.epoch_seconds = now() - start;
+    if (!std::isfinite(record.loss))
+      throw std::runtime_error("epoch " + std::to_string(epoch) + ": the loss is not finite; train with a smaller lr");
+    if (epoch % options.eval_every == 0 || epoch == options.epochs) evaluate(model, data, record);
+    log.write(record);
+    history.push_back(record);
+  }
+  return history;
+}
+
+Json summary(const Options& options, const program::Dataset& data, const std::vector<Record>& history,
+             double prepare_seconds, double total_seconds) {
+  std::vector<double> steps, evaluations;
+  const Record* best = nullptr;
+  for (const Record& record : history) {
+    steps.push_back(record.epoch_seconds);
+    if (record.eval_seconds > 0) evaluations.push_back(record.eval_seconds);
+    if (!std::isnan(record.val_acc) && (!best || record.val_acc > best->val_acc)) best = &record;
+  }
+  if (steps.size() > 1) steps.erase(steps.begin());
+  const Record last = history.empty() ? Record() : history.back();
+  Json json;
+  json.add("dataset", options.data).add("model", facts.name).add("mode", "full");
+  json.add("num_nodes", facts.expected.nodes).add("num_edges", data.graph.num_edges());
+  json.add("num_features", facts.expected.features).add("num_classes", facts.expected.classes);
+  json.add("num_parameters", facts.num_parameters).add("layers", facts.layers).add("hidden", facts.hidden);
+  json.add("epochs", history.empty() ? int64_t{0} : last.epoch);
+  json.add("first_epoch_seconds", history.empty() ? 0.0 : history.front().epoch_seconds);
+  json.add("epoch_seconds_median", median(steps)).add("eval_seconds_median", median(evaluations));
+  json.add("peak_rss_mb", std::round(program::peak_rss_mb() * 10) / 10);
+  json.add("feature_path", facts.feature_path).add("metric", "accuracy").add("loss", last.loss);
+  json.add("train_acc", last.train_acc).add("val_acc", last.val_acc).add("test_acc", last.test_acc);
+  best ? json.add("best_epoch", best->epoch) : json.add("best_epoch", NAN);
+  json.add("best_val_acc", best ? best->val_acc : NAN);
+  json.add("test_acc_at_best_val", best ? best->test_acc : NAN);
+  json.add("seed", options.seed).add("threads", int64_t(gw::num_threads()));
+  return json.add("prepare_seconds", prepare_seconds).add("total_seconds", total_seconds);
+}
+
+void run(const Options& options) {
+  const double start = now();
+  if (options.threads) gw::set_num_threads(int(options.threads));
+  program::Dataset data(options.data, facts.expected);
+  program::Model model(data, uint64_t(options.seed));
+  const int64_t done =
+      options.load.empty() ? 0 : program::load_weights(options.load, model.weights(), model.optimizer_state());
+  const double prepared = now();
+  const std::vector<Record> history = train(options, model, data, done);
+  if (!options.save.empty()) {
+    std::vector<program::Tensor> all = model.weights();
+    for (const program::Tensor& tensor : model.optimizer_state()) all.push_back(tensor);
+    program::save_weights(options.save, all, std::max(done, options.epochs));
+  }
+  const Json json = summary(options, data, history, prepared - start, now() - start);
+  if (options.json) {
+    std::printf("%s\n", json.text().c_str());
+    return;
+  }
+  for (const Record& record : history) std::printf("%s\n", record.text().c_str());
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(parse(argc, argv));
+    return 0;
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "train: not enough memory\n");
+    return 1;
+  } catch (const std::exception& failure) {
+    std::fprintf(stderr, "train: %s\n", failure.what());
+    return 2;
+  }
+}

@@ -1,0 +1,30 @@
+// Memory of a program: one arena for all buffers, and a pool that serves what kernels ask for on the way.
+#pragma once
+
+#include <cstdint>
+
+namespace program {
+
+// One stretch of zeroed memory on huge pages, given back at the end.
+class Arena {
+ public:
+  explicit Arena(int64_t bytes);
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  template <class T>
+  [[nodiscard]] T* at(int64_t offset) const {
+    return reinterpret_cast<T*>(start_ + offset);
+  }
+
+ private:
+  char* start_ = nullptr;
+  int64_t bytes_;
+};
+
+// From here on memory that `delete` gets back is kept for the next `new` of its size: an epoch asks the system for
+// none.
+void keep_freed_memory();
+
+}  // namespace program

@@ -1,0 +1,48 @@
+// Arrays of an .npz archive, stored or deflated.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace program {
+
+// One array of an archive: what its header says.
+struct Array {
+  std::string name;
+  std::string dtype;  // "<f4"
+  bool fortran_order = false;
+  std::vector<int64_t> shape;
+
+  [[nodiscard]] int64_t count() const;
+};
+
+class Npz {
+ public:
+  // Throws std::runtime_error with one line for anything but a sound archive.
+  explicit Npz(const std::string& path);
+  ~Npz();
+  Npz(const Npz&) = delete;
+  Npz& operator=(const Npz&) = delete;
+
+  [[nodiscard]] bool has(const std::string& name) const;
+  // The header; throws where there is no such array.
+  [[nodiscard]] Array array(const std::string& name) const;
+  // The numbers, converted, row by row; `out` has room for count().
+  template <class T>
+  void read(const std::string& name, T* out) const;
+  template <class T>
+  [[nodiscard]] std::vector<T> read(const std::string& name) const {
+    std::vector<T> out(size_t(array(name).count()));
+    read(name, out.data());
+    return out;
+  }
+
+ private:
+  struct File;
+  std::unique_ptr<File> file_;
+};
+
+}  // namespace program

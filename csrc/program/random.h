@@ -1,0 +1,46 @@
+// The random numbers of a run, as torch draws them: which weights a seed starts with and which elements are dropped.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <random>
+
+namespace program {
+
+// A 63-bit seed for one epoch (SplitMix64 over both).
+inline uint64_t epoch_key(uint64_t seed, uint64_t epoch) {
+  uint64_t key = 0;
+  for (const uint64_t word : {seed, epoch}) {
+    key += word + 0x9E3779B97F4A7C15u;
+    key = (key ^ (key >> 30)) * 0xBF58476D1CE4E5B9u;
+    key = (key ^ (key >> 27)) * 0x94D049BB133111EBu;
+    key ^= key >> 31;
+  }
+  return key >> 1;
+}
+
+// torch's generator on a CPU, a Mersenne twister that takes the low half of its seed.
+class Generator {
+ public:
+  explicit Generator(uint64_t seed) : draw_(uint32_t(seed)) {}
+
+  // A number below 2^62, as torch.randint(2**62, ()) gives it: the seed of a forward pass.
+  uint64_t seed() {
+    const uint64_t high = draw_(), low = draw_();
+    return (high << 32 | low) & ((uint64_t{1} << 62) - 1);
+  }
+
+  // Glorot and Bengio (AISTATS 2010), as Tensor.uniform_ draws a weight [rows, cols].
+  void glorot(float* weight, int64_t rows, int64_t cols) {
+    const auto bound = float(std::sqrt(6.0 / double(rows + cols)));
+    for (int64_t i = 0; i < rows * cols; ++i) {
+      const float share = float(uint32_t(draw_()) & 0xFFFFFFu) * 0x1p-24f;
+      weight[i] = std::fma(share, bound + bound, -bound);
+    }
+  }
+
+ private:
+  std::mt19937 draw_;
+};
+
+}  // namespace program

@@ -1,0 +1,29 @@
+// What a run says: one JSON object a line, numbers as Python writes them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace program {
+
+// The shortest text that reads back as the same number.
+std::string number(double value);
+
+// One JSON object, written key by key.
+class Json {
+ public:
+  Json& add(const char* key, const std::string& text);
+  Json& add(const char* key, const char* text) { return add(key, std::string(text)); }
+  Json& add(const char* key, int64_t value) { return raw(key, std::to_string(value)); }
+  Json& add(const char* key, double value);  // what is not finite is null
+  [[nodiscard]] std::string text() const { return "{" + text_ + "}"; }
+
+ private:
+  Json& raw(const char* key, const std::string& value);
+  std::string text_;
+};
+
+// Largest resident memory of this process so far, MiB.
+double peak_rss_mb();
+
+}  // namespace program

@@ -1,0 +1,58 @@
+"""The command ``synth``: a spec becomes a C++ program.
+
+Comes in: flags. Goes out: a typer command whose action answers with lines. Added to the application by
+:mod:`graphweft.cli`.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphweft._errors import ConfigError
+from graphweft.commands.flags import Action, from_module, one_of, option, switch
+from graphweft.synth.spec import TARGETS, check_target, read_spec
+
+
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
+    app.command()(synth)
+
+
+def synth(
+    spec: Annotated[
+        str | None, option("spec", "FILE", "What to write: TOML whose keys are the options of train.", "")
+    ] = None,
+    target: Annotated[str, option("target", one_of(TARGETS), "What it runs on.", "openmp")] = "openmp",
+    out: Annotated[str, option("out", "DIR", "Folder of the program.", "program")] = "program",
+    data: Annotated[str | None, option("data", "NAME", "Known name, file or folder.", "that of the spec")] = None,
+    as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
+) -> Action:
+    """Write a C++ program that trains exactly the model of a spec, without Python and torch.
+
+    Its losses have the bits of graphweft train with the same options. Build it with
+    cmake -S DIR -B DIR/build && cmake --build DIR/build, run DIR/build/train --data FILE.npz.
+    """
+    check_target(target)
+    if spec is None:
+        raise ConfigError("spec: expected a TOML file, got none")
+    read = read_spec(spec)
+    if data is not None:
+        read = replace(read, data=data)
+
+    def write() -> list[str]:
+        made: Any = from_module("graphweft.synthesis", "write_program")(read, Path(out), target)
+        facts = {"calls": made.calls, "arena_bytes": made.arena_bytes, "lines": made.lines}
+        if as_json:
+            return [json.dumps({"out": str(made.folder), "model": read.model, "target": target, **facts})]
+        told = f"{made.lines} lines, {made.calls} kernel calls an epoch, {made.arena_bytes:,} bytes of buffers"
+        return [
+            f"{made.folder}: {read.model} of {read.layers} layers, {told}",
+            f"build it with: cmake -S {made.folder} -B {made.folder}/build && cmake --build {made.folder}/build",
+        ]
+
+    return write

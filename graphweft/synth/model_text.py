@@ -1,0 +1,278 @@
+"""The text of ``model.cpp``: the steps of a program as C++.
+
+Comes in: a spec and its :class:`Steps`. Goes out: a text. Called by ``folder.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from graphweft.synth.operands import ALWAYS, Buffer
+from graphweft.synth.spec import ProgramSpec
+from graphweft.synth.steps import Statement, Steps
+
+_WIDTH = 120
+
+
+def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
+    """``model.cpp``: buffers, then the statements of preparation, step and evaluation."""
+    parts = [
+        _opening(spec),
+        _facts(spec, steps, data),
+        _state(steps),
+        _constructor(spec, steps),
+        _step(steps),
+        _evaluate(steps),
+        _tensors(steps),
+        "}  // namespace program\n",
+    ]
+    return "\n".join(parts)
+
+
+def _title(spec: ProgramSpec) -> str:
+    reduce = "" if spec.reduce == "auto" else f", {spec.reduce} over neighbours"
+    return f"{spec.model.upper()} of {spec.layers} layers{reduce}, trained on all nodes at once"
+
+
+def _sizes(steps: Steps) -> tuple[int, int]:
+    """Features and classes."""
+    program = steps.plans.step.compiled.program
+    x = next(v for v in program.inputs if v["name"] == "x")
+    return int(x.tensor.dims[0]), int(dict(program.outputs)["out"].tensor.dims[0])
+
+
+def _opening(spec: ProgramSpec) -> str:
+    return f"""// {_title(spec)}.
+//
+// Each statement is one kernel; the line above it says what it does, the shape of its result and its bytes. All buffers
+// lie in one arena, and buffers that are not in use at the same time share their room.
+#include "model.h"
+
+#include "memory.h"
+#include "random.h"
+
+namespace program {{
+"""
+
+
+def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
+    """Sizes, and what the program reports."""
+    rows, (width, classes) = steps.plans.sizes.rows, _sizes(steps)
+    weights = sum(steps.parameters[name].count for name in steps.moments)
+    path = "sparse" if steps.plans.is_sparse else "dense"
+    return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
+constexpr int64_t nodes = {rows["V"]}, edges = {rows["E"]}, features = {width}, classes = {classes};
+constexpr int64_t train_rows = {steps.plans.train_rows};
+
+// Name, data, layout of the features; layers, hidden width, parameters; epochs, seed and how often it is evaluated.
+const Facts facts = {{"{spec.model}", {_quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
+                     {spec.epochs}, {spec.seed}, {spec.eval_every}, {{nodes, edges, features, classes, train_rows}}}};
+"""
+
+
+def _state(steps: Steps) -> str:
+    """The struct of all buffers, graphs and lists."""
+    buffers = steps.table.buffers.values()
+    lines = [
+        f"struct Model::State {{  // the arena: {steps.arena_bytes:,} bytes, of {_total(buffers):,} without sharing",
+        f"  Arena arena{{{steps.arena_bytes}}};",
+        "",
+    ]
+    for buffer in buffers:
+        at = steps.offsets[buffer.name]
+        when = "always" if buffer.last >= ALWAYS and buffer.first == 0 else _when(buffer)
+        if buffer.ctype == "float":
+            text = f"const Matrix {buffer.name}{{arena.at<float>({at}), {buffer.rows}, {buffer.cols}}};"
+        else:
+            text = f"{buffer.ctype}* const {buffer.name} = arena.at<{buffer.ctype}>({at});"
+        lines.append(f"  {text}  // {when}")
+    lines += ["", "  const std::vector<int64_t> labels, train;"]
+    if steps.plans.rows is not None:
+        lines += [
+            "  std::vector<int64_t> train_labels;",
+            "  const Ids train_ids{train.data(), int64_t(train.size())};",
+        ]
+    if steps.plans.is_sparse:
+        lines += ["  const SparseFeatures x;", "  const gw_adjacency x_by_row = x.by_row->native();"]
+        lines += ["  const gw_adjacency x_by_column = x.by_column->native();"]
+        lines += ["  const float *const x_by_row_values = x.values.data();"]
+        lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
+    lines.append("  const Graph graph;")
+    lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
+    lines += [f"  const gw_adjacency {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
+    if "betas" in steps.plans.groups[0]:
+        lines.append(f"  gw_adam_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
+    else:
+        lines.append(f"  gw_sgd_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
+    given = ["labels(data.labels)", "train(data.split.train)"]
+    normalize = "true" if steps.plans.is_normalized else "false"
+    given += [f"x(data.read_sparse_features({normalize}))"] if steps.plans.is_sparse else []
+    given.append("graph(data.graph)")
+    lines += ["", f"  explicit State(const Dataset& data) : {', '.join(given)} {{}}", "};", ""]
+    return "\n".join(lines)
+
+
+def _total(buffers: Iterable[Buffer]) -> int:
+    return sum(buffer.nbytes for buffer in buffers)
+
+
+def _when(buffer: Buffer) -> str:
+    last = "to the end" if buffer.last >= ALWAYS else f"to {buffer.last}"
+    return f"steps {buffer.first} {last}"
+
+
+def _constructor(spec: ProgramSpec, steps: Steps) -> str:
+    lines = ["Model::Model(const Dataset& data, uint64_t seed) : state_(std::make_unique<State>(data)) {"]
+    body = ["State& s = *state_;"]
+    if "x" in steps.table.buffers:
+        body.append("data.read_features(s.x.at);")
+    if steps.plans.rows is not None:
+        body.append("for (const int64_t row : s.train) s.train_labels.push_back(s.labels[size_t(row)]);")
+    if steps.prepare:
+        body += ["", "// Computed once."]
+        body += _statements(steps.prepare, steps)
+    body += ["", "// Weights, in the order in which the library draws them; the arena is zero."]
+    drawn = [name for name, shape in steps.plans.shapes.items() if len(shape) == 2]
+    body.append("Generator draws(seed);")
+    for name in drawn:
+        weight = f"s.{steps.parameters[name].name}"
+        body.append(f"draws.glorot({weight}.at, {weight}.rows, {weight}.cols);")
+    body += ["", *_updates(steps)]
+    return "\n".join([*lines, *_indented(body), "}", "", "Model::~Model() = default;", ""])
+
+
+def _updates(steps: Steps) -> list[str]:
+    """The optimiser's table, made once: addresses never change."""
+    lines = [f"// {_optimizer(steps)}."]
+    index = 0
+    for group in steps.plans.groups:
+        decay = repr(float(group["weight_decay"]))
+        for name in group["names"]:
+            if name not in steps.gradients:
+                continue
+            parameter, gradient = steps.parameters[name].name, steps.gradients[name].name
+            if "betas" in group:
+                mean, square, count = (buffer.name for buffer in steps.moments[name])
+                betas = ", ".join(repr(float(beta)) for beta in group["betas"])
+                numbers = f"{float(group['lr'])!r}, {betas}, {float(group['eps'])!r}, {decay}"
+                decoupled = int(bool(group.get("decoupled_weight_decay")))
+                state = f"s.{mean}.at, s.{square}.at, s.{count}.at"
+                tail = f"{decoupled}, 0"
+            else:
+                numbers, state, tail = f"{float(group['lr'])!r}, 0.0, 0.0, {decay}", "nullptr", "0, 0, 0"
+            size = f"s.{parameter}.rows * s.{parameter}.cols"
+            text = f"s.updates[{index}] = {{{size}, s.{parameter}.at, s.{gradient}.at, {state}, {numbers}, {tail}}};"
+            lines += _wrapped(text)
+            index += 1
+    return lines
+
+
+def _optimizer(steps: Steps) -> str:
+    group = steps.plans.groups[0]
+    if "betas" not in group:
+        return "SGD: size, parameter, gradient, no momentum; rate, momentum, dampening and decay"
+    kind = "AdamW" if group.get("decoupled_weight_decay") else "Adam"
+    return f"{kind}: size, parameter, gradient, both means and the steps done; rate, betas, epsilon and decay"
+
+
+def _statements(statements: Sequence[Statement], steps: Steps) -> list[str]:
+    lines: list[str] = []
+    for statement in statements:
+        lines += [f"// {statement.words}"] if len(statement.words) < _WIDTH - 6 else _comment(statement.words)
+        for line in statement.lines:
+            lines += _wrapped(_with_state(line, steps))
+    return lines
+
+
+def _comment(words: str) -> list[str]:
+    return [f"// {line}" for line in textwrap.wrap(words, _WIDTH - 8)]
+
+
+def _with_state(line: str, steps: Steps) -> str:
+    """The statement with ``s.`` before the names of the state."""
+    known = {*steps.table.buffers, *steps.graphs, *steps.forms, "graph", "train_ids", "train"}
+    known |= {"x_by_row", "x_by_column", "x_by_row_values", "x_by_column_values"}
+    out, word = [], ""
+    for i, char in enumerate(line + " "):
+        if char.isalnum() or char == "_":
+            word += char
+            continue
+        if word:
+            before = line[i - len(word) - 1 : i - len(word)]
+            called = char == "(" and word not in steps.graphs
+            out.append(f"s.{word}" if word in known and before not in (".", ":") and not called else word)
+            word = ""
+        out.append(char)
+    return "".join(out).rstrip()
+
+
+def _wrapped(text: str) -> list[str]:
+    """The statement over as many lines as it needs, continued at its bracket."""
+    if len(text) <= _WIDTH - 2:
+        return [text]
+    indent = min(text.find(c) for c in "({" if c in text) + 1
+    return textwrap.wrap(
+        text, _WIDTH - 2, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _function(head: str, body: Sequence[str]) -> str:
+    return "\n".join([f"{head} {{", *_indented(body), "}", ""])
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return [f"  {line}" if line else "" for line in lines]
+
+
+def _step(steps: Steps) -> str:
+    sgd = "betas" not in steps.plans.groups[0]
+    labels, ids = ("s.train_labels", "{}") if steps.plans.rows is not None else ("s.labels", "")
+    if steps.plans.rows is None:
+        ids = "{s.train.data(), int64_t(s.train.size())}"
+    body = ["State& s = *state_;"]
+    if steps.draws:
+        body.append("const uint64_t draw = Generator(epoch_key(seed, epoch)).seed();")
+    body += ["", "// Forward.", *_statements(steps.forward, steps)]
+    loss = f"const Loss loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at);"
+    words = "softmax cross-entropy of the training nodes"
+    words += ", its gradient over the logits" if steps.logits == steps.d_logits else " and its gradient"
+    body += ["", f"// {words}", loss]
+    body += ["", "// Backward.", *_statements(steps.backward, steps)]
+    count = len(steps.gradients)
+    body += ["", "// Update.", f"check({'gw_sgd_f32' if sgd else 'gw_adam_f32'}(s.updates, {count}));"]
+    body.append("return loss.mean();")
+    seed, epoch = ("seed", "epoch") if steps.draws else ("/*seed*/", "/*epoch*/")
+    return _function(f"float Model::step(uint64_t {seed}, uint64_t {epoch})", body)
+
+
+def _evaluate(steps: Steps) -> str:
+    body = ["State& s = *state_;", *_statements(steps.evaluation, steps), f"return s.{steps.eval_logits};"]
+    return _function("Matrix Model::evaluate()", body)
+
+
+def _tensors(steps: Steps) -> str:
+    lines = ["std::vector<Tensor> Model::weights() const {", "  const State& s = *state_;", "  return {"]
+    for name, shape in steps.plans.shapes.items():
+        lines.append(f"      {_tensor(name, shape, steps.parameters[name])},")
+    lines += ["  };", "}", "", "std::vector<Tensor> Model::optimizer_state() const {"]
+    rows = []
+    for name, found in steps.moments.items():
+        for key, buffer in zip(("exp_avg", "exp_avg_sq", "step"), found, strict=False):
+            shape = () if key == "step" else steps.plans.shapes[name]
+            rows.append(f"      {_tensor(f'optimizer.{key}.{name}', shape, buffer)},")
+    if not rows:
+        return "\n".join([*lines, "  return {};", "}", ""])
+    return "\n".join([*lines, "  const State& s = *state_;", "  return {", *rows, "  };", "}", ""])
+
+
+def _tensor(name: str, shape: tuple[int, ...], buffer: Buffer) -> str:
+    return f'{{"{name}", {{{", ".join(map(str, shape))}}}, s.{buffer.name}.at}}'
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+__all__ = ["source_text"]

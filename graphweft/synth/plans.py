@@ -1,0 +1,116 @@
+"""The plans that the library would train a model by, with the sizes that they were made for.
+
+Comes in: a spec, a model and its dataset. Goes out: :class:`StepPlans`. Decides as the trainer does, by the same
+functions, so that a program runs the calls that ``graphweft train`` would. Called by ``steps.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset
+from graphweft.nn.module import CompiledModule
+from graphweft.passes.work import Sizes
+from graphweft.runtime.plan import Plan
+from graphweft.storage.feature import SparseFeatures
+from graphweft.synth.spec import ProgramSpec
+from graphweft.train.edge_data import edge_data_of
+from graphweft.train.full_batch import FullBatch, features_of
+from graphweft.train.optimizer import make_optimizer
+from graphweft.train.settle import settle_features
+
+
+class StepPlans(NamedTuple):
+    """What a program is written from.
+
+    Attributes:
+        step: Forward and backward calls of an epoch.
+        evaluation: Forward calls of an evaluation, over all nodes.
+        rows: Training nodes, where the step computes those rows only; None for all.
+        sizes: Numbers behind the symbols of both plans.
+        groups: The optimiser's groups: settings, with ``names`` of parameters.
+        shapes: Shapes of parameters and buffers by name, in the order of the model.
+        train_rows: Number of training nodes with a label.
+        is_sparse: Whether features are kept as compressed rows.
+        is_normalized: Whether their rows are divided by their sums.
+    """
+
+    step: Plan
+    evaluation: Plan
+    rows: Tensor | None
+    sizes: Sizes
+    groups: tuple[dict[str, Any], ...]
+    shapes: Mapping[str, tuple[int, ...]]
+    train_rows: int
+    is_sparse: bool
+    is_normalized: bool
+
+
+def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans:
+    """Settles, compiles and measures as the trainer does before its first epoch.
+
+    Raises: ConfigError for data or a model that a program cannot hold.
+    """
+    _check_data(ds)
+    _check_drawn(model)
+    x = settle_features(features_of(ds))
+    if isinstance(x, SparseFeatures) and spec.reduce == "max" and spec.model != "gcn":
+        raise ConfigError(f"reduce=max cannot be combined with the sparse features of {ds.name}; use mean or sum")
+    if not isinstance(x, SparseFeatures) and spec.normalize == "row":
+        raise ConfigError(
+            f"normalize: expected none with the dense features of {ds.name}, got row; save them normalised"
+        )
+    ds = ds if x is ds.x else replace(ds, x=x)
+    edges = edge_data_of(model, ds, "use")
+    if edges.inputs is not None:
+        raise ConfigError(f"data: expected no edge weights or features, got some in {ds.name}: programs have none yet")
+    optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
+    batch = FullBatch(model, ds, x, optimizer, edge_data=edges)
+    with torch.random.fork_rng(devices=[]):
+        batch.prepare()
+    step, evaluation, rows, sizes = batch.plans()
+    named = {id(p): name for name, p in model.named_parameters()}
+    groups = tuple({**group, "names": [named[id(p)] for p in group["params"]]} for group in optimizer.param_groups)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    return StepPlans(
+        step,
+        evaluation,
+        rows,
+        sizes,
+        groups,
+        {name: tuple(t.shape) for name, t in tensors.items()},
+        int(ds.labelled("train").numel()),
+        isinstance(x, SparseFeatures),
+        spec.normalize == "row",
+    )
+
+
+def _check_data(ds: Dataset) -> None:
+    """Raises: ConfigError for what an .npz of a program does not hold."""
+    if ds.graph.is_typed:
+        raise ConfigError(f"data: expected a graph without types, got {len(ds.graph.relations)} relations in {ds.name}")
+    if ds.task != "classification" or ds.y.dim() != 1:
+        raise ConfigError(
+            f"data: expected one class a node, got task {ds.task} in {ds.name}: programs have no other yet"
+        )
+    if max(ds.num_nodes, ds.num_edges) >= 2**31:
+        raise ConfigError(f"data: expected fewer than 2**31 nodes and edges, got {ds.num_nodes} and {ds.num_edges}")
+
+
+def _check_drawn(model: nn.Module) -> None:
+    """The program draws the initial weights itself. Raises: ConfigError for weights that it cannot draw."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        is_zero = tensor.dim() < 2 and not bool(tensor.count_nonzero())
+        if tensor.dim() != 2 and not is_zero:
+            raise ConfigError(
+                f"model: expected weights that a program draws, got {name} of shape {tuple(tensor.shape)}"
+            )
+
+
+__all__ = ["StepPlans", "plans_of"]

@@ -1,0 +1,259 @@
+"""What a program is: the model, how it is trained and on which data, in a few lines that can be kept in a file.
+
+Comes in: keyword arguments, or a TOML file whose keys are the names of the options of ``graphweft train``. Goes out: a
+frozen :class:`ProgramSpec`. Called by the command ``synth``; ``verbs.py`` makes the same from Morphling's verbs.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from graphweft._errors import ConfigError
+from graphweft.train.options import check_choice
+from graphweft.train.spec import TrainSpec
+
+MODELS = ("gcn", "sage", "gin")
+LATER_MODELS = ("gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
+TARGETS = ("openmp",)
+LATER_TARGETS = ("mpi", "cuda")
+_KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
+_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_MOST_BYTES = 1 << 20
+_KINDS: dict[str, tuple[Any, str]] = {
+    "int": (int, "an integer"),
+    "float": ((int, float), "a number"),
+    "str": (str, "a text"),
+    "bool": (bool, "true or false"),
+}
+
+
+@dataclass(frozen=True)
+class ProgramSpec:
+    """A model trained on all nodes at once; options have the names, meaning and defaults of ``graphweft train``.
+
+    Attributes:
+        data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
+        root: Folder where named datasets are kept; None is the configured one.
+        scale: A synthetic twin of the named dataset with so much of its nodes.
+        model: "gcn", "sage" or "gin".
+        layers: Number of layers.
+        hidden: Width of the hidden layers.
+        reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
+        activation: "relu" or "auto".
+        residual: Add a layer's input to its output where the widths agree.
+        dropout: Probability of dropping an input of a layer.
+        optimizer: "adam", "adamw" or "sgd".
+        lr: Learning rate.
+        weight_decay: Strength of the L2 penalty.
+        weight_decay_on: "all" parameters, or those of the "first" layer only.
+        normalize: "row" divides the features of a node by their sum, "none" leaves them.
+        epochs: Epochs that the program trains unless told otherwise.
+        eval_every: Evaluate after every so many epochs.
+        mode: "full".
+        seed: Of parameters and dropout, unless the program is told otherwise.
+
+    Raises: ConfigError for a value out of range.
+
+    Example:
+        >>> ProgramSpec(model="sage", layers=3).hidden
+        32
+        >>> ProgramSpec(model="gat")
+        Traceback (most recent call last):
+        graphweft._errors.ConfigError: model: expected gcn, sage or gin, got gat: programs of it come later
+    """
+
+    data: str = TrainSpec.data
+    root: str | None = TrainSpec.root
+    scale: float | None = TrainSpec.scale
+    model: str = TrainSpec.model
+    layers: int = TrainSpec.layers
+    hidden: int = TrainSpec.hidden
+    reduce: str = TrainSpec.reduce
+    activation: str = TrainSpec.activation
+    residual: bool = TrainSpec.residual
+    dropout: float = TrainSpec.dropout
+    optimizer: str = TrainSpec.optimizer
+    lr: float = TrainSpec.lr
+    weight_decay: float = TrainSpec.weight_decay
+    weight_decay_on: str = TrainSpec.weight_decay_on
+    normalize: str = TrainSpec.normalize
+    epochs: int = TrainSpec.epochs
+    eval_every: int = TrainSpec.eval_every
+    mode: str = TrainSpec.mode
+    seed: int = TrainSpec.seed
+
+    def __post_init__(self) -> None:
+        if self.model in LATER_MODELS:
+            raise ConfigError(f"model: expected gcn, sage or gin, got {self.model}: programs of it come later")
+        check_choice("model", self.model, MODELS)
+        if self.mode != "full":
+            raise ConfigError(f"mode: expected full, got {self.mode!r}: programs of other modes come later")
+        if self.activation not in ("auto", "relu"):
+            check_choice("activation", self.activation, ("auto", "relu"))
+        if not isinstance(self.residual, bool):
+            raise ConfigError(f"residual: expected true or false, got {self.residual!r}")
+        self.to_train()
+
+    def to_train(self) -> TrainSpec:
+        """The same run for ``graphweft train``. Raises: ConfigError."""
+        return TrainSpec(**asdict(self))
+
+    def to_toml(self) -> str:
+        """The file that reads back as this spec; what is as usual is left out.
+
+        Example:
+            >>> print(ProgramSpec(model="gin", lr=0.1).to_toml())
+            model = "gin"
+            lr = 0.1
+        """
+        usual = ProgramSpec()
+        given = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
+        return "\n".join(f"{name} = {_as_toml(value)}" for name, value in given.items())
+
+
+def check_target(target: str) -> None:
+    """Raises: ConfigError for a target that is not written yet."""
+    if target in LATER_TARGETS:
+        raise ConfigError(f"target: expected openmp, got {target}: programs for it come later")
+    check_choice("target", target, TARGETS)
+
+
+def read_spec(path: str | Path) -> ProgramSpec:
+    """The spec of a TOML file.
+
+    Raises: ConfigError with line and column of an unknown key or a wrong value.
+    """
+    return ProgramSpec(**options_of_file(path, ProgramSpec))
+
+
+def spec_of_toml(text: str, name: str = "spec") -> ProgramSpec:
+    r"""The spec of a text in TOML; ``name`` is what errors call it.
+
+    Raises: ConfigError with line and column of an unknown key or a wrong value.
+
+    Example:
+        >>> spec_of_toml('model = "gin"').model
+        'gin'
+        >>> spec_of_toml('model = "gin"\nlayer = 3', "a.toml")
+        Traceback (most recent call last):
+        graphweft._errors.ConfigError: a.toml:2:1: layer: expected a known key, got an unknown one; did you mean layers?
+    """
+    return ProgramSpec(**options_of_toml(text, name, ProgramSpec))
+
+
+def options_of_file(path: str | Path, kind: type[ProgramSpec] | type[TrainSpec]) -> dict[str, Any]:
+    """The options of a TOML file, checked by ``kind``. Raises: ConfigError with line and column."""
+    return options_of_toml(_text(Path(path)), str(path), kind)
+
+
+def options_of_toml(text: str, name: str, kind: type[ProgramSpec] | type[TrainSpec]) -> dict[str, Any]:
+    """The options of a text in TOML, checked by ``kind``. Raises: ConfigError with line and column."""
+    values = _parsed(text, name)
+    known = {field.name: str(field.type).split(" ")[0] for field in fields(kind)}
+    for key in values:
+        if key not in known:
+            line, column, _ = _places(text).get(key, (1, 1, 1))
+            raise ConfigError(f"{name}:{line}:{column}: {key}: {_unknown(key, tuple(known))}")
+    for key, value in values.items():
+        values[key] = _of_kind(value, known[key], f"{_of_value(name, text, key)}: {key}")
+    try:
+        kind(**values)
+    except ConfigError as failure:
+        key = str(failure).partition(":")[0].partition("=")[0]
+        where = _of_value(name, text, key) if key in values else name
+        raise ConfigError(f"{where}: {failure}") from None
+    return values
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    """Keys and values of a flat text. Raises: ConfigError with line and column."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as failure:
+        place = _PLACE.search(str(failure))
+        what = _PLACE.sub("", str(failure))
+        lines = text.splitlines() or [""]
+        where = place.groups() if place is not None and place[1] else (len(lines), len(lines[-1]) + 1)
+        raise ConfigError(f"{name}:{where[0]}:{where[1]}: expected TOML, got {what[:1].lower()}{what[1:]}") from None
+    for key, value in found.items():
+        if isinstance(value, dict):
+            at = re.search(rf"^\s*\[*\s*[\"']?{re.escape(key)}", text, re.M)
+            line = 1 if at is None else text.count("\n", 0, at.end()) + 1
+            raise ConfigError(f"{name}:{line}:1: {key}: expected keys without tables, got a table")
+    return found
+
+
+def _unknown(key: str, known: tuple[str, ...]) -> str:
+    if key in TrainSpec.__dataclass_fields__:
+        return "expected an option that programs have, got one of graphweft train alone"
+    near = _nearest(key, known)
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(known)}"
+    return f"expected a known key, got an unknown one; {hint}"
+
+
+def _of_kind(value: Any, kind: str, where: str) -> Any:
+    """``value`` as an option of that kind. Raises: ConfigError."""
+    python, wanted = _KINDS[kind]
+    if not isinstance(value, python) or (isinstance(value, bool) and kind != "bool"):
+        raise ConfigError(f"{where}: expected {wanted}, got {_as_toml(value)}")
+    return float(value) if kind == "float" else value
+
+
+def _of_value(name: str, text: str, key: str) -> str:
+    line, _, column = _places(text).get(key, (1, 1, 1))
+    return f"{name}:{line}:{column}"
+
+
+def _places(text: str) -> dict[str, tuple[int, int, int]]:
+    """Line of every key, its column, and that of its value; all count from 1."""
+    found: dict[str, tuple[int, int, int]] = {}
+    for line, row in enumerate(text.splitlines(), 1):
+        match = _KEY.match(row)
+        if match is not None:
+            group = next(i for i in (1, 2, 3) if match[i] is not None)
+            quoted = 0 if group == 3 else 1
+            found.setdefault(match[group], (line, match.start(group) + 1 - quoted, match.start(4) + 1))
+    return found
+
+
+def _nearest(key: str, known: tuple[str, ...]) -> str:
+    """The known key that shares most of its letters with ``key``; empty where none does."""
+    wanted = key.lower().replace("-", "_")
+    scored = [(len(_shared(wanted, name)), -abs(len(name) - len(wanted)), name) for name in known]
+    length, _, name = max(scored)
+    return name if 2 * length > max(len(wanted), len(name)) else ""
+
+
+def _shared(a: str, b: str) -> str:
+    """The longest common beginning or end."""
+    front = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    back = next((i for i, (x, y) in enumerate(zip(a[::-1], b[::-1], strict=False)) if x != y), min(len(a), len(b)))
+    return a[:front] if front >= back else a[len(a) - back :]
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04X}" for c in escaped) + '"'
+    return repr(value)
+
+
+def _text(path: Path) -> str:
+    """The file's text. Raises: ConfigError."""
+    try:
+        if not path.is_file():
+            raise ConfigError(f"spec: expected a TOML file, got {path}, which is none")
+        with path.open("rb") as file:
+            return file.read(_MOST_BYTES).decode("utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        reason = failure.strerror if isinstance(failure, OSError) else "no UTF-8"
+        raise ConfigError(f"spec: expected a readable TOML file, got {path}: {reason}") from None
+
+
+__all__ = ["TARGETS", "ProgramSpec", "check_target", "options_of_file", "read_spec", "spec_of_toml"]

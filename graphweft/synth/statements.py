@@ -1,0 +1,241 @@
+"""One C++ statement for a kernel call: the table of the kernels that programs have.
+
+Comes in: a :class:`KernelCall` and a :class:`Scene`, which knows the names of its operands. Goes out: lines of C++ over
+``csrc/program/kernels.h``. A call without a printer is refused by name. Called by ``steps.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from graphweft._errors import ConfigError
+from graphweft.ir.program import Value
+from graphweft.runtime.kernel_call import KernelCall
+
+_STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
+_LATER = {
+    "edge_nest": "generated walks over edges",
+    "row_nest": "generated loops over rows",
+    "ewise": "the activation",
+    "attention": "attention",
+}
+
+
+class Scene(Protocol):
+    """What a printer asks for while a call is printed; asking for an operand counts as reading it in this step."""
+
+    def matrix(self, value: Value) -> str:
+        """The matrix of an operand."""
+
+    def numbers(self, value: Value) -> str:
+        """The address of an operand's first number."""
+
+    def edges(self, graph: Value, form: str) -> str:
+        """A compressed form of a graph: "in_edges", "in_edges_in_order" or "out_edges_side_by_side"."""
+
+    def ids(self, value: Value) -> str:
+        """A list of row ids."""
+
+    def made(self, call: KernelCall, role: str) -> str:
+        """The matrix of a result."""
+
+    def panel(self, graph: Value, x: Value) -> str:
+        """Room for a copy of part of the rows that a product over edges reads; empty where it wants none."""
+
+    def features(self, value: Value, by_column: bool, width: int) -> tuple[list[str], str, str, str]:
+        """Of sparse features: statements before the product, their structure, their values, and room as above."""
+
+    def seed(self, value: Value) -> str:
+        """The seed of this epoch's draws."""
+
+
+Printer = Callable[[KernelCall, Scene], list[str]]
+
+
+def print_call(call: KernelCall, scene: Scene) -> list[str]:
+    """The statements of one call. Raises: ConfigError naming a part that programs do not have."""
+    printer = _PRINTERS.get(call.kernel)
+    if printer is None:
+        what = _LATER.get(call.kernel, "this kernel")
+        raise _refused(call, f"{what} comes later")
+    return printer(call, scene)
+
+
+def _refused(call: KernelCall, why: str) -> ConfigError:
+    return ConfigError(f"model: expected parts that a program can hold, got {call.kernel} ({call.label}): {why}")
+
+
+def _value(call: KernelCall, role: str) -> Value:
+    return next(slot.value for slot in call.reads if slot.role == role)
+
+
+def _only(call: KernelCall, *roles: str) -> None:
+    """Refuses operands that no statement has a place for."""
+    for slot in call.reads:
+        if slot.role not in (*roles, *_STAGES):
+            raise _refused(call, f"its operand {slot.role} comes later")
+    if call.get("short_addend"):
+        raise _refused(call, "rows of a sampled block come later")
+
+
+def _epilogue(call: KernelCall, scene: Scene) -> str:
+    """``Epilogue().bias(...).relu()``; empty where nothing is done to a row."""
+    given = {slot.role: slot.value for slot in call.reads}
+    stages = []
+    for role in ("row_scale", "bias", "addend", "relu", "mask", "col_sum", "post_scale"):
+        if role == "relu" and call.get("relu"):
+            stages.append("relu()")
+        elif role == "col_sum" and call.writing("col_sum") is not None:
+            stages.append(f"col_sum({scene.made(call, 'col_sum')}.at)")
+        elif role in ("addend", "mask") and role in given:
+            stages.append(f"{role}({scene.matrix(given[role])})")
+        elif role in given and role in _STAGES:
+            stages.append(f"{role}({scene.numbers(given[role])})")
+    return f"Epilogue().{'.'.join(stages)}" if stages else ""
+
+
+def _call(name: str, *arguments: str) -> str:
+    """A statement without the arguments at the end that are as usual."""
+    return f"{name}({', '.join(a for a in arguments if a)});"
+
+
+def _spmm(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "graph", "x", "src_scale")
+    graph, x = _value(call, "graph"), _value(call, "x")
+    edges, source, out = scene.edges(graph, "in_edges"), scene.matrix(x), scene.made(call, "out")
+    then, panel = _epilogue(call, scene), scene.panel(graph, x)
+    scale = scene.numbers(_value(call, "src_scale")) if call.reading("src_scale") is not None else ""
+    stages = [f"self({float(call.get('self_coef'))!r})"] if call.get("self_coef") else []
+    stages += [f"src_scale({scale})"] if scale else []
+    stages += [f"panel({panel})"] if panel else []
+    reading = f"Reading().{'.'.join(stages)}" if stages else ""
+    then = then or ("Epilogue()" if reading else "")
+    return [_call("spmm", edges, source, out, then, reading)]
+
+
+def _spmm_max(call: KernelCall, scene: Scene) -> list[str]:
+    edges, x = scene.edges(_value(call, "graph"), "in_edges_in_order"), scene.matrix(_value(call, "x"))
+    arg = "nullptr" if call.writing("arg") is None else scene.made(call, "arg")
+    kind = "Extremum::minimum" if call.get("minimum") else "Extremum::maximum"
+    return [_call("spmm_max", edges, x, scene.made(call, "out"), arg, kind)]
+
+
+def _spmm_max_grad(call: KernelCall, scene: Scene) -> list[str]:
+    graph, arg, dy = (_value(call, f"x{i}") for i in range(3))
+    edges = scene.edges(graph, "out_edges_side_by_side")
+    return [_call("spmm_max_grad", edges, scene.matrix(arg), scene.matrix(dy), scene.made(call, "out"))]
+
+
+def _matmul(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x", "weight")
+    x, weight, form = scene.matrix(_value(call, "x")), scene.matrix(_value(call, "weight")), _form(call, "transposed")
+    return [_call("matmul", x, weight, form, scene.made(call, "out"), _epilogue(call, scene))]
+
+
+def _form(call: KernelCall, name: str) -> str:
+    return "Weight::transposed" if call.get(name) else "Weight::as_stored"
+
+
+def _sparse_matmul(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x", "weight")
+    if call.get("transposed"):
+        raise _refused(call, "a transposed operand comes later")
+    weight = _value(call, "weight")
+    width = weight.tensor.dims[-1]
+    before, structure, values, panel = scene.features(_value(call, "x"), bool(call.get("by_column")), width)
+    right, out, then = scene.matrix(weight), scene.made(call, "out"), _epilogue(call, scene)
+    then = then or ("Epilogue()" if panel else "")
+    return [*before, _call("sparse_matmul", structure, values, right, out, then, panel)]
+
+
+def _contract(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x", "weight")
+    sums = f"{scene.made(call, 'col_sum')}.at" if call.writing("col_sum") is not None else ""
+    x, weight = scene.matrix(_value(call, "x")), scene.matrix(_value(call, "weight"))
+    return [_call("contract", x, weight, scene.made(call, "out"), sums)]
+
+
+def _matmul_terms(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x0", "weight0", "x1", "weight1")
+    if call.get("first0") != "rows" or call.get("first1") != "rows" or call.reading("x1") is None:
+        raise _refused(call, "products of gathered rows come later")
+    terms = []
+    for i in (0, 1):
+        x, weight = scene.matrix(_value(call, f"x{i}")), scene.matrix(_value(call, f"weight{i}"))
+        terms.append(f"Term{{{x}, {weight}, {_form(call, f'transposed{i}')}}}")
+    return [_call("matmul_terms", *terms, scene.made(call, "out"), _epilogue(call, scene))]
+
+
+def _rows(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "x")
+    x = scene.matrix(_value(call, "x"))
+    return [_call("rows", x, scene.made(call, "out"), _epilogue(call, scene) or "Epilogue()")]
+
+
+def _col_sum(call: KernelCall, scene: Scene) -> list[str]:
+    if call.value.get("mean"):
+        raise _refused(call, "normalisation over the batch comes later")
+    return [_call("col_sum", scene.matrix(_value(call, "x0")), f"{scene.made(call, 'out')}.at")]
+
+
+def _dropout(call: KernelCall, scene: Scene) -> list[str]:
+    if call.value.inputs[0].tensor.sparse:
+        return []  # the product that reads them drops their entries on the way
+    x, seed = scene.matrix(_value(call, "x0")), scene.seed(_value(call, "x1"))
+    p, stream = call.value["p"], call.value["stream"]
+    return [_call("dropout", x, repr(float(p)), seed, str(stream), scene.made(call, "out"))]
+
+
+def _take_rows(call: KernelCall, scene: Scene) -> list[str]:
+    x, ids = scene.matrix(_value(call, "x0")), scene.ids(_value(call, "x1"))
+    return [_call("take_rows", x, ids, scene.made(call, "out"))]
+
+
+def _scatter_rows(call: KernelCall, scene: Scene) -> list[str]:
+    x, ids = scene.matrix(_value(call, "x0")), scene.ids(_value(call, "x1"))
+    return [_call("scatter_rows", x, ids, scene.made(call, "out"))]
+
+
+def _mul_scalar(call: KernelCall, scene: Scene) -> list[str]:
+    x, factor = scene.matrix(_value(call, "x0")), scene.numbers(_value(call, "x1"))
+    return [_call("scale", x, factor, scene.made(call, "out"))]
+
+
+def _add_const(call: KernelCall, scene: Scene) -> list[str]:
+    x = scene.matrix(_value(call, "x0"))
+    return [_call("add_constant", x, f"{float(call.value['constant'])!r}f", scene.made(call, "out"))]
+
+
+def _in_degree(call: KernelCall, scene: Scene) -> list[str]:
+    edges = scene.edges(_value(call, "x0"), "graph")
+    return [f"{edges}.in_degrees({scene.made(call, 'out')}.at);"]
+
+
+def _pow(call: KernelCall, scene: Scene) -> list[str]:
+    exponent = call.value["exponent"]
+    if exponent not in (-0.5, -1.0) or call.value.get("eps"):
+        raise _refused(call, f"the exponent {exponent} comes later")
+    return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"))]
+
+
+_PRINTERS: dict[str, Printer] = {
+    "spmm": _spmm,
+    "spmm_max": _spmm_max,
+    "spmm_max_grad": _spmm_max_grad,
+    "matmul": _matmul,
+    "sparse_matmul": _sparse_matmul,
+    "contract": _contract,
+    "matmul_terms": _matmul_terms,
+    "rows": _rows,
+    "col_sum": _col_sum,
+    "dropout": _dropout,
+    "take_rows": _take_rows,
+    "scatter_rows": _scatter_rows,
+    "mul_scalar": _mul_scalar,
+    "add_const": _add_const,
+    "in_degree": _in_degree,
+    "pow": _pow,
+}
+
+__all__ = ["Scene", "print_call"]

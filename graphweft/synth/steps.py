@@ -1,0 +1,337 @@
+"""A training run as a list of C++ statements over named buffers.
+
+Comes in: the plans of a step and of an evaluation. Goes out: :class:`Steps`: statements in order, each with what it
+does, its buffers with their lifetimes, and the graphs that they read. Called by ``model_text.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphweft._errors import ConfigError
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value, number, structural_key
+from graphweft.ir.residency import StructType, TensorType
+from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.plan import Plan
+from graphweft.runtime.sparse import PANEL_ROW, wants_panel
+from graphweft.synth.arena import place
+from graphweft.synth.operands import ALWAYS, Buffer, Table
+from graphweft.synth.plans import StepPlans
+from graphweft.synth.statements import print_call
+
+_STRUCTURE = {Op.WITHOUT_LOOPS: "loopless", Op.ONE_LOOP: "looped", Op.REVERSE: "turned", Op.TAKE_DST: "into_train"}
+_WORDS = {
+    "spmm": "sum",
+    "spmm_max": "extreme",
+    "spmm_max_grad": "routed",
+    "matmul": "product",
+    "sparse_matmul": "product",
+    "matmul_terms": "product",
+    "contract": "contraction",
+    "dropout": "kept",
+    "take_rows": "taken",
+    "scatter_rows": "scattered",
+    "mul_scalar": "scaled",
+    "in_degree": "degree",
+    "add_const": "shifted",
+    "pow": "factor",
+}
+_FORMS = {"in_edges": "edges", "in_edges_in_order": "ordered_edges", "out_edges_side_by_side": "out_edges"}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a step does, in words, and the C++ that does it."""
+
+    words: str
+    lines: tuple[str, ...]
+
+
+@dataclass
+class Steps:
+    """A program but for its text.
+
+    Attributes:
+        prepare, forward, backward, evaluation: Statements in order.
+        graphs: C++ expressions of graphs by name, in the order in which they are made.
+        forms: Compressed forms by name: the graph's name and the function that gives it.
+        table: All buffers, with their lifetimes.
+        offsets: Bytes into the arena by buffer.
+        arena_bytes: Size of the arena.
+        parameters: Buffers of parameters and of the model's other tensors by their name in the model.
+        gradients: Buffers of gradients by the name of the parameter.
+        moments: What the optimiser remembers of each parameter that it moves.
+        logits: The matrix that the loss reads; its gradient is in ``d_logits``, which may be the same.
+        d_logits: As above.
+        eval_logits: The logits of an evaluation.
+        draws: Whether a step draws random numbers.
+    """
+
+    plans: StepPlans
+    table: Table
+    prepare: list[Statement] = field(default_factory=list)
+    forward: list[Statement] = field(default_factory=list)
+    backward: list[Statement] = field(default_factory=list)
+    evaluation: list[Statement] = field(default_factory=list)
+    graphs: dict[str, str] = field(default_factory=dict)
+    forms: dict[str, tuple[str, str]] = field(default_factory=dict)
+    parameters: dict[str, Buffer] = field(default_factory=dict)
+    gradients: dict[str, Buffer] = field(default_factory=dict)
+    moments: dict[str, tuple[Buffer, ...]] = field(default_factory=dict)
+    logits: str = ""
+    d_logits: str = ""
+    eval_logits: str = ""
+    draws: bool = False
+    offsets: dict[str, int] = field(default_factory=dict)
+    arena_bytes: int = 0
+
+
+def steps_of(plans: StepPlans) -> Steps:
+    """All statements of a program. Raises: ConfigError for a part that programs do not have."""
+    return _Walk(plans).run()
+
+
+class _Walk:
+    """Goes over the calls in the order of a run and keeps time; one step a call."""
+
+    def __init__(self, plans: StepPlans) -> None:
+        rows = plans.sizes.rows
+        symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
+        self.steps = Steps(plans, Table(symbols))
+        self.plans, self.now = plans, 0
+        self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
+        self._bound: dict[Value, Any] = {}
+        self._names: Mapping[Value, str] = {}
+        self._wanted: dict[Value, str] = {}
+        self._prefix = ""
+
+    def run(self) -> Steps:
+        """Everything, then a place for every buffer."""
+        steps, plans = self.steps, self.plans
+        for name, shape in plans.shapes.items():
+            steps.parameters[name] = made = steps.table.add(_identifier(name), None, shape, 0)
+            made.last = ALWAYS
+        self._add_moments()
+        for plan in (plans.step, plans.evaluation):
+            self._open(plan)
+            self._prepare(plan)
+        prepared = self.now
+        self._open(plans.step)
+        outputs = dict(plans.step.compiled.program.outputs)
+        self._wanted = {v: f"d_{_identifier(n[5:])}" for n, v in outputs.items() if n.startswith("grad:")}
+        self._wanted[outputs["out"]] = "logits"
+        steps.forward = self._print(plans.step.forward)
+        self._add_loss(outputs["out"])
+        self._prefix = "d_"
+        steps.backward = self._print(plans.step.backward)
+        self.now += 1
+        for name, value in outputs.items():
+            if name.startswith("grad:") and name[5:] in steps.moments:
+                steps.gradients[name[5:]] = self._read(value)
+        self._evaluate()
+        self._settle(prepared)
+        return steps
+
+    def _add_moments(self) -> None:
+        """State of the optimiser; of SGD without momentum none."""
+        is_adam = "betas" in self.plans.groups[0]
+        for group in self.plans.groups:
+            for name in group["names"]:
+                shape, base = self.plans.shapes[name], _identifier(name)
+                wanted = (("mean", shape), ("square", shape), ("steps", ())) if is_adam else ()
+                found = [self.steps.table.add(f"{base}_{word}", None, tuple(dims), 0) for word, dims in wanted]
+                for buffer in found:
+                    buffer.last = ALWAYS
+                self.steps.moments[name] = tuple(found)
+
+    def _add_loss(self, out: Value) -> None:
+        """The gradient by the logits, over them where no backward call reads those."""
+        steps, plan = self.steps, self.plans.step
+        self.now += 1
+        logits = self._read(out)
+        made = logits
+        if not plan.forgets("out"):
+            made = steps.table.add("d_logits", out.tensor.rows, out.tensor.dims, self.now)
+        steps.logits, steps.d_logits = logits.name, made.name
+        seed = next(v for v in plan.compiled.program.inputs if v["name"] == "d:out")
+        self._bound[seed] = made
+
+    def _evaluate(self) -> None:
+        """The statements of an evaluation; its logits are read after it."""
+        steps, plan = self.steps, self.plans.evaluation
+        self._open(plan)
+        out = dict(plan.compiled.program.outputs)["out"]
+        self._wanted, self._prefix = {out: "eval_logits"}, "eval_"
+        steps.evaluation = self._print(plan.forward)
+        logits = self._read(out)
+        logits.last, steps.eval_logits = ALWAYS, logits.name
+
+    def _settle(self, prepared: int) -> None:
+        """What was prepared and is read in epochs stays; then every buffer gets its place."""
+        buffers = list(self.steps.table.buffers.values())
+        for buffer in buffers:
+            if buffer.first <= prepared < buffer.last:
+                buffer.last = ALWAYS
+        offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in buffers])
+        self.steps.offsets = {buffer.name: at for buffer, at in zip(buffers, offsets, strict=True)}
+
+    def _open(self, plan: Plan) -> None:
+        """Binds the inputs of a plan, and what was prepared for it."""
+        program = plan.compiled.program
+        self._names, self._wanted, self._prefix = number(program.values), {}, ""
+        self._bound = {value: self._input(value) for value in program.inputs if value["name"] != "d:out"}
+        for item in plan.hoisted:
+            found = self._kept.get(structural_key(item.value))
+            if found is not None:
+                self._bound[item.value] = found
+
+    def _input(self, value: Value) -> Any:
+        name = value["name"]
+        if name in self.steps.parameters:
+            return self.steps.parameters[name]
+        if name != "x":
+            return {"graph": "graph", "rows": "train", "seed": "draw"}[name]
+        if value.tensor.sparse:
+            return "features"
+        known = self.steps.table.buffers.get("x")
+        return known or self.steps.table.add("x", value.tensor.rows, value.tensor.dims, 0)
+
+    def _prepare(self, plan: Plan) -> None:
+        """What is computed once for a plan, less what another plan has had computed."""
+        for item in plan.hoisted:
+            part, calls = plan.preparation(item)
+            self._bound = {value: self._input(value) for value in part.inputs}
+            self._names = number(part.values)
+            for call in calls:
+                key = structural_key(call.value)
+                if key not in self._kept:
+                    printed = self._print([call])
+                    self.steps.prepare += [statement for statement in printed if statement.lines]
+                    self._kept[key] = self._bound[call.value]
+                self._bound[call.value] = self._kept[key]
+
+    def _print(self, calls: Sequence[KernelCall]) -> list[Statement]:
+        printed = []
+        for call in calls:
+            self.now += 1
+            if isinstance(call.value.type, StructType):
+                self._bound[call.value] = self._graph(call.value)
+                continue
+            if call.kernel == "dropout" and call.value.inputs[0].tensor.sparse:
+                self._bound[call.value] = call.value  # read through ``features``
+                continue
+            lines = print_call(call, self)
+            made = [self._bound[slot.value] for slot in call.writes]
+            shown = ", ".join(f"{b.name} {b.shape}, {b.nbytes:,} bytes" for b in made)
+            printed.append(Statement(f"{call.label} -> {shown}", tuple(lines)))
+        return printed
+
+    def _graph(self, value: Value) -> str:
+        """The name of a graph made of another, and how it is made."""
+        if value.op not in _STRUCTURE:
+            raise ConfigError(f"model: expected graphs that a program makes, got {value.op.name.lower()}")
+        base = self._bound[value.inputs[0]]
+        word = _STRUCTURE[value.op]
+        name = word if base == "graph" else f"{base}_{word}"
+        calls = {
+            Op.WITHOUT_LOOPS: "without_loops()",
+            Op.ONE_LOOP: "one_loop()",
+            Op.REVERSE: "reverse()",
+            Op.TAKE_DST: f"take_dst(train, {str(bool(value.get('loops'))).lower()})",
+        }
+        self.steps.graphs[name] = f"{base}.{calls[value.op]}"
+        return name
+
+    # what printers ask for
+
+    def _read(self, value: Value) -> Buffer:
+        found = self._bound[value]
+        if not isinstance(found, Buffer):
+            raise ConfigError(f"model: expected rows of numbers, got {value.op.name.lower()} as an operand")
+        found.last = max(found.last, self.now)
+        return found
+
+    def matrix(self, value: Value) -> str:
+        """The matrix of an operand."""
+        return self._read(value).name
+
+    def numbers(self, value: Value) -> str:
+        """The address of an operand's first number."""
+        return f"{self._read(value).name}.at"
+
+    def edges(self, graph: Value, form: str) -> str:
+        """A compressed form of a graph, or with "graph" the graph itself."""
+        name = self._bound[graph]
+        if form == "graph":
+            return str(name)
+        made = f"{name}_{_FORMS[form]}" if name != "graph" else _FORMS[form]
+        self.steps.forms[made] = (name, form)
+        return made
+
+    def ids(self, value: Value) -> str:
+        """A list of row ids."""
+        assert self._bound[value] == "train"  # the only list that a full-batch program reads
+        return "train_ids"
+
+    def seed(self, value: Value) -> str:
+        """The seed of this epoch's draws."""
+        self.steps.draws = True
+        return "draw"
+
+    def made(self, call: KernelCall, role: str) -> str:
+        """The matrix of a result."""
+        value = next(slot.value for slot in call.writes if slot.role == role)
+        if isinstance(self._bound.get(value), Buffer) and self._bound[value].first == self.now:
+            return str(self._bound[value].name)
+        kind = value.type
+        assert isinstance(kind, TensorType)  # graphs are made elsewhere
+        word = {"col_sum": "col_sum", "arg": "arg"}.get(role) or _WORDS.get(call.kernel, call.kernel)
+        name = self._wanted.get(value) or f"{self._prefix}{word}{self._names[value].removeprefix('%')}"
+        ctype = "float" if kind.dtype.is_floating_point else "int32_t"
+        found = self.steps.table.add(_identifier(name), kind.rows, kind.dims, self.now, ctype)
+        self._bound[value] = found
+        return found.name
+
+    def panel(self, graph: Value, x: Value) -> str:
+        """Room for a copy of part of the rows that a product over edges reads."""
+        kind, rows = graph.type, self.plans.sizes.rows
+        assert isinstance(kind, StructType)
+        return self._panel(rows[kind.src], rows[kind.edge], x.tensor.dims[0])
+
+    def _panel(self, columns: int, edges: int, width: int) -> str:
+        if not wants_panel(columns, edges, 4 * width):
+            return ""
+        made = self.steps.table.add(f"panel{self.now}", None, (columns, PANEL_ROW // 4), self.now)
+        return f"{made.name}.at"
+
+    def features(self, value: Value, by_column: bool, width: int) -> tuple[list[str], str, str, str]:
+        """Of sparse features: statements before the product, their structure, their values, and room as above."""
+        nonzeros = self.plans.sizes.nonzeros["x"]
+        nodes, count = self.plans.sizes.rows["V"], self._width()
+        panel = self._panel(nodes if by_column else count, nonzeros, width)
+        side = "by_column" if by_column else "by_row"
+        structure, values = f"x_{side}", f"x_{side}_values"
+        found = self._bound[value]
+        if found == "features":
+            return [], structure, values, panel
+        seed = self.seed(found.inputs[1])
+        kept = self.steps.table.add(f"kept_entries{self.now}", None, (nonzeros, 1), self.now)
+        p, stream = repr(float(found["p"])), str(found["stream"])
+        arguments = (structure, values, str(count), f"Layout::{side}", p, seed, stream, f"{kept.name}.at")
+        return [f"sparse_dropout({', '.join(arguments)});"], structure, f"{kept.name}.at", panel
+
+    def _width(self) -> int:
+        program = self.plans.step.compiled.program
+        x = next(v for v in program.inputs if v["name"] == "x")
+        return int(x.tensor.dims[0])
+
+
+def _identifier(name: str) -> str:
+    return re.sub(r"\W", "_", name)
+
+
+__all__ = ["Statement", "Steps", "steps_of"]

@@ -1,0 +1,223 @@
+"""Programs train as the library does: the same losses and scores bit for bit, with any number of threads."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from built_program import SCORES, Build, Built
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional
+
+import graphweft as gw
+from graphweft.run import make_model, run
+from graphweft.synth.spec import ProgramSpec
+from graphweft.synthesis import write_program
+
+Graphs = dict[str, Path]
+MODELS: list[dict[str, Any]] = [
+    {"model": model, "reduce": reduce, "layers": layers}
+    for model in ("gcn", "sage", "gin")
+    for reduce in ("sum", "mean", "max")
+    for layers in (2, 3)
+]
+OPTIONS: list[dict[str, Any]] = [
+    {"dropout": 0.5, "weight_decay": 5e-4, "weight_decay_on": "first", "seed": 7},
+    {"model": "sage", "dropout": 0.3, "optimizer": "adamw", "weight_decay": 0.01, "residual": True, "layers": 3},
+    {"model": "gin", "reduce": "max", "dropout": 0.2, "optimizer": "sgd", "lr": 0.1, "hidden": 20},
+    {"layers": 1, "hidden": 5, "eval_every": 2},
+]
+SPARSE: list[dict[str, Any]] = [
+    {"dropout": 0.5, "weight_decay": 5e-4, "normalize": "row"},
+    {"model": "sage", "layers": 3},
+    {"model": "gin", "dropout": 0.1, "reduce": "mean"},
+    {"model": "gcn", "reduce": "max"},
+]
+
+
+def _name(case: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in case.values())
+
+
+def _library(spec: ProgramSpec, folder: Path) -> list[dict[str, Any]]:
+    """The metrics of the library's own run."""
+    run(replace(spec.to_train(), out=str(folder), threads=1))
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def _same_as_library(spec: ProgramSpec, build: Build, folder: Path) -> Built:
+    """Builds the program of ``spec`` and compares every loss and score with the library's, for one and two threads."""
+    built: Built = build(write_program(spec, folder / "program").folder)
+    wanted = _library(spec, folder / "run")
+    for threads in (1, 2):
+        found = built.records("--data", spec.data, "--epochs", spec.epochs, "--threads", threads)
+        assert [[line[name] for name in SCORES] for line in found] == [
+            [line[name] for name in SCORES] for line in wanted
+        ]
+    return built
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MODELS, ids=_name)
+def test_losses_are_the_librarys(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    _same_as_library(ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, **case), build, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OPTIONS, ids=_name)
+def test_options_mean_what_they_do_in_the_library(
+    case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path
+) -> None:
+    _same_as_library(ProgramSpec(**{"data": str(graphs["dense"]), "epochs": 5, **case}), build, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SPARSE, ids=_name)
+def test_sparse_features_stay_sparse(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    built = _same_as_library(ProgramSpec(data=str(graphs["sparse"]), epochs=5, **case), build, tmp_path)
+    assert built.summary("--data", graphs["sparse"], "--epochs", 1)["feature_path"] == "sparse"
+
+
+@pytest.mark.slow
+def test_edge_lists_loops_and_wide_features(build: Build, tmp_path: Path) -> None:
+    """Forms of the file that the twins do not have: edges in any order, self-loops, parallel edges, rows that span
+    several tiles, masks of several splits, labels as floats, unlabelled nodes, columns before rows."""
+    rng = np.random.default_rng(3)
+    nodes, width = 900, 200
+    src, dst = rng.integers(0, nodes, 12_000), rng.integers(0, nodes, 12_000)
+    src, dst = np.concatenate([src, src[:100], np.arange(50)]), np.concatenate([dst, dst[:100], np.arange(50)])
+    y = rng.integers(0, 5, nodes).astype(np.float64)
+    y[::9] = -1
+    masks = rng.integers(0, 3, (nodes, 4))
+    file = tmp_path / "edges.npz"
+    np.savez_compressed(
+        file,
+        edge_index=np.stack([src, dst]),
+        x=np.asfortranarray(rng.standard_normal((nodes, width))),
+        y=y,
+        **{f"{part}_mask": masks == index for index, part in enumerate(("train", "val", "test"))},
+    )
+    for case in ({"model": "gcn", "layers": 3}, {"model": "sage", "reduce": "max"}, {"model": "gin", "hidden": 100}):
+        _same_as_library(ProgramSpec(**{"data": str(file), "epochs": 3, **case}), build, tmp_path / case["model"])
+
+
+def _dense_gcn(ds: gw.Dataset, weights: dict[str, Tensor]) -> Tensor:
+    """Logits of a GCN of two layers in plain torch, float64, over a dense matrix."""
+    src, dst = ds.graph.edges()
+    a = torch.zeros(ds.num_nodes, ds.num_nodes, dtype=torch.float64)
+    a.index_put_((dst, src), torch.ones(src.numel(), dtype=torch.float64), accumulate=True)
+    a.fill_diagonal_(1.0)
+    scale = a.sum(1) ** -0.5
+    a = scale[:, None] * a * scale
+    assert isinstance(ds.x, Tensor)
+    w = {name: tensor.double() for name, tensor in weights.items()}
+    h = torch.relu(a @ ds.x.double() @ w["layers.0.weight"] + w["layers.0.bias"])
+    return a @ h @ w["layers.1.weight"] + w["layers.1.bias"]
+
+
+@pytest.fixture(scope="session")
+def gcn(build: Build, graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> Built:
+    """A GCN of two layers on the dense graph."""
+    spec = ProgramSpec(data=str(graphs["dense"]), epochs=6, hidden=8)
+    built: Built = build(write_program(spec, tmp_path_factory.mktemp("gcn") / "program").folder)
+    return built
+
+
+@pytest.mark.slow
+def test_weights_come_out_as_plain_torch_reads_them(gcn: Built, graphs: Graphs, tmp_path: Path) -> None:
+    ds, file = gw.load(str(graphs["dense"])), tmp_path / "w.safetensors"
+    last = gcn.records("--data", graphs["dense"], "--save", file)[-1]
+    logits = _dense_gcn(ds, {k: v for k, v in load_file(file).items() if not k.startswith("optimizer.")})
+    loss = functional.cross_entropy(logits[ds.val_idx], ds.y[ds.val_idx])
+    accuracy = (logits[ds.test_idx].argmax(1) == ds.y[ds.test_idx]).double().mean()
+    assert last["val_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert last["test_acc"] == pytest.approx(accuracy.item())
+
+
+@pytest.mark.slow
+def test_weights_go_in_and_training_goes_on(gcn: Built, graphs: Graphs, tmp_path: Path) -> None:
+    data, file, again = ("--data", graphs["dense"]), tmp_path / "w.safetensors", tmp_path / "again.safetensors"
+    whole = gcn.records(*data, "--save", tmp_path / "whole.safetensors")
+    gcn.run(*data, "--epochs", 2, "--save", file)
+    rest = gcn.records(*data, "--load", file, "--save", again)
+    assert [line["loss"] for line in rest] == [line["loss"] for line in whole[2:]]
+    assert again.read_bytes() == (tmp_path / "whole.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_the_librarys_weights_go_in(gcn: Built, graphs: Graphs, tmp_path: Path) -> None:
+    ds, spec = gw.load(str(graphs["dense"])), ProgramSpec(data=str(graphs["dense"]), epochs=6, hidden=8)
+    model = make_model(replace(spec.to_train(), seed=5), ds)
+    save_file(dict(model.state_dict()), tmp_path / "w.safetensors")
+    history = gw.Trainer(model, ds, restore_best=False).fit(3)
+    found = gcn.records("--data", graphs["dense"], "--load", tmp_path / "w.safetensors", "--epochs", 3)
+    assert [line["loss"] for line in found] == history["loss"]
+
+
+@pytest.mark.slow
+def test_the_seed_may_be_another(gcn: Built, graphs: Graphs, tmp_path: Path) -> None:
+    spec = ProgramSpec(data=str(graphs["dense"]), epochs=4, hidden=8, seed=11)
+    wanted = _library(spec, tmp_path / "run")
+    found = gcn.records("--data", graphs["dense"], "--seed", 11, "--epochs", 4)
+    assert [line["loss"] for line in found] == [line["loss"] for line in wanted]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
+def test_no_memory_is_asked_for_after_the_first_epoch(
+    build: Build, graphs: Graphs, tmp_path: Path, threads: int
+) -> None:
+    """The same number of blocks for two epochs and for nine: the C library gives out none in between."""
+    counter = Path(__file__).with_name("count_malloc.cpp")
+    for index, case in enumerate(({"dropout": 0.5}, {"model": "sage", "reduce": "max", "layers": 3})):
+        spec = ProgramSpec(**{"data": str(graphs["sparse" if index == 0 else "dense"]), "hidden": 64, **case})
+        built: Built = build(write_program(spec, tmp_path / str(index)).folder, counter)
+        counts = []
+        for epochs in (2, 9):
+            arguments = ("--data", spec.data, "--epochs", epochs, "--threads", threads, "--metrics", tmp_path / "m")
+            counts.append(built.run(*arguments, "--json").stderr)
+        assert counts[0] == counts[1] and counts[0].startswith("blocks ")
+
+
+@pytest.mark.slow
+def test_bad_input_is_one_line(gcn: Built, graphs: Graphs, tmp_path: Path) -> None:
+    data = graphs["dense"]
+    (tmp_path / "text.npz").write_text("no archive")
+    (tmp_path / "cut.npz").write_bytes(data.read_bytes()[:3000])
+    arrays = dict(np.load(data))
+    np.savez(tmp_path / "bare.npz", **{k: v for k, v in arrays.items() if k != "train_mask"})
+    np.savez(tmp_path / "nan.npz", **{**arrays, "x": np.full_like(arrays["x"], np.nan)})
+    for arguments, said in (
+        (("--data", tmp_path / "none.npz"), "expected a readable file"),
+        (("--data", tmp_path / "text.npz"), "expected an .npz archive"),
+        (("--data", tmp_path / "cut.npz"), "expected"),
+        (("--data", tmp_path / "bare.npz"), "train_mask: expected a mask"),
+        (("--data", tmp_path / "nan.npz"), "finite"),
+        (("--data", graphs["sparse"]), "nodes: expected"),
+        (("--data", data, "--epochs", "x"), "--epochs: expected an integer from 1"),
+        (("--data", data, "--hidden", "3"), "--hidden: expected a known flag"),
+        (("--data", data, "--load", data), "expected a safetensors file"),
+        (("--data", data, "--save", tmp_path / "no" / "w"), "cannot be written"),
+    ):
+        done = gcn.run(*arguments, status=2)
+        assert done.stdout == "" and done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+
+
+@pytest.mark.slow
+def test_the_folder_builds_itself(graphs: Graphs, tmp_path: Path) -> None:
+    """Configured by CMake as the README says; compiled with every warning an error and without optimisation."""
+    spec = ProgramSpec(data=str(graphs["dense"]), epochs=2, hidden=8)
+    folder = write_program(spec, tmp_path / "program").folder
+    wanted = _library(spec, tmp_path / "run")
+    flags = ["-DCMAKE_CXX_FLAGS=-Wall -Wextra -Werror", "-DCMAKE_CXX_FLAGS_RELEASE=-O1"]
+    subprocess.run(["cmake", "-S", folder, "-B", folder / "build", *flags], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", folder / "build", "-j2"], check=True, capture_output=True)
+    found = Built(folder, folder / "build" / "train").records()
+    assert [line["loss"] for line in found] == [line["loss"] for line in wanted]

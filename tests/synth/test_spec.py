@@ -1,0 +1,134 @@
+"""What a program is: keywords, TOML and Morphling's verbs say the same; errors name line and column."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import pytest
+
+from graphweft import cli
+from graphweft._errors import ConfigError
+from graphweft.synth.spec import ProgramSpec, check_target, read_spec, spec_of_toml
+from graphweft.synth.verbs import Verbs
+from graphweft.train.spec import TrainSpec
+
+TEXT = """
+# A GIN
+model = "gin"
+layers = 3
+hidden = 16
+reduce = "mean"
+lr = 0.1
+epochs = 4
+data = "some.npz"
+"""
+SPEC = ProgramSpec(model="gin", layers=3, hidden=16, reduce="mean", lr=0.1, epochs=4, data="some.npz")
+
+
+def test_three_ways_say_the_same() -> None:
+    gnn = Verbs()
+    gnn.load("some.npz")
+    gnn.initializeLayers([16, 16, 7], "xaviers")
+    for _ in range(4):
+        for layer in range(3):
+            gnn.forwardPass(layer, "GIN", "mean")
+        for layer in reversed(range(3)):
+            gnn.backPropagation(layer)
+        gnn.optimizer("adam", 0.1, 0.9, 0.999)
+    assert spec_of_toml(TEXT) == SPEC == gnn.spec()
+    assert spec_of_toml(SPEC.to_toml()) == SPEC
+
+
+def test_options_have_the_names_and_defaults_of_train() -> None:
+    usual = asdict(TrainSpec())
+    assert {field.name: getattr(ProgramSpec(), field.name) for field in fields(ProgramSpec)}.items() <= usual.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('model = "gin"\nlayer = 3\n', "t:2:1: layer: expected a known key, got an unknown one; did you mean layers?"),
+        ('\n  "colour" = 1\n', "t:2:3: colour: expected a known key, got an unknown one; known are data, root"),
+        ("layers = 0\n", "t:1:10: layers: expected an integer from 1 to 1000, got 0"),
+        ("epochs = 2\nlayers =   true\n", "t:2:12: layers: expected an integer, got true"),
+        ('lr = "fast"\n', 't:1:6: lr: expected a number, got "fast"'),
+        ("lr = -1\n", "t:1:6: lr: expected a finite number > 0"),
+        ("model = 'gat'\n", "t:1:9: model: expected gcn, sage or gin, got gat"),
+        ("model = 'mlp'\n", "t:1:9: model: expected"),
+        ("mode = 'mini'\n", "t:1:8: mode: expected full, got 'mini'"),
+        ("activation = 'elu'\n", "t:1:14: activation: expected"),
+        ("heads = 4\n", "t:1:1: heads: expected an option that programs have"),
+        ("layers = 2\n[model]\nname = 'gcn'\n", "t:2:1: model: expected keys without tables"),
+        ("layers = \n", "t:1:10: expected TOML, got invalid value"),
+        ("layers = 2\nlayers = 3\n", "t:2:11: expected TOML, got"),
+        ("data = 'x", "t:1:10: expected TOML, got"),
+    ],
+    ids=range(15),
+)
+def test_errors_name_line_and_column(text: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        spec_of_toml(text, "t")
+    assert str(caught.value).startswith(said), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    for path in (tmp_path, tmp_path / "none.toml", tmp_path / "bytes.toml"):
+        with pytest.raises(ConfigError, match="spec: expected a"):
+            read_spec(path)
+
+
+@pytest.mark.parametrize("target", ["mpi", "cuda", "opencl"])
+def test_targets_that_are_not_written_yet(target: str) -> None:
+    with pytest.raises(ConfigError, match="target: expected"):
+        check_target(target)
+
+
+def _loop(gnn: Verbs, *calls: tuple[object, ...]) -> None:
+    for name, *arguments in calls:
+        getattr(gnn, str(name))(*arguments)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("forwardPass", 0, "GCN")],
+        [("initializeLayers", [8, 4]), ("forwardPass", 1, "GCN")],
+        [("initializeLayers", [8, 4]), ("forwardPass", 0, "GCN"), ("backPropagation", 1)],
+        [("initializeLayers", [8, 4]), ("forwardPass", 0, "GCN"), ("forwardPass", 1, "GIN")],
+        [("initializeLayers", [8, 4]), ("optimizer", "adam", 0.1)],
+        [("initializeLayers", [8, 9, 4])],
+        [("initializeLayers", [])],
+        [("initializeLayers", [8, 4], "ones")],
+        [("initializeLayers", [8, 4]), ("optimizer", "adam", 0.1, 0.5, 0.9)],
+    ],
+    ids=range(9),
+)
+def test_loops_that_describe_no_training(calls: list[tuple[object, ...]]) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        _loop(Verbs(), *calls)
+    with pytest.raises(ConfigError, match="whole epochs"):
+        Verbs().spec()
+
+
+def test_the_loops_of_the_listing_as_printed_are_refused() -> None:
+    gnn = Verbs()
+    gnn.initializeLayers([8, 4])
+    gnn.forwardPass(0, "GCN", "sum")
+    with pytest.raises(ConfigError, match="loops in sequence, not nested"):
+        gnn.backPropagation(0)
+
+
+def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("layer = 3\n")
+    for arguments, said in (
+        (["synth"], "--spec: expected a TOML file, got none"),
+        (["synth", "--spec", str(tmp_path / "bad.toml")], "bad.toml:1:1: layer: expected"),
+        (["train", "--spec", str(tmp_path / "bad.toml")], "bad.toml:1:1: layer: expected"),
+        (["synth", "--spec", str(tmp_path / "bad.toml"), "--target", "cuda"], "target: expected openmp, got cuda"),
+    ):
+        assert cli.main(arguments) == 2
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1 and said in err, err

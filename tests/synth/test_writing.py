@@ -1,0 +1,118 @@
+"""Writing a program: the memory plan, its text, and folders that are whole or untouched."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+import graphweft as gw
+from graphweft import cli
+from graphweft._errors import ConfigError
+from graphweft.run import load_dataset, make_model
+from graphweft.synth.arena import Lifetime, place
+from graphweft.synth.plans import plans_of
+from graphweft.synth.spec import ProgramSpec
+from graphweft.synth.steps import Steps, steps_of
+from graphweft.synthesis import write_program
+
+
+def _steps(spec: ProgramSpec) -> Steps:
+    train = spec.to_train()
+    ds = load_dataset(train)
+    return steps_of(plans_of(spec, make_model(train, ds), ds))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_buffers_that_meet_do_not_overlap(seed: int) -> None:
+    draw = random.Random(seed)
+    lifetimes = []
+    for _ in range(draw.randrange(1, 60)):
+        first = draw.randrange(40)
+        lifetimes.append(Lifetime(draw.randrange(1, 5000), first, first + draw.randrange(20)))
+    offsets, total = place(lifetimes)
+    for i, a in enumerate(lifetimes):
+        assert offsets[i] % 64 == 0 and offsets[i] + a.nbytes <= total
+        for j, b in enumerate(lifetimes[:i]):
+            apart = offsets[i] + a.nbytes <= offsets[j] or offsets[j] + b.nbytes <= offsets[i]
+            assert apart or a.last < b.first or b.last < a.first
+    most = max(sum(life.nbytes for life in lifetimes if life.first <= t <= life.last) for t in range(60))
+    assert total >= most
+
+
+@pytest.mark.parametrize("model", ["gcn", "sage", "gin"])
+def test_a_step_is_the_librarys_calls_and_little_memory(model: str) -> None:
+    steps = _steps(ProgramSpec(scale=0.05, model=model, layers=3))
+    assert len(steps.forward) == len(steps.plans.step.forward)
+    assert len(steps.backward) == len(steps.plans.step.backward)
+    buffers = steps.table.buffers.values()
+    assert set(steps.offsets) == {buffer.name for buffer in buffers}
+    alive = [sum(b.nbytes for b in buffers if b.first <= t <= b.last) for t in range(max(b.first for b in buffers) + 1)]
+    assert max(alive) <= steps.arena_bytes <= 1.3 * max(alive) + 64 * len(steps.offsets)
+    trained = [name for group in steps.plans.groups for name in group["names"]]
+    assert sorted(steps.gradients) == sorted(trained)
+
+
+def test_text_says_what_each_step_does(tmp_path: Path) -> None:
+    made = write_program(ProgramSpec(scale=0.05, layers=3), tmp_path / "program")
+    text = (made.folder / "model.cpp").read_text()
+    assert made.lines == text.count("\n") < 1500
+    assert max(map(len, text.splitlines())) <= 120
+    assert "// matmul transposed + col_sum -> d_layers_2_weight [32 x 8], 1,024 bytes" in text
+    assert text.count("spmm(") >= 6
+    assert (made.folder / "model.toml").read_text() == "scale = 0.05\nlayers = 3\n"
+
+
+def test_an_earlier_program_is_replaced_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "program"
+    spec = ProgramSpec(scale=0.02, hidden=8)
+    write_program(spec, out)
+    (out / "build").mkdir()
+    write_program(ProgramSpec(scale=0.02, hidden=4), out)
+    assert "hidden = 4" in (out / "model.toml").read_text() and not (out / "build").exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["program"]
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    with pytest.raises(ConfigError, match="out: expected a new folder"):
+        write_program(spec, mine)
+    assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"data": "no-such-set"}, "no-such-set"),
+        ({"model": "sage", "reduce": "max", "data": "cora"}, "reduce=max cannot be combined with the sparse features"),
+        ({"normalize": "row"}, "normalize=row cannot be combined with the dense features"),
+        ({"data": "ppi"}, "data: expected one class a node"),
+    ],
+    ids=["data", "sparse", "dense", "labels"],
+)
+def test_what_cannot_be_written_leaves_no_folder(options: dict[str, object], said: str, tmp_path: Path) -> None:
+    scale = {} if options.get("data") == "no-such-set" else {"scale": 0.02}
+    with pytest.raises(gw.GraphWeftError) as caught:
+        write_program(ProgramSpec(**{**scale, **options}), tmp_path / "program")  # type: ignore[arg-type]
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_part_without_a_statement_is_named(tmp_path: Path) -> None:
+    spec = ProgramSpec(scale=0.02)
+    ds = load_dataset(spec.to_train())
+    model = gw.nn.GCN(ds.num_features, 8, ds.num_classes, activation="elu")
+    with pytest.raises(
+        ConfigError, match=r"^model: expected parts that a program can hold, got .*elu.*: .* comes later$"
+    ):
+        steps_of(plans_of(spec, model, ds))
+
+
+def test_the_command_writes_a_program(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "model.toml").write_text('model = "sage"\nscale = 0.02\n')
+    arguments = ["synth", "--spec", str(tmp_path / "model.toml"), "--out", str(tmp_path / "p"), "--json"]
+    assert cli.main(arguments) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["model"] == "sage" and told["target"] == "openmp" and told["calls"] > 10
+    assert (tmp_path / "p" / "CMakeLists.txt").is_file()
