@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft import _config
-from graphweft._errors import ConfigError, GraphWeftError, IRError
+from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, runs
 from graphweft.commands.flags import KINDS, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
@@ -32,8 +32,19 @@ from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.dist.launch import is_rank, launch, speaks
 from graphweft.train.durations import clock, duration
-from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
+from graphweft.train.options import (
+    DECAY_ON,
+    EDGE_DATA,
+    MODES,
+    OPTIMIZERS,
+    PREPARE,
+    RANK_REDUCE,
+    SAMPLERS,
+    STOP_ON,
+    TASKS,
+)
 from graphweft.train.scores import ERRORS, PARTS, shown
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
 
@@ -59,11 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")
         try:
-            action = app(args=arguments, prog_name="graphweft", standalone_mode=False)
+            action = app(args=arguments, prog_name="graphweft", standalone_mode=False, obj=arguments)
             if not callable(action):  # help was asked for
                 return int(action or 0)
             lines = action()
-            for line in dict.fromkeys(caught):
+            for line in dict.fromkeys(caught) if speaks() else ():
                 _say(f"warning: {line}")
             return _answer(lines)
         except KeyboardInterrupt as stop:
@@ -126,12 +137,17 @@ Threads = Annotated[str | None, _option("threads", "N", "Threads.", "all physica
 Trace = Annotated[str | None, _option("trace", "FILE", "Write a Chrome trace, and say what bounds the run.", "")]
 Prepare = Annotated[str | None, _option("prepare", _one_of(PREPARE), "mini: a batch is one thread's work or several'.")]
 EdgeData = Annotated[str | None, _option("edge_data", _one_of(EDGE_DATA), "Edge weights and features of the data.")]
+RanksFlag = Annotated[str | None, _option("ranks", "P", "Processes that train together.", "as torchrun says, or 1")]
+RankReduce = Annotated[
+    str | None, _option("rank_reduce", _one_of(RANK_REDUCE), "ordered: the same bits for any number of ranks.")
+]
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
 @app.command()
 @takes(TABLES)
 def train(
+    context: typer.Context,
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
@@ -179,6 +195,8 @@ def train(
     edge_data: EdgeData = None,
     prepare: Prepare = None,
     trace: Trace = None,
+    ranks: RanksFlag = None,
+    rank_reduce: RankReduce = None,
     resume: Annotated[bool, _switch("--resume/--no-resume", "Go on with the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
@@ -186,11 +204,13 @@ def train(
 ) -> Action:
     """Train a model on --data, or on tables of --nodes and --edges; without either on a graph made on the spot.
 
+    With --ranks P, or started by torchrun, several processes train together (--mode mini).
+
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. A run that is in --out already is
     moved to its folder earlier-1, or continued with --resume, which takes options that are not given from the run.
     """
     values = _given({**locals(), **tables})
-    return lambda: _train({**values, "progress": not quiet}, as_json)
+    return lambda: _train({**values, "progress": not quiet}, as_json, context.obj)
 
 
 @app.command()
@@ -300,11 +320,25 @@ runs.add_to(app)
 datasets.add_to(app)
 
 
-def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:
+def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Sequence[str]:
+    """By this process, or by as many as are asked for."""
+    if given.get("ranks", 0) > 1 and not is_rank():
+        TrainSpec(**given)  # what can be refused is refused once
+        return _launch(arguments, given["ranks"])
     complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")
     with _config.defaults(keep_heap=True):  # the process is the command's own
         summary = run(complete(given))
+    if not speaks():
+        return ()
     return (json.dumps(summary, allow_nan=False),) if as_json else _report(summary)
+
+
+def _launch(arguments: Sequence[str], size: int) -> Sequence[str]:
+    """The command as several ranks, of which the first answers."""
+    status = launch(arguments, size)
+    if status:
+        raise RankError("", status)
+    return ()
 
 
 def _report(summary: dict[str, Any]) -> Sequence[str]:
@@ -396,6 +430,10 @@ def _failed(failure: Exception, arguments: list[str]) -> int:
     who = " ".join(["graphweft", *[word for word in arguments[:1] if word in commands]])
     if os.environ.get("GRAPHWEFT_DEBUG"):
         raise failure
+    if isinstance(failure, RankError):
+        if str(failure):
+            _say(str(failure), who)
+        return failure.status
     if isinstance(failure, _USAGE):
         _say(failure.format_message().rstrip("."), who)  # type: ignore[attr-defined]
         return 2

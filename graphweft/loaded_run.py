@@ -31,10 +31,11 @@ from graphweft.train.history import History
 from graphweft.train.options import OPTIMIZERS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.run_folder import read_last
+from graphweft.train.same_run import data_checksum
 from graphweft.train.scores import shown
 from graphweft.train.spec import TrainSpec
 from graphweft.train.target import Scored, target_of
-from graphweft.train.trainer import Trainer, data_checksum
+from graphweft.train.trainer import Trainer
 
 _PARTS = (*SPLITS, "all")
 

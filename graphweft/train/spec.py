@@ -20,6 +20,7 @@ from graphweft.train.options import (
     MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
+    RANK_REDUCE,
     SAMPLERS,
     STOP_ON,
     check_choice,
@@ -47,7 +48,7 @@ DEFAULT_DATA = "default"
 # Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
 _REMEMBERED = ("root", "epochs", "patience")
 _TABLES = tuple(field.name for field in fields(TableOptions))
-_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare")
+_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,9 @@ class TrainSpec(TableOptions):
         edge_data: "use" trains with the edge weights and features of the data that the model can read, "ignore" with
             neither.
         prepare: For "mini": batches are made "whole" by one thread each, or in "subtasks" by several.
+        ranks: Processes that train together; 0: as many as torchrun started, else this one alone.
+        rank_reduce: How their gradients are summed: in "any" order, or "ordered", with the same bits for any number of
+            ranks.
 
     Raises: ConfigError for a value out of range.
 
@@ -155,6 +159,8 @@ class TrainSpec(TableOptions):
     trace: str | None = None
     prepare: str = "whole"
     edge_data: str = "use"
+    ranks: int = 0
+    rank_reduce: str = "any"
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "out", "trace", "nodes", "edges"):
@@ -202,7 +208,7 @@ class TrainSpec(TableOptions):
             ("accumulate", 1, 10**9),
         ):
             check_integer(name, getattr(self, name), least, most)
-        self._check_macro()
+        self._check_macro_and_ranks()
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
@@ -225,7 +231,9 @@ class TrainSpec(TableOptions):
                 f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
             )
 
-    def _check_macro(self) -> None:
+    def _check_macro_and_ranks(self) -> None:
+        check_integer("ranks", self.ranks, 0, 4096)
+        check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
         if self.macro is not None:
             check_macro(self.macro)
         if self.quality is None:
@@ -267,6 +275,8 @@ class TrainSpec(TableOptions):
             del values["task"]
         if self.edge_data == "use":
             del values["edge_data"]
+        if self.rank_reduce == "any":
+            del values["rank_reduce"]
         if self.features is None:
             del values["features"]
         return {**values, "mode": mode}

@@ -11,10 +11,10 @@ import inspect
 import math
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +26,7 @@ from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
+from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
@@ -57,7 +58,10 @@ from graphweft.train.options import (
 from graphweft.train.other_keywords import refuse
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
-from graphweft.train.run_folder import RunFolder, read_last
+from graphweft.train.ranked_mini import RankedMiniBatch
+from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
+from graphweft.train.run_folder import RunFolder
+from graphweft.train.same_run import check_same_run, data_checksum
 from graphweft.train.samplers import AnySampler
 from graphweft.train.settle import Features, settle_features, with_path
 from graphweft.train.target import Target
@@ -113,6 +117,8 @@ class Trainer:
             by call, with the same bits. :attr:`verdict` says what bounds the run.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
+        ranks: The processes that train together (:class:`gw.Ranks`), which all make the same trainer and call the same
+            methods; rank 0 alone shows progress and writes ``out``. None: this process alone.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
@@ -159,6 +165,7 @@ class Trainer:
         trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
+        ranks: Ranks | None = None,
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
@@ -171,8 +178,9 @@ class Trainer:
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
-        self.history, self.out = History(best_by=stop_on), None if out is None else Path(out)
-        self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
+        self.ranks = check_shared(ranks or Ranks(), self.task, self.mode)
+        self.history, self.out = History(best_by=stop_on), Path(out) if out and self.ranks.is_first else None
+        self._lr, self._seed, self._progress, self._prepared = lr, seed, progress and self.ranks.is_first, False
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
@@ -180,12 +188,11 @@ class Trainer:
         self._weights, self._trained, self._changed = BestWeights(model, restore_best), _trained(model), False
         self._take_data()
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
-        rate = float(self.optimizer.param_groups[0]["lr"])
         self._config = {
             **{"dataset": ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
-            **{"lr": rate, "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
-            **{"optimizer": named, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
-            **self._edges.identity(),
+            **{"lr": float(self.optimizer.param_groups[0]["lr"]), "weight_decay": float(weight_decay)},
+            **{"weight_decay_on": weight_decay_on, "optimizer": named, "seed": seed, "stop_on": stop_on},
+            **({"eval_every": eval_every} | self._edges.identity()),
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **(config or {}),
         }
@@ -230,6 +237,10 @@ class Trainer:
         """The features in the layout that was chosen."""
         return self._batch.x
 
+    def bytes_per_epoch(self) -> int:
+        """Bytes that all ranks sent to each other while the last epoch trained; called by all of them."""
+        return self.ranks.total(getattr(self._batch, "bytes_of_epoch", 0))
+
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
         self.prepare()
@@ -257,7 +268,7 @@ class Trainer:
         self._refresh()
         self._begin_anew()
         with ExitStack() as stack:
-            stop = stack.enter_context(StopRequest())
+            stop = stack.enter_context(shared_stop(self.ranks))
             folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
             if folder is not None:
                 folder.start(self.history, begun=self._batches_done > 0)
@@ -268,8 +279,9 @@ class Trainer:
                 folder.save(self.state_dict())
                 folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
         self._weights.put_best()
-        if stop.signum is not None:
-            raise Interrupted(self.epoch, stop.signum)
+        signum = stop.asked()
+        if signum is not None:
+            raise Interrupted(self.epoch, signum)
         return self.history
 
     def evaluate(self, split: str) -> float:
@@ -306,7 +318,7 @@ class Trainer:
 
         Raises: CheckpointError when its checkpoint is damaged or belongs to another configuration.
         """
-        state = None if self.out is None else read_last(self.out)
+        state = read_shared(self.ranks, self.out)
         if state is None:
             return False
         saved = state.get("config", {})
@@ -409,7 +421,7 @@ class Trainer:
                     show.say(f"note: {note}")
             if isinstance(self._batch, MiniBatch):
                 self._batch.after_batch = self._between_batches(folder, show)
-            while self.epoch < target and not self.stopped_early and stop.signum is None:
+            while self.epoch < target and not self.stopped_early and stop.asked() is None:
                 with span(f"epoch {self.epoch + 1}", "epoch"):
                     record = self._one_epoch(last=self.epoch + 1 == target)
                 self.history.append(record)
@@ -448,7 +460,8 @@ class Trainer:
             batch: MiniBatch = LinkTask(self._called, *data, fanouts, batch_size, self._seed, self._batch_key)
         else:
             keys = (self._seed, self._batch_key)
-            batch = MiniBatch(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+            made: Callable[..., MiniBatch] = partial(RankedMiniBatch, self.ranks) if self.ranks.is_shared else MiniBatch
+            batch = made(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
         batch.use(self._edges)
         return batch
 
@@ -572,27 +585,6 @@ def epoch_key(seed: int, epoch: int) -> int:
         key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & mask
         key ^= key >> 31
     return key >> 1
-
-
-def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -> None:
-    """Every option of ``config`` is as in the checkpoint.
-
-    Raises: CheckpointError naming the first that is not.
-    """
-    for name, value in config.items():
-        if name not in saved or saved[name] != value:
-            raise CheckpointError(
-                f"resume: expected {name} {saved.get(name)!r} as in the run that {folder} holds, got {value!r}; "
-                "use another --out, or leave --resume out to start over"
-            )
-
-
-def data_checksum(ds: Dataset) -> int:
-    """CRC-32 of labels, splits and sizes: notices that the data changed under a run."""
-    crc = zlib.crc32(f"{ds.num_features} {ds.num_classes} {ds.num_edges}".encode())
-    for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):
-        crc = zlib.crc32(tensor.numpy().tobytes(), crc)
-    return crc
 
 
 _OPTIONS = tuple(inspect.signature(Trainer.__init__).parameters)
