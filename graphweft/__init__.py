@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from graphweft.data.dataset import Dataset
     from graphweft.data.load import load
     from graphweft.data.synthetic import synthetic
+    from graphweft.dist.ranks import Ranks
     from graphweft.explanation import explain
     from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
@@ -114,6 +115,7 @@ __all__ = [
     "Partition",
     "Parts",
     "PassError",
+    "Ranks",
     "RecompileWarning",
     "Run",
     "SaintEdgeSampler",
@@ -204,6 +206,7 @@ _HOMES = {
     "SparseFeatures": "graphweft.storage.feature",
     "constant": "graphweft.runtime.constants",
     "Subtasks": "graphweft.schedule.subtasks",
+    "Ranks": "graphweft.dist.ranks",
     "Tier": "graphweft.schedule.tier",
     "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",

@@ -60,10 +60,10 @@ class Board:
         """A sign of life."""
         _BEAT.pack_into(self._memory, rank * _SLOT, time.monotonic())
 
-    def silent_seconds(self, rank: int) -> float:
-        """Since the last sign of life; 0 before the first."""
+    def silent_seconds(self, rank: int) -> float | None:
+        """Since the last sign of life; None before the first."""
         (last,) = _BEAT.unpack_from(self._memory, rank * _SLOT)
-        return time.monotonic() - last if last else 0.0
+        return time.monotonic() - last if last else None
 
     def keep_beating(self, rank: int, starter: int) -> None:
         """Signs of life from a thread of its own; the process ends when its starter has."""

@@ -22,7 +22,7 @@ from graphweft.dist.board import Board
 
 FOLDER, STARTER = "GRAPHWEFT_RANKS_FOLDER", "GRAPHWEFT_RANKS_STARTER"  # what ranks find in their environment
 LOST = 75  # exit status of a rank that ends because another one did
-_POLL, _GRACE, _STALL = 0.05, 5.0, 30.0  # seconds
+_POLL, _GRACE, _STALL, _START = 0.05, 5.0, 30.0, 120.0  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -38,8 +38,8 @@ def launch(arguments: Sequence[str], size: int) -> int:
         Board.create(folder / "board", size)
         children = [_start(arguments, rank, size, folder) for rank in range(size)]
         try:
-            with _forwarded(children):
-                return _Watch(children, folder).status()
+            with _forwarded(children) as signals:
+                return _Watch(children, folder, signals).status()
         finally:
             _end(children)
 
@@ -83,17 +83,19 @@ def _errors_of(folder: Path, rank: int) -> Path:
 
 
 @contextlib.contextmanager
-def _forwarded(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """Signals that this process gets go to the ranks, which decide together when to stop."""
+def _forwarded(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Signals that this process gets go to the ranks, which decide together when to stop; the signals so far."""
+    seen: list[int] = []
 
     def forward(signum: int, frame: FrameType | None) -> None:
+        seen.append(signum)
         for child in children:
             if child.poll() is None:
                 child.send_signal(signum)
 
     former = {name: signal.signal(name, forward) for name in _SIGNALS}
     try:
-        yield
+        yield seen
     finally:
         for name, handler in former.items():
             signal.signal(name, handler)
@@ -110,8 +112,8 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
 class _Watch:
     """Waits for the ranks."""
 
-    def __init__(self, children: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
-        self._children, self._folder = children, folder
+    def __init__(self, children: Sequence[subprocess.Popen[bytes]], folder: Path, signals: list[int]) -> None:
+        self._children, self._folder, self._signals, self._begun = children, folder, signals, time.monotonic()
         self._board = Board(folder / "board", len(children))
         self._ended: list[int] = []  # ranks that failed, in the order that was seen
         self._stalled: dict[int, float] = {}
@@ -136,8 +138,9 @@ class _Watch:
     def _look(self, rank: int, child: subprocess.Popen[bytes]) -> None:
         if rank in self._ended:
             return
-        silent = self._board.silent_seconds(rank)
-        if child.poll() is None and silent > _STALL:
+        beaten = self._board.silent_seconds(rank)
+        silent = time.monotonic() - self._begun if beaten is None else beaten
+        if child.poll() is None and silent > (_START if beaten is None else _STALL):
             self._stalled[rank] = silent
             child.kill()
             self._ended.append(rank)
@@ -146,6 +149,8 @@ class _Watch:
 
     def _verdict(self, codes: dict[int, int | None]) -> int:
         """Codes are None for ranks that had to be ended. Raises: RankError."""
+        if self._signals and self._ended:
+            return 128 + self._signals[0]
         for rank in self._ended:
             if rank in self._stalled:
                 raise RankError(f"{self._named(rank)} gave no sign of life for {self._stalled[rank]:.0f} s, {self._at(rank)}")
