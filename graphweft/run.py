@@ -104,7 +104,9 @@ def run(spec: TrainSpec) -> dict[str, Any]:
         before = trainer.epoch
         history = trainer.fit(max(0, spec.epochs - before))
         summary = _summary(spec, trainer, history)
-        summary |= {"ranks": ranks.size, "bytes_sent_per_epoch": trainer.bytes_per_epoch()} if ranks.is_shared else {}
+        if ranks.is_shared:
+            summary |= {"ranks": ranks.size, "bytes_sent_per_epoch": trainer.bytes_per_epoch()}
+            summary |= {"ghosts": trainer.ghosts()} if trainer.mode == "full" else {}
     summary["feature_sparsity"] = sparsity
     summary["resumed_after_epoch"] = before
     summary["prepare_seconds"] = prepared - start

@@ -33,6 +33,10 @@ _SLICES = 8
 T = TypeVar("T")
 
 
+class LostError(RankError):
+    """Another rank does not answer."""
+
+
 class Ranks:
     """This process among those that train together.
 
@@ -257,8 +261,10 @@ class Ranks:
         try:
             yield
             self.leave()
-        except RankError as failure:
+        except LostError as failure:
             raise self._told(failure) from failure.__cause__
+        except RankError:
+            raise
         except KeyboardInterrupt:
             if self.is_first:
                 raise
@@ -291,7 +297,7 @@ class Ranks:
             text = str(failure).splitlines()[0][:200]
             late = "imed out" in text or "timeout" in text.lower()
             what = f"waited {_config.current().rank_timeout} s for another rank" if late else "lost another rank"
-            raise RankError(f"rank {self.rank} on {self.host} {what} in {self._phase} ({text})") from failure
+            raise LostError(f"rank {self.rank} on {self.host} {what} in {self._phase} ({text})") from failure
 
     def _span(self, items: int, rank: int) -> tuple[int, int]:
         return items * rank // self.size, items * (rank + 1) // self.size

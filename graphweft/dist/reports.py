@@ -8,6 +8,8 @@ are lost.
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
 
 from torch._C._distributed_c10d import Store
@@ -25,8 +27,11 @@ class Reports:
     def told(self, text: str, phase: str, own: bool) -> str:
         """What this rank says of its failure ``text``; empty where another one speaks.
 
-        ``own``: it failed by itself, not because another one did.
+        ``own``: it failed by itself, not because another one did. torchrun asks the ranks that are left to end at once;
+        this one ends when it has spoken.
         """
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         try:
             self._store.set(f"graphweft/note/{self._rank}", f"{'own' if own else 'lost'} {text}")
             time.sleep(_WAIT)

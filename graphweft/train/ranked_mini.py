@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import ConfigError
 from graphweft._trace import span
 from graphweft.dist.ranks import Ranks
 from graphweft.loader.batch import Batch, make_batch
@@ -30,6 +29,7 @@ from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch, NodeBatches
+from graphweft.train.ranked_gradients import GradientRows, check_model, conflict
 
 _LEAST_TILES = 8  # of an evaluation, so that the work of small graphs is shared, too
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of slices
@@ -127,7 +127,7 @@ class RankedMiniBatch(MiniBatch):
         check_model(ranks, model)
         super().__init__(model, *arguments)
         if not isinstance(self.sampler, NeighborSampler):
-            raise _conflict(ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
+            raise conflict(ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
         self.bytes_of_epoch = 0
 
     @property
@@ -138,9 +138,9 @@ class RankedMiniBatch(MiniBatch):
     def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
         batch_size, seed, macro, _ = self._given
         if macro is not None:
-            raise _conflict(self.ranks, "macro", "no macro-batches")
+            raise conflict(self.ranks, "macro", "no macro-batches")
         if not isinstance(self.sampler, NeighborSampler):
-            raise _conflict(self.ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
+            raise conflict(self.ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
         seeds = torch.unique(self.rows["train"], sorted=True)
         loader = SharedBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler)
         loader.ranks, loader.owner = self.ranks, self
@@ -183,8 +183,8 @@ class RankedMiniBatch(MiniBatch):
         return total[-1]
 
     @cached_property
-    def _layout(self) -> _Layout:
-        return _Layout(self.model)
+    def _layout(self) -> GradientRows:
+        return GradientRows(self.model)
 
     def logits(self) -> Tensor:
         """As one process, rows of every layer split over ranks where the model is a stack of layers."""
@@ -194,47 +194,3 @@ class RankedMiniBatch(MiniBatch):
         tiles = max(_LEAST_TILES, self.ranks.slices)
         tile = min(USUAL_TILE, max(1, -(-self.ds.num_nodes // tiles)))
         return infer(self.model, self.ds.graph, self.x, tile, edges=self.edge_data.inputs, ranks=self.ranks)
-
-
-class _Layout:
-    """Gradients of a model as one row: numbers, then 1 for each parameter that has some, then the loss."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self.parameters = list(model.parameters())
-        sizes = [parameter.numel() for parameter in self.parameters]
-        self._ends = torch.tensor([0, *sizes]).cumsum(0).tolist()
-        kinds = [parameter.dtype for parameter in self.parameters]
-        self._dtype = torch.float64 if torch.float64 in kinds else torch.float32
-
-    def rows(self, count: int) -> Tensor:
-        """Room for the gradients of some slices, zeros."""
-        return torch.zeros(count, self._ends[-1] + len(self.parameters) + 1, dtype=self._dtype)
-
-    def write(self, row: Tensor, share: float, loss: float) -> None:
-        """The gradients that the parameters have, times ``share``."""
-        for index, parameter in enumerate(self.parameters):
-            if parameter.grad is not None:
-                torch.mul(parameter.grad.reshape(-1), share, out=row[self._ends[index] : self._ends[index + 1]])
-                row[self._ends[-1] + index] = 1.0
-        row[-1] = loss * share
-
-    def put(self, total: Tensor, weight: int, before: list[Tensor | None] | None) -> None:
-        """Gives the parameters their summed gradients, times ``weight``, added to those from ``before``."""
-        for index, parameter in enumerate(self.parameters):
-            found = None
-            if total[self._ends[-1] + index] > 0:
-                found = total[self._ends[index] : self._ends[index + 1]].reshape(parameter.shape).to(parameter.dtype)
-                found = found * weight if weight != 1 else found.clone()
-            known = None if before is None else before[index]
-            parameter.grad = found if known is None else known if found is None else known + found
-
-
-def check_model(ranks: Ranks, model: nn.Module) -> None:
-    """Raises: ConfigError for a model whose result on a batch depends on who else is in it."""
-    kinds = nn.modules.batchnorm._BatchNorm
-    if any(isinstance(module, kinds) for module in model.modules()):
-        raise _conflict(ranks, "norm=batch", "norm='layer'")
-
-
-def _conflict(ranks: Ranks, what: str, remedy: str) -> ConfigError:
-    return ConfigError(f"{what} cannot be combined with ranks={ranks.size}; use {remedy} or one rank")

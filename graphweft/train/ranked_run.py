@@ -52,7 +52,6 @@ def check_shared(ranks: Ranks, task: str, mode: str) -> Ranks:
         return ranks
     if task == "link":
         raise ConfigError(f"task=link cannot be combined with ranks={ranks.size}; use one rank")
-    if mode != "mini":
-        what = f"ranks={ranks.size}" if ranks.size > 1 else "rank_reduce=ordered"
-        raise ConfigError(f"mode={mode} cannot be combined with {what}; use mode='mini'")
+    if mode != "mini" and ranks.reduce == "ordered":
+        raise ConfigError(f"mode={mode} cannot be combined with rank_reduce=ordered; use mode='mini'")
     return ranks

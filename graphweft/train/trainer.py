@@ -58,6 +58,7 @@ from graphweft.train.options import (
 from graphweft.train.other_keywords import refuse
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
+from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedMiniBatch
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
 from graphweft.train.run_folder import RunFolder
@@ -240,6 +241,10 @@ class Trainer:
     def bytes_per_epoch(self) -> int:
         """Bytes that all ranks sent to each other while the last epoch trained; called by all of them."""
         return self.ranks.total(getattr(self._batch, "bytes_of_epoch", 0))
+
+    def ghosts(self) -> int:
+        """Rows that ranks borrow from each other, of all ranks, in mode "full"; called by all of them."""
+        return self.ranks.total(getattr(self._batch, "ghosts", 0))
 
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
@@ -442,7 +447,8 @@ class Trainer:
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
     def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
-        return FullBatch(self._called, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
+        made: Callable[..., FullBatch] = partial(RankedFullBatch, self.ranks) if self.ranks.is_shared else FullBatch
+        return made(self._called, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
 
     def _sampled(
         self,

@@ -93,6 +93,21 @@ def train(folder: Path, *names: str) -> None:
         torch.save(state, folder / f"{name}-{reduce}-{ranks.rank}.pt")
 
 
+def full(folder: Path, *names: str) -> None:
+    """Trains every model on full batches."""
+    ranks = gw.Ranks.join()
+    for name in names:
+        trainer = full_trainer(name, ranks)
+        trainer.fit(4)
+        counts = {"bytes": trainer.bytes_per_epoch(), "ghosts": trainer.ghosts(), "own": trainer._batch.part.own}
+        torch.save(state_of(trainer) | counts, folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
+def full_trainer(name: str, ranks: gw.Ranks | None) -> gw.Trainer:
+    return trainer_of(name, ranks, mode="full", fanouts=None, batch_size=1024)
+
+
 def tell(folder: Path) -> None:
     """Everything that ranks tell each other; raises where it is not what plain torch says."""
     ranks = gw.Ranks.join("ordered")
@@ -126,7 +141,7 @@ def tell(folder: Path) -> None:
     (folder / f"done-{rank}").touch()
 
 
-CASES: dict[str, Callable[..., None]] = {"train": train, "tell": tell}
+CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "tell": tell}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
