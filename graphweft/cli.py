@@ -305,12 +305,23 @@ def partition(
 
 @app.command()
 def doctor(
+    context: typer.Context,
+    network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
+    ranks: RanksFlag = None,
     as_json: Json = False,
 ) -> Action:
-    """Show what this machine has and lacks."""
+    """Show what this machine has and lacks; with --network how fast ranks hear each other."""
+    size = 0 if ranks is None else _value("ranks", ranks)
+    if size and not network:
+        raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
     def look() -> Sequence[str]:
-        _from("graphweft.doctor", "main")(json=as_json)
+        if network and size > 1 and not is_rank():
+            return _launch(context.obj, size)
+        if network:
+            _from("graphweft.dist.network", "main")(as_json)
+        else:
+            _from("graphweft.doctor", "main")(json=as_json)
         return ()
 
     return look
