@@ -24,7 +24,7 @@ def rank_environment(folder: Path, rank: int, size: int) -> dict[str, str]:
     return {**os.environ, **quick, **{name: str(value) for name, value in given.items()}}
 
 
-def run_ranks(folder: Path, commands: Sequence[Sequence[str]], timeout: float = 120) -> list[tuple[int, str]]:
+def run_ranks(folder: Path, commands: Sequence[Sequence[str]], timeout: float = 400) -> list[tuple[int, str]]:
     """One process a command, all ranks of one group; exit status and standard error of each."""
     size = len(commands)
     folder.mkdir(exist_ok=True)
@@ -64,7 +64,7 @@ def start_command(*options: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 60) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 300) -> None:
     """Until it holds. Raises: AssertionError."""
     deadline = time.monotonic() + seconds
     while not holds():

@@ -20,7 +20,7 @@ from graphweft.dist.board import Board
 
 
 def finish(process: subprocess.Popen[str]) -> dict[str, object]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     assert len(out.splitlines()) == 1  # rank 0 alone answers
     answer: dict[str, object] = json.loads(out)
@@ -62,8 +62,8 @@ def test_a_killed_rank_ends_the_command_and_a_resume_on_other_ranks_has_the_same
     victim = ranks_of(process)[1]
     begun = time.monotonic()
     victim.send_signal(signal.SIGKILL)
-    _, err = process.communicate(timeout=60)
-    assert time.monotonic() - begun < 30
+    _, err = process.communicate(timeout=300)
+    assert time.monotonic() - begun < 60
     assert process.returncode == 1
     assert f"rank 1 (process {victim.pid}) was ended by SIGKILL, in phase: epoch" in err and len(err.splitlines()) == 1
     assert not psutil.pid_exists(victim.pid) and logged(cut) < 60
@@ -78,7 +78,7 @@ def test_a_rank_killed_while_it_starts_ends_the_command(tmp_path: Path, rank: in
     process = start_command("--ranks", "2", "--epochs", "5000", "--out", str(tmp_path))
     wait_until(lambda: len(psutil.Process(process.pid).children()) == 2)
     ranks_of(process)[rank].kill()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 1 and f"rank {rank} (process" in err and "SIGKILL" in err
     assert len(err.splitlines()) == 1
 
@@ -89,7 +89,7 @@ def test_a_signal_stops_all_ranks_after_the_same_epoch(tmp_path: Path) -> None:
     wait_until(lambda: logged(tmp_path) >= 2)
     children = ranks_of(process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode == 130
     assert "stopped after epoch" in err and "--ranks 2" in err and len(err.splitlines()) == 1
     assert torch.load(tmp_path / "last.pt", weights_only=True)["epoch"] == logged(tmp_path)
@@ -130,10 +130,10 @@ def test_unequal_ranks_are_refused_by_rank_0(
 
 def test_bad_options_are_refused_once(tmp_path: Path) -> None:
     ended = start_command("--ranks", "2", "--lr", "-1", "--out", str(tmp_path))
-    _, err = ended.communicate(timeout=60)
+    _, err = ended.communicate(timeout=300)
     assert ended.returncode == 2 and len(err.splitlines()) == 1 and "--lr: expected" in err
     ended = start_command("--ranks", "2", "--norm", "batch", "--out", str(tmp_path))
-    _, err = ended.communicate(timeout=60)
+    _, err = ended.communicate(timeout=300)
     assert ended.returncode == 2 and len(err.splitlines()) == 1 and "norm=batch cannot be combined with ranks=2" in err
 
 
@@ -145,7 +145,7 @@ def test_torchrun_starts_ranks_and_survivors_name_the_lost_one(tmp_path: Path) -
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: logged(tmp_path) >= 2)
     ranks_of(process)[1].kill()
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=300)
     assert process.returncode != 0
     ours = [line for line in err.splitlines() if line.startswith("graphweft train: rank")]
     assert len(ours) == 1 and ours[0].startswith("graphweft train: rank 1 on ") and "was lost in epoch" in ours[0]
