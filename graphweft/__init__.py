@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from graphweft.data.graph_dataset import GraphDataset
     from graphweft.data.load import load
     from graphweft.data.synthetic import synthetic
+    from graphweft.dist.ranks import Ranks
     from graphweft.explanation import explain
     from graphweft.frontend.rules import register_rule
     from graphweft.graph.block import Block
@@ -125,6 +126,7 @@ __all__ = [
     "PassError",
     "Program",
     "ProgramSpec",
+    "Ranks",
     "RecompileWarning",
     "Run",
     "SaintEdgeSampler",
@@ -222,6 +224,7 @@ _HOMES = {
     "SparseFeatures": "graphweft.storage.feature",
     "constant": "graphweft.runtime.constants",
     "Subtasks": "graphweft.schedule.subtasks",
+    "Ranks": "graphweft.dist.ranks",
     "Tier": "graphweft.schedule.tier",
     "ProgramSpec": "graphweft.synth.spec",
     "Verbs": "graphweft.synth.verbs",

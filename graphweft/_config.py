@@ -43,6 +43,7 @@ class Config:
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
             next step of training, instead of giving it back to the system. This changes the allocator of the whole
             process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.
+        rank_timeout: Seconds that a rank waits for another one before it gives up.
     """
 
     opt_level: int = 3
@@ -56,12 +57,15 @@ class Config:
     certify: bool = True
     target: str = "cpu"
     keep_heap: bool = False
+    rank_timeout: int = 300
 
     def __post_init__(self) -> None:
         if not 0 <= self.opt_level <= 3:
             raise ConfigError(f"opt_level: expected 0, 1, 2 or 3, got {self.opt_level}")
         if self.memory < 0:
             raise ConfigError(f"memory: expected a number of bytes >= 0, got {self.memory}")
+        if self.rank_timeout < 1:
+            raise ConfigError(f"rank_timeout: expected seconds >= 1, got {self.rank_timeout}")
 
     @property
     def cache_path(self) -> Path:

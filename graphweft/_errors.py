@@ -53,6 +53,19 @@ class CheckpointError(GraphWeftError, ValueError):
     """A checkpoint is damaged or belongs to another run."""
 
 
+class RankError(GraphWeftError, RuntimeError):
+    """Processes that train together cannot go on: one was lost, or they were started on different things.
+
+    Args:
+        text: One line; empty where another process says it.
+        status: What the command ends with.
+    """
+
+    def __init__(self, text: str, status: int = 1) -> None:
+        super().__init__(text)
+        self.status = status
+
+
 class MissingPackageError(GraphWeftError, ImportError):
     """An optional package is needed and not installed; names it."""
 

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft import _config
-from graphweft._errors import ConfigError, GraphWeftError, IRError
+from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, programs, runs
 from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
@@ -32,10 +32,21 @@ from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.dist.launch import is_rank, launch, speaks
 from graphweft.synth.spec import options_of_file
 from graphweft.train.durations import clock, duration
 from graphweft.train.loop_options import METRICS
-from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
+from graphweft.train.options import (
+    DECAY_ON,
+    EDGE_DATA,
+    MODES,
+    OPTIMIZERS,
+    PREPARE,
+    RANK_REDUCE,
+    SAMPLERS,
+    STOP_ON,
+    TASKS,
+)
 from graphweft.train.scores import ERRORS, PARTS, shown
 from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, READOUTS, REDUCES, TrainSpec
 
@@ -61,11 +72,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, category, *_: caught.append(f"{category.__name__}: {message}")
         try:
-            action = app(args=arguments, prog_name="graphweft", standalone_mode=False)
+            action = app(args=arguments, prog_name="graphweft", standalone_mode=False, obj=arguments)
             if not callable(action):  # help was asked for
                 return int(action or 0)
             lines = action()
-            for line in dict.fromkeys(caught):
+            for line in dict.fromkeys(caught) if speaks() else ():
                 _say(f"warning: {line}")
             return _answer(lines)
         except KeyboardInterrupt as stop:
@@ -141,12 +152,17 @@ Threads = Annotated[str | None, _option("threads", "N", "Number of threads.", "a
 Trace = Annotated[str | None, _option("trace", "FILE", "Write a Chrome trace and report what limits the speed.", "")]
 Prepare = Annotated[str | None, _option("prepare", _one_of(PREPARE), "mini: one thread per batch, or several.")]
 EdgeData = Annotated[str | None, _option("edge_data", _one_of(EDGE_DATA), "Use or ignore edge weights and features.")]
+RanksFlag = Annotated[str | None, _option("ranks", "P", "Processes that train together.", "as torchrun says, or 1")]
+RankReduce = Annotated[
+    str | None, _option("rank_reduce", _one_of(RANK_REDUCE), "ordered: the same bits for any number of ranks.")
+]
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
 @app.command()
 @takes(TABLES | LOOP)
 def train(
+    context: typer.Context,
     spec: Annotated[str | None, _option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
     data: Data = None,
     root: Root = None,
@@ -199,6 +215,8 @@ def train(
     edge_data: EdgeData = None,
     prepare: Prepare = None,
     trace: Trace = None,
+    ranks: RanksFlag = None,
+    rank_reduce: RankReduce = None,
     resume: Annotated[bool, _switch("--resume/--no-resume", "Continue the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
@@ -206,13 +224,15 @@ def train(
 ) -> Action:
     """Train a model on --data, or on tables of --nodes and --edges; without either, on a synthetic graph.
 
+    With --ranks P, or started by torchrun, several processes train together.
+
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. An existing run in --out is
     moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
     """
     values = _given({**locals(), **more})
     if spec is not None:
         values = {**options_of_file(spec, TrainSpec), **values}
-    return lambda: _train({**values, "progress": not quiet}, as_json)
+    return lambda: _train({**values, "progress": not quiet}, as_json, context.obj)
 
 
 @app.command()
@@ -307,12 +327,23 @@ def partition(
 
 @app.command()
 def doctor(
+    context: typer.Context,
+    network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
+    ranks: RanksFlag = None,
     as_json: Json = False,
 ) -> Action:
-    """Show what this machine has and what is missing."""
+    """Show what this machine has and what is missing; with --network, how fast ranks exchange data."""
+    size = 0 if ranks is None else _value("ranks", ranks)
+    if size and not network:
+        raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
     def look() -> Sequence[str]:
-        _from("graphweft.doctor", "main")(json=as_json)
+        if network and size > 1 and not is_rank():
+            return _launch(context.obj, size)
+        if network:
+            _from("graphweft.dist.network", "main")(as_json)
+        else:
+            _from("graphweft.doctor", "main")(json=as_json)
         return ()
 
     return look
@@ -323,11 +354,25 @@ programs.add_to(app)
 datasets.add_to(app)
 
 
-def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:
+def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Sequence[str]:
+    """By this process, or by as many as are asked for."""
+    if given.get("ranks", 0) > 1 and not is_rank():
+        TrainSpec(**given)  # what can be refused is refused once
+        return _launch(arguments, given["ranks"])
     complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")
     with _config.defaults(keep_heap=True):  # the process is the command's own
         summary = run(complete(given))
+    if not speaks():
+        return ()
     return (json.dumps(summary, allow_nan=False),) if as_json else _report(summary)
+
+
+def _launch(arguments: Sequence[str], size: int) -> Sequence[str]:
+    """The command as several ranks, of which the first answers."""
+    status = launch(arguments, size)
+    if status:
+        raise RankError("", status)
+    return ()
 
 
 def _report(summary: dict[str, Any]) -> Sequence[str]:
@@ -438,6 +483,10 @@ def _failed(failure: Exception, arguments: list[str]) -> int:
     who = " ".join(["graphweft", *[word for word in arguments[:1] if word in commands]])
     if os.environ.get("GRAPHWEFT_DEBUG"):
         raise failure
+    if isinstance(failure, RankError):
+        if str(failure):
+            _say(str(failure), who)
+        return failure.status
     if isinstance(failure, _USAGE):
         _say(failure.format_message().rstrip("."), who)  # type: ignore[attr-defined]
         return 2

@@ -32,6 +32,8 @@ from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.link_split import split_links
 from graphweft.data.load import holds_graphs, load
 from graphweft.data.synthetic import synthetic
+from graphweft.dist.preflight import ready as all_ready
+from graphweft.dist.ranks import Ranks, local_size
 from graphweft.explanation import explain
 from graphweft.graph.graph import Graph
 from graphweft.nn.cgat import CGAT
@@ -57,7 +59,7 @@ from graphweft.train.macro import Macro
 from graphweft.train.options import GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
-from graphweft.train.same_run import check_same_run
+from graphweft.train.same_run import check_same_run, content_checksum
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
 from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
@@ -104,13 +106,12 @@ def run(spec: TrainSpec) -> dict[str, Any]:
         ('synthetic:cora@0.1', 3, 'full')
     """
     start = time.perf_counter()
-    check_folder(spec.folder)
-    if spec.resume:
-        _check_resumable(spec)
-    with _threads(spec.threads or usable_cores()):
-        trainer, sparsity = _make_trainer(spec)
+    ranks = _join(spec)
+    with ranks.guarded(), _threads(max(1, (spec.threads or usable_cores()) // local_size())):
+        trainer, sparsity = all_ready(ranks, lambda: _start(spec, ranks), lambda made: _facts(spec, made[0]))
         if spec.resume:
             trainer.resume()
+        ranks.at("compiling")
         trainer.prepare()
         prepared = time.perf_counter()
         before = trainer.epoch
@@ -118,12 +119,15 @@ def run(spec: TrainSpec) -> dict[str, Any]:
         summary = _summary(spec, trainer, history)
         if _shows_features_alone(spec):
             summary["features_alone_acc"] = features_alone(spec)
+        if ranks.is_shared:
+            summary |= {"ranks": ranks.size, **trainer.exchanged()}
     summary["feature_sparsity"] = sparsity
     summary["resumed_after_epoch"] = before
     summary["prepare_seconds"] = prepared - start
     summary["total_seconds"] = time.perf_counter() - start
-    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    write_atomic(spec.folder / SUMMARY, lambda file: file.write(text.encode()))
+    if ranks.is_first:
+        text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
+        write_atomic(spec.folder / SUMMARY, lambda file: file.write(text.encode()))
     return summary
 
 
@@ -143,6 +147,36 @@ def _shows_features_alone(spec: TrainSpec) -> bool:
     """Only the graph that is made when nothing is said has features and edges that share the work by design."""
     made = spec.data == DEFAULT_DATA and not spec.has_tables and spec.scale is None
     return made and (spec.model, spec.mode, spec.task) == ("gcn", "full", "nodes")
+
+
+def _join(spec: TrainSpec) -> Ranks:
+    """This process among the ranks. Raises: ConfigError where there are others than the spec says."""
+    ranks = Ranks.join(spec.rank_reduce)
+    if spec.ranks and spec.ranks != ranks.size:
+        raise ConfigError(f"ranks: expected as many as were started, {ranks.size}, got {spec.ranks}")
+    return ranks
+
+
+def _start(spec: TrainSpec, ranks: Ranks) -> tuple[Trainer, float]:
+    """A trainer, and the sparsity of its features, once the folder was seen to be free for it."""
+    ranks.at("reading data")
+    if ranks.is_first:
+        check_folder(spec.folder)
+        if spec.resume:
+            _check_resumable(spec)
+    return _make_trainer(spec if ranks.is_first else replace(spec, progress=False), ranks)
+
+
+def _facts(spec: TrainSpec, trainer: Trainer) -> dict[str, Any]:
+    """What every rank has to agree on."""
+    options = {name: value for name, value in spec.identity().items() if name != "data"}
+    later = ("epochs", "patience", "resume")
+    return {
+        **options,
+        **{name: getattr(spec, name) for name in later},
+        "data": f"{trainer.ds.name}, checksum {content_checksum(trainer.ds)}",
+        "version": _version(),
+    }
 
 
 def explain_run(spec: TrainSpec, full: bool = False) -> str:
@@ -370,11 +404,11 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding |
         return NodeEmbedding(ds.num_nodes, model) if learned else model
 
 
-def _make_trainer(spec: TrainSpec) -> tuple[Trainer, float]:
+def _make_trainer(spec: TrainSpec, ranks: Ranks) -> tuple[Trainer, float]:
     """A trainer that is the only holder of its data, so that it may let go of features; and their sparsity."""
     ds = load_dataset(spec)
     sparsity = ds.feature_sparsity
-    return make_trainer(spec, ds, make_model(spec, ds), keep_features=False), sparsity
+    return make_trainer(spec, ds, make_model(spec, ds), keep_features=False, ranks=ranks), sparsity
 
 
 def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any) -> Trainer:

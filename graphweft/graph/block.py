@@ -95,6 +95,11 @@ class Block(Graph):
         return block.as_drawn()
 
     @property
+    def drawn(self) -> DrawnEdges:
+        """The edges, with their places in the whole graph's rows."""
+        return self._drawn
+
+    @property
     def source(self) -> Graph:
         """The graph whose edges these are."""
         return self._drawn.graph
@@ -171,6 +176,11 @@ class OpenBlock(Graph):
         assert isinstance(block, OpenBlock)
         block._n_id, block._source = n_id, source
         return block
+
+    @property
+    def source(self) -> Graph:
+        """The graph whose edges these are."""
+        return self._source
 
     @property
     def dst_ids(self) -> torch.Tensor:

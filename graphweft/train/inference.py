@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._memory import empty
+from graphweft.dist.ranks import Ranks
 from graphweft.graph.graph import Graph
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.stack import Stack
@@ -24,22 +25,25 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 
 Features = Tensor | SparseFeatures
+USUAL_TILE = 16_384
 
 
 def infer(
     model: Stack,
     graph: Graph,
     x: Features,
-    tile: int = 16_384,
+    tile: int = USUAL_TILE,
     out: str | Path | None = None,
     each: Callable[[int, Tensor], None] | None = None,
     edges: EdgeInputs | None = None,
+    ranks: Ranks | None = None,
 ) -> Tensor:
     """Output rows of all nodes in evaluation mode; as ``model.eval()(graph, x)`` but for the order of sums.
 
     Shape: x (nodes, in_features) -> (nodes, out_features), float32. With ``out`` every layer's rows go to a file there
     (``layer-<i>.npy``, a memory map), and the result is the last of them. ``each`` is shown every layer's rows. With
-    ``edges`` layers read weights or features of edges.
+    ``edges`` layers read weights or features of edges. With ``ranks`` each computes some of the tiles, and all get all
+    rows; the bits do not depend on their number.
 
     Raises: ConfigError for a tile without rows, or a folder that cannot be written; DtypeError, ShapeError when x does
     not fit.
@@ -60,7 +64,7 @@ def infer(
     try:
         with torch.no_grad():
             for index in range(len(model.layers)):
-                x = _layer(model, index, sampler, x, tile, None if out is None else Path(out), edges)
+                x = _layer(model, index, sampler, x, tile, None if out is None else Path(out), edges, ranks or Ranks())
                 if each is not None:
                     each(index, x)
     finally:
@@ -90,16 +94,27 @@ def _layer(
     tile: int,
     folder: Path | None,
     edges: EdgeInputs | None,
+    ranks: Ranks,
 ) -> Tensor:
     """Rows of one layer for all nodes."""
     nodes = sampler.graph.num_nodes
     rows: Tensor | None = None
-    for first in range(0, nodes, tile):
+    cuts = [(min(a * tile, nodes), min(b * tile, nodes)) for a, b in ranks.cuts(-(-nodes // tile))]
+    for first in range(*cuts[ranks.rank], tile):
         block = sampler.sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
         part = model.run_layer(index, block, gather_rows(x, block.src_ids), edges)
         if rows is None:
             rows = _room(nodes, part, folder, index)
         rows[first : first + part.shape[0]] = part
+    if ranks.size > 1 and nodes:
+        # a rank without a tile learns the width from the others
+        width = ranks.agreed(0 if rows is None else rows.shape[1])
+        rows = (
+            _room(nodes, torch.empty(0, width, dtype=next(model.parameters()).dtype), folder, index)
+            if rows is None
+            else rows
+        )
+        ranks.gather_rows(rows, cuts)
     return torch.empty(0, model.out_features) if rows is None else rows
 
 

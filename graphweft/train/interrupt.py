@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -26,10 +27,14 @@ class StopRequest:
     """While entered, remembers the first SIGINT or SIGTERM instead of dying of it.
 
     Signals that are ignored or that the caller handles already are left alone, and so is every thread but the main one.
+
+    Args:
+        agree: What the signal that this process got, or None, means for all that train with it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, agree: Callable[[int | None], int | None] = lambda signum: signum) -> None:
         self.signum: int | None = None
+        self._agree = agree
         self._former: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopRequest:
@@ -45,6 +50,10 @@ class StopRequest:
         for name, handler in self._former.items():
             signal.signal(name, handler)
         self._former.clear()
+
+    def asked(self) -> int | None:
+        """The signal to stop on, if any; to be called at the same points by all that train together."""
+        return self._agree(self.signum)
 
     def _remember(self, signum: int, frame: FrameType | None) -> None:
         if self.signum is not None:

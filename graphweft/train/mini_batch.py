@@ -64,7 +64,7 @@ class Tables:
     train_idx: Tensor
 
 
-class _Batches(Loader):
+class NodeBatches(Loader):
     """Batches of nodes, or, with a plan, what the first stage of a compiled batch makes."""
 
     plan: StagedPlan | None = None
@@ -174,7 +174,7 @@ class MiniBatch:
             )
             return nested, MacroRun(macro, nested, self.model, self.ds, self._on_batch, self.target)
         subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
-        loader = _Batches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler, prepare=subtasks)
+        loader = NodeBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler, prepare=subtasks)
         if is_plain(self.model):  # its kernels give the same bits for any number of threads
             loader.split_cores()
         return loader, None
@@ -221,7 +221,7 @@ class MiniBatch:
         the same wherever a run is taken up.
         """
         loader = self.loader
-        if not isinstance(loader, _Batches):
+        if not isinstance(loader, NodeBatches):
             return
         if not self._is_staged():
             loader.plan = None
@@ -245,7 +245,7 @@ class MiniBatch:
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch, after :meth:`prepare`, and the sizes that decided it; None where nothing is staged."""
         loader = self.loader
-        if not isinstance(loader, _Batches) or loader.plan is None:
+        if not isinstance(loader, NodeBatches) or loader.plan is None:
             return None
         assert isinstance(self.sampler, NeighborSampler)  # what is staged
         plan = loader.plan if loader.trial is None else loader.trial.plan()
@@ -255,12 +255,12 @@ class MiniBatch:
     @property
     def formats(self) -> FormatTrial | None:
         """The choice of formats by measurement; None where nothing is measured."""
-        return self.loader.trial if isinstance(self.loader, _Batches) else None
+        return self.loader.trial if isinstance(self.loader, NodeBatches) else None
 
     def _measured(self, batch: Any, seconds: float) -> None:
         """A batch was trained on in so many seconds."""
         loader = self.loader
-        if not isinstance(loader, _Batches) or loader.trial is None or loader.trial.settled:
+        if not isinstance(loader, NodeBatches) or loader.trial is None or loader.trial.settled:
             return
         if isinstance(batch, PreparedBatch):
             loader.trial.record(batch.plan.choice, batch.seconds + seconds)
@@ -355,23 +355,26 @@ class MiniBatch:
         self.model.train()
         if not self._pending:
             self.optimizer.zero_grad(set_to_none=True)
-        if isinstance(batch, PreparedBatch):
-            loss = self._backward_staged(batch)
-        else:
-            with span("forward", "forward"):
-                logits = self._forward(batch)
-            norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
-            with span("loss", "loss"):
-                loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size], norm)
-            weight = _share(batch) if self._accumulate > 1 else 1
-            with span("backward", "backward"):
-                logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
+        loss = self._gradients(batch, _share(batch) if self._accumulate > 1 else 1)
         with span("update", "update"):
             self._update(_share(batch))
         return loss
 
-    def _backward_staged(self, batch: PreparedBatch) -> Tensor:
-        """Gradients of a batch whose first stage has run; its loss, shape ()."""
+    def _gradients(self, batch: Batch | PreparedBatch, weight: int = 1) -> Tensor:
+        """Adds ``weight`` times the gradients of a batch to those that are there; its mean loss, shape ()."""
+        if isinstance(batch, PreparedBatch):
+            return self._backward_staged(batch, weight)
+        with span("forward", "forward"):
+            logits = self._forward(batch)
+        norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
+        with span("loss", "loss"):
+            loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size], norm)
+        with span("backward", "backward"):
+            logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
+        return loss
+
+    def _backward_staged(self, batch: PreparedBatch, weight: int) -> Tensor:
+        """As :meth:`_gradients`, of a batch whose first stage has run."""
         model, tensors = self.model, self._tensors()
         assert isinstance(model, Stack)  # what is staged
         seed = int(torch.randint(2**62, ())) if model.draws() else 0
@@ -383,7 +386,6 @@ class MiniBatch:
         )
         with span("loss", "loss"):
             loss, gradient = self._loss(outputs["out"], batch.seeds)
-        weight = batch.batch_size if self._accumulate > 1 else 1
         with span("backward", "backward"):
             gradients = pullback(gradient if weight == 1 else gradient * weight)
         for name, found in gradients.items():

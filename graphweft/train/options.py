@@ -23,6 +23,7 @@ STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
 PREPARE = ("whole", "subtasks")
 EDGE_DATA = ("use", "ignore")
+RANK_REDUCE = ("any", "ordered")
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk")
 
 

@@ -98,15 +98,15 @@ class WeightedClasses(OwnLoss):
     def __init__(self, weight: Tensor | str | None, smoothing: float, classes: int) -> None:
         super().__init__(Classes(), self._cross_entropy, "class_weight" if smoothing == 0 else "label_smoothing")
         self._balanced, self._smoothing, self._classes = isinstance(weight, str), smoothing, classes
-        self.weight = None if isinstance(weight, str) else weight
+        self.class_weight = None if isinstance(weight, str) else weight
 
     def take(self, y: Tensor, train: Tensor) -> None:
         """Balances the classes of the training labels ``y[train]``."""
         if self._balanced:
-            self.weight = balanced(y[train], self._classes)
+            self.class_weight = balanced(y[train], self._classes)
 
     def _cross_entropy(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        weight = None if self.weight is None else self.weight.to(outputs.dtype)
+        weight = None if self.class_weight is None else self.class_weight.to(outputs.dtype)
         return functional.cross_entropy(outputs, labels, weight, label_smoothing=self._smoothing)
 
 

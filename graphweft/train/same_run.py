@@ -15,6 +15,7 @@ import torch
 
 from graphweft._errors import CheckpointError
 from graphweft.data.dataset import Dataset
+from graphweft.storage.fingerprint import fingerprint
 
 
 @contextmanager
@@ -61,3 +62,12 @@ def data_checksum(ds: Dataset) -> int:
     for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):
         crc = zlib.crc32(tensor.numpy().tobytes(), crc)
     return crc
+
+
+def content_checksum(ds: Dataset) -> str:
+    """A mark of all that training reads: structure, features, labels, splits and values of edges."""
+    csc = ds.graph.csc
+    given: list[Any] = [csc.indptr, csc.indices, ds.x, ds.y, ds.train_idx, ds.val_idx, ds.test_idx]
+    given += [getattr(ds, "edge_weight", None), getattr(ds, "edge_features", None)]
+    marks = [None if item is None else fingerprint(item) for item in given]
+    return f"{zlib.crc32(repr(marks).encode()):08x}"

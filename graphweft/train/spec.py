@@ -22,6 +22,7 @@ from graphweft.train.options import (
     MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
+    RANK_REDUCE,
     SAMPLERS,
     STOP_ON,
     check_choice,
@@ -53,7 +54,7 @@ DEFAULT_DATA = "default"
 _REMEMBERED = ("root", "epochs", "patience", "logger")
 _TABLES = tuple(field.name for field in fields(TableOptions))
 _LOOP = tuple(field.name for field in fields(LoopOptions))
-_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare")
+_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks")
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,9 @@ class TrainSpec(LoopOptions, TableOptions):
         readout: For graphs as samples: "sum", "mean", "max", or two of them as "mean+max", over the nodes of a graph.
         fold: For graphs as samples: which of 10 stratified folds, from 0, is the test set; the next one is for
             validation. None: the split of the source, or 60/20/20 at random.
+        ranks: Processes that train together; 0: as many as torchrun started, else this one alone.
+        rank_reduce: How their gradients are summed: in "any" order, or "ordered", with the same bits for any number of
+            ranks.
 
     Raises: ConfigError for a value out of range.
 
@@ -169,6 +173,8 @@ class TrainSpec(LoopOptions, TableOptions):
     edge_data: str = "use"
     readout: str = "sum"
     fold: int | None = None
+    ranks: int = 0
+    rank_reduce: str = "any"
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "out", "trace", "nodes", "edges"):
@@ -216,7 +222,7 @@ class TrainSpec(LoopOptions, TableOptions):
             ("accumulate", 1, 10**9),
         ):
             check_integer(name, getattr(self, name), least, most)
-        self._check_macro()
+        self._check_macro_and_ranks()
         self.check_loop(self.task, self.stop_on)
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
@@ -258,8 +264,10 @@ class TrainSpec(LoopOptions, TableOptions):
         """Whether samples are graphs."""
         return self.task == "graphs" or self.task in GRAPH_TASKS
 
-    def _check_macro(self) -> None:
+    def _check_macro_and_ranks(self) -> None:
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
+        check_integer("ranks", self.ranks, 0, 4096)
+        check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
         if self.macro is not None:
             check_macro(self.macro)
         if self.quality is None:
@@ -302,6 +310,8 @@ class TrainSpec(LoopOptions, TableOptions):
             del values["task"]
         if self.edge_data == "use":
             del values["edge_data"]
+        if self.rank_reduce == "any":
+            del values["rank_reduce"]
         if self.features is None:
             del values["features"]
         if self.fold is None:

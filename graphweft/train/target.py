@@ -75,6 +75,10 @@ class Target(abc.ABC):
     def row_losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of every row, (n,), with a graph of operations behind it."""
 
+    def weight(self, labels: Tensor) -> int:
+        """How much these labels weigh in a mean loss over more of them: its terms."""
+        return labels.shape[0]
+
     @abc.abstractmethod
     def score(self, outputs: Tensor, y: Tensor, rows: Tensor) -> Scored:
         """How good ``outputs`` are on the listed rows."""
@@ -153,6 +157,10 @@ class _Entries(Target):
     """Labels (n, c), or (n,) for one column, float32; NaN where unknown. The loss is a mean over known entries."""
 
     kind: ClassVar[Kind]
+
+    def weight(self, labels: Tensor) -> int:
+        """The known entries."""
+        return int((~labels.isnan()).sum())
 
     def loss(self, outputs: Tensor, y: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Over the known entries."""

@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
+from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
@@ -29,6 +31,7 @@ from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.verdict import Verdict
 from graphweft.storage.feature import is_dense
 from graphweft.train.best_weights import BestWeights
+from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
@@ -56,7 +59,10 @@ from graphweft.train.options import (
 from graphweft.train.other_keywords import refuse
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
-from graphweft.train.run_folder import RunFolder, read_last
+from graphweft.train.ranked_full import RankedFullBatch
+from graphweft.train.ranked_mini import RankedMiniBatch
+from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
+from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
 from graphweft.train.samplers import AnySampler
 from graphweft.train.settle import Features, with_path
@@ -133,6 +139,8 @@ class Trainer:
             once an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
+        ranks: The processes that train together (:class:`gw.Ranks`), which all make the same trainer and call the same
+            methods; rank 0 alone shows progress and writes ``out``. None: this process alone.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
@@ -192,6 +200,7 @@ class Trainer:
         best: str | None = None,
         callbacks: Any = (),
         loggers: Any = (),
+        ranks: Ranks | None = None,
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
@@ -203,12 +212,20 @@ class Trainer:
         self.ds = as_read(adapted(model), ds)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
-        self.out, self._lr, self._seed, self._progress = None if out is None else Path(out), lr, seed, progress
+        self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
+        first = self.ranks.is_first
+        self.out, self._lr, self._seed, self._progress = (
+            Path(out) if out and first else None,
+            lr,
+            seed,
+            progress and first,
+        )
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
-        self._loop = Loop(Chosen(*updated, metrics, best, callbacks, loggers), self.ds, self.task, stop_on, self.out)
+        chosen = Chosen(*updated, metrics, best, callbacks, loggers if first else ())
+        self._loop = Loop(chosen, self.ds, self.task, stop_on, self.out)
         self._assemble(optimizer, drawn, keep_features, restore_best)
         self._config |= {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self._config |= config or {}
@@ -272,6 +289,11 @@ class Trainer:
         """The features in the layout that was chosen."""
         return self._batch.x
 
+    def exchanged(self) -> dict[str, int]:
+        """Of all ranks together: bytes sent while the last epoch trained, rows borrowed; all of them call it."""
+        names = {"bytes_sent_per_epoch": "bytes_of_epoch", "ghosts": "ghosts"}
+        return {n: self.ranks.total(getattr(self._batch, of)) for n, of in names.items() if hasattr(self._batch, of)}
+
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
         self.prepare()
@@ -299,7 +321,7 @@ class Trainer:
         self._refresh()
         self._begin_anew()
         with ExitStack() as stack:
-            stop = stack.enter_context(StopRequest())
+            stop = stack.enter_context(shared_stop(self.ranks))
             folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
             if folder is not None:
                 folder.start(self.history, begun=self._batches_done > 0)
@@ -312,8 +334,9 @@ class Trainer:
                 folder.save(self.state_dict())
                 folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
         self._weights.put_best(self._update.averages)
-        if stop.signum is not None:
-            raise Interrupted(self.epoch, stop.signum)
+        signum = stop.asked()
+        if signum is not None:
+            raise Interrupted(self.epoch, signum)
         return self.history
 
     def evaluate(self, split: str) -> float:
@@ -350,7 +373,7 @@ class Trainer:
 
         Raises: CheckpointError when its checkpoint is damaged or belongs to another configuration.
         """
-        state = None if self.out is None else read_last(self.out)
+        state = read_shared(self.ranks, self.out)
         if state is None:
             return False
         saved = state.get("config", {})
@@ -459,9 +482,11 @@ class Trainer:
             if show is not None:
                 self._show_notes(show)
             if isinstance(self._batch, MiniBatch):
-                self._batch.after_batch = self._between_batches(folder, show)
+                told = partial(self._loop.callbacks.batch_end, self)
+                here = (lambda: self.epoch + 1, self.state_dict, self._lr)
+                self._batch.after_batch = between_batches(told, *here, folder, show)
             self._loop.callbacks.fit_start(self)
-            while self.epoch < target and not (self.stopped_early or self.should_stop) and stop.signum is None:
+            while self.epoch < target and not (self.stopped_early or self.should_stop) and stop.asked() is None:
                 if not self._batches_done:
                     self._loop.callbacks.epoch_start(self, self.epoch + 1)
                 with span(f"epoch {self.epoch + 1}", "epoch"):
@@ -483,8 +508,8 @@ class Trainer:
         if self.history.best is record:
             self._weights.keep(self._update.averages)
         self._rate.end_epoch(record.epoch, record.val_loss, self.history.watched(record))
-        if self._loop.callbacks.epoch_end(self, record):
-            self.should_stop = True
+        ended = self._loop.callbacks.epoch_end(self, record) or self.should_stop
+        self.should_stop = bool(self.ranks.agreed(int(ended)))
         self._loop.loggers.log(record.values(), record.epoch)
 
     def _show_notes(self, show: EpochProgress) -> None:
@@ -503,7 +528,8 @@ class Trainer:
     def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
         data = (self.ds, features_of(self.ds), self._update)
         labels = (self._loop.target, self._loop.metrics)
-        return FullBatch(adapted(self.model), *data, keep_features, self._edges, *labels)
+        made: Callable[..., FullBatch] = partial(RankedFullBatch, self.ranks) if self.ranks.is_shared else FullBatch
+        return made(adapted(self.model), *data, keep_features, self._edges, *labels)
 
     def _sampled(
         self,
@@ -524,8 +550,9 @@ class Trainer:
             batch: MiniBatch = LinkTask(model, *data, fanouts, batch_size, *keys, **own)
         else:
             own = {"target": loop.target, "metrics": loop.metrics}
-            kind = GraphTask if self.task in GRAPH_TASKS else MiniBatch
-            batch = kind(model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare, **own)
+            made: Callable[..., MiniBatch] = GraphTask if self.task in GRAPH_TASKS else MiniBatch
+            made = partial(RankedMiniBatch, self.ranks) if self.ranks.is_shared else made
+            batch = made(model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare, **own)
         batch.use(self._edges)
         return batch
 
@@ -541,30 +568,6 @@ class Trainer:
         """Keys the draws of one step."""
         return epoch_key(epoch_key(self._seed, epoch), batch)
 
-    def _between_batches(
-        self, folder: RunFolder | None, show: EpochProgress | None
-    ) -> Callable[[int, int, float], None]:
-        """What is done after a batch: a checkpoint where one is due, and progress."""
-
-        def after(done: int, total: int, loss: float) -> None:
-            if math.isfinite(loss):
-                self._loop.callbacks.batch_end(self, done, loss)
-            if done == total:
-                return  # the epoch's own checkpoint follows
-            if not math.isfinite(loss):
-                raise self._not_finite(self.epoch + 1, loss)
-            if folder is not None and folder.is_due():
-                folder.save(self.state_dict())
-            if show is not None:
-                show.within(self.epoch + 1, done, total, loss)
-
-        return after
-
-    def _not_finite(self, epoch: int, loss: float) -> ConfigError:
-        return ConfigError(
-            f"lr: expected a rate at which the loss stays finite, got {self._lr} (epoch {epoch}: {loss})"
-        )
-
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
@@ -573,7 +576,7 @@ class Trainer:
             loss = float(self._batch.step())
             middle = time.perf_counter()
         if not math.isfinite(loss):
-            raise self._not_finite(epoch, loss)
+            raise not_finite(self._lr, epoch, loss)
         if isinstance(self._batch, FullBatch):
             self._loop.callbacks.batch_end(self, 1, loss)
         more: dict[str, float | None] = {"lr": self._rate.now} if self._rate.is_set else {}

@@ -1,0 +1,183 @@
+"""Starts the ranks of ``graphweft train --ranks P`` on this machine, and watches over them.
+
+Comes in: the command's own arguments. Goes out: its exit status once all ranks have ended. A rank that dies or stops
+ends all; one line says which, and in which phase. Imports no torch: only the ranks need it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+
+from graphweft._errors import RankError
+from graphweft.dist.board import Board
+
+FOLDER, STARTER = "GRAPHWEFT_RANKS_FOLDER", "GRAPHWEFT_RANKS_STARTER"  # what ranks find in their environment
+LOST = 75  # exit status of a rank that ends because another one did
+_POLL, _GRACE, _STALL, _START = 0.05, 5.0, 30.0, 120.0  # seconds
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def launch(arguments: Sequence[str], size: int) -> int:
+    """Runs the command as ``size`` ranks; the exit status.
+
+    Standard output and error are those of rank 0. Signals go to every rank.
+
+    Raises: RankError naming the rank that failed, unless rank 0 has told it.
+    """
+    with tempfile.TemporaryDirectory(prefix="graphweft-ranks-") as name:
+        folder = Path(name)
+        Board.create(folder / "board", size)
+        children = [_start(arguments, rank, size, folder) for rank in range(size)]
+        try:
+            with _forwarded(children) as signals:
+                return _Watch(children, folder, signals).status()
+        finally:
+            _end(children)
+
+
+def is_rank() -> bool:
+    """Whether this process was started as one of several, by torchrun or by :func:`launch`."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def speaks() -> bool:
+    """Whether this process writes results: rank 0, or the only one."""
+    return not is_rank() or os.environ["RANK"] == "0"
+
+
+def _start(arguments: Sequence[str], rank: int, size: int, folder: Path) -> subprocess.Popen[bytes]:
+    """One rank. The package is found where this one was found, never in the working folder by chance."""
+    package = str(Path(__file__).resolve().parents[2])
+    paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(paths),
+        "PYTHONSAFEPATH": "1",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+        FOLDER: str(folder),
+        STARTER: str(os.getpid()),
+    }
+    command = [sys.executable, "-m", "graphweft", *arguments]
+    if rank == 0:
+        return subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, process_group=0)
+    with _errors_of(folder, rank).open("wb") as errors:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": errors}
+        return subprocess.Popen(command, env=environment, process_group=0, **streams)  # type: ignore[call-overload,no-any-return]
+
+
+def _errors_of(folder: Path, rank: int) -> Path:
+    return folder / f"errors-{rank}"
+
+
+@contextlib.contextmanager
+def _forwarded(children: Sequence[subprocess.Popen[bytes]]) -> Iterator[list[int]]:
+    """Signals that this process gets go to the ranks, which decide together when to stop; the signals so far."""
+    seen: list[int] = []
+
+    def forward(signum: int, frame: FrameType | None) -> None:
+        seen.append(signum)
+        for child in children:
+            if child.poll() is None:
+                child.send_signal(signum)
+
+    former = {name: signal.signal(name, forward) for name in _SIGNALS}
+    try:
+        yield seen
+    finally:
+        for name, handler in former.items():
+            signal.signal(name, handler)
+
+
+def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
+    for child in children:
+        if child.poll() is None:
+            child.kill()
+    for child in children:
+        child.wait()
+
+
+class _Watch:
+    """Waits for the ranks."""
+
+    def __init__(self, children: Sequence[subprocess.Popen[bytes]], folder: Path, signals: list[int]) -> None:
+        self._children, self._folder, self._signals, self._begun = children, folder, signals, time.monotonic()
+        self._board = Board(folder / "board", len(children))
+        self._ended: list[int] = []  # ranks that failed, in the order that was seen
+        self._stalled: dict[int, float] = {}
+
+    def status(self) -> int:
+        """Once all have ended. Raises: RankError."""
+        deadline = float("inf")
+        while any(child.poll() is None for child in self._children):
+            for rank, child in enumerate(self._children):
+                self._look(rank, child)
+            if self._ended and deadline == float("inf"):
+                deadline = time.monotonic() + _GRACE
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL)
+        for rank, child in enumerate(self._children):
+            self._look(rank, child)
+        codes = {rank: child.poll() for rank, child in enumerate(self._children)}
+        _end(self._children)
+        return self._verdict(codes)
+
+    def _look(self, rank: int, child: subprocess.Popen[bytes]) -> None:
+        if rank in self._ended:
+            return
+        beaten = self._board.silent_seconds(rank)
+        silent = time.monotonic() - self._begun if beaten is None else beaten
+        if child.poll() is None and silent > (_START if beaten is None else _STALL):
+            self._stalled[rank] = silent
+            child.kill()
+            self._ended.append(rank)
+        elif child.poll() not in (None, 0):
+            self._ended.append(rank)
+
+    def _verdict(self, codes: dict[int, int | None]) -> int:
+        """Codes are None for ranks that had to be ended. Raises: RankError."""
+        if self._signals and self._ended:
+            return 128 + self._signals[0]
+        for rank in self._ended:
+            if rank in self._stalled:
+                raise RankError(f"{self._named(rank)} gave no sign of life for {self._stalled[rank]:.0f} s, {self._at(rank)}")
+        for rank in self._ended:
+            code = codes[rank]
+            if code is not None and code < 0:
+                raise RankError(f"{self._named(rank)} was ended by {signal.Signals(-code).name}, {self._at(rank)}")
+        own = [(rank, codes[rank] or 1) for rank in self._ended if codes[rank] not in (None, LOST)]
+        if any(rank == 0 for rank, _ in own):
+            return dict(own)[0]  # it has said why
+        for rank, code in own:
+            if text := self._board.failure(rank) or self._last_line(rank):
+                raise RankError(f"{self._named(rank)} failed, {self._at(rank)}: {text}", code)
+        for rank in self._ended:
+            if text := self._board.failure(rank):
+                raise RankError(text)
+        return max((code for _, code in own), default=1 if self._ended else 0)
+
+    def _named(self, rank: int) -> str:
+        return f"rank {rank} (process {self._children[rank].pid})"
+
+    def _at(self, rank: int) -> str:
+        return f"in phase: {self._board.phase(rank) or 'starting'}"
+
+    def _last_line(self, rank: int) -> str:
+        """What a rank wrote last to its standard error."""
+        with contextlib.suppress(OSError):
+            lines = _errors_of(self._folder, rank).read_text(errors="replace").split("\n")
+            return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return ""

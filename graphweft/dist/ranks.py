@@ -1,0 +1,316 @@
+"""The processes that train together, and what they tell each other.
+
+Comes in: the environment of torchrun or of ``graphweft train --ranks``. Goes out: :class:`Ranks`: sums of gradients,
+rows and small facts from all, over torch.distributed. Called by trainers. Every method but those that say otherwise is
+called by all ranks, in the same order. One process alone is a group too, so callers need not ask.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+import torch.distributed.distributed_c10d as distributed_c10d
+from torch._C._distributed_c10d import FileStore
+from torch import Tensor
+
+from graphweft import _config
+from graphweft._errors import CheckpointError, ConfigError, RankError
+from graphweft._trace import span
+from graphweft.dist.board import Board
+from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
+from graphweft.dist.reports import Reports
+
+REDUCE = ("any", "ordered")
+_SLICES = 8
+T = TypeVar("T")
+
+
+class LostError(RankError):
+    """Another rank does not answer."""
+
+
+class Ranks:
+    """This process among those that train together.
+
+    Attributes:
+        rank: Its number, from 0.
+        size: How many there are.
+        reduce: How gradients are summed: "any" order, as an all-reduce does, or "ordered", with bits that do not depend
+            on the number of ranks: a batch is cut into ``slices``, whose gradients are added one after the other,
+            whoever computed them.
+        slices: Slices of a batch; with "any" one a rank.
+        bytes_sent: By this rank so far; an all-reduce counts as a ring's, 2 (P - 1) / P of its bytes.
+        host: Name of the machine.
+
+    Example:
+        >>> alone = Ranks()
+        >>> alone.size, alone.is_first, alone.agreed(3), alone.texts("here")
+        (1, True, 3, ['here'])
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, reduce: str = "any", slices: int = 0) -> None:
+        if reduce not in REDUCE:
+            raise ConfigError(f"rank_reduce: expected one of {', '.join(REDUCE)}, got {reduce!r}")
+        usual = _SLICES if reduce == "ordered" else size
+        self.rank, self.size, self.reduce, self.slices = rank, size, reduce, slices or usual
+        if self.slices < size:
+            raise ConfigError(f"rank_reduce=ordered cannot be combined with more than {self.slices} ranks, got {size}")
+        self.bytes_sent, self.host = 0, socket.gethostname()
+        self._phase = "starting"
+        self._board: Board | None = None
+        self._reports: Reports | None = None
+        self._owner = False
+
+    @classmethod
+    def join(cls, reduce: str = "any") -> Ranks:
+        """The group that the environment describes: started by torchrun or ``--ranks``; one process where by neither.
+
+        A default group of torch.distributed that is there already is used as it is.
+
+        Raises: ConfigError, RankError where the others do not come.
+        """
+        folder = os.environ.get(FOLDER)
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size(), reduce)
+        if not is_rank():
+            return cls(reduce=reduce)
+        rank, size = _number("RANK"), _number("WORLD_SIZE")
+        ranks = cls(rank, size, reduce)
+        if size == 1:
+            return ranks
+        if folder is not None:
+            ranks._board = Board(Path(folder) / "board", size)
+            ranks._board.keep_beating(rank, _number(STARTER))
+            ranks.at("joining")
+        ranks._connect(folder)
+        return ranks
+
+    def _connect(self, folder: str | None) -> None:
+        wait = timedelta(seconds=_config.current().rank_timeout)
+        with self._watched():
+            if folder is None:
+                dist.init_process_group("gloo", timeout=wait)
+                self._reports = Reports(distributed_c10d._get_default_store(), self.rank, self.size, self.host)
+            else:
+                store = FileStore(str(Path(folder) / "store"), self.size)
+                dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=wait)
+            self._owner = True
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank speaks for all: progress, files, results."""
+        return self.rank == 0
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether work is cut into slices."""
+        return self.size > 1 or self.reduce == "ordered"
+
+    @property
+    def own_slices(self) -> range:
+        """The slices of a batch that this rank computes."""
+        return range(*self._span(self.slices, self.rank))
+
+    def bounds(self, items: int, slice_: int) -> tuple[int, int]:
+        """First and last of ``items`` in a slice."""
+        return items * slice_ // self.slices, items * (slice_ + 1) // self.slices
+
+    def cuts(self, items: int) -> list[tuple[int, int]]:
+        """First and last of the ``items`` of every rank."""
+        return [self._span(items, rank) for rank in range(self.size)]
+
+    def at(self, phase: str) -> None:
+        """Says what this rank is at; any rank at any time."""
+        self._phase = phase
+        if self._board is not None:
+            self._board.set_phase(self.rank, phase)
+
+    def sum_slices(self, mine: Tensor) -> Tensor:
+        """The sum over all slices of rows (own slices, width), shape (width,)."""
+        if self.reduce == "any":
+            total = mine.sum(0)
+            self.add_up(total)
+            return total
+        width = mine.shape[1]
+        cuts = [self._span(width, rank) for rank in range(self.size)]
+        counts = [len(range(*self._span(self.slices, rank))) for rank in range(self.size)]
+        first, last = cuts[self.rank]
+        received = [mine.new_empty(count, last - first) for count in counts]
+        self.exchange([mine[:, a:b].contiguous() for a, b in cuts], received)
+        total = mine.new_zeros(last - first)
+        for row in torch.cat(received):
+            total += row
+        parts = [mine.new_empty(b - a) for a, b in cuts]
+        self.exchange([total] * self.size, parts)
+        return torch.cat(parts)
+
+    def add_up(self, tensor: Tensor) -> None:
+        """The sum over ranks, in place, in any order."""
+        if self.size == 1:
+            return
+        with self._watched(), span("sum over ranks", "network"):
+            dist.all_reduce(tensor)
+        self.bytes_sent += 2 * (self.size - 1) * tensor.nbytes // self.size
+
+    def exchange(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> None:
+        """Sends ``sent[r]`` to each rank r and fills ``received[r]`` from it; sizes are known to both, 0 sends nothing.
+
+        All receives are posted before the first send: on a slow link twice as fast as the other way round.
+        """
+        finish = self.begin_exchange(sent, received)
+        finish()
+
+    def begin_exchange(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> Callable[[], None]:
+        """As :meth:`exchange`; the result waits for its end. Neither side is touched meanwhile."""
+        received[self.rank].copy_(sent[self.rank])
+        others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        works: list[dist.Work | None] = []
+        with self._watched():
+            works += [dist.irecv(received[r], r) for r in others if received[r].numel()]
+            works += [dist.isend(sent[r], r) for r in others if sent[r].numel()]
+        self.bytes_sent += sum(sent[r].nbytes for r in others)
+
+        def finish() -> None:
+            with self._watched(), span("exchange", "network"):
+                for work in works:
+                    if work is not None:
+                        work.wait()
+
+        return finish
+
+    def gather_rows(self, table: Tensor, cuts: Sequence[tuple[int, int]]) -> None:
+        """Fills rows ``cuts[r]`` of ``table`` from each rank r, which has computed them."""
+        if self.size == 1:
+            return
+        a, b = cuts[self.rank]
+        self.exchange([table[a:b]] * self.size, [table[c:d] for c, d in cuts])
+
+    def agreed(self, number: int) -> int:
+        """The largest of all ranks' numbers."""
+        return max(int(text) for text in self.texts(str(number)))
+
+    def total(self, number: int) -> int:
+        """The sum of all ranks' numbers."""
+        return sum(int(text) for text in self.texts(str(number)))
+
+    def texts(self, text: str) -> list[str]:
+        """The text of every rank, by rank."""
+        if self.size == 1:
+            return [text]
+        data = torch.frombuffer(bytearray(text.encode() + b"\0"), dtype=torch.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        with self._watched():
+            dist.all_gather(sizes, torch.tensor([data.numel()]))
+        parts = [torch.empty(int(size), dtype=torch.uint8) for size in sizes]
+        before = self.bytes_sent
+        self.exchange([data] * self.size, parts)
+        self.bytes_sent = before  # bookkeeping, not training
+        return [bytes(part.tolist()[:-1]).decode() for part in parts]
+
+    def from_first(self, make: Callable[[], bytes | None]) -> bytes | None:
+        """What rank 0 makes, on every rank; the others do not call ``make``.
+
+        Raises: what ``make`` raises, as a CheckpointError on the other ranks.
+        """
+        if self.size == 1:
+            return make()
+        data, failure = None, None
+        if self.is_first:
+            try:
+                data = make()
+            except CheckpointError as found:
+                failure = found
+        state = "" if data is None else "data"
+        said = self.texts(state if failure is None else f"!{failure}")[0]
+        if said.startswith("!"):
+            raise failure or CheckpointError(said[1:])
+        if not said:
+            return None
+        size = torch.tensor([0 if data is None else len(data)])
+        with self._watched():
+            dist.broadcast(size, 0)
+            whole = torch.empty(int(size), dtype=torch.uint8)
+            if data is not None:
+                whole = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            dist.broadcast(whole, 0)
+        return whole.numpy().tobytes()
+
+    def leave(self) -> None:
+        """Waits for the others, then ends the group."""
+        if self._owner and dist.is_initialized():
+            self.at("leaving")
+            with self._watched():
+                dist.barrier()
+            dist.destroy_process_group()
+            self._owner = False
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Around all that this rank does: a failure ends every rank, and one line says which rank failed, and where.
+
+        Raises: RankError, without a text where another rank or the starter speaks.
+        """
+        try:
+            yield
+            self.leave()
+        except LostError as failure:
+            raise self._told(failure) from failure.__cause__
+        except RankError:
+            raise
+        except KeyboardInterrupt:
+            if self.is_first:
+                raise
+            raise RankError("", 130) from None
+        except Exception as failure:
+            if self.is_first:
+                if self._reports is not None:
+                    self._reports.leave(str(failure))
+                raise
+            raise self._told(RankError(f"{type(failure).__name__}: {failure}"), own=True) from failure
+
+    def _told(self, failure: RankError, own: bool = False) -> RankError:
+        """The failure as this rank has to say it."""
+        text = str(failure)
+        if not text or self.size == 1:
+            return failure
+        if self._board is not None:
+            self._board.set_failure(self.rank, text)
+            return RankError("", 1 if own else LOST)
+        if self._reports is None:
+            return failure
+        return RankError(self._reports.told(text, self._phase, own), failure.status)
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        """What torch.distributed raises for a lost rank, as ours."""
+        try:
+            yield
+        except RuntimeError as failure:
+            text = str(failure).splitlines()[0][:200]
+            late = "imed out" in text or "timeout" in text.lower()
+            what = f"waited {_config.current().rank_timeout} s for another rank" if late else "lost another rank"
+            raise LostError(f"rank {self.rank} on {self.host} {what} in {self._phase} ({text})") from failure
+
+    def _span(self, items: int, rank: int) -> tuple[int, int]:
+        return items * rank // self.size, items * (rank + 1) // self.size
+
+
+def local_size() -> int:
+    """Ranks on this machine."""
+    return max(1, _number("LOCAL_WORLD_SIZE") if "LOCAL_WORLD_SIZE" in os.environ else 1)
+
+
+def _number(name: str) -> int:
+    """A count from the environment. Raises: ConfigError."""
+    text = os.environ.get(name, "")
+    if not text.isascii() or not text.isdigit():
+        raise ConfigError(f"{name}: expected a number in the environment, got {text!r}")
+    return int(text)

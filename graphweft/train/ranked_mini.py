@@ -1,0 +1,196 @@
+"""Mini-batches that several ranks train on together.
+
+Comes in: what :class:`MiniBatch` takes, and the ranks. Goes out: the same epochs. Every rank draws the batch that one
+process would draw, and runs forward and backward on its slices of the seeds alone; gradients are summed over slices,
+weighted so that the loss is the mean over the batch. The graph is replicated. Called by the trainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._trace import span
+from graphweft.dist.ranks import Ranks
+from graphweft.loader.batch import Batch, make_batch
+from graphweft.loader.link import LinkLoader
+from graphweft.loader.loader import Loader
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.stack import Stack
+from graphweft.runtime.staged import PreparedBatch
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.sampler import OpenSample, Sample
+from graphweft.sample.share import share_of, subgraph_share
+from graphweft.train.full_batch import is_plain
+from graphweft.train.inference import USUAL_TILE, infer
+from graphweft.train.macro import MacroRun
+from graphweft.train.mini_batch import MiniBatch, NodeBatches
+from graphweft.train.ranked_gradients import GradientRows, check_model, conflict
+
+_LEAST_TILES = 8  # of an evaluation, so that the work of small graphs is shared, too
+_STRIDE = 0x9E3779B97F4A7C15  # between the keys of slices
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A slice of a batch, ready for the model.
+
+    Attributes:
+        index: Which slice.
+        share: Its terms of the mean loss over all of the batch's.
+    """
+
+    index: int
+    share: float
+    batch: Batch | PreparedBatch
+
+
+@dataclass(frozen=True)
+class SharedBatch:
+    """What a rank has of a batch: the ids of all seeds, and its own slices; those without a seed are left out."""
+
+    seeds: Tensor
+    pieces: tuple[Piece, ...]
+    node_norm: None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Seeds on all ranks."""
+        return self.seeds.numel()
+
+
+class SharedBatches(NodeBatches):
+    """Batches whose seeds are those of one process, each rank making its own slices."""
+
+    ranks: Ranks
+    owner: RankedMiniBatch
+
+    def make(self, places: Tensor, epoch: int) -> Any:
+        """The slices of the seeds at ``places`` that belong to this rank."""
+        drawing = _Drawing(self, places, epoch)
+        pieces = []
+        target, y = self.owner.target, self.owner.ds.y
+        whole = target.weight(y[self.seeds[places]])
+        for index in self.ranks.own_slices:
+            first, last = self.ranks.bounds(places.numel(), index)
+            if first < last:
+                share = target.weight(y[self.seeds[places[first:last]]]) / max(whole, 1)
+                pieces.append(Piece(index, share, drawing.piece(first, last)))
+        return SharedBatch(self.seeds[places], tuple(pieces))
+
+
+class _Drawing:
+    """One batch, drawn once for all slices of a rank."""
+
+    def __init__(self, loader: SharedBatches, places: Tensor, epoch: int) -> None:
+        self._loader, self._places, self._epoch = loader, places, epoch
+        self._drawn: dict[bool, Sample | OpenSample] = {}
+
+    def piece(self, first: int, last: int) -> Batch | PreparedBatch:
+        """Seeds ``first`` to ``last`` of the batch, as the model takes them."""
+        loader = self._loader
+        places = self._places[first:last]
+        if loader.plan is not None:
+
+            def draw(sampler: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool) -> Any:
+                return share_of(self._whole(is_open), first, last)
+
+            return loader.plan.prepare(loader.seeds[places], (loader.seed, self._epoch), draw)
+        whole = self._whole(False)
+        assert isinstance(whole, Sample)  # none is open
+        part = share_of(whole, first, last) if loader.owner.takes_blocks else subgraph_share(whole, first, last)
+        assert isinstance(part, Sample)  # as was the whole
+        return make_batch(part, loader.data, places)
+
+    def _whole(self, is_open: bool) -> Sample | OpenSample:
+        """The batch of all seeds."""
+        if is_open not in self._drawn:
+            sampler, seeds = self._loader.sampler, self._loader.seeds[self._places]
+            assert isinstance(sampler, NeighborSampler)  # as was checked
+            draw = sampler.sample_open if is_open else sampler.sample
+            self._drawn[is_open] = draw(seeds, seed=self._loader.seed, epoch=self._epoch)
+        return self._drawn[is_open]
+
+
+class RankedMiniBatch(MiniBatch):
+    """Mini-batches over ranks; arguments as :class:`MiniBatch`, and the ranks first.
+
+    Raises: ConfigError for what cannot be shared yet.
+    """
+
+    def __init__(self, ranks: Ranks, model: nn.Module, *arguments: Any, **options: Any) -> None:
+        self.ranks = ranks
+        check_model(ranks, model)
+        super().__init__(model, *arguments, **options)
+        if not isinstance(self.sampler, NeighborSampler):
+            raise conflict(ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
+        self.bytes_of_epoch = 0
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether the model reads one graph a layer."""
+        return isinstance(self.model, CompiledModule) or bool(getattr(self.model, "takes_blocks", False))
+
+    def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
+        batch_size, seed, macro, _ = self._given
+        if macro is not None:
+            raise conflict(self.ranks, "macro", "no macro-batches")
+        if not isinstance(self.sampler, NeighborSampler):
+            raise conflict(self.ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
+        seeds = torch.unique(self.rows["train"], sorted=True)
+        loader = SharedBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler)
+        loader.ranks, loader.owner = self.ranks, self
+        if is_plain(self.model):
+            loader.split_cores()
+        return loader, None
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the numbers."""
+        ranks = self.ranks
+        ordered = {"rank_reduce": "ordered", "slices": ranks.slices} if ranks.reduce == "ordered" else {}
+        return {**super().identity(), **ordered}
+
+    def step(self) -> Tensor:
+        """As one process; bytes sent are counted."""
+        before = self.ranks.bytes_sent
+        loss = super().step()
+        self.bytes_of_epoch = self.ranks.bytes_sent - before
+        return loss
+
+    def _train_on(self, batch: Any) -> Tensor:
+        """One step of all ranks; the loss before it, shape ()."""
+        self.ranks.at(f"epoch {self.loader.epoch + 1}, batch {self.batches_done}: forward and backward")
+        self.model.train()
+        base = int(torch.randint(2**62, ()))  # the same on every rank
+        rows = self._layout.rows(len(self.ranks.own_slices))
+        kept = [parameter.grad for parameter in self._layout.parameters]
+        for piece in batch.pieces:
+            for parameter in self._layout.parameters:
+                parameter.grad = None
+            torch.default_generator.manual_seed((base + piece.index * _STRIDE) & (2**63 - 1))
+            loss = float(self._gradients(piece.batch))
+            self._layout.write(rows[piece.index - self.ranks.own_slices.start], piece.share, loss)
+        self.ranks.at(f"epoch {self.loader.epoch + 1}, batch {self.batches_done}: sum of gradients")
+        total = self.ranks.sum_slices(rows)
+        weight = batch.batch_size if self._accumulate > 1 else 1
+        self._layout.put(total, weight, kept if self._pending else None)
+        with span("update", "update"):
+            self._update(batch.batch_size)
+        return total[-1]
+
+    @cached_property
+    def _layout(self) -> GradientRows:
+        return GradientRows(self.model)
+
+    def logits(self) -> Tensor:
+        """As one process, rows of every layer split over ranks where the model is a stack of layers."""
+        self.ranks.at(f"epoch {self.loader.epoch + 1}: evaluation")
+        if not isinstance(self.model, Stack):
+            return super().logits()
+        tiles = max(_LEAST_TILES, self.ranks.slices)
+        tile = min(USUAL_TILE, max(1, -(-self.ds.num_nodes // tiles)))
+        return infer(self.model, self.ds.graph, self.x, tile, edges=self.edge_data.inputs, ranks=self.ranks)

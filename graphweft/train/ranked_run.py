@@ -1,0 +1,60 @@
+"""What ranks agree on around their epochs: where a run stands, and when to stop.
+
+Comes in: the ranks. Goes out: the state in the run folder, on every rank; a request to stop that reaches all. Called by
+the trainer.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphweft._errors import ConfigError
+from graphweft.dist.ranks import Ranks
+from graphweft.train.interrupt import StopRequest
+from graphweft.train.run_folder import read_last
+
+
+def shared_stop(ranks: Ranks) -> StopRequest:
+    """A request to stop that any rank may get; all stop after the same epoch."""
+    return StopRequest(lambda signum: ranks.agreed(signum or 0) or None)
+
+
+def read_shared(ranks: Ranks, folder: Path | None) -> dict[str, Any] | None:
+    """The state in the run folder of rank 0; None when there is none yet.
+
+    Raises: CheckpointError on every rank when the file is damaged.
+    """
+    if ranks.size == 1:
+        return None if folder is None else read_last(folder)
+
+    def read() -> bytes | None:
+        state = None if folder is None else read_last(folder)
+        if state is None:
+            return None
+        file = io.BytesIO()
+        torch.save(state, file)
+        return file.getvalue()
+
+    data = ranks.from_first(read)
+    if data is None:
+        return None
+    state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    return state
+
+
+def check_shared(ranks: Ranks, task: str, mode: str, loss: Any, class_weight: Any) -> Ranks:
+    """``ranks``. Raises: ConfigError for what they cannot train together yet."""
+    if not ranks.is_shared:
+        return ranks
+    if task != "nodes":
+        raise ConfigError(f"task={task} cannot be combined with ranks={ranks.size}; use one rank")
+    for name, given in (("loss", loss), ("class_weight", class_weight)):
+        if given is not None:  # a mean over a slice of a batch may not be a share of the mean over the batch
+            raise ConfigError(f"{name} cannot be combined with ranks={ranks.size}; use one rank")
+    if mode != "mini" and ranks.reduce == "ordered":
+        raise ConfigError(f"mode={mode} cannot be combined with rank_reduce=ordered; use mode='mini'")
+    return ranks

@@ -1,0 +1,149 @@
+"""What ranks do in the tests of this folder: ``python rank_cases.py CASE FOLDER [OPTION...]`` is one rank."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import graphweft as gw
+
+
+class MeanLayer(gw.MessagePassing):
+    """A user function: means of transformed rows, next to the node's own."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.own, self.other = nn.Linear(a, b), nn.Linear(a, b)
+
+    def message(self, edges: Any) -> dict[str, Tensor]:
+        return {"m": edges.src["h"]}
+
+    def reduce(self, nodes: Any) -> dict[str, Tensor]:
+        return {"h": nodes.mailbox["m"].mean(1)}
+
+    def forward(self, graph: Any, h: Tensor) -> Tensor:
+        rows: Tensor = self.propagate(graph, ndata={"h": self.other(h)})["h"]
+        return rows + self.own(h)
+
+
+class UserModel(nn.Module):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.first, self.second = MeanLayer(a, 8), MeanLayer(8, b)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        out: Tensor = self.second(graph, torch.relu(self.first(graph, x)))
+        return out
+
+
+def dataset() -> gw.Dataset:
+    ds = gw.synthetic("cora", scale=0.15, seed=0)
+    x = torch.randn(ds.num_nodes, 12, generator=torch.Generator().manual_seed(1))
+    return gw.Dataset("small", ds.graph, x, ds.y, ds.train_idx, ds.val_idx, ds.test_idx, ds.num_classes)
+
+
+def model_of(name: str, ds: gw.Dataset, **options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    if name == "user":
+        return UserModel(ds.num_features, ds.num_classes)
+    return getattr(gw.nn, name)(ds.num_features, 8, ds.num_classes, **options)
+
+
+def trainer_of(name: str, ranks: gw.Ranks | None, **options: Any) -> gw.Trainer:
+    ds = dataset()
+    given = {"mode": "mini", "fanouts": (2, 3), "batch_size": 17, "lr": 0.02, "seed": 3, **options}
+    model = model_of(name, ds, **({"heads": 2} if name == "GAT" else {}))
+    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, **given)
+
+
+def state_of(trainer: gw.Trainer) -> dict[str, Any]:
+    last = trainer.history.last
+    assert last is not None
+    return {
+        "model": dict(trainer.model.state_dict()),
+        "losses": trainer.history["loss"],
+        "val_loss": trainer.history["val_loss"],
+        "test_acc": trainer.history["test_acc"],
+        "predicted": trainer.predict(),
+    }
+
+
+def train(folder: Path, *names: str) -> None:
+    """Trains every model of NAME:REDUCE and keeps what came out."""
+    for text in names:
+        name, reduce = text.split(":")
+        ranks = gw.Ranks.join(reduce)
+        trainer = trainer_of(name, ranks)
+        seeds: list[Tensor] = []
+        make = trainer._batch.loader.make
+
+        def watched(places: Tensor, epoch: int, make: Any = make, seeds: list[Tensor] = seeds) -> Any:
+            batch = make(places, epoch)
+            seeds.append(torch.cat([torch.tensor([epoch]), batch.seeds]))
+            return batch
+
+        trainer._batch.loader.make = watched  # type: ignore[method-assign]
+        trainer.fit(2)
+        state = state_of(trainer) | {"seeds": sorted(s.tolist() for s in seeds), "bytes": trainer.exchanged()["bytes_sent_per_epoch"]}
+        torch.save(state, folder / f"{name}-{reduce}-{ranks.rank}.pt")
+
+
+def full(folder: Path, *names: str) -> None:
+    """Trains every model on full batches."""
+    ranks = gw.Ranks.join()
+    for name in names:
+        trainer = full_trainer(name, ranks)
+        trainer.fit(4)
+        told = trainer.exchanged()
+        counts = {"bytes": told["bytes_sent_per_epoch"], "ghosts": told["ghosts"], "own": trainer._batch.part.own}
+        torch.save(state_of(trainer) | counts, folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
+def full_trainer(name: str, ranks: gw.Ranks | None) -> gw.Trainer:
+    return trainer_of(name, ranks, mode="full", fanouts=None, batch_size=1024)
+
+
+def tell(folder: Path) -> None:
+    """Everything that ranks tell each other; raises where it is not what plain torch says."""
+    ranks = gw.Ranks.join("ordered")
+    rank, size = ranks.rank, ranks.size
+    assert ranks.texts(f"hello {rank}" * (rank + 1)) == [f"hello {r}" * (r + 1) for r in range(size)]
+    assert (ranks.agreed(rank), ranks.total(rank + 1)) == (size - 1, size * (size + 1) // 2)
+    assert ranks.from_first(lambda: b"x" * 70_000) == b"x" * 70_000
+    assert ranks.from_first(lambda: None) is None
+    rows = torch.randn(ranks.slices, 1001, generator=torch.Generator().manual_seed(0))
+    wanted = torch.zeros(1001)
+    for row in rows:
+        wanted += row
+    mine = rows[ranks.own_slices.start : ranks.own_slices.stop]
+    assert torch.equal(ranks.sum_slices(mine), wanted)
+    total = torch.full((5,), float(rank + 1))
+    ranks.add_up(total)
+    assert total.tolist() == [size * (size + 1) / 2] * 5
+    sent = [torch.full((rank + 2 * r,), 10.0 * rank + r) for r in range(size)]
+    got = [torch.empty(r + 2 * rank) for r in range(size)]
+    before = ranks.bytes_sent
+    ranks.exchange(sent, got)
+    assert ranks.bytes_sent - before == sum(4 * (rank + 2 * r) for r in range(size) if r != rank)
+    for r, row in enumerate(got):
+        assert row.tolist() == [10.0 * r + rank] * (r + 2 * rank)
+    cuts = ranks.cuts(7)
+    table = torch.zeros(7, 3)
+    table[slice(*cuts[rank])] = rank + 1.0
+    ranks.gather_rows(table, cuts)
+    assert table[:, 0].tolist() == [r + 1.0 for r, (a, b) in enumerate(cuts) for _ in range(b - a)]
+    ranks.leave()
+    (folder / f"done-{rank}").touch()
+
+
+CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "tell": tell}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    CASES[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])

@@ -1,0 +1,62 @@
+"""Full batches over ranks against one process: the same losses, and exactly the bytes that the parts call for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from dist.rank_cases import UserModel, dataset, full_trainer, model_of, state_of
+from dist.rank_processes import run_case
+
+import graphweft as gw
+from graphweft._errors import ConfigError
+from graphweft.dist.halo import LocalPart
+from graphweft.dist.ranks import Ranks
+from graphweft.graph.graph import Graph
+
+MODELS = ("GCN", "SAGE", "GIN", "GAT")
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_losses_are_those_of_one_process(tmp_path: Path, size: int) -> None:
+    run_case(tmp_path, size, "full", *MODELS)
+    graph = dataset().graph
+    for name in MODELS:
+        trainer = full_trainer(name, None)
+        trainer.fit(4)
+        wanted = state_of(trainer)
+        states = [torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True) for rank in range(size)]
+        for state in states:
+            assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+            assert state["val_loss"] == pytest.approx(wanted["val_loss"], rel=1e-5)
+            assert torch.equal(state["predicted"], wanted["predicted"])
+            assert all(torch.equal(state["model"][key], states[0]["model"][key]) for key in wanted["model"])
+        owner = torch.full((graph.num_nodes,), -1)
+        for rank, state in enumerate(states):
+            owner[state["own"]] = rank
+        src, dst = graph.edges()
+        crossing = {(int(s), int(owner[d])) for s, d in zip(src, dst, strict=True) if owner[s] != owner[d]}
+        assert states[0]["ghosts"] == len(crossing) and int(owner.min()) == 0
+        exchanged = 2 * len(crossing) * 8 * 4  # hidden rows of 8 numbers, there and back; features are at hand
+        row = 4 * (sum(t.numel() for t in wanted["model"].values()) + len(wanted["model"]) + 1)
+        assert states[0]["bytes"] == exchanged + size * (2 * (size - 1) * row // size)
+
+
+def test_one_rank_owns_everything() -> None:
+    graph = Graph([0, 1, 1, 2, 3], [1, 0, 1, 1, 3], num_nodes=5)
+    part = LocalPart(Ranks(), graph, torch.zeros(5, dtype=torch.int64))
+    assert part.ghosts.numel() == 0 and part.n_id.tolist() == list(range(5))
+    assert torch.equal(torch.stack(part.block.edges()), torch.stack(graph.edges())[:, part.block.e_id])
+    x = torch.randn(5, 2)
+    assert torch.equal(part.fetch(x), x) and torch.equal(part.bring_home(x), x)
+
+
+def test_what_cannot_be_shared_is_refused_with_a_remedy() -> None:
+    ds = dataset()
+    with pytest.raises(ConfigError, match="mode=full cannot be combined with ranks=2 for UserModel"):
+        gw.Trainer(UserModel(ds.num_features, ds.num_classes), ds, ranks=Ranks(0, 2))
+    with pytest.raises(ConfigError, match="norm=batch cannot be combined with ranks=2"):
+        gw.Trainer(model_of("GCN", ds, norm="batch"), ds, ranks=Ranks(0, 2))
+    with pytest.raises(ConfigError, match="mode=full cannot be combined with rank_reduce=ordered; use mode='mini'"):
+        gw.Trainer(model_of("GCN", ds), ds, ranks=Ranks(reduce="ordered"))
