@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from graphweft._errors import DataError
 from graphweft.data.store_input import Ids, check_ends
 from graphweft.data.store_writes import write_all
-from graphweft.storage.block_io import forget_pages
+from graphweft.storage.block_io import array_bytes, forget_pages
 
 _EDGE_BYTES = 72  # of a chunk's edge at its peak: ends as read and renumbered, part, order, sorted pairs
 
@@ -54,7 +54,7 @@ class EdgeRuns:
                 for first in range(int(cut[part]), int(cut[part + 1]), most):
                     last = min(first + most, int(cut[part + 1]))
                     pairs = np.empty((last - first, 2), self.dtype)
-                    got = os.preadv(handle, [memoryview(pairs).cast("B")], first * width)
+                    got = os.preadv(handle, [array_bytes(pairs)], first * width)
                     if got != pairs.nbytes:
                         raise DataError(f"{self.path}: expected {pairs.nbytes} bytes at {first * width}, got {got}")
                     yield pairs

@@ -25,7 +25,7 @@ from graphweft.data.readers.files import open_regular, show
 from graphweft.data.readers.text_edges import choose_columns
 from graphweft.data.store_input import Ids, LabelKind, Rows
 from graphweft.graph.graph import Graph
-from graphweft.storage.block_io import forget_pages
+from graphweft.storage.block_io import array_bytes, forget_pages
 from graphweft.storage.store_format import SPLIT_BITS
 
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
@@ -77,7 +77,7 @@ class Array:
         """Entries of the first dimension from ``first`` to ``last``; the system forgets its copy."""
         width = self.nbytes // max(self.shape[0], 1)
         out = np.empty((last - first, *self.shape[1:]), self.dtype)
-        into = memoryview(out).cast("B") if out.size else memoryview(b"")
+        into = array_bytes(out)
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             at, done = self.offset + first * width, 0

@@ -76,7 +76,8 @@ def prepare_store(
     Example:
         >>> import tempfile
         >>> from graphweft.data.synthetic import synthetic
-        >>> store = prepare_store(synthetic("default", scale=0.02), tempfile.mkdtemp() + "/store", parts=4, memory="64MB")
+        >>> ds = synthetic("default", scale=0.02)
+        >>> store = prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4, memory="64MB")
         >>> store.manifest.method, len(store)
         ('gap', 4)
     """

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from graphweft.data.edge_runs import EdgeRuns, sort_edges
 from graphweft.data.store_input import StoreInput
 from graphweft.data.store_writes import sync_folder, write_all, write_json, write_text
-from graphweft.storage.block_io import bytes_of, forget_pages
+from graphweft.storage.block_io import array_bytes, bytes_of, forget_pages
 from graphweft.storage.store_format import (
     DTYPES,
     MANIFEST,
@@ -200,7 +200,7 @@ class Build:
                 last = max(int(np.searchsorted(indptr, indptr[row] + most, "right")) - 1, row + 1)
                 columns = self._columns(runs, number, start + row, start + last, int(indptr[last] - indptr[row]), most)
                 write_all(handle, path, columns, blocks["indices"].offset + int(indptr[row]) * columns.itemsize)
-                crc = zlib.crc32(memoryview(columns).cast("B"), crc) if len(columns) else crc
+                crc = zlib.crc32(array_bytes(columns), crc)
                 row = last
             write_all(handle, path, indptr, blocks["indptr"].offset)
             os.ftruncate(handle, aligned(blocks["indices"].offset + blocks["indices"].nbytes))
@@ -208,10 +208,10 @@ class Build:
             forget_pages(handle)
         finally:
             os.close(handle)
-        sums = {"indptr": zlib.crc32(memoryview(indptr).cast("B")), "indices": crc}
+        sums = {"indptr": zlib.crc32(array_bytes(indptr)), "indices": crc}
         sums |= {name: int(self.state[name][number]) for name in _ROW_BLOCKS}
         made = tuple(replace(block, crc32=sums[block.name]) for block in blocks.values())
-        entry = PartEntry(path.name, nodes, edges, *(int(self.state[name][number]) for name in SPLIT_BITS), made)
+        entry = PartEntry(path.name, nodes, edges, **{n: int(self.state[n][number]) for n in SPLIT_BITS}, blocks=made)
         write_json(path.with_suffix(".json"), asdict(entry))
         return entry
 

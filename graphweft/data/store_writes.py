@@ -14,13 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphweft._errors import DataError
+from graphweft.storage.block_io import array_bytes
 
 _REQUEST = 16 << 20
 
 
 def write_all(handle: int, path: Path, content: NDArray[Any] | memoryview, offset: int) -> int:
     """Writes all bytes of ``content`` from ``offset`` on; how many. Raises: DataError, for a full disk."""
-    held = content if isinstance(content, memoryview) else memoryview(np.ascontiguousarray(content)).cast("B")
+    held = content if isinstance(content, memoryview) else array_bytes(np.ascontiguousarray(content))
     done = 0
     while done < len(held):
         try:

@@ -12,9 +12,11 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft._errors import DataError
@@ -52,7 +54,12 @@ def aligned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def bytes_of(tensor: Tensor) -> memoryview:
     """The memory of a contiguous tensor."""
     flat = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
-    return memoryview(flat.numpy())
+    return array_bytes(flat.numpy())
+
+
+def array_bytes(array: NDArray[Any]) -> memoryview:
+    """The memory of a contiguous array."""
+    return array.data.cast("B") if array.size else memoryview(b"")
 
 
 def read_into(handle: int, path: Path, offset: int, out: Tensor, counts: ReadCounts) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -177,7 +178,16 @@ class Store:
             self._verify = former
         return self.counts.nbytes - before
 
-    def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer]]:
+    @property
+    def edge_counts(self) -> NDArray[np.int64]:
+        """(parts,) edges into every part."""
+        return np.array([part.edges for part in self.manifest.parts], np.int64)
+
+    def labels(self, number: int) -> Tensor:
+        """The labels of a part."""
+        return self.block(number, "y")
+
+    def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
         """Offsets and source ids of a part's in-edges."""
         return self.block(number, "indptr").numpy(), self.block(number, "indices").numpy()
 
@@ -239,7 +249,7 @@ class Store:
 def is_store(path: str | os.PathLike[str]) -> bool:
     """Whether a folder holds a store, whole or damaged."""
     try:
-        with open(Path(path) / MANIFEST, "rb") as file:
+        with (Path(path) / MANIFEST).open("rb") as file:
             return FORMAT.encode() in file.read(200)
     except (OSError, ValueError):
         return False
