@@ -38,7 +38,9 @@ if TYPE_CHECKING:
         UserCodeError,
     )
     from graphweft.data.dataset import Dataset
+    from graphweft.data.graph_files import GraphFiles
     from graphweft.data.load import load
+    from graphweft.data.prepare_store import prepare_store
     from graphweft.data.synthetic import synthetic
     from graphweft.explanation import explain
     from graphweft.frontend.rules import register_rule
@@ -73,6 +75,7 @@ if TYPE_CHECKING:
     from graphweft.schedule.subtasks import Subtasks
     from graphweft.schedule.tier import Tier
     from graphweft.storage.feature import SparseFeatures
+    from graphweft.storage.store import Store
     from graphweft.train.macro import Macro
     from graphweft.train.trainer import Trainer
 
@@ -96,6 +99,7 @@ __all__ = [
     "FieldError",
     "Graph",
     "GraphError",
+    "GraphFiles",
     "GraphWeftError",
     "IRError",
     "IndexRangeError",
@@ -123,6 +127,7 @@ __all__ = [
     "ShadowSampler",
     "ShapeError",
     "SparseFeatures",
+    "Store",
     "Subtasks",
     "Tier",
     "Trainer",
@@ -149,6 +154,7 @@ __all__ = [
     "nn",
     "optim",
     "partition",
+    "prepare_store",
     "pull",
     "push",
     "random_walk",
@@ -168,7 +174,9 @@ _HOMES = {
     "Config": "graphweft._config",
     "config": "graphweft._config",
     "Dataset": "graphweft.data.dataset",
+    "GraphFiles": "graphweft.data.graph_files",
     "load": "graphweft.data.load",
+    "prepare_store": "graphweft.data.prepare_store",
     "synthetic": "graphweft.data.synthetic",
     "explain": "graphweft.explanation",
     **dict.fromkeys(("Inspection", "inspect"), "graphweft.inspection"),
@@ -202,6 +210,7 @@ _HOMES = {
     **dict.fromkeys(("apply_edges", "apply_nodes"), "graphweft.nn.apply_functions"),
     **dict.fromkeys(("apply", "neighbor_apply", "pull", "push"), "graphweft.nn.napa"),
     "SparseFeatures": "graphweft.storage.feature",
+    "Store": "graphweft.storage.store",
     "constant": "graphweft.runtime.constants",
     "Subtasks": "graphweft.schedule.subtasks",
     "Tier": "graphweft.schedule.tier",

@@ -23,7 +23,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
-from graphweft.commands import datasets, runs
+from graphweft.commands import datasets, runs, stores
 from graphweft.commands.flags import KINDS, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -91,7 +91,9 @@ def _root(
 Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a graph made on the spot")]
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
-Mode = Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes a step; mini: some, sampled.")]
+Mode = Annotated[
+    str | None, _option("mode", _one_of(MODES), "full: all nodes a step; mini: some, sampled; macro: part by part.")
+]
 BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes a step.")]
 SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are drawn.")]
 Fanouts = Annotated[
@@ -161,8 +163,9 @@ def train(
     batch_size: BatchSize = None,
     macro: Annotated[
         str | None,
-        _option("macro", "large:A/B|parts:A/B", "mini: macro-batches, A/B of seeds or parts.", ""),
+        _option("macro", "large:A/B|parts:A/B", "mini, macro: macro-batches, A/B of seeds or parts.", ""),
     ] = None,
+    memory: Annotated[str | None, _option("memory", "SIZE", "macro: for the groups in memory, as 8GB.", "")] = None,
     quality: Annotated[str | None, _option("quality", "X", "macro: error of sampled gradients to keep to.", "")] = None,
     accumulate: Annotated[str | None, _option("accumulate", "N", "mini: batches an update.")] = None,
     sampler: SamplerName = None,
@@ -298,6 +301,7 @@ def doctor(
 
 runs.add_to(app)
 datasets.add_to(app)
+stores.add_to(app)
 
 
 def _train(given: dict[str, Any], as_json: bool) -> Sequence[str]:

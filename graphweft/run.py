@@ -29,6 +29,7 @@ from graphweft.data.feature_kinds import STRUCTURAL
 from graphweft.data.flat_features import with_flat_features
 from graphweft.data.link_split import split_links
 from graphweft.data.load import load
+from graphweft.data.stored import StoredDataset
 from graphweft.data.synthetic import synthetic
 from graphweft.explanation import explain
 from graphweft.graph.graph import Graph
@@ -44,6 +45,7 @@ from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.rgcn import RGCN
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
+from graphweft.storage.store import Store, is_store
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
@@ -178,6 +180,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     """
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
+    if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):
+        given = {**given, "mode": "macro"}
     spec = TrainSpec(**given)
     state = read_last(spec.folder) if spec.resume else None
     if state is None:
@@ -193,10 +197,32 @@ def load_dataset(spec: TrainSpec) -> Dataset:
 
     Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
     """
+    ds = stored_dataset(spec)
+    if ds is not None:
+        ds.check_trainable()
+        return ds
     ds = read_dataset(spec)
     ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
     ds.check_trainable() if spec.task == "nodes" else ds.check_features()
     return _for_model(spec, ds)
+
+
+def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
+    """The store that ``spec`` names, where it is trained on part by part; None for anything else.
+
+    Raises: DataError for a damaged store, ConfigError for options that change features, which are as they were stored.
+    """
+    if spec.mode != "macro" or spec.has_tables or spec.scale is not None or not is_store(spec.data):
+        return None
+    for name, usual in (("features", None), ("normalize", "none")):
+        if getattr(spec, name) != usual:
+            got = getattr(spec, name)
+            raise ConfigError(
+                f"{name}: expected {usual or 'none'} with a store, whose features are as stored, got {got}"
+            )
+    if spec.model in TYPED:
+        raise ConfigError(f"model: expected one without types for a store, got {spec.model}")
+    return StoredDataset(Store(spec.data))
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:
@@ -316,6 +342,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "fanouts": check_fanouts(spec.fanouts),
         "batch_size": spec.batch_size,
         "task": spec.task,
+        "memory": spec.memory,
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "accumulate": spec.accumulate,
         "sampler": spec.sampler,

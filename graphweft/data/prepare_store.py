@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,18 @@ def prepare_store(
         Build(source, assigned, count, shape, partial, work, told).run(made_by)
     finish(partial, folder)
     return Store(folder)
+
+
+def read_part(path: str | os.PathLike[str]) -> Tensor:
+    """The part of every node from a file: ``.npy``, or ``.npz`` as :meth:`gw.Partition.save` writes it.
+
+    Raises: DataError for another file.
+    """
+    try:
+        held = np.load(Path(path), allow_pickle=False)
+        return torch.from_numpy(np.asarray(held if isinstance(held, np.ndarray) else held["part"]).astype(np.int64))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as failure:
+        raise DataError(f"{path}: expected the part of every node as .npy or .npz, got: {failure}") from None
 
 
 def _quiet(what: str, done: int, total: int | None) -> None:

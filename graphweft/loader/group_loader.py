@@ -168,16 +168,20 @@ class GroupLoader(EpochLoader[Batch]):
         return prepare
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
+        mine: _ReadAhead | None = None
         try:
             for batch in super()._batches(turn, epoch, first):
+                mine = mine or self._ahead
                 yield batch
                 del batch
                 # by now the caller has let go of batches of the group before, so there is room for the next one
-                if self._ahead is not None:
-                    self._ahead.read_next()
+                if mine is not None:
+                    mine.read_next()
         finally:
-            if self._ahead is not None:
-                self._ahead.close()
+            mine = mine or self._ahead
+            if mine is not None:
+                mine.close()
+            if mine is self._ahead:
                 self._ahead = None
 
 

@@ -23,6 +23,7 @@ from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch
+from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
 from graphweft.loader.multistage import MultistageLoader, StagedBatch
@@ -46,6 +47,8 @@ from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 from graphweft.train.target import target_of
+
+AnyLoader = Loader | LinkLoader | GroupLoader
 
 _EVALUATED = 1  # the stage of draws that evaluation makes
 
@@ -154,7 +157,7 @@ class MiniBatch:
         """Keeps the rows that count, and their labels as they are now."""
         self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
 
-    def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
+    def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows, and what surrounds macro-batches where there are some."""
         batch_size, seed, macro, prepare = self._given
         seeds = torch.unique(self.rows["train"], sorted=True)

@@ -16,9 +16,8 @@ OPTIMIZERS = ("adam", "adamw", "sgd")
 USUAL_RATE = 0.01
 DECAY_ON = ("first", "all")
 TASKS = ("nodes", "link")
-MODES = ("full", "mini", "auto")
+MODES = ("full", "mini", "macro", "auto")
 STOP_ON = ("accuracy", "loss", "both")
-LATER_MODES = ("macro",)
 PREPARE = ("whole", "subtasks")
 EDGE_DATA = ("use", "ignore")
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk")
@@ -101,12 +100,10 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def check_mode(mode: str) -> str:
-    """The way to train that ``mode`` stands for: "auto" is "full" for a graph in memory.
+    """The way to train that ``mode`` stands for: "auto" is "full" for a graph in memory, "macro" for a store.
 
-    Raises: ConfigError for another mode, also for those that are still to come.
+    Raises: ConfigError for another mode.
     """
-    if mode in LATER_MODES:
-        raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}, not available yet in this version")
     check_choice("mode", mode, MODES)
     return "full" if mode == "auto" else mode
 

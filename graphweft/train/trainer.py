@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import math
 import time
-import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -21,22 +20,23 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
+from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
-from graphweft.data.flat_features import with_flat_features
-from graphweft.interop.pyg_model import PyGModel, adapted
+from graphweft.interop.pyg_model import adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.verdict import Verdict
-from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.feature import is_dense
 from graphweft.train.best_weights import BestWeights
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
+from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.history import GUARDED, EpochRecord, History
+from graphweft.train.inputs import check_parts, input_of, opened
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro, as_macro
@@ -59,7 +59,7 @@ from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
 from graphweft.train.samplers import AnySampler
-from graphweft.train.settle import Features, settle_features, with_path
+from graphweft.train.settle import Features, with_path
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
@@ -70,12 +70,12 @@ class Trainer:
     Args:
         model: Called as ``model(ds.graph, ds.x)``, or as ``model(x, edge_index)`` where its arguments are called so, as
             models of PyTorch Geometric; returns logits or values (N, C).
-        ds: The dataset. Class ids (N,) train with cross-entropy, several labels (N, C) with binary cross-entropy, and
-            with ``task="regression"`` values (N,) or (N, C) with the mean squared error. Labels and splits may be
-            changed in place between two calls of ``fit``.
+        ds: The dataset, or a :class:`gw.Store`. Class ids (N,) train with cross-entropy, several labels (N, C) with
+            binary cross-entropy, and with ``task="regression"`` values (N,) or (N, C) with the mean squared error.
+            Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
-        mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step) or
-            "auto".
+        mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
+            "macro" (as "mini", inside groups of parts that are read from a store) or "auto".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
         optimizer: "adam", "adamw" or "sgd", or an object of ``torch.optim`` over ``model.parameters()``, which has its
@@ -100,7 +100,9 @@ class Trainer:
             the rows that the model returns, whose dot products tell edges from pairs without one; ``*_acc`` are then
             areas under the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
-            :class:`Macro` says more. None: batches are drawn from the whole graph.
+            :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
+            parts of a group; None: as many parts of a store as fit into ``memory``.
+        memory: For "macro": bytes, or a text such as "2GB", for the groups in memory; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
             the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
@@ -152,6 +154,7 @@ class Trainer:
         batch_size: int = 1024,
         task: str = "nodes",
         macro: Any = None,
+        memory: int | str | None = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
         prepare: str = "whole",
@@ -165,9 +168,10 @@ class Trainer:
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
-        _check_parts(model, ds, self.task)
-        self._called = adapted(model)
-        x = _input(self._called, ds)
+        ds, mode = opened(ds, mode)
+        check_parts(model, ds, self.task)
+        self._called, self._memory = adapted(model), memory
+        x = input_of(self._called, ds)
         self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
@@ -446,6 +450,10 @@ class Trainer:
             if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
                 raise ConfigError("task: expected nodes with macro, accumulate, sampler or prepare, got 'link'")
             batch: MiniBatch = LinkTask(self._called, *data, fanouts, batch_size, self._seed, self._batch_key)
+        elif self.mode == "macro":
+            check_macro_run(self.ds, self.task, sampler, prepare)
+            keys = (self._seed, self._batch_key)
+            return Grouped(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, self._memory, self.out)
         else:
             keys = (self._seed, self._batch_key)
             batch = MiniBatch(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
@@ -512,41 +520,9 @@ class Trainer:
         return bool(self._patience) and history.best is not None and epoch - history.improved >= self._patience
 
 
-def _check_parts(model: object, ds: Any, task: str) -> None:
-    """Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs."""
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
-    if not hasattr(ds, "check_trainable"):
-        foreign = "; gw.from_pyg(data).dataset() makes one" if hasattr(ds, "to_dict") else ""
-        hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
-        raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
-    ds.check_trainable() if task == "nodes" else ds.check_features()
-    for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
-        text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
-        warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
-
-
 def _trained(model: nn.Module) -> tuple[bool, ...]:
     """Which parameters get a gradient."""
     return tuple(parameter.requires_grad for parameter in model.parameters())
-
-
-def _input(model: nn.Module, ds: Dataset) -> Features:
-    """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
-
-    Models of PyTorch Geometric read dense features, others the layout that is faster.
-    """
-    made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
-    x = features_of(with_flat_features(ds)) if made is None else made
-    if not isinstance(model, PyGModel):
-        return settle_features(x)
-    if not isinstance(x, SparseFeatures):
-        return x
-    size = 4e-6 * x.num_rows * x.width
-    warnings.warn(
-        f"{ds.name}: sparse features become dense for {type(model.model).__name__}, {size:.0f} MB", stacklevel=3
-    )
-    return x.to_dense()
 
 
 @contextmanager

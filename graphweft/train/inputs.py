@@ -1,0 +1,70 @@
+"""What a trainer is given as model and data: checked, stores opened, features in the layout that the model reads.
+
+Comes in: a module and a dataset or a store. Goes out: the dataset and the features that are trained on. Called by the
+trainer.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import nn
+
+from graphweft._errors import ConfigError, DataWarning
+from graphweft.data.dataset import Dataset
+from graphweft.data.flat_features import with_flat_features
+from graphweft.data.stored import StoredDataset
+from graphweft.interop.pyg_model import PyGModel
+from graphweft.nn.module import CompiledModule
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.store import Store
+from graphweft.train.full_batch import features_of
+from graphweft.train.settle import Features, settle_features
+
+
+def opened(ds: Any, mode: str) -> tuple[Any, str]:
+    """What a trainer is given as data, with stores opened as datasets, and the mode.
+
+    Raises: ConfigError for a store in another mode.
+    """
+    ds = StoredDataset(ds) if isinstance(ds, Store) else ds
+    if not isinstance(ds, StoredDataset):
+        return ds, mode
+    if mode not in ("macro", "auto"):
+        raise ConfigError(f"mode: expected macro for a store, got {mode!r}; gw.load(path) reads a store into memory")
+    return ds, "macro"
+
+
+def check_parts(model: object, ds: Any, task: str) -> None:
+    """Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
+    if not hasattr(ds, "check_trainable"):
+        foreign = "; gw.from_pyg(data).dataset() makes one" if hasattr(ds, "to_dict") else ""
+        hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
+        raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
+    ds.check_trainable() if task == "nodes" else ds.check_features()
+    for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
+        text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
+        warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
+
+
+def input_of(model: nn.Module, ds: Dataset) -> Features:
+    """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
+
+    Models of PyTorch Geometric read dense features, others the layout that is faster.
+    """
+    if isinstance(ds, StoredDataset):
+        return features_of(ds)  # which has no rows
+    made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
+    x = features_of(with_flat_features(ds)) if made is None else made
+    if not isinstance(model, PyGModel):
+        return settle_features(x)
+    if not isinstance(x, SparseFeatures):
+        return x
+    size = 4e-6 * x.num_rows * x.width
+    warnings.warn(
+        f"{ds.name}: sparse features become dense for {type(model.model).__name__}, {size:.0f} MB", stacklevel=3
+    )
+    return x.to_dense()
