@@ -22,8 +22,10 @@ from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarni
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
+from graphweft.data.stored import StoredDataset
 from graphweft.nn.module import CompiledModule
 from graphweft.run import complete, load_dataset, make_trainer, ready
+from graphweft.storage.store import Store
 from graphweft.train.description import Description, make_model
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, features_of
@@ -215,6 +217,8 @@ class Run:
             held = ", ".join(f"{part} {_rows(data, part).numel()}" for part in _PARTS)
             raise DataError(f"{data.name}: expected nodes with a label in the {split} split, got none ({held})")
         outputs = self.trainer.predictions().outputs if ds is None else self.outputs(ds)
+        if isinstance(data, StoredDataset):  # whose labels are those of the splits
+            outputs = outputs[data.source_order()[data.row_ids]]
         found: Scored = target_of(data).score(outputs, data.y, rows)
         numbers = {self.metric: found.score, "loss": found.loss, **found.details}
         return {name: value for name, value in numbers.items() if value is not None}
@@ -229,7 +233,7 @@ class Run:
         return f"Run({str(self.folder)!r}, {self.model_class} on {data}, {len(self.history)} epochs{told})"
 
 
-def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds: Dataset | None = None) -> Run:
+def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds: Dataset | Store | None = None) -> Run:
     """The run that lies in ``folder``, with the weights of its best epoch.
 
     Args:
@@ -274,7 +278,7 @@ def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds:
         model.function.settle(CostModel.from_json(state["cost_seconds"]))
     spec = complete({"out": str(path), "resume": True}) if "data" in state["config"] else None
     run = Run(path, state, description, model.eval(), spec)
-    run._given = ds
+    run._given = StoredDataset(ds) if isinstance(ds, Store) else ds
     return run
 
 
@@ -295,6 +299,7 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
     given = {name: options[name] for name in ("lr", "mode", "weight_decay", "weight_decay_on", "seed", "stop_on")}
     if isinstance(options.get("drawn"), list):
         given |= {"fanouts": options["drawn"], "batch_size": options["batch_size"]}
+        given |= {"macro": f"parts:{options['group']}"} if "group" in options else {}
     elif str(options.get("drawn")).startswith("ShadowSampler"):
         raise ConfigError("run: expected predictions of a whole graph, predict(ds), for a run with a ShadowSampler")
     if options["optimizer"] in OPTIMIZERS:
@@ -302,7 +307,8 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
     trainer = Trainer(model, ds, task=task, **given)
     mine = trainer.state_dict()
     keep = () if options["optimizer"] in OPTIMIZERS else ("optimizer",)
-    keep = keep if isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
+    drawn_alike = isinstance(options.get("drawn"), list) and "group" not in options
+    keep = keep if drawn_alike else (*keep, "mini_batch")
     return trainer, {**state, **{name: mine[name] for name in keep if name in mine}}
 
 
@@ -310,5 +316,7 @@ def _rows(ds: Dataset, split: str) -> Tensor:
     """Rows with a label of one part, or of all."""
     if split != "all":
         return ds.labelled(split)  # type: ignore[arg-type]
+    if isinstance(ds, StoredDataset):
+        return torch.unique(torch.cat([ds.labelled(part) for part in SPLITS]), sorted=True)
     every = replace(ds, train_idx=torch.arange(ds.num_rows), val_idx=ds.val_idx[:0], test_idx=ds.test_idx[:0])
     return every.labelled("train")

@@ -197,10 +197,10 @@ def load_dataset(spec: TrainSpec) -> Dataset:
 
     Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
     """
-    ds = stored_dataset(spec)
-    if ds is not None:
-        ds.check_trainable()
-        return ds
+    stored = stored_dataset(spec)
+    if stored is not None:
+        stored.check_trainable()
+        return stored
     ds = read_dataset(spec)
     ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
     ds.check_trainable() if spec.task == "nodes" else ds.check_features()

@@ -39,6 +39,7 @@ Told = Callable[[str, int, int | None], None]
 
 _STATE, _RUNS = "build.json", "edges.runs"
 _ROW_BLOCKS = ("x", "y", "split", "node_ids")
+_SYNCED = 1 << 18  # bytes; fewer wait for the end of their part
 _SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, key, sorted key, column
 
 
@@ -92,14 +93,15 @@ class Build:
             shape=self.shape,
             parts=tuple(entries),
         )
-        write_text(self.folder / MANIFEST, manifest.to_json())
+        write_text(self.folder / MANIFEST, manifest.to_json(), synced=True)
         return manifest
 
     def _state(self) -> dict[str, Any]:
         file = self.folder / _STATE
         if file.is_file():
-            found: dict[str, Any] = json.loads(file.read_text())
-            return found
+            found = _parsed(file)
+            if found is not None:
+                return found
         zeros = {name: [0] * self.parts for name in (*_ROW_BLOCKS, *SPLIT_BITS)}
         return {"rows": 0, "cuts": None, **zeros}
 
@@ -150,8 +152,9 @@ class Build:
                 width = block.nbytes // block.shape[0]
                 write_all(handle, path, content, block.offset + filled * width)
                 self.state[block.name][number] = zlib.crc32(content, self.state[block.name][number])
-            os.fdatasync(handle)
-            forget_pages(handle)
+            if rows["x"].nbytes >= _SYNCED:
+                os.fdatasync(handle)  # only then can the system drop its copy
+                forget_pages(handle)
         finally:
             os.close(handle)
         for name, bit in SPLIT_BITS.items():
@@ -179,7 +182,9 @@ class Build:
         file = self._path(number).with_suffix(".json")
         if not file.is_file():
             return None
-        held = json.loads(file.read_text())
+        held = _parsed(file)
+        if held is None:
+            return None
         blocks = tuple(Block(**{**block, "shape": tuple(block["shape"])}) for block in held["blocks"])
         return PartEntry(**{**held, "blocks": blocks})
 
@@ -229,6 +234,15 @@ class Build:
         keys.sort()
         keys %= nodes
         return keys.astype(runs.dtype)
+
+
+def _parsed(file: Path) -> dict[str, Any] | None:
+    """What a record of the build holds; None where a crash of the machine left half of one."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except ValueError:
+        return None
+    return found
 
 
 def finish(partial: Path, folder: Path) -> None:

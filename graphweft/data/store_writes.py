@@ -39,14 +39,15 @@ def write_json(path: Path, held: Any) -> None:
     write_text(path, json.dumps(held))
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replaces a file in one step. Raises: DataError, for a full disk."""
+def write_text(path: Path, text: str, synced: bool = False) -> None:
+    """Replaces a file in one step; ``synced``: it is on the disk afterwards. Raises: DataError, for a full disk."""
     temporary = path.with_name(path.name + ".new")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as failure:
         raise DataError(f"{path}: writing failed: {failure.strerror}") from None

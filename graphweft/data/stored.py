@@ -89,6 +89,10 @@ class StoredDataset(Dataset):
         """0: a store has dense features."""
         return 0.0
 
+    def source_order(self) -> Tensor:
+        """int64 (N,): the row that each node of the store had in the source."""
+        return torch.cat([self.store.block(number, "node_ids") for number in range(len(self.store))])
+
     def deaf_types(self) -> list[str]:
         """None: there are no types."""
         return []

@@ -24,6 +24,8 @@ from graphweft.storage.block_io import ReadCounts, aligned_empty, check_crc, for
 from graphweft.storage.store_format import BLOCKS, DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
 
 _MOST_MANIFEST = 1 << 30
+_PIECE = 8 << 20  # bytes of a block that are read at a time where only some of its rows are wanted
+_FEW = 16  # one row in so many is picked by itself
 
 
 @dataclass(frozen=True)
@@ -159,10 +161,8 @@ class Store:
             if self._verify and (number, name) not in self._seen:
                 check_crc(path, name, block.offset, block.crc32, found)
             forget_pages(handle, block.offset, block.nbytes)  # what is in our memory needs no second copy
-        with self._lock:
-            self._seen.add((number, name))
-            self.counts.requests += counts.requests
-            self.counts.nbytes += counts.nbytes
+        self._seen.add((number, name))
+        self._count(counts)
         return found
 
     def verify(self) -> int:
@@ -203,13 +203,36 @@ class Store:
             first, last = int(cuts[number]), int(cuts[number + 1])
             if self._verify and (number, "x") not in self._seen:
                 self.block(number, "x")
-            table = self.block(number, "x", mapped=True)
-            local = torch.from_numpy(ids[first:last] - self.bounds[number])
-            torch.index_select(table, 0, local, out=out[first:last])
-            with self._opened(number, self.manifest.parts[number].block("x")) as (handle, _):
-                del table
-                forget_pages(handle)
+            self._rows_into(number, ids[first:last] - self.bounds[number], out[first:last])
         return out
+
+    def _rows_into(self, number: int, rows: NDArray[np.int64], out: Tensor) -> None:
+        """Ascending rows of a part: through a map where they are few, else by reading all that lies between."""
+        block = self.manifest.parts[number].block("x")
+        if len(rows) * _FEW < block.shape[0]:
+            table = self._mapped(number, block)
+            torch.index_select(table, 0, torch.from_numpy(rows), out=out)
+            del table
+            with self._opened(number, block) as (handle, _):
+                forget_pages(handle)
+            return
+        width = block.nbytes // block.shape[0]
+        step = max(_PIECE // width, 1)
+        with self._opened(number, block) as (handle, path):
+            for first in range(int(rows[0]), int(rows[-1]) + 1, step):
+                last = min(first + step, int(rows[-1]) + 1)
+                cut = slice(*np.searchsorted(rows, (first, last)).tolist())
+                piece = torch.empty((last - first, *block.shape[1:]), dtype=self.feature_dtype)
+                counts = ReadCounts()
+                read_into(handle, path, block.offset + first * width, piece, counts)
+                torch.index_select(piece, 0, torch.from_numpy(rows[cut] - first), out=out[cut])
+                self._count(counts)
+            forget_pages(handle, block.offset, block.nbytes)
+
+    def _count(self, counts: ReadCounts) -> None:
+        with self._lock:
+            self.counts.requests += counts.requests
+            self.counts.nbytes += counts.nbytes
 
     def split(self, part: str) -> tuple[NDArray[np.int64], Tensor]:
         """Ids in the store of the nodes of "train", "val" or "test", ascending, and their labels."""

@@ -138,7 +138,10 @@ class Grouped(MiniBatch):
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
         outputs = self._inference.outputs(np.arange(self._source.bounds[-1]))
-        order = self._source.order if isinstance(self._source, MemoryParts) else _source_order(self.ds)
+        order = self._source.order if isinstance(self._source, MemoryParts) else None
+        if order is None:
+            assert isinstance(self.ds, StoredDataset)  # the other source of parts
+            order = self.ds.source_order()
         return torch.empty_like(outputs).index_copy_(0, order, outputs)
 
     def identity(self) -> dict[str, Any]:
@@ -218,10 +221,3 @@ def _check_budget(source: PartSource, count: int, budget: int | None, ds: Datase
 
 def _label_bytes(ds: Dataset) -> int:
     return ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-
-
-def _source_order(ds: Dataset) -> Tensor:
-    """int64 (N,): the row in the source of every node of the store."""
-    assert isinstance(ds, StoredDataset)
-    store = ds.store
-    return torch.cat([store.block(number, "node_ids") for number in range(len(store))])
