@@ -317,6 +317,7 @@ def _rows(ds: Dataset, split: str) -> Tensor:
     if split != "all":
         return ds.labelled(split)  # type: ignore[arg-type]
     if isinstance(ds, StoredDataset):
-        return torch.unique(torch.cat([ds.labelled(part) for part in SPLITS]), sorted=True)
+        known: Tensor = torch.unique(torch.cat([ds.labelled(part) for part in SPLITS]), sorted=True)
+        return known
     every = replace(ds, train_idx=torch.arange(ds.num_rows), val_idx=ds.val_idx[:0], test_idx=ds.test_idx[:0])
     return every.labelled("train")

@@ -50,12 +50,14 @@ class Array:
     offset: int
 
     @classmethod
-    def of(cls, path: Path) -> Array:
-        """A ``.npy`` file. Raises: DataError for another one, objects, or Fortran order."""
+    def of(cls, path: Path, turned: bool = False) -> Array:
+        """A ``.npy`` file; ``turned``: one in Fortran order is its transpose. Raises: DataError for another file."""
         with open_regular(path) as file:
             shape, fortran, dtype = _npy_header(file, show(path))
             offset = file.tell()
-        if fortran and len(shape) > 1:
+        if fortran and turned:
+            shape = shape[::-1]
+        elif fortran and len(shape) > 1:
             raise DataError(
                 f"{show(path)}: expected an array in C order, got Fortran order; np.ascontiguousarray makes one"
             )
@@ -381,7 +383,7 @@ def edge_source(path: Path) -> EdgeSource:
     """The edges of a file by its suffix. Raises: DataError for another."""
     name = path.name.lower()
     if name.endswith(".npy"):
-        return _Pairs(Array.of(path))
+        return _Pairs(Array.of(path, turned=True))
     if name.endswith(".npz"):
         return _Archive(path)
     if name.endswith(".bin"):
