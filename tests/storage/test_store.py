@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -136,7 +137,7 @@ def test_every_flipped_byte_of_a_manifest_is_told(tmp_path: Path) -> None:
 
 
 def test_what_is_no_store_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(gw.DataError, match="expected a store with manifest.json"):
+    with pytest.raises(gw.DataError, match=r"expected a store with manifest\.json"):
         gw.Store(tmp_path / "none")
     (tmp_path / MANIFEST).write_text("{}")
     with pytest.raises(gw.DataError, match="expected the manifest of a store"):
@@ -148,4 +149,4 @@ def test_a_layout_has_room_for_all_blocks(tmp_path: Path) -> None:
     entry = store.manifest.parts[0]
     blocks = layout(store.manifest.shape, entry.nodes, entry.edges)
     ends = [(b.offset, b.offset + b.nbytes) for b in blocks]
-    assert all(end <= following for (_, end), (following, _) in zip(ends, ends[1:], strict=False))
+    assert all(end <= following for (_, end), (following, _) in itertools.pairwise(ends))
