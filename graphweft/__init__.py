@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     )
     from graphweft.data.dataset import Dataset
     from graphweft.data.graph_dataset import GraphDataset
+    from graphweft.data.graph_files import GraphFiles
     from graphweft.data.load import load
+    from graphweft.data.prepare_store import prepare_store
     from graphweft.data.synthetic import synthetic
     from graphweft.dist.ranks import Ranks
     from graphweft.explanation import explain
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from graphweft.schedule.subtasks import Subtasks
     from graphweft.schedule.tier import Tier
     from graphweft.storage.feature import SparseFeatures
+    from graphweft.storage.store import Store
     from graphweft.synth.spec import ProgramSpec
     from graphweft.synth.verbs import Verbs
     from graphweft.synthesis import Program, write_program
@@ -105,6 +108,7 @@ __all__ = [
     "Graph",
     "GraphDataset",
     "GraphError",
+    "GraphFiles",
     "GraphLoader",
     "GraphWeftError",
     "IRError",
@@ -136,6 +140,7 @@ __all__ = [
     "ShadowSampler",
     "ShapeError",
     "SparseFeatures",
+    "Store",
     "Subtasks",
     "Tier",
     "Trainer",
@@ -165,6 +170,7 @@ __all__ = [
     "nn",
     "optim",
     "partition",
+    "prepare_store",
     "pull",
     "push",
     "random_walk",
@@ -186,7 +192,9 @@ _HOMES = {
     "config": "graphweft._config",
     "Dataset": "graphweft.data.dataset",
     "GraphDataset": "graphweft.data.graph_dataset",
+    "GraphFiles": "graphweft.data.graph_files",
     "load": "graphweft.data.load",
+    "prepare_store": "graphweft.data.prepare_store",
     "synthetic": "graphweft.data.synthetic",
     "compile": "graphweft.nn.compiled",
     "explain": "graphweft.explanation",
@@ -222,6 +230,7 @@ _HOMES = {
     **dict.fromkeys(("apply_edges", "apply_nodes"), "graphweft.nn.apply_functions"),
     **dict.fromkeys(("apply", "neighbor_apply", "pull", "push"), "graphweft.nn.napa"),
     "SparseFeatures": "graphweft.storage.feature",
+    "Store": "graphweft.storage.store",
     "constant": "graphweft.runtime.constants",
     "Subtasks": "graphweft.schedule.subtasks",
     "Ranks": "graphweft.dist.ranks",

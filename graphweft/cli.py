@@ -23,7 +23,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
-from graphweft.commands import datasets, programs, runs
+from graphweft.commands import datasets, programs, runs, stores
 from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -104,7 +104,9 @@ def _root(
 Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a synthetic graph")]
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
-Mode = Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes in every step; mini: sampled batches.")]
+Mode = Annotated[
+    str | None, _option("mode", _one_of(MODES), "full: all nodes in every step; mini: sampled; macro: part by part.")
+]
 BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes, or graphs, per step.")]
 SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are sampled.")]
 Fanouts = Annotated[
@@ -195,8 +197,9 @@ def train(
     batch_size: BatchSize = None,
     macro: Annotated[
         str | None,
-        _option("macro", "large:A/B|parts:A/B", "mini: macro-batches of A/B of the seeds, or of A of B parts.", ""),
+        _option("macro", "large:A/B|parts:A/B", "mini, macro: macro-batches of A/B of the seeds, or A of B parts.", ""),
     ] = None,
+    memory: Annotated[str | None, _option("memory", "SIZE", "macro: memory of loaded parts, as 8GB.", "")] = None,
     quality: Annotated[
         str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
     ] = None,
@@ -352,6 +355,7 @@ def doctor(
 runs.add_to(app)
 programs.add_to(app)
 datasets.add_to(app)
+stores.add_to(app)
 
 
 def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Sequence[str]:

@@ -23,8 +23,10 @@ from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.load import load
+from graphweft.data.stored import StoredDataset
 from graphweft.nn.module import CompiledModule
 from graphweft.run import complete, load_dataset, make_trainer, ready
+from graphweft.storage.store import Store
 from graphweft.train.chosen import judged_by
 from graphweft.train.description import Description, make_model
 from graphweft.train.edge_data import edge_data_of
@@ -222,6 +224,8 @@ class Run:
             held = ", ".join(f"{part} {_rows(data, part).numel()}" for part in _PARTS)
             raise DataError(f"{data.name}: expected nodes with a label in the {split} split, got none ({held})")
         outputs = self.trainer.predictions().outputs if ds is None else self.outputs(ds)
+        if isinstance(data, StoredDataset):  # whose labels are those of the splits
+            outputs = outputs[data.source_order()[data.row_ids]]
         found: Scored = target_of(data).score(outputs, data.y, rows)
         numbers = {self.metric: found.score, "loss": found.loss, **found.details}
         return {name: value for name, value in numbers.items() if value is not None}
@@ -236,7 +240,7 @@ class Run:
         return f"Run({str(self.folder)!r}, {self.model_class} on {data}, {len(self.history)} epochs{told})"
 
 
-def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds: Dataset | None = None) -> Run:
+def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds: Dataset | Store | None = None) -> Run:
     """Loads the run in ``folder``, with the weights of its best epoch.
 
     Args:
@@ -281,7 +285,7 @@ def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds:
         model.function.settle(CostModel.from_json(state["cost_seconds"]))
     spec = complete({"out": str(path), "resume": True}) if "data" in state["config"] else None
     run = Run(path, state, description, model.eval(), spec)
-    run._given = ds
+    run._given = StoredDataset(ds) if isinstance(ds, Store) else ds
     return run
 
 
@@ -304,6 +308,7 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
         given |= {"batch_size": options["batch_size"]}
     elif isinstance(options.get("drawn"), list):
         given |= {"fanouts": options["drawn"], "batch_size": options["batch_size"]}
+        given |= {"macro": f"parts:{options['group']}"} if "group" in options else {}
     elif str(options.get("drawn")).startswith("ShadowSampler"):
         raise ConfigError("run: expected predictions of a whole graph, predict(ds), for a run with a ShadowSampler")
     if options["optimizer"] in OPTIMIZERS:
@@ -312,7 +317,8 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
     trainer.history = History(**judged_by(options))
     mine = trainer.state_dict()
     keep = () if options["optimizer"] in OPTIMIZERS else ("optimizer",)
-    keep = keep if options.get("drawn") == "graphs" or isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
+    drawn_alike = options.get("drawn") == "graphs" or isinstance(options.get("drawn"), list)
+    keep = keep if drawn_alike and "group" not in options else (*keep, "mini_batch")
     return trainer, {**state, "callbacks": [], **{name: mine[name] for name in keep if name in mine}}
 
 
@@ -320,5 +326,8 @@ def _rows(ds: Dataset, split: str) -> Tensor:
     """Rows with a label of one part, or of all."""
     if split != "all":
         return ds.labelled(split)  # type: ignore[arg-type]
+    if isinstance(ds, StoredDataset):
+        known: Tensor = torch.unique(torch.cat([ds.labelled(part) for part in SPLITS]), sorted=True)
+        return known
     every = replace(ds, train_idx=torch.arange(ds.num_rows), val_idx=ds.val_idx[:0], test_idx=ds.test_idx[:0])
     return every.labelled("train")

@@ -31,6 +31,7 @@ from graphweft.data.flat_features import with_flat_features
 from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.link_split import split_links
 from graphweft.data.load import holds_graphs, load
+from graphweft.data.stored import StoredDataset
 from graphweft.data.synthetic import synthetic
 from graphweft.dist.preflight import ready as all_ready
 from graphweft.dist.ranks import Ranks, local_size
@@ -49,6 +50,7 @@ from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.rgcn import RGCN
 from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
+from graphweft.storage.store import Store, is_store
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
@@ -251,6 +253,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     """
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
+    if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):
+        given = {**given, "mode": "macro"}
     spec = TrainSpec(**{**(_OF_GRAPHS if _are_graphs(given) else {}), **given})
     state = read_last(spec.folder) if spec.resume else None
     if state is None:
@@ -286,6 +290,10 @@ def load_dataset(spec: TrainSpec) -> Dataset:
 
     Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
     """
+    stored = stored_dataset(spec)
+    if stored is not None:
+        stored.check_trainable()
+        return stored
     ds = read_dataset(spec)
     if isinstance(ds, GraphDataset) and spec.task != "link":
         return _graphs(spec, ds)
@@ -306,6 +314,24 @@ def _graphs(spec: TrainSpec, ds: GraphDataset) -> Dataset:
     found = found if spec.fold is None else found.folds(FOLDS, spec.seed)[spec.fold]
     found.check_trainable()
     return _for_model(spec, found)
+
+
+def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
+    """The store that ``spec`` names, where it is trained on part by part; None for anything else.
+
+    Raises: DataError for a damaged store, ConfigError for options that change features, which are as they were stored.
+    """
+    if spec.mode != "macro" or spec.has_tables or spec.scale is not None or not is_store(spec.data):
+        return None
+    for name, usual in (("features", None), ("normalize", "none")):
+        if getattr(spec, name) != usual:
+            got = getattr(spec, name)
+            raise ConfigError(
+                f"{name}: expected {usual or 'none'} with a store, whose features are as stored, got {got}"
+            )
+    if spec.model in TYPED:
+        raise ConfigError(f"model: expected one without types for a store, got {spec.model}")
+    return StoredDataset(Store(spec.data))
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:
@@ -428,6 +454,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "fanouts": check_fanouts(spec.fanouts),
         "batch_size": spec.batch_size,
         "task": spec.task,
+        "memory": spec.memory,
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "accumulate": spec.accumulate,
         "sampler": spec.sampler,

@@ -27,6 +27,7 @@ PAGES = {
     "graphs": 25,
     "links": 15,
     "message_passing": 15,
+    "out_of_core": 10,
     "sampling": 10,
     "tables": 30,
     "training": 50,

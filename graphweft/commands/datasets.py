@@ -35,6 +35,7 @@ def inspect(
     scale: Annotated[str | None, option("scale", "X", "Make a synthetic twin of DATA, X times its size.", "")] = None,
     seed: Annotated[str | None, option("seed", "N", "Seed of a random split or graph.")] = None,
     plot: Annotated[str | None, option("plot", "FILE", "Draw degrees, classes and edges between them.", "")] = None,
+    verify: Annotated[bool, switch("--verify/--no-verify", "Compare all checksums of a store.")] = False,
     as_json: Json = False,
     **tables: Any,
 ) -> Action:
@@ -46,6 +47,9 @@ def inspect(
     if plot is not None and Path(plot).suffix.lower() not in _PICTURES:
         raise ConfigError(f"plot: expected a file name ending in .png, .svg or .pdf, got {plot!r}")
 
+    if verify:
+        return lambda: _verified(str(data), as_json)
+
     def look() -> list[str]:
         ds = from_module("graphweft.run", "read_dataset")(spec)
         found = from_module("graphweft.inspection", "inspect")(ds)
@@ -55,6 +59,15 @@ def inspect(
         return [json.dumps(found.to_dict(), allow_nan=False)] if as_json else [*found.lines(), *drawn]
 
     return look
+
+
+def _verified(path: str, as_json: bool) -> list[str]:
+    """What a store holds, once every block of it was read."""
+    store = from_module("graphweft.storage.store", "Store")(path)
+    read = store.verify()
+    if as_json:
+        return [json.dumps({"store": path, "parts": len(store), "bytes": read, "verified": True})]
+    return [repr(store), f"verified: {read:,} bytes in {len(store)} parts"]
 
 
 def known(root: Root = None, as_json: Json = False) -> Action:

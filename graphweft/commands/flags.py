@@ -27,6 +27,7 @@ KINDS = {
     "rounds": "int",
     "parts": "int",
     "passes": "int",
+    "num_nodes": "int",
     **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
 }
 

@@ -20,6 +20,8 @@ from graphweft.data.readers import registry
 from graphweft.data.readers.assemble import ReadOptions
 from graphweft.data.readers.files import one_line, show
 from graphweft.data.readers.registry import read_dataset
+from graphweft.data.stored import read_store
+from graphweft.storage.store import Store, is_store
 
 _SUFFIXES = (".npz", ".mtx", ".mtx.gz", ".txt", ".txt.gz", ".csv", ".csv.gz", ".tsv", ".tsv.gz")
 
@@ -37,7 +39,7 @@ def load(
 
     Args:
         name_or_path: A known name such as "cora", the name of a file or folder under ``root``, or a path: ``.npz``, a
-            Planetoid, OGB, GraphSAINT or TU folder, an edge list, a MatrixMarket file.
+            Planetoid, OGB, GraphSAINT or TU folder, an edge list, a MatrixMarket file, a store of ``prepare``.
         root: Folder of named sets; ``data_dir`` of the configuration by default.
         seed: Of the 60/20/20 split where the source has none.
         split: Which split, where the source has several: a number from 0, or the source's name for it.
@@ -61,6 +63,8 @@ def load(
     path = Path(text).expanduser()
     bare = os.sep not in text and not text.startswith(("~", "."))
     entry = find_entry(text) if bare else None
+    if entry is None and is_store(path):
+        return read_store(Store(path))
     if entry is None and (os.path.lexists(path) or not bare):
         return _as_named(read_dataset(path, options))
     found = find_copy(folder, text, entry)

@@ -13,7 +13,7 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
-from graphweft.graph.derived import derived
+from graphweft.graph.derived import derived, keep
 from graphweft.graph.graph import Graph
 
 _edges = declare("gw_sample_edges")
@@ -233,6 +233,14 @@ def insert_last(csc: Adjacency, values: torch.Tensor, last: torch.Tensor) -> tor
     out[others] = values
     out[places] = last
     return out
+
+
+def with_degrees(graph: Graph, degrees: torch.Tensor) -> None:
+    """Blocks of ``graph``, a piece of a larger one, have the degrees of the whole.
+
+    Shape: degrees float32 (num_nodes,): edges into each node of the whole graph, self-loops left out.
+    """
+    keep(graph, _degrees, degrees)
 
 
 def _degrees(graph: Graph) -> torch.Tensor:

@@ -42,9 +42,24 @@ def derived(owner: Any, make: Callable[..., Made], *arguments: Any) -> Made:
         return made
 
 
+def keep(owner: Any, make: Callable[..., Made], value: Made) -> None:
+    """``derived(owner, make)`` is ``value`` from now on, where that is known without computing it.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> graph = Graph([0, 1], [1, 2])
+        >>> def degrees(graph):
+        ...     return graph.in_degrees()
+        >>> keep(graph, degrees, 7)
+        >>> derived(graph, degrees)
+        7
+    """
+    _KEPT.setdefault(owner, {})[make] = value
+
+
 def is_derived(owner: Any, make: Callable[..., Any], *arguments: Any) -> bool:
     """Whether the value is at hand."""
     return ((make, *arguments) if arguments else make) in _KEPT.get(owner, {})
 
 
-__all__ = ["derived", "is_derived"]
+__all__ = ["derived", "is_derived", "keep"]

@@ -155,6 +155,10 @@ class EpochLoader(abc.ABC, Generic[B]):
         full, rest = divmod(self.num_items, self.batch_size)
         return full + (rest > 0 and not self._drop_last)
 
+    def _reach(self, epoch: int, first: int) -> int:
+        """The position up to which batches may be prepared ahead while that at ``first`` is wanted."""
+        return self._length(epoch)
+
     def _preparer(self, epoch: int) -> Callable[[int], B]:
         """What makes the batch at a position of an epoch; called from any thread."""
         order = self.order(epoch)
@@ -162,8 +166,9 @@ class EpochLoader(abc.ABC, Generic[B]):
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[B]:
         """The batches of ``epoch`` from ``first`` on, each counted before it is handed over."""
-        prepare, last = self._preparer(epoch), self._length(epoch)
-        while first < last:
+        prepare, total = self._preparer(epoch), self._length(epoch)
+        while first < total:
+            last = self._reach(epoch, first)
             stay = _Stay(self._tempo)
             asked = time.perf_counter()
             with _model_threads(stay.way):

@@ -157,6 +157,10 @@ class FullBatch:
         self._backward()
         self.optimizer.zero_grad(set_to_none=True)
 
+    def guarded(self) -> dict[str, float]:
+        """Nothing: no gradient is an estimate."""
+        return {}
+
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
         self.optimizer.zero_grad(set_to_none=True)

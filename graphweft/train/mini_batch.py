@@ -22,6 +22,7 @@ from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch
+from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.loader import Loader
 from graphweft.loader.multistage import MultistageLoader, StagedBatch
@@ -38,6 +39,7 @@ from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
+from graphweft.train.history import GUARDED
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
@@ -47,6 +49,8 @@ from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 from graphweft.train.target import Target, target_of
 from graphweft.train.update import Update
+
+AnyLoader = Loader | LinkLoader | GroupLoader
 
 _EVALUATED = 1  # the stage of draws that evaluation makes
 
@@ -153,6 +157,14 @@ class MiniBatch:
         """What draws the batches."""
         return sampler_of(self.model, self.ds.graph, sampler, fanouts)
 
+    def guarded(self) -> dict[str, Any]:
+        """What the quality guard measured in the epoch that is done, by column."""
+        found = None if self.macro is None else self.macro.quality
+        if found is None:
+            return {}
+        values = (found.error, found.sampling, found.staleness, found.neighbor_loss, found.age)
+        return dict(zip(GUARDED, values, strict=True))
+
     def use(self, edge_data: EdgeData) -> None:
         """Gives the model weights and features of edges; before :meth:`prepare`."""
         self.edge_data = edge_data
@@ -164,7 +176,7 @@ class MiniBatch:
         self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
         self.target.take(self.ds.y, rows["train"])
 
-    def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
+    def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows, and what surrounds macro-batches where there are some."""
         batch_size, seed, macro, prepare = self._given
         seeds = torch.unique(self.rows["train"], sorted=True)

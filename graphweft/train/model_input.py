@@ -15,11 +15,26 @@ from torch import nn
 from graphweft._errors import ConfigError, DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
+from graphweft.data.stored import StoredDataset
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.nn.module import CompiledModule
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
 from graphweft.train.settle import Features, settle_features
+
+
+def opened(ds: Any, mode: str) -> tuple[Any, str]:
+    """What a trainer is given as data, with stores opened as datasets, and the mode.
+
+    Raises: ConfigError for a store in another mode.
+    """
+    ds = StoredDataset(ds) if isinstance(ds, Store) else ds
+    if not isinstance(ds, StoredDataset):
+        return ds, mode
+    if mode not in ("macro", "auto"):
+        raise ConfigError(f"mode: expected macro for a store, got {mode!r}; gw.load(path) reads a store into memory")
+    return ds, "macro"
 
 
 def check_parts(model: object, ds: Any, task: str) -> None:
@@ -52,6 +67,8 @@ def _features(model: nn.Module, ds: Dataset) -> Features:
 
     Models of PyTorch Geometric read dense features, others the layout that is faster.
     """
+    if isinstance(ds, StoredDataset):
+        return features_of(ds)  # which has no rows
     made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
     x = features_of(with_flat_features(ds)) if made is None else made
     if not isinstance(model, PyGModel):
@@ -63,3 +80,9 @@ def _features(model: nn.Module, ds: Dataset) -> Features:
         f"{ds.name}: sparse features become dense for {type(model.model).__name__}, {size:.0f} MB", stacklevel=3
     )
     return x.to_dense()
+
+
+def costs_of(model: nn.Module) -> str:
+    """What the orders of computation were decided by; empty for a model that is not compiled."""
+    found = model.function.cost_model if isinstance(model, CompiledModule) else None
+    return "" if found is None else found.to_json()

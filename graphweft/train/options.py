@@ -18,9 +18,8 @@ DECAY_ON = ("first", "all")
 GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
 TASKS = ("nodes", "link", "graphs", *GRAPH_TASKS)  # "graphs": one of the two, as the labels are
 USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
-MODES = ("full", "mini", "auto")
+MODES = ("full", "mini", "macro", "auto")
 STOP_ON = ("accuracy", "loss", "both")
-LATER_MODES = ("macro",)
 PREPARE = ("whole", "subtasks")
 EDGE_DATA = ("use", "ignore")
 RANK_REDUCE = ("any", "ordered")
@@ -105,12 +104,10 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def check_mode(mode: str) -> str:
-    """The way to train that ``mode`` stands for: "auto" is "full" for a graph in memory.
+    """The way to train that ``mode`` stands for: "auto" is "full" for a graph in memory, "macro" for a store.
 
-    Raises: ConfigError for another mode, also for those that are still to come.
+    Raises: ConfigError for another mode.
     """
-    if mode in LATER_MODES:
-        raise ConfigError(f"mode: expected one of {', '.join(MODES)}, got {mode!r}, not available yet in this version")
     check_choice("mode", mode, MODES)
     return "full" if mode == "auto" else mode
 

@@ -110,7 +110,7 @@ class Predictions:
     def _ids(self) -> tuple[NDArray[Any], slice]:
         """Ids of the rows that are told, and which rows they are."""
         ds = self.ds
-        if ds.graph_ptr is None and ds.graph.is_typed and ds.target_type is not None:
+        if ds.graph_ptr is None and ds.target_type is not None and ds.graph.is_typed:
             nodes = ds.graph.layout.node_range(ds.target_type)
             if len(nodes) < ds.num_nodes:
                 return np.arange(len(nodes)), slice(nodes.start, nodes.stop)

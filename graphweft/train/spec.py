@@ -51,7 +51,7 @@ ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
 DEFAULT_DATA = "default"
 
 # Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
-_REMEMBERED = ("root", "epochs", "patience", "logger")
+_REMEMBERED = ("root", "epochs", "patience", "logger", "memory")
 _TABLES = tuple(field.name for field in fields(TableOptions))
 _LOOP = tuple(field.name for field in fields(LoopOptions))
 _FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks")
@@ -92,11 +92,12 @@ class TrainSpec(LoopOptions, TableOptions):
         norm: "batch" or "layer" normalisation between layers, or "none".
         reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
         residual: Add a layer's input to its output where the widths agree.
-        mode: "full", "mini" or "auto".
+        mode: "full", "mini", "macro" (on groups of parts, mostly of a store) or "auto".
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, as "15,10,5", of every relation for
             rgcn and hgt; None: the trainer's.
         batch_size: For "mini": training nodes of a step, or draws of a GraphSAINT sampler.
         macro: For "mini": macro-batches, as "large:1/8" or "parts:16/128"; None: batches come from the whole graph.
+        memory: For "macro": what groups of parts may take, as "8GB"; None: a quarter of the machine's memory.
         quality: With macro: relative error of sampled gradients to keep to; infinite: measured, nothing changed; None:
             not measured.
         accumulate: For "mini": batches whose gradients make one update.
@@ -157,6 +158,7 @@ class TrainSpec(LoopOptions, TableOptions):
     fanouts: str | None = None
     batch_size: int = 1024
     macro: str | None = None
+    memory: str | None = None
     quality: float | None = None
     accumulate: int = 1
     sampler: str = "neighbor"
@@ -204,7 +206,7 @@ class TrainSpec(LoopOptions, TableOptions):
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
             raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
-        per_layer = mode == "mini" and self.sampler in ("neighbor", "layer")
+        per_layer = mode != "full" and self.sampler in ("neighbor", "layer")
         if per_layer and fanouts is not None and len(fanouts) != self.layers:
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
         for name, least, most in (
@@ -226,7 +228,7 @@ class TrainSpec(LoopOptions, TableOptions):
         self.check_loop(self.task, self.stop_on)
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
-        if self.model in TYPED and mode == "mini":
+        if self.model in TYPED and mode != "full":
             self._check_typed()
         check_number("lr", self.lr, above=0.0)
         check_number("dropout", self.dropout, least=0.0, below=1.0)
@@ -270,6 +272,12 @@ class TrainSpec(LoopOptions, TableOptions):
         check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
         if self.macro is not None:
             check_macro(self.macro)
+        if self.macro is not None and self.mode == "macro" and check_macro(self.macro)[0] != "parts":
+            raise ConfigError(
+                f"macro: expected parts:A/B with mode macro, got {self.macro!r}; large:A/B goes with mode mini"
+            )
+        if self.memory is not None and self.mode not in ("macro", "auto"):
+            raise ConfigError(f"memory: expected mode macro with it, got mode {self.mode!r}")
         if self.quality is None:
             return
         check_quality(self.quality)
@@ -278,6 +286,8 @@ class TrainSpec(LoopOptions, TableOptions):
 
     def _check_typed(self) -> None:
         """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""
+        if self.mode == "macro":
+            raise ConfigError(f"mode: expected full or mini for {self.model}, a model of types, got 'macro'")
         usual = {"task": "nodes", "sampler": "neighbor", "macro": None}
         for name, wanted in usual.items():
             if getattr(self, name) != wanted:
@@ -303,8 +313,8 @@ class TrainSpec(LoopOptions, TableOptions):
         values |= self.table_identity() | self.loop_identity()
         mode = check_mode(self.mode)
         usual = {"macro": None, "quality": None, "accumulate": 1, "sampler": "neighbor"}
-        later = [name for name, value in usual.items() if mode != "mini" or values[name] == value]
-        for name in later if mode == "mini" else ["fanouts", "batch_size", *later]:
+        later = [name for name, value in usual.items() if mode == "full" or values[name] == value]
+        for name in later if mode != "full" else ["fanouts", "batch_size", *later]:
             del values[name]
         if self.task == "nodes":
             del values["task"]

@@ -37,12 +37,13 @@ from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
 from graphweft.train.graph_task import GRAPH_TASKS, GraphTask, for_graphs
-from graphweft.train.history import COLUMNS, GUARDED, EpochRecord, History
+from graphweft.train.grouped import Grouped, check_macro_run
+from graphweft.train.history import COLUMNS, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.model_input import as_read, check_parts, trains
+from graphweft.train.model_input import as_read, check_parts, costs_of, opened, trains
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     MINI_USUAL,
@@ -76,12 +77,12 @@ class Trainer:
     Args:
         model: Called as ``model(ds.graph, ds.x)``, or as ``model(x, edge_index)`` where its arguments are called so, as
             models of PyTorch Geometric; returns logits or values (N, C).
-        ds: The dataset. Class ids (N,) train with cross-entropy, several labels (N, C) with binary cross-entropy, and
-            with ``task="regression"`` values (N,) or (N, C) with the mean squared error. Labels and splits may be
-            changed in place between two calls of ``fit``.
+        ds: The dataset, or a :class:`gw.Store`. Class ids (N,) train with cross-entropy, several labels (N, C) with
+            binary cross-entropy, and with ``task="regression"`` values (N,) or (N, C) with the mean squared error.
+            Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
-        mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step) or
-            "auto".
+        mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
+            "macro" (as "mini", inside groups of parts that are read from a store) or "auto".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
         optimizer: "adam", "adamw" or "sgd", or an object of ``torch.optim`` over ``model.parameters()``, which has its
@@ -106,7 +107,9 @@ class Trainer:
             a :class:`gw.GraphDataset` (found from the data). "link", in mode "mini", holds some edges out and learns
             embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
-            :class:`Macro` says more. None: batches are drawn from the whole graph.
+            :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
+            parts of a group; None: as many parts of a store as fit into ``memory``.
+        memory: For "macro": bytes, or a text such as "2GB", for the groups in memory; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
             the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
@@ -181,6 +184,7 @@ class Trainer:
         batch_size: int | None = None,
         task: str = "nodes",
         macro: Any = None,
+        memory: int | str | None = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
         prepare: str = "whole",
@@ -204,6 +208,7 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
+        ds, mode = opened(ds, mode)
         task, mode, ds, batch_size = for_graphs(task, mode, ds, batch_size)
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
@@ -214,12 +219,8 @@ class Trainer:
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
         first = self.ranks.is_first
-        self.out, self._lr, self._seed, self._progress = (
-            Path(out) if out and first else None,
-            lr,
-            seed,
-            progress and first,
-        )
+        self.out, self._memory = Path(out) if out and first else None, memory
+        self._lr, self._seed, self._progress = lr, seed, progress and first
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
@@ -395,7 +396,7 @@ class Trainer:
                 "description": describe(self.model, self.ds, self.task, self.metric).to_json(),
             },
             "feature_path": self.feature_path,
-            "cost_seconds": self._cost_model(),
+            "cost_seconds": costs_of(self.model),
             "epoch": self.epoch,
             "model": self._weights.last(),
             "optimizer": self.optimizer.state_dict(),
@@ -464,11 +465,6 @@ class Trainer:
             raise ConfigError(f"{needs} cannot be combined with a split without validation labels")
         scored = next((rows[part] for part in ("test", "val", "train") if rows[part].numel()), rows["train"])
         self.history.constant_guess = self._target.constant_guess(self.ds.y, rows["train"], scored)
-
-    def _cost_model(self) -> str:
-        """What the orders of computation were decided by; empty for a model that is not compiled."""
-        model = self.model.function.cost_model if isinstance(self.model, CompiledModule) else None
-        return "" if model is None else model.to_json()
 
     def _train(self, target: int, folder: RunFolder | None, stop: StopRequest) -> None:
         """Epochs up to ``target``, or to the first reason to stop."""
@@ -548,6 +544,11 @@ class Trainer:
                 raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
             own: dict[str, Any] = {"loss": loop.chosen.loss, "metrics": loop.metrics}
             batch: MiniBatch = LinkTask(model, *data, fanouts, batch_size, *keys, **own)
+        elif self.mode == "macro":
+            check_macro_run(self.ds, self.task, sampler, prepare)
+            own = {"target": loop.target, "metrics": loop.metrics}
+            own |= {"memory": self._memory, "scratch": self.out}
+            return Grouped(model, *data, fanouts, batch_size, *keys, macro, accumulate, **own)
         else:
             own = {"target": loop.target, "metrics": loop.metrics}
             made: Callable[..., MiniBatch] = GraphTask if self.task in GRAPH_TASKS else MiniBatch
@@ -555,14 +556,6 @@ class Trainer:
             batch = made(model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare, **own)
         batch.use(self._edges)
         return batch
-
-    def _quality(self) -> dict[str, Any]:
-        """What the quality guard measured in the epoch that is done."""
-        found = self._batch.macro.quality if isinstance(self._batch, MiniBatch) and self._batch.macro else None
-        if found is None:
-            return {}
-        values = (found.error, found.sampling, found.staleness, found.neighbor_loss, found.age)
-        return dict(zip(GUARDED, values, strict=True))
 
     def _batch_key(self, epoch: int, batch: int) -> int:
         """Keys the draws of one step."""
@@ -581,13 +574,13 @@ class Trainer:
             self._loop.callbacks.batch_end(self, 1, loss)
         more: dict[str, float | None] = {"lr": self._rate.now} if self._rate.is_set else {}
         if epoch % self._eval_every and not last and not self._would_stop(epoch):
-            return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._quality(), metrics=more)
+            return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._batch.guarded(), metrics=more)
         begun = time.perf_counter()
         with span("evaluate", "evaluate"), self._update.averaged():
             found = self._batch.evaluate()
         column = "acc" if self.task == "link" else self._target.column
         values = {f"{name}_{column}": value for name, value in found.scores.items()} | {"val_loss": found.val_loss}
-        values |= found.details | self._quality()
+        values |= found.details | self._batch.guarded()
         more |= {name: value for name, value in found.metrics.items() if name not in COLUMNS}
         seconds = {"epoch_seconds": middle - start, "eval_seconds": time.perf_counter() - begun}
         return EpochRecord(epoch, loss, **{**values, **seconds}, metrics=more)  # type: ignore[arg-type]

@@ -308,8 +308,8 @@ def test_logits_of_the_wrong_shape() -> None:
         ({"eval_every": 0}, "eval_every: expected an integer >= 1, got 0"),
         ({"mode": "mini", "fanouts": (5, 0)}, "fanouts: expected numbers >= 1, or -1 for all, one a layer"),
         ({"mode": "mini", "batch_size": 0}, "batch_size: expected an integer from 1"),
-        ({"mode": "macro"}, "not available yet in this version"),
-        ({"mode": "fast"}, "mode: expected one of full, mini, auto, got 'fast'$"),
+        ({"mode": "macro"}, "macro: expected parts:B/P with mode macro on a dataset in memory, got None"),
+        ({"mode": "fast"}, "mode: expected one of full, mini, macro, auto, got 'fast'$"),
     ],
 )
 def test_options_out_of_range(options: dict, words: str) -> None:

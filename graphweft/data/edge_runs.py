@@ -1,0 +1,112 @@
+"""Edges sorted by the part of their destination with bounded memory: an external bucket sort.
+
+Comes in: edges in chunks, in the numbers of the source. Goes out: for every part its edges in the numbers of the store,
+read back from sorted runs in one file. Called by :mod:`graphweft.data.store_build`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphweft._errors import DataError
+from graphweft.data.store_input import Ids, check_ends
+from graphweft.data.store_writes import write_all
+from graphweft.storage.block_io import array_bytes, forget_pages
+
+_EDGE_BYTES = 72  # of a chunk's edge at its peak: ends as read and renumbered, part, order, sorted pairs
+
+
+class EdgeRuns:
+    """Runs of edges, each sorted by part.
+
+    Args:
+        path: The file of all runs.
+        parts: Number of parts.
+        dtype: Of ids in the store.
+        cuts: For every run the first edge of each part and the end, (parts + 1,), counted over the file.
+    """
+
+    def __init__(
+        self, path: Path, parts: int, dtype: np.dtype[np.signedinteger], cuts: list[NDArray[np.int64]]
+    ) -> None:
+        self.path, self.parts, self.dtype, self.cuts = path, parts, dtype, cuts
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all runs."""
+        return int(self.cuts[-1][-1]) if self.cuts else 0
+
+    def count(self, part: int) -> int:
+        """Edges into a part."""
+        return sum(int(cut[part + 1] - cut[part]) for cut in self.cuts)
+
+    def read(self, part: int, most: int) -> Iterator[NDArray[np.signedinteger]]:
+        """Pairs (n, 2) of destination and source, at most ``most`` at a time. Raises: DataError."""
+        width = 2 * self.dtype.itemsize
+        handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for cut in self.cuts:
+                for first in range(int(cut[part]), int(cut[part + 1]), most):
+                    last = min(first + most, int(cut[part + 1]))
+                    pairs = np.empty((last - first, 2), self.dtype)
+                    got = os.preadv(handle, [array_bytes(pairs)], first * width)
+                    if got != pairs.nbytes:
+                        raise DataError(f"{self.path}: expected {pairs.nbytes} bytes at {first * width}, got {got}")
+                    yield pairs
+            forget_pages(handle)
+        finally:
+            os.close(handle)
+
+
+def sort_edges(
+    who: str,
+    edges: Callable[[int], Iterator[tuple[Ids, Ids]]],
+    part: NDArray[np.integer],
+    new_id: NDArray[np.signedinteger],
+    parts: int,
+    path: Path,
+    memory: int,
+    done: Callable[[int], None],
+) -> EdgeRuns:
+    """Writes all edges as sorted runs.
+
+    Args:
+        who: Name of the dataset, for messages.
+        edges: Gives the edges, so many at a time.
+        part: (N,) part of every node of the source.
+        new_id: (N,) its id in the store.
+        parts: Number of parts.
+        path: The file to write.
+        memory: Bytes that may be used.
+        done: Told how many edges were read.
+
+    Raises: DataError for ids out of range, or a disk that is full.
+    """
+    runs = EdgeRuns(path, parts, new_id.dtype, [])
+    most = max(memory // _EDGE_BYTES, 1024)
+    written = 0
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+    try:
+        for src, dst in edges(most):
+            check_ends(who, src, dst, len(part))
+            of = part[dst]
+            order = np.argsort(of, kind="stable")  # of small integers by radix
+            pairs = np.empty((len(dst), 2), new_id.dtype)
+            pairs[:, 0], pairs[:, 1] = new_id[dst][order], new_id[src][order]
+            cut = np.zeros(parts + 1, np.int64)
+            np.cumsum(np.bincount(of, minlength=parts), out=cut[1:])
+            del of, order, src, dst
+            runs.cuts.append(cut + written)
+            write_all(handle, path, pairs, written * 2 * new_id.dtype.itemsize)
+            written += len(pairs)
+            os.fdatasync(handle)
+            forget_pages(handle)
+            done(written)
+    finally:
+        os.close(handle)
+    return runs

@@ -1,0 +1,239 @@
+"""``prepare_store``: a graph of any size as a store on disk, within a memory budget.
+
+Comes in: a dataset, its name or path, or files larger than memory. Goes out: an opened :class:`Store`. Called by users
+and by ``graphweft prepare``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphweft._checks import as_integer
+from graphweft._errors import ConfigError, DataError
+from graphweft.data.dataset import Dataset
+from graphweft.data.graph_files import FilesInput, GraphFiles, hashed
+from graphweft.data.load import load
+from graphweft.data.store_build import Build, Told, build_bytes, finish, part_dtype
+from graphweft.data.store_input import DatasetInput, StoreInput
+from graphweft.data.store_writes import write_json
+from graphweft.graph.graph import Graph
+from graphweft.partitioning.partition import METHODS, partition
+from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.storage.store import Store, is_store, partial_of
+from graphweft.storage.store_format import FEATURE_DTYPES, MANIFEST, Shape
+
+ASSIGNMENTS = ("auto", *METHODS, "range", "hash")
+_LEAST_WORK = 8 << 20  # bytes to read and sort with
+_GAP_BYTES = (40, 24)  # bytes of a node and an edge while a graph is made of files and partitioned
+_VERSION = 1
+_PIECE = 1 << 18
+
+
+def prepare_store(
+    data: Dataset | GraphFiles | str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    parts: int = 64,
+    memory: int | str | None = None,
+    *,
+    part: Any = None,
+    method: str = "auto",
+    dtype: str = "float32",
+    root: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    progress: Told | None = None,
+) -> Store:
+    """Writes a store and opens it.
+
+    A dataset, or one given by name or path, is in memory already; :class:`GraphFiles` are streamed. ``memory`` bounds
+    the arrays that the build allocates itself. The folder ``out`` appears when the store is whole; a build that was
+    interrupted goes on where it stood when it is called again with the same arguments.
+
+    Args:
+        data: What to store: one graph without types.
+        out: Folder of the store; it must not exist.
+        parts: Number of parts.
+        memory: Bytes, or a text such as "2GB"; None: a quarter of the machine's memory.
+        part: (N,) part of every node in place of a method.
+        method: "gap", "metis" or "random" partition the structure, which has to fit in memory; "range" gives a part
+            consecutive nodes and "hash" scattered ones, whatever the size; "auto" is gap where the structure fits, else
+            hash.
+        dtype: Of the features on disk: "float32", "float16" or "bfloat16".
+        root: Folder of named datasets.
+        seed: Of partitions and of random splits.
+        progress: Called with what is being done, how much of it is done, and how much there is, where that is known.
+
+    Raises: ConfigError, DataError of one line; a budget that is too small names the least that would do.
+
+    Example:
+        >>> import tempfile
+        >>> from graphweft.data.synthetic import synthetic
+        >>> ds = synthetic("default", scale=0.02)
+        >>> store = prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4, memory="64MB")
+        >>> store.manifest.method, len(store)
+        ('gap', 4)
+    """
+    folder = Path(out)
+    if os.path.lexists(folder):
+        kind = "a store" if is_store(folder) else "something else"
+        raise ConfigError(f"out: expected a folder that does not exist yet, got {folder}, which is {kind}")
+    if dtype not in FEATURE_DTYPES:
+        raise ConfigError(f"dtype: expected one of {', '.join(FEATURE_DTYPES)}, got {dtype!r}")
+    if method not in ASSIGNMENTS:
+        raise ConfigError(f"method: expected one of {', '.join(ASSIGNMENTS)}, got {method!r}")
+    budget = memory_bytes(memory)
+    source = _input(data, root, seed)
+    count = _checked_parts(parts, source.num_nodes)
+    held = build_bytes(source.num_nodes, count) + source.resident
+    if budget < held + _LEAST_WORK:
+        raise ConfigError(
+            f"memory: expected at least {shown_bytes(held + _LEAST_WORK)} for {source.num_nodes:,} nodes, "
+            f"got {shown_bytes(budget)}"
+        )
+    labels = source.labels
+    index = "int32" if source.num_nodes < 2**31 else "int64"
+    shape = Shape(source.num_features, dtype, index, labels.dtype, labels.columns)
+    key = {
+        **{"version": _VERSION, "parts": count, "method": method, "dtype": dtype, "seed": seed},
+        **{"part": None if part is None else _mark(part), "source": source.identity()},
+    }
+    partial = _begun(partial_of(folder), key)
+    if not (partial / MANIFEST).is_file():
+        told = progress or _quiet
+        assigned, made_by = _assignment(source, count, part, method, seed, budget, partial, told)
+        work = (budget - held) * 3 // 4  # the rest is for what lies between
+        Build(source, assigned, count, shape, partial, work, told).run(made_by)
+    finish(partial, folder)
+    return Store(folder)
+
+
+def read_part(path: str | os.PathLike[str]) -> Tensor:
+    """The part of every node from a file: ``.npy``, or ``.npz`` as :meth:`gw.Partition.save` writes it.
+
+    Raises: DataError for another file.
+    """
+    try:
+        held = np.load(Path(path), allow_pickle=False)
+        return torch.from_numpy(np.asarray(held if isinstance(held, np.ndarray) else held["part"]).astype(np.int64))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as failure:
+        raise DataError(f"{path}: expected the part of every node as .npy or .npz, got: {failure}") from None
+
+
+def _quiet(what: str, done: int, total: int | None) -> None:
+    """No progress is wanted."""
+
+
+def _input(data: Any, root: Any, seed: int) -> StoreInput:
+    if isinstance(data, GraphFiles):
+        return FilesInput(data)
+    return DatasetInput(data if isinstance(data, Dataset) else load(data, root=root, seed=seed))
+
+
+def _checked_parts(parts: Any, nodes: int) -> int:
+    """Raises: ConfigError."""
+    count = as_integer(parts)
+    if count is None or not 1 <= count <= max(nodes, 1):
+        raise ConfigError(f"parts: expected an integer from 1 to the {nodes:,} nodes, got {parts!r}")
+    return count
+
+
+def _begun(partial: Path, key: dict[str, Any]) -> Path:
+    """The temporary folder: that of an earlier try with the same arguments, or a new one. Raises: DataError."""
+    text = json.dumps(key, sort_keys=True, default=str)
+    mark = partial / "key.json"
+    try:
+        if mark.is_file() and json.loads(mark.read_text()) == json.loads(text):
+            return partial
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir(parents=True)
+        write_json(mark, json.loads(text))
+    except (OSError, ValueError) as failure:
+        raise DataError(f"{partial}: expected a folder that can be written, got: {failure}") from None
+    return partial
+
+
+def _mark(part: Any) -> int:
+    """A checksum of a given assignment."""
+    array = np.asarray(part)
+    return int((np.arange(1, array.size + 1) % 65521 * array.reshape(-1).astype(np.int64)).sum())
+
+
+def _assignment(
+    source: StoreInput, parts: int, given: Any, method: str, seed: int, budget: int, partial: Path, told: Told
+) -> tuple[NDArray[np.integer], str]:
+    """The part of every node, kept for a build that goes on; and what made it."""
+    file, kind = partial / "assignment.npy", np.dtype(part_dtype(parts))
+    chosen = "given" if given is not None else method
+    fits = _fits(source, budget)
+    if chosen == "auto":
+        chosen = "gap" if fits else "hash"
+    if chosen in METHODS and not fits:
+        raise ConfigError(
+            f"method: expected range or hash, or part=, for a structure larger than the memory, got {method!r}"
+        )
+    if file.is_file():
+        found: NDArray[np.integer] = np.load(file, allow_pickle=False)
+        return found, chosen
+    told("assigning nodes to parts", 0, source.num_nodes)
+    if given is not None:
+        made = _given_part(given, parts, source.num_nodes, kind)
+    elif chosen in METHODS:
+        graph = _graph_of(source)
+        labels = source.training_labels() if chosen == "gap" else None
+        made = partition(graph, parts, chosen, labels, seed=seed).part.numpy().astype(kind)
+    else:
+        made = _by_number(source.num_nodes, parts, chosen, seed, kind)
+    told("assigning nodes to parts", source.num_nodes, source.num_nodes)
+    with (partial / "assignment.new").open("wb") as stream:
+        np.save(stream, made)
+    (partial / "assignment.new").replace(file)
+    return made, chosen
+
+
+def _by_number(nodes: int, parts: int, method: str, seed: int, kind: np.dtype[Any]) -> NDArray[np.integer]:
+    """Consecutive nodes, or scattered ones."""
+    made = np.empty(nodes, kind)
+    for first in range(0, nodes, _PIECE):
+        ids = np.arange(first, min(first + _PIECE, nodes))
+        numbers = ids * parts // nodes if method == "range" else hashed(ids, seed) % np.uint64(parts)
+        made[first : first + len(ids)] = numbers
+    return made
+
+
+def _given_part(given: Any, parts: int, nodes: int, kind: np.dtype[Any]) -> NDArray[np.integer]:
+    """Raises: ConfigError for parts that do not fit."""
+    array = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
+    if array.shape != (nodes,) or array.dtype.kind not in "iu":
+        raise ConfigError(f"part: expected {nodes} integers, one per node, got {array.dtype} of shape {array.shape}")
+    if nodes and (int(array.min()) < 0 or int(array.max()) >= parts):
+        wrong = int(array[(array < 0) | (array >= parts)][0])
+        raise ConfigError(f"part: expected numbers in [0, {parts}), got {wrong}; parts={wrong + 1} has room for it")
+    return array.astype(kind)
+
+
+def _fits(source: StoreInput, budget: int) -> bool:
+    """Whether the structure can be partitioned in memory within the budget."""
+    if source.graph is not None:
+        return True
+    if source.num_edges is None:
+        return False
+    return _GAP_BYTES[0] * source.num_nodes + _GAP_BYTES[1] * source.num_edges < budget
+
+
+def _graph_of(source: StoreInput) -> Graph:
+    """The structure in memory."""
+    if source.graph is not None:
+        return source.graph
+    chunks = list(source.edges(1 << 22))
+    src, dst = (np.concatenate([np.empty(0, np.int64), *(c[end] for c in chunks)]) for end in (0, 1))
+    return Graph(torch.from_numpy(src), torch.from_numpy(dst), num_nodes=source.num_nodes)

@@ -1,0 +1,297 @@
+"""Building a store within a memory budget: rows of nodes, then edges, then the structure part by part.
+
+Comes in: an input, the part of every node, a folder. Goes out: part files and a manifest. Called by
+:mod:`graphweft.data.prepare_store`. All is written under a temporary folder with a record of what is done, so that a
+build that was killed goes on; the store has its name only when it is whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from graphweft.data.edge_runs import EdgeRuns, sort_edges
+from graphweft.data.store_input import StoreInput
+from graphweft.data.store_writes import sync_folder, write_all, write_json, write_text
+from graphweft.storage.block_io import array_bytes, bytes_of, forget_pages
+from graphweft.storage.store_format import (
+    DTYPES,
+    MANIFEST,
+    SPLIT_BITS,
+    Block,
+    Manifest,
+    PartEntry,
+    Shape,
+    aligned,
+    layout,
+)
+
+Told = Callable[[str, int, int | None], None]
+
+_STATE, _RUNS = "build.json", "edges.runs"
+_ROW_BLOCKS = ("x", "y", "split", "node_ids")
+_SYNCED = 1 << 18  # bytes; fewer wait for the end of their part
+_SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, key, sorted key, column
+
+
+class Build:
+    """One store in the making.
+
+    Args:
+        source: What it is built from.
+        part: (N,) part of every node, of a small unsigned type.
+        parts: Number of parts.
+        shape: Element types.
+        folder: The temporary folder, with the state of an earlier try or none.
+        memory: Bytes for what is read and sorted at a time.
+        told: Told of progress: what is done, how much, of how much.
+    """
+
+    def __init__(
+        self,
+        source: StoreInput,
+        part: NDArray[np.integer],
+        parts: int,
+        shape: Shape,
+        folder: Path,
+        memory: int,
+        told: Told,
+    ) -> None:
+        self.source, self.part, self.parts, self.shape, self.folder = source, part, parts, shape, folder
+        self.memory, self.told = memory, told
+        self.sizes = _counts(part, parts)
+        self.bounds = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.state: dict[str, Any] = self._state()
+
+    def run(self, method: str) -> Manifest:
+        """Does what is left to do; the manifest is the last file that is written. Raises: DataError."""
+        self._write_rows()
+        runs = self._sorted_edges()
+        entries = []
+        for number in range(self.parts):
+            entries.append(self._entry(number) or self._write_structure(number, runs))
+            self.told("writing parts", number + 1, self.parts)
+        source, labels = self.source, self.source.labels
+        manifest = Manifest(
+            name=source.name,
+            num_nodes=source.num_nodes,
+            num_edges=runs.num_edges,
+            num_classes=labels.num_classes,
+            task=labels.task,
+            class_names=labels.class_names,
+            notes=source.notes,
+            method=method,
+            shape=self.shape,
+            parts=tuple(entries),
+        )
+        write_text(self.folder / MANIFEST, manifest.to_json(), synced=True)
+        return manifest
+
+    def _state(self) -> dict[str, Any]:
+        file = self.folder / _STATE
+        if file.is_file():
+            found = _parsed(file)
+            if found is not None:
+                return found
+        zeros = {name: [0] * self.parts for name in (*_ROW_BLOCKS, *SPLIT_BITS)}
+        return {"rows": 0, "cuts": None, **zeros}
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"part-{number:05d}.bin"
+
+    def _write_rows(self) -> None:
+        """Features, labels, splits and ids: each range of the source goes to consecutive rows of every part."""
+        nodes, width = self.source.num_nodes, self.source.num_features
+        blocks = [layout(self.shape, int(size), 0) for size in self.sizes]
+        most = max(self.memory // (20 * width + 8 * max(self.shape.label_columns, 1) * 2 + 64), 1)
+        first = int(self.state["rows"])
+        filled = _counts(self.part[:first], self.parts)
+        while first < nodes:
+            last = min(first + most, nodes)
+            of = self.part[first:last]
+            order = np.argsort(of, kind="stable")
+            x, y, split = self.source.rows(first, last)
+            cuts = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=self.parts))])
+            at = torch.from_numpy(order)
+            rows = {
+                "x": torch.empty(last - first, 0) if x is None else x[at].to(DTYPES[self.shape.feature_dtype]),
+                "y": y[at].to(DTYPES[self.shape.label_dtype]),
+                "split": torch.from_numpy(split[order]),
+                "node_ids": at + first,
+            }
+            del x, y
+            for number in np.flatnonzero(np.diff(cuts)).tolist():
+                taken = slice(int(cuts[number]), int(cuts[number + 1]))
+                self._put_rows(
+                    number, blocks[number], {name: table[taken] for name, table in rows.items()}, int(filled[number])
+                )
+            filled += np.diff(cuts)
+            first = last
+            self.state["rows"] = first
+            write_json(self.folder / _STATE, self.state)
+            self.told("copying features", first, nodes)
+
+    def _put_rows(self, number: int, blocks: tuple[Block, ...], rows: dict[str, torch.Tensor], filled: int) -> None:
+        """Rows of one part behind those that are there; checksums go on."""
+        path = self._path(number)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            for block in blocks:
+                if block.name not in rows:
+                    continue
+                content = bytes_of(rows[block.name].contiguous())
+                width = block.nbytes // block.shape[0]
+                write_all(handle, path, content, block.offset + filled * width)
+                self.state[block.name][number] = zlib.crc32(content, self.state[block.name][number])
+            if rows["x"].nbytes >= _SYNCED:
+                os.fdatasync(handle)  # only then can the system drop its copy
+                forget_pages(handle)
+        finally:
+            os.close(handle)
+        for name, bit in SPLIT_BITS.items():
+            self.state[name][number] += int(((rows["split"] & bit) > 0).sum())
+
+    def _sorted_edges(self) -> EdgeRuns:
+        """The edges by part, from an earlier try where it got so far."""
+        path = self.folder / _RUNS
+        kind = np.dtype(self.shape.index_dtype)
+        if self.state["cuts"] is not None and path.is_file():
+            return EdgeRuns(path, self.parts, kind, [np.array(cut, np.int64) for cut in self.state["cuts"]])
+        new_id = _new_ids(self.part, self.bounds, kind)
+        total = self.source.num_edges
+
+        def done(count: int) -> None:
+            self.told("sorting edges", count, total)
+
+        runs = sort_edges(self.source.name, self.source.edges, self.part, new_id, self.parts, path, self.memory, done)
+        self.state["cuts"] = [cut.tolist() for cut in runs.cuts]
+        write_json(self.folder / _STATE, self.state)
+        return runs
+
+    def _entry(self, number: int) -> PartEntry | None:
+        """What an earlier try wrote of a part; None where it is not done."""
+        file = self._path(number).with_suffix(".json")
+        if not file.is_file():
+            return None
+        held = _parsed(file)
+        if held is None:
+            return None
+        blocks = tuple(Block(**{**block, "shape": tuple(block["shape"])}) for block in held["blocks"])
+        return PartEntry(**{**held, "blocks": blocks})
+
+    def _write_structure(self, number: int, runs: EdgeRuns) -> PartEntry:
+        """Offsets and sources of a part, rows by ascending source, range of rows after range of rows."""
+        nodes, start, edges = int(self.sizes[number]), int(self.bounds[number]), runs.count(number)
+        blocks = {block.name: block for block in layout(self.shape, nodes, edges)}
+        most = max(self.memory // _SORTED_EDGE, 1024)
+        indptr = np.zeros(nodes + 1, np.int64)
+        for pairs in runs.read(number, most):
+            indptr[1:] += np.bincount(pairs[:, 0] - start, minlength=nodes)
+        np.cumsum(indptr, out=indptr)
+        crc, row = 0, 0
+        path = self._path(number)
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            while row < nodes:
+                last = max(int(np.searchsorted(indptr, indptr[row] + most, "right")) - 1, row + 1)
+                columns = self._columns(runs, number, start + row, start + last, int(indptr[last] - indptr[row]), most)
+                write_all(handle, path, columns, blocks["indices"].offset + int(indptr[row]) * columns.itemsize)
+                crc = zlib.crc32(array_bytes(columns), crc)
+                row = last
+            write_all(handle, path, indptr, blocks["indptr"].offset)
+            os.ftruncate(handle, aligned(blocks["indices"].offset + blocks["indices"].nbytes))
+            os.fsync(handle)
+            forget_pages(handle)
+        finally:
+            os.close(handle)
+        sums = {"indptr": zlib.crc32(array_bytes(indptr)), "indices": crc}
+        sums |= {name: int(self.state[name][number]) for name in _ROW_BLOCKS}
+        made = tuple(replace(block, crc32=sums[block.name]) for block in blocks.values())
+        entry = PartEntry(path.name, nodes, edges, **{n: int(self.state[n][number]) for n in SPLIT_BITS}, blocks=made)
+        write_json(path.with_suffix(".json"), asdict(entry))
+        return entry
+
+    def _columns(
+        self, runs: EdgeRuns, number: int, first: int, last: int, count: int, most: int
+    ) -> NDArray[np.signedinteger]:
+        """Sources of the edges into the ids from ``first`` to ``last``, by destination and source."""
+        keys = np.empty(count, np.int64)
+        filled = 0
+        nodes = max(self.source.num_nodes, 1)
+        for pairs in runs.read(number, most):
+            taken = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < last)]
+            keys[filled : filled + len(taken)] = (taken[:, 0].astype(np.int64) - first) * nodes + taken[:, 1]
+            filled += len(taken)
+        keys.sort()
+        keys %= nodes
+        return keys.astype(runs.dtype)
+
+
+def _parsed(file: Path) -> dict[str, Any] | None:
+    """What a record of the build holds; None where a crash of the machine left half of one."""
+    try:
+        found: dict[str, Any] = json.loads(file.read_text())
+    except ValueError:
+        return None
+    return found
+
+
+def finish(partial: Path, folder: Path) -> None:
+    """Gives a store that is whole its name, without what its building needed."""
+    for path in partial.iterdir():
+        if path.name != MANIFEST and path.suffix != ".bin":
+            path.unlink()
+    sync_folder(partial)
+    partial.rename(folder)
+    sync_folder(folder.absolute().parent)
+
+
+def build_bytes(nodes: int, parts: int) -> int:
+    """Bytes that a build holds throughout: part and new id of every node, tables of parts.
+
+    Example:
+        >>> build_bytes(1000, 4) > 6000
+        True
+    """
+    ids = 4 if nodes < 2**31 else 8
+    return nodes * (ids + np.dtype(part_dtype(parts)).itemsize) + 4096 * parts
+
+
+def part_dtype(parts: int) -> type[np.unsignedinteger]:
+    """The smallest type of part numbers, which sorts fastest."""
+    return np.uint8 if parts <= 2**8 else np.uint16 if parts <= 2**16 else np.uint32
+
+
+def _counts(part: NDArray[np.integer], parts: int) -> NDArray[np.int64]:
+    """Nodes of each part, counted in pieces since the count makes wide copies."""
+    found = np.zeros(parts, np.int64)
+    for first in range(0, len(part), 1 << 18):
+        found += np.bincount(part[first : first + (1 << 18)], minlength=parts)
+    return found
+
+
+def _new_ids(
+    part: NDArray[np.integer], bounds: NDArray[np.int64], dtype: np.dtype[np.signedinteger]
+) -> NDArray[np.signedinteger]:
+    """(N,) ids in the store: part after part, inside a part by ascending id of the source."""
+    found = np.empty(len(part), dtype)
+    following = bounds[:-1].copy()
+    step = 1 << 18
+    for first in range(0, len(part), step):
+        of = part[first : first + step]
+        order = np.argsort(of, kind="stable")
+        counts = np.bincount(of, minlength=len(following))
+        starts = np.cumsum(counts) - counts
+        ranks = np.arange(len(of)) - np.repeat(starts, counts)
+        found[first + order] = np.repeat(following, counts) + ranks
+        following += counts
+    return found

@@ -1,0 +1,228 @@
+"""The loader of groups: macro-batches of some parts, read ahead, and neighbourhoods sampled inside of them.
+
+Comes in: a :class:`PartSource` and seeds. Goes out: :class:`Batch` after batch. Called by training out of core. The
+parts come in a new order every epoch, ``count`` at a time; every seed is in one batch an epoch. Groups and draws follow
+from (seed, epoch, group) alone, so they are the same for any number of threads, for any source of the same parts, and
+after any interruption. At most two groups are in memory: the one in use, and the next.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweft._checks import checksum
+from graphweft._errors import ConfigError
+from graphweft._trace import span
+from graphweft.loader.batch import Batch, make_batch
+from graphweft.loader.epochs import EpochLoader
+from graphweft.loader.groups import Group, PartSource, read_group, starts_of
+from graphweft.sample.sampler import check_fanouts
+from graphweft.sample.stages import Key, permutation
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """One group of an epoch.
+
+    Attributes:
+        parts: Numbers of its parts, ascending.
+        places: int64 places of its seeds among all seeds, in the order of the batches.
+        nodes: int64 numbers of these seeds inside of the group.
+        key: Of its draws.
+        first: Position of its first batch in the epoch.
+    """
+
+    parts: tuple[int, ...]
+    places: Tensor
+    nodes: Tensor
+    key: Key
+    first: int
+
+
+class GroupLoader(EpochLoader[Batch]):
+    """Batches drawn inside of groups of parts.
+
+    Args:
+        source: The parts.
+        seeds: int64 distinct nodes in the numbers of the source, ascending.
+        fanouts: In-edges that a node draws in each hop, from the seeds outwards.
+        batch_size: Most seeds of a batch; a group's last one may have fewer.
+        shuffle: A new order of parts and seeds every epoch.
+        seed: Keys order and draws.
+        count: Parts of a group.
+        prefetch: As for :class:`Loader`.
+        workers: As for :class:`Loader`.
+
+    Raises: ConfigError for arguments out of range.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> from graphweft.loader.groups import MemoryParts
+        >>> graph, part = Graph([0, 1, 2, 3], [1, 2, 3, 0]), torch.tensor([0, 0, 1, 1])
+        >>> source = MemoryParts(graph, torch.eye(4), torch.arange(4), part, 2)
+        >>> loader = GroupLoader(source, torch.arange(4), [1], batch_size=2, count=1)
+        >>> [(batch.y.tolist(), batch.edge_index.tolist()) for batch in loader]
+        [([0, 1], [[0], [1]]), ([2, 3], [[0], [1]])]
+    """
+
+    who = "GroupLoader"
+
+    def __init__(
+        self,
+        source: PartSource,
+        seeds: Tensor,
+        fanouts: Any,
+        batch_size: int = 1024,
+        shuffle: bool = False,
+        seed: int = 0,
+        *,
+        count: int,
+        prefetch: int | None = None,
+        workers: int | None = None,
+    ) -> None:
+        self.source, self.seeds, self.fanouts = source, seeds, check_fanouts("GroupLoader", fanouts)
+        parts = len(source.bounds) - 1
+        self.count = min(self._as_count("count", count, 1), parts)
+        self._cuts = np.searchsorted(seeds.numpy(), source.bounds)
+        self._checksum = checksum(seeds)
+        self._plans: dict[int, list[PlannedGroup]] = {}
+        self._turned = threading.Lock()
+        self._ahead: _ReadAhead | None = None
+        super().__init__(seeds.numel(), batch_size, shuffle, seed, False, prefetch, workers)
+
+    def make(self, places: Tensor, epoch: int) -> Batch:
+        """Batches follow from groups here. Raises: ConfigError."""
+        raise ConfigError("GroupLoader: expected iteration over its batches, got places")
+
+    def plan(self, epoch: int) -> list[PlannedGroup]:
+        """The groups of an epoch that have seeds."""
+        with self._turned:
+            if epoch not in self._plans:
+                self._plans = {e: p for e, p in self._plans.items() if e >= epoch - 1}
+                self._plans[epoch] = self._planned(Key(self.seed, epoch, shuffle=self.shuffle))
+            return self._plans[epoch]
+
+    def _planned(self, key: Key) -> list[PlannedGroup]:
+        bounds, cuts = self.source.bounds, self._cuts
+        turn = permutation(len(bounds) - 1, key).numpy()
+        found: list[PlannedGroup] = []
+        first = 0
+        for group, begin in enumerate(range(0, len(turn), self.count)):
+            chosen = np.sort(turn[begin : begin + self.count])
+            counts = cuts[chosen + 1] - cuts[chosen]
+            if counts.sum() == 0:
+                continue
+            places = np.concatenate([np.arange(cuts[part], cuts[part + 1]) for part in chosen])
+            shift = np.repeat(starts_of(bounds, chosen)[:-1] - bounds[chosen], counts)
+            inner = key.within(group)
+            order = permutation(len(places), Key(inner.seed, key.epoch, inner.stage, self.shuffle))
+            nodes = (self.seeds[torch.from_numpy(places)] + torch.from_numpy(shift))[order]
+            found.append(PlannedGroup(tuple(chosen.tolist()), torch.from_numpy(places)[order], nodes, inner, first))
+            first += -(-len(places) // self.batch_size)
+        return found
+
+    def _length(self, epoch: int) -> int:
+        plan = self.plan(epoch)
+        return plan[-1].first + -(-plan[-1].places.numel() // self.batch_size) if plan else 0
+
+    def _reach(self, epoch: int, first: int) -> int:
+        """Batches are not prepared beyond their group, so that no third one is in memory."""
+        return next((group.first for group in self.plan(epoch) if group.first > first), self._length(epoch))
+
+    def _identity(self) -> dict[str, Any]:
+        return {
+            **super()._identity(),
+            "fanouts": list(self.fanouts),
+            "parts": len(self.source.bounds) - 1,
+            "group": self.count,
+            "num_seeds": self.seeds.numel(),
+            "seeds_checksum": self._checksum,
+            "num_nodes": int(self.source.bounds[-1]),
+            "num_edges": int(self.source.edge_counts.sum()),
+        }
+
+    def _preparer(self, epoch: int) -> Callable[[int], Batch]:
+        plan = self.plan(epoch)
+        firsts = [group.first for group in plan]
+        ahead = self._ahead = _ReadAhead(self.source, plan)
+
+        def prepare(position: int) -> Batch:
+            number = bisect.bisect_right(firsts, position) - 1
+            planned, group = plan[number], ahead.get(number)
+            begin = (position - planned.first) * self.batch_size
+            seeds = planned.nodes[begin : begin + self.batch_size]
+            key = planned.key
+            sample = group.sampler(self.fanouts).sample(seeds, seed=key.seed, epoch=key.epoch, stage=key.stage)
+            places = planned.places[begin : begin + self.batch_size]
+            return make_batch(sample, group, places, group.rows(sample.n_id))
+
+        return prepare
+
+    def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
+        mine: _ReadAhead | None = None
+        try:
+            for batch in super()._batches(turn, epoch, first):
+                mine = mine or self._ahead
+                yield batch
+                del batch
+                # by now the caller has let go of batches of the group before, so there is room for the next one
+                if mine is not None:
+                    mine.read_next()
+        finally:
+            mine = mine or self._ahead
+            if mine is not None:
+                mine.close()
+            if mine is self._ahead:
+                self._ahead = None
+
+
+class _ReadAhead:
+    """The group in use and the next one, read by one thread."""
+
+    def __init__(self, source: PartSource, plan: list[PlannedGroup]) -> None:
+        self._source, self._plan = source, plan
+        self._current = -1
+        self._lock = threading.Lock()
+        self._groups: dict[int, Future[Group]] = {}
+        self._thread = ThreadPoolExecutor(1, "graphweft-groups")
+
+    def get(self, number: int) -> Group:
+        """A group; those before it are let go."""
+        with self._lock:
+            self._current = number
+            for earlier in [n for n in self._groups if n < number]:
+                del self._groups[earlier]
+            wanted = self._begun(number)
+        if wanted.done():
+            return wanted.result()
+        with span("wait for group", "wait"):
+            return wanted.result()
+
+    def read_next(self) -> None:
+        """Begins to read the group after the one in use."""
+        with self._lock:
+            if 0 <= self._current < len(self._plan) - 1:
+                self._begun(self._current + 1)
+
+    def close(self) -> None:
+        """Lets go of everything."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._groups.clear()
+
+    def _begun(self, number: int) -> Future[Group]:
+        if number not in self._groups:
+            self._groups[number] = self._thread.submit(self._read, number)
+        return self._groups[number]
+
+    def _read(self, number: int) -> Group:
+        with span("read group", "read", parts=len(self._plan[number].parts)):
+            return read_group(self._source, self._plan[number].parts)

@@ -1,0 +1,288 @@
+"""The format of a store on disk: what its manifest says, and where blocks lie in the file of a part.
+
+Comes in: sizes and element types. Goes out: a :class:`Manifest` as JSON and back, checked against its schema, and
+layouts of part files. Called by the builder and by :class:`graphweft.storage.store.Store`.
+
+A store is a folder of ``manifest.json`` and a file a part. Nodes are numbered part after part. A part's file has the
+blocks of :data:`BLOCKS`, each from a multiple of 4096 bytes on, little-endian; what lies between them is zero. The
+structure is that of in-edges: row i of ``indptr`` and ``indices`` lists the sources of the part's node i, ascending.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from graphweft._errors import DataError
+
+FORMAT, VERSION = "graphweft-store", 1
+MANIFEST = "manifest.json"
+ALIGNMENT = 4096
+BLOCKS = ("x", "y", "split", "node_ids", "indptr", "indices")
+SPLIT_BITS = {"train": 1, "val": 2, "test": 4}  # of the block "split"
+DTYPES: dict[str, torch.dtype] = {
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "int64": torch.int64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+FEATURE_DTYPES = ("float32", "float16", "bfloat16")
+TASKS = ("classification", "multilabel", "regression")
+_CRC = "crc32"
+
+
+def itemsize(dtype: str) -> int:
+    """Bytes of an element.
+
+    Example:
+        >>> itemsize("bfloat16"), itemsize("int64")
+        (2, 8)
+    """
+    return torch.empty(0, dtype=DTYPES[dtype]).element_size()
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What all parts of a store have in common.
+
+    Attributes:
+        num_features: Columns of the features; 0 for none.
+        feature_dtype: Of the features.
+        index_dtype: Of source ids, "int32" or "int64".
+        label_dtype: Of the labels, "int64" for class ids, else "float32".
+        label_columns: Columns of the labels; 0 for one number a node.
+    """
+
+    num_features: int
+    feature_dtype: str
+    index_dtype: str
+    label_dtype: str
+    label_columns: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """One array of a part.
+
+    Attributes:
+        name: One of :data:`BLOCKS`.
+        dtype: A name of :data:`DTYPES`.
+        shape: Its dimensions.
+        offset: Where it begins in the file, a multiple of 4096.
+        crc32: Of its bytes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    crc32: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
+class PartEntry:
+    """One part.
+
+    Attributes:
+        file: Its file in the store's folder.
+        nodes: Number of nodes.
+        edges: Number of edges into them.
+        train, val, test: Nodes of each split.
+        blocks: Its arrays in the order of the file.
+    """
+
+    file: str
+    nodes: int
+    edges: int
+    train: int
+    val: int
+    test: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        last = self.blocks[-1]
+        return aligned(last.offset + last.nbytes)
+
+    def block(self, name: str) -> Block:
+        """The block of that name."""
+        return next(block for block in self.blocks if block.name == name)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store says of itself.
+
+    Attributes:
+        name: Of the dataset.
+        num_nodes: N.
+        num_edges: E, directed.
+        num_classes: Width of a model's output; 0 where nothing is labelled.
+        task: What the labels are.
+        class_names: Names of the classes, where the source has them.
+        notes: Those of the dataset.
+        method: How nodes came to their parts.
+        shape: What all parts have in common.
+        parts: The parts.
+        crc32: Of the manifest itself, without this number.
+    """
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_classes: int
+    task: str
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...]
+    method: str
+    shape: Shape
+    parts: tuple[PartEntry, ...]
+    crc32: int = 0
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``, with its checksum."""
+        held = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        del held[_CRC]
+        return json.dumps({**held, _CRC: _crc_of(held)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, who: str) -> Manifest:
+        """The inverse of :meth:`to_json`. Raises: DataError for another text, version or checksum."""
+        try:
+            held = json.loads(text)
+        except ValueError as failure:
+            raise DataError(f"{who}: expected a manifest in JSON, got a text that is none ({failure})") from None
+        if not isinstance(held, dict) or held.get("format") != FORMAT:
+            raise DataError(f"{who}: expected the manifest of a store, got another JSON text")
+        if held.get("version") != VERSION:
+            raise DataError(f"{who}: expected version {VERSION}, got {held.get('version')!r}; prepare the store anew")
+        stated = held.pop(_CRC, None)
+        if stated != _crc_of(held):
+            raise DataError(f"{who}: expected the checksum {stated}, got {_crc_of(held)}; the file is damaged")
+        del held["format"], held["version"]
+        made: Manifest = cls(**_as_declared(held, who), crc32=stated)
+        _check(made, who)
+        return made
+
+
+def _crc_of(held: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(held, sort_keys=True).encode())
+
+
+def aligned(offset: int) -> int:
+    """The next multiple of 4096.
+
+    Example:
+        >>> aligned(0), aligned(1), aligned(4096)
+        (0, 4096, 4096)
+    """
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def layout(shape: Shape, nodes: int, edges: int) -> tuple[Block, ...]:
+    """The blocks of a part, without checksums.
+
+    Example:
+        >>> [(b.name, b.offset) for b in layout(Shape(8, "float32", "int32", "int64", 0), 300, 1000)][:3]
+        [('x', 0), ('y', 12288), ('split', 16384)]
+    """
+    arrays = {
+        "x": (shape.feature_dtype, (nodes, shape.num_features)),
+        "y": (shape.label_dtype, (nodes, shape.label_columns) if shape.label_columns else (nodes,)),
+        "split": ("uint8", (nodes,)),
+        "node_ids": ("int64", (nodes,)),
+        "indptr": ("int64", (nodes + 1,)),
+        "indices": (shape.index_dtype, (edges,)),
+    }
+    blocks: list[Block] = []
+    at = 0
+    for name in BLOCKS:
+        blocks.append(Block(name, *arrays[name], at))
+        at = aligned(at + blocks[-1].nbytes)
+    return tuple(blocks)
+
+
+_FIELDS: dict[str, type] = {
+    "name": str, "num_nodes": int, "num_edges": int, "num_classes": int, "task": str, "class_names": list,
+    "notes": list, "method": str, "shape": dict, "parts": list,
+}  # fmt: skip
+_SHAPE: dict[str, type] = {
+    "num_features": int, "feature_dtype": str, "index_dtype": str, "label_dtype": str, "label_columns": int,
+}  # fmt: skip
+_PART: dict[str, type] = {
+    "file": str, "nodes": int, "edges": int, "train": int, "val": int, "test": int, "blocks": list,
+}  # fmt: skip
+_BLOCK: dict[str, type] = {"name": str, "dtype": str, "shape": list, "offset": int, "crc32": int}
+
+
+def _fields(held: Any, wanted: dict[str, type], who: str) -> dict[str, Any]:
+    """``held`` has exactly the wanted fields, of their types; counts are not negative. Raises: DataError."""
+    if not isinstance(held, dict) or set(held) != set(wanted):
+        got = ", ".join(sorted(held)) if isinstance(held, dict) else type(held).__name__
+        raise DataError(f"{who}: expected the fields {', '.join(sorted(wanted))}, got {got}")
+    for name, kind in wanted.items():
+        if not isinstance(held[name], kind) or isinstance(held[name], bool):
+            raise DataError(f"{who}: expected {name} as {kind.__name__}, got {held[name]!r:.80}")
+        if kind is int and held[name] < 0:
+            raise DataError(f"{who}: expected {name} >= 0, got {held[name]}")
+    return held
+
+
+def _as_declared(held: Any, who: str) -> dict[str, Any]:
+    """The arguments of a manifest from what a JSON text holds. Raises: DataError."""
+    fields = _fields(held, _FIELDS, who)
+    for name in ("class_names", "notes"):
+        if not all(isinstance(text, str) for text in fields[name]):
+            raise DataError(f"{who}: expected {name} as texts, got {fields[name]!r:.80}")
+    parts = []
+    for number, part in enumerate(fields["parts"]):
+        entry = _fields(part, _PART, f"{who}, part {number}")
+        blocks = [_fields(block, _BLOCK, f"{who}, part {number}") for block in entry["blocks"]]
+        parts.append(
+            PartEntry(**{**entry, "blocks": tuple(Block(**{**b, "shape": tuple(b["shape"])}) for b in blocks)})
+        )
+    return {
+        **fields,
+        "class_names": tuple(fields["class_names"]),
+        "notes": tuple(fields["notes"]),
+        "shape": Shape(**_fields(fields["shape"], _SHAPE, who)),
+        "parts": tuple(parts),
+    }
+
+
+def _check(made: Manifest, who: str) -> None:
+    """Names are known, sums agree, and blocks lie where the sizes put them. Raises: DataError."""
+    shape = made.shape
+    for name, value, known in (
+        ("feature_dtype", shape.feature_dtype, FEATURE_DTYPES),
+        ("index_dtype", shape.index_dtype, ("int32", "int64")),
+        ("label_dtype", shape.label_dtype, ("int64", "float32")),
+        ("task", made.task, TASKS),
+    ):
+        if value not in known:
+            raise DataError(f"{who}: expected {name} as one of {', '.join(known)}, got {value!r}")
+    for total, name in ((made.num_nodes, "nodes"), (made.num_edges, "edges")):
+        found = sum(getattr(part, name) for part in made.parts)
+        if found != total:
+            raise DataError(f"{who}: expected parts of {total} {name} in all, got {found}")
+    for number, part in enumerate(made.parts):
+        expected = layout(shape, part.nodes, part.edges)
+        if [(b.name, b.dtype, b.shape, b.offset) for b in part.blocks] != [
+            (b.name, b.dtype, b.shape, b.offset) for b in expected
+        ]:
+            raise DataError(f"{who}: expected the blocks of part {number} where its sizes put them, got others")
+        if "/" in part.file or part.file.startswith("."):
+            raise DataError(f"{who}: expected part {number} in the folder of the store, got {part.file!r:.80}")

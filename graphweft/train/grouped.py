@@ -1,0 +1,229 @@
+"""Mode "macro": training on groups of parts, from a store on disk or from a dataset in memory.
+
+Comes in: a model, a dataset, how many parts make a group or how much memory there is. Goes out: epochs and evaluations
+for the trainer. Batches are those of :class:`GroupLoader`; everything about a step is that of mini-batches. Source:
+Hanoi, section 4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset, training_labels
+from graphweft.data.stored import StoredDataset
+from graphweft.loader.batch import Batch
+from graphweft.loader.group_loader import GroupLoader
+from graphweft.loader.groups import MemoryParts, PartSource, group_bytes, parts_within
+from graphweft.nn.typed_stack import TypedStack
+from graphweft.partitioning.partition import partition
+from graphweft.runtime.staged import PreparedBatch
+from graphweft.sample.stages import Parts
+from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.train.full_batch import evaluation, labelled
+from graphweft.train.macro import Macro, MacroRun
+from graphweft.train.metrics import Evaluation
+from graphweft.train.mini_batch import AnyLoader, MiniBatch
+from graphweft.train.named_metrics import Metric
+from graphweft.train.options import check_macro
+from graphweft.train.part_inference import PartInference
+from graphweft.train.samplers import fitting_fanouts
+from graphweft.train.settle import Features
+from graphweft.train.target import Target, target_of
+from graphweft.train.update import Update
+
+_NO_EDGES = ("edge_weight", "edge_features")
+
+
+def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: str) -> None:
+    """Options of mode "macro" are those it can train with. Raises: ConfigError."""
+    for name, value, wanted in (
+        ("task", task, "nodes"),
+        ("sampler", sampler, "neighbor"),
+        ("prepare", prepare, "whole"),
+    ):
+        if value != wanted:
+            given = value if isinstance(value, str) else type(value).__name__
+            raise ConfigError(f"{name}: expected {wanted} with mode macro, got {given!r}")
+    left = [name for name in _NO_EDGES if getattr(ds, name) is not None]
+    if left:
+        raise ConfigError(
+            f"mode=macro cannot be combined with {left[0]}, which groups of parts do not have; use mode mini"
+        )
+
+
+class Grouped(MiniBatch):
+    """Trains a model on batches drawn inside of groups of parts.
+
+    Args:
+        model: The model.
+        ds: A dataset, or one in a store.
+        x: Its features.
+        optimizer: Steps once a batch.
+        fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
+        batch_size: Training nodes of a batch.
+        seed: Keys order and draws.
+        key: (epoch, place of the batch) -> seed of torch's draws in that step.
+        macro: "parts:B/P", or ``Parts`` for a dataset in memory; None: as many parts of a store as fit into ``memory``.
+        accumulate: Batches whose gradients make one update.
+        memory: Bytes for the groups that are in memory at once; None: for a store a quarter of the machine's memory.
+        scratch: Folder of temporary files.
+        target: How labels are trained on; None: by the usual loss of ``ds``.
+        metrics: What is measured beside the score.
+
+    Raises: ConfigError for options that do not fit, or too little memory.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: Dataset,
+        x: Features,
+        optimizer: torch.optim.Optimizer | Update,
+        fanouts: Sequence[int] | None,
+        batch_size: int,
+        seed: int,
+        key: Callable[[int, int], int],
+        macro: Macro | None = None,
+        accumulate: int = 1,
+        memory: int | str | None = None,
+        scratch: Path | None = None,
+        target: Target | None = None,
+        metrics: Sequence[Metric] = (),
+    ) -> None:
+        self.model, self.ds, self.optimizer = model, ds, optimizer
+        if isinstance(model, TypedStack):
+            raise ConfigError(f"mode: expected full or mini for {type(model).__name__}, a model of types, got 'macro'")
+        self._x = x
+        self.target, self.metrics = target or target_of(ds), metrics
+        self._take(labelled(ds))
+        self.fanouts = fitting_fanouts(model, fanouts)
+        self._source, self._row_ids, self._group = _parts_of(ds, x, macro, memory)
+        self._drawn = batch_size, seed
+        self.loader, self.macro = self._load()
+        self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
+        self._key = key
+        self._sum, self._count = 0.0, 0
+        self._accumulate = accumulate
+        self._labels = ds.y[:0]
+        budget = memory_bytes(memory) if memory is not None or isinstance(ds, StoredDataset) else 1 << 30
+        self._inference = PartInference(model, self._source, budget, self._group, scratch)
+
+    def _load(self) -> tuple[AnyLoader, MacroRun | None]:
+        """The loader over the training rows."""
+        batch_size, seed = self._drawn
+        seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
+        return GroupLoader(self._source, seeds, self.fanouts, batch_size, True, seed, count=self._group), None
+
+    @property
+    def x(self) -> Features:
+        """Features of all nodes of a dataset in memory; of a store their width alone."""
+        return self._x
+
+    @x.setter
+    def x(self, x: Features) -> None:
+        self._x = x
+
+    def prepare(self) -> None:
+        """Nothing is compiled ahead: every group is another graph."""
+
+    def evaluate(self) -> Evaluation:
+        """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
+        order = torch.argsort(self._row_ids)
+        outputs = self._inference.outputs(self._row_ids[order].numpy())
+        if not isinstance(self.ds, StoredDataset):
+            outputs = torch.empty_like(outputs).index_copy_(0, order, outputs)
+        return evaluation(self.target, outputs, self.ds.y, self.rows, self.metrics)
+
+    def logits(self) -> Tensor:
+        """Outputs of all nodes in the order of the source, shape (N, C)."""
+        outputs = self._inference.outputs(np.arange(self._source.bounds[-1]))
+        order = self._source.order if isinstance(self._source, MemoryParts) else None
+        if order is None:
+            assert isinstance(self.ds, StoredDataset)  # the other source of parts
+            order = self.ds.source_order()
+        return torch.empty_like(outputs).index_copy_(0, order, outputs)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        parts = len(self._source.bounds) - 1
+        stored = {"store": self.ds.store.manifest.crc32} if isinstance(self.ds, StoredDataset) else {}
+        accumulated = {"accumulate": self._accumulate} if self._accumulate > 1 else {}
+        drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size}
+        return {**drawn, **accumulated, "group": f"{self._group}/{parts}", **stored}
+
+    def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
+        assert isinstance(batch, Batch)  # nothing is prepared ahead
+        y = batch.y
+        assert y is not None  # groups have labels
+        self._labels = y[: batch.batch_size]
+        return super()._train_on(batch)
+
+    def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The mean loss of the seeds, and its gradient by their logits."""
+        return self.target.loss(logits, self._labels)
+
+
+def _parts_of(
+    ds: Dataset, x: Features, macro: Macro | None, memory: int | str | None
+) -> tuple[PartSource, Tensor, int]:
+    """The parts, the ids in them of the rows of labels, and how many parts make a group. Raises: ConfigError."""
+    asked = _asked(macro)
+    if isinstance(ds, StoredDataset):
+        budget, parts = memory_bytes(memory), len(ds.store)
+        if asked is None:
+            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds))
+        if isinstance(asked, Parts) or asked[1] != parts:
+            raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {_shown(asked)}")
+        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds)
+        return ds.store, ds.row_ids, asked[0]
+    if asked is None:
+        raise ConfigError("macro: expected parts:B/P with mode macro on a dataset in memory, got None")
+    if isinstance(asked, Parts):
+        part, parts, count = asked.part, asked.k, asked.count
+    else:
+        (count, parts), part = asked, partition(ds.graph, asked[1], labels=training_labels(ds)).part
+    source = MemoryParts(ds.graph, x, ds.y, part, parts)
+    _check_budget(source, count, None if memory is None else memory_bytes(memory), ds)
+    return source, torch.from_numpy(source.new_id), count
+
+
+def _asked(macro: Macro | None) -> tuple[int, int] | Parts | None:
+    """B and P, or the stage that was given. Raises: ConfigError for other stages, or what groups do not have."""
+    if macro is None:
+        return None
+    if macro.quality is not None or macro.refresh:
+        raise ConfigError("macro: expected neither quality nor refresh with mode macro, whose groups have no halo")
+    stages = macro.stages
+    if isinstance(stages, str):
+        kind, one, of = check_macro(stages)
+        if kind == "parts":
+            return one, of
+    only = list(stages) if isinstance(stages, Sequence) else [stages]
+    if len(only) == 1 and isinstance(only[0], Parts):
+        return only[0]
+    raise ConfigError(f"macro: expected parts:B/P with mode macro, got {stages!r:.60}; large:A/B goes with mode mini")
+
+
+def _shown(asked: tuple[int, int] | Parts) -> str:
+    return "Parts" if isinstance(asked, Parts) else f"parts:{asked[0]}/{asked[1]}"
+
+
+def _check_budget(source: PartSource, count: int, budget: int | None, ds: Dataset) -> None:
+    """Raises: ConfigError naming the least that would do."""
+    needed = group_bytes(source, count, _label_bytes(ds))
+    if budget is not None and needed > budget:
+        raise ConfigError(
+            f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "
+            "without macro as many parts are taken as fit"
+        )
+
+
+def _label_bytes(ds: Dataset) -> int:
+    return ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)

@@ -1,0 +1,179 @@
+"""Outputs of nodes whose graph and features are not in memory: layer by layer, part by part.
+
+Comes in: a model, a source of parts, the nodes that are wanted. Goes out: their outputs. Called by training on groups
+of parts. A stack of layers is exact: every node reads all of its in-edges, hidden rows of a layer lie in a temporary
+file, and memory holds the rows of one tile. Another model sees the graph that a group of parts induces.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.block import Block, with_degrees
+from graphweft.graph.graph import Graph
+from graphweft.loader.groups import PartSource, read_group
+from graphweft.nn.stack import Stack
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.gather import gather_rows
+
+_SHARE = 8  # of the memory: the rows that a tile's edges lead to
+_LEAST_TILE = 1 << 12  # edges
+
+Ids = NDArray[np.int64]
+
+
+class PartInference:
+    """Inference over the parts of a source.
+
+    Args:
+        model: The model.
+        source: The parts.
+        memory: Bytes that may be used.
+        count: Parts of a group, for a model that is no stack of layers.
+        scratch: Folder of temporary files; None: the system's.
+
+    Example:
+        >>> from graphweft.loader.groups import MemoryParts
+        >>> from graphweft.nn.sage import SAGE
+        >>> graph, model = Graph([0, 1], [1, 2]), SAGE(4, 8, 2)
+        >>> source = MemoryParts(graph, torch.ones(3, 4), torch.zeros(3).long(), torch.tensor([0, 1, 0]), 2)
+        >>> found = PartInference(model, source, 1 << 24, 1).outputs(np.arange(3))
+        >>> bool(torch.allclose(found, model.eval()(graph, torch.ones(3, 4))[source.order], atol=1e-5))
+        True
+    """
+
+    def __init__(
+        self, model: nn.Module, source: PartSource, memory: int, count: int, scratch: Path | None = None
+    ) -> None:
+        self.model, self.source, self._memory, self._count, self._scratch = model, source, memory, count, scratch
+        self._degrees: Tensor | None = None
+
+    def outputs(self, wanted: Ids) -> Tensor:
+        """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source."""
+        with _evaluating(self.model):
+            return self._by_layers(self.model, wanted) if isinstance(self.model, Stack) else self._by_groups(wanted)
+
+    def _by_groups(self, wanted: Ids) -> Tensor:
+        bounds = self.source.bounds
+        found: Tensor | None = None
+        for first in range(0, len(bounds) - 1, self._count):
+            parts = range(first, min(first + self._count, len(bounds) - 1))
+            cut = slice(*np.searchsorted(wanted, (bounds[parts.start], bounds[parts.stop])).tolist())
+            if cut.start == cut.stop:
+                continue
+            group = read_group(self.source, parts)
+            rows: Tensor = self.model(group.graph, group.rows(torch.arange(group.graph.num_nodes)))
+            if found is None:
+                found = self._room(len(wanted), rows.shape[1])
+            found[cut] = rows[torch.from_numpy(wanted[cut] - bounds[parts.start])]
+        return torch.empty(0, 0) if found is None else found
+
+    def _by_layers(self, model: Stack, wanted: Ids) -> Tensor:
+        every = np.arange(self.source.bounds[-1])
+        rows: Tensor | None = None
+        last = len(model.layers) - 1
+        for index in range(last + 1):
+            rows = self._layer(model, index, wanted if index == last else every, rows)
+        assert rows is not None  # a stack has a layer
+        return rows
+
+    def _layer(self, model: Stack, index: int, wanted: Ids, below: Tensor | None) -> Tensor:
+        """Rows of one layer for the nodes ``wanted``; ``below`` are those of all nodes, None the features."""
+        bounds = self.source.bounds
+        width = self.source.num_features if below is None else below.shape[1]
+        most = max(self._memory // _SHARE // (4 * 3 * max(width, 1)), _LEAST_TILE)
+        found: Tensor | None = None
+        for number in range(len(bounds) - 1):
+            first, last = np.searchsorted(wanted, (bounds[number], bounds[number + 1])).tolist()
+            if first == last:
+                continue
+            offsets, sources = self.source.structure(number)
+            nodes = wanted[first:last] - bounds[number]
+            ends = np.cumsum(offsets[nodes + 1] - offsets[nodes] + 1)
+            row = 0
+            while row < len(nodes):
+                done = int(ends[row - 1]) if row else 0
+                stop = max(int(np.searchsorted(ends, done + most, "right")), row + 1)
+                block, ids = self._block(nodes[row:stop], int(bounds[number]), offsets, sources)
+                part = model.run_layer(index, block, self._rows(ids, below))
+                if found is None:
+                    found = self._room(len(wanted), part.shape[1])
+                found[first + row : first + stop] = part
+                row = stop
+        return torch.empty(0, model.out_features) if found is None else found
+
+    def _block(self, nodes: Ids, start: int, offsets: Ids, sources: NDArray[np.integer[Any]]) -> tuple[Block, Ids]:
+        """The nodes of a part with all of their in-edges, and the ids of the block's sources."""
+        degrees = offsets[nodes + 1] - offsets[nodes]
+        indptr = np.concatenate([[0], np.cumsum(degrees)])
+        places = np.arange(int(indptr[-1])) - np.repeat(indptr[:-1] - offsets[nodes], degrees)
+        taken = sources[places].astype(np.int64)
+        own = nodes + start
+        others = np.setdiff1d(taken, own)
+        ids = np.concatenate([own, others])
+        # both halves ascend, so a source is found in one of them
+        at = np.searchsorted(own, taken)
+        inside = own[np.minimum(at, len(own) - 1)] == taken
+        columns = np.where(inside, at, len(own) + np.searchsorted(others, taken)).astype(np.int32)
+        rows = np.concatenate([indptr, np.full(len(others), indptr[-1])])
+        graph = Graph.from_adjacency(Adjacency(torch.from_numpy(rows), torch.from_numpy(columns), None, len(ids)))
+        with_degrees(graph, self._all_degrees()[torch.from_numpy(ids)])
+        block = NeighborSampler(graph, [-1]).sample(torch.arange(len(own))).blocks[0]
+        return block, ids[block.src_ids.numpy()]
+
+    def _rows(self, ids: Ids, below: Tensor | None) -> Tensor:
+        """Features or hidden rows by id."""
+        if below is not None:
+            found = gather_rows(below, torch.from_numpy(ids))
+            assert isinstance(found, Tensor)  # hidden rows are dense
+            return found
+        order = np.argsort(ids, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        rows = self.source.feature_rows(ids[order]).float()
+        return rows[torch.from_numpy(place)]
+
+    def _all_degrees(self) -> Tensor:
+        """float32 (N,): edges into each node, self-loops left out; counted once."""
+        if self._degrees is None:
+            bounds = self.source.bounds
+            self._degrees = torch.empty(int(bounds[-1]))
+            for number, start in enumerate(bounds[:-1].tolist()):
+                offsets, sources = self.source.structure(number)
+                degrees = np.diff(offsets)
+                rows = np.repeat(np.arange(len(degrees), dtype=sources.dtype), degrees)
+                loops = np.bincount(rows[sources == rows + sources.dtype.type(start)], minlength=len(degrees))
+                self._degrees[start : start + len(degrees)] = torch.from_numpy(degrees - loops)
+        return self._degrees
+
+    def _room(self, rows: int, width: int) -> Tensor:
+        """Memory of a temporary file without a name."""
+        if rows * width == 0:
+            return torch.empty(rows, width)
+        folder = self._scratch if self._scratch is not None and self._scratch.is_dir() else None
+        with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
+            file.truncate(4 * rows * width)
+            return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; modes are put back one by one, since some modules may be frozen."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training

@@ -1,0 +1,258 @@
+"""Stores are built from files larger than memory, within it, and builds that die go on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graphweft as gw
+from graphweft.data.stored import read_store
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(0)
+    edges = rng.integers(0, 200, (2, 1500))
+    x, y = rng.normal(size=(200, 6)).astype(np.float32), rng.integers(0, 4, 200)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    every = rng.permutation(200)
+    split = {"train_idx": every[:100], "val_idx": every[100:150], "test_mask": np.isin(np.arange(200), every[150:])}
+    np.savez(tmp_path / "split.npz", **split)
+    np.save(tmp_path / "rows.npy", edges)
+    np.save(tmp_path / "columns.npy", edges.T.astype(np.int32))
+    np.savez(tmp_path / "plain.npz", edge_index=edges)
+    np.savez_compressed(tmp_path / "pairs.npz", src=edges[0], dst=edges[1])
+    edges.T.astype(np.int64).tofile(tmp_path / "pairs.bin")
+    text = "\n".join(f"{a},{b}" for a, b in edges.T)
+    (tmp_path / "titled.csv").write_text("source,target\n" + text + "\n")
+    (tmp_path / "plain.csv").write_text(text)
+    (tmp_path / "blanks.txt").write_text("# made by hand\n" + text.replace(",", " ") + "\n")
+    return {"edges": edges, "x": x, "y": y, "every": every, "folder": tmp_path}
+
+
+NAMES = ["rows.npy", "columns.npy", "plain.npz", "pairs.npz", "pairs.bin", "titled.csv", "plain.csv", "blanks.txt"]
+
+
+def _given(files: dict[str, Any], edges: str, **more: Any) -> gw.GraphFiles:
+    folder = files["folder"]
+    paths = {"x": folder / "x.npy", "y": folder / "y.npy", "split": folder / "split.npz"}
+    return gw.GraphFiles(folder / edges, **{**paths, **more})
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("bidirected", [False, True])
+def test_files_of_every_kind_become_the_store_of_the_dataset(
+    name: str, bidirected: bool, files: dict[str, Any], tmp_path: Path
+) -> None:
+    edges, every = files["edges"], files["every"]
+    both = np.concatenate([edges, edges[::-1]], 1) if bidirected else edges
+    graph = gw.Graph(*both, num_nodes=200)
+    ds = gw.Dataset("g", graph, files["x"], files["y"], every[:100], every[100:150], every[150:])
+    given = _given(files, name, bidirected=bidirected, name="g")
+    part = np.arange(200) % 7
+    from_files = gw.prepare_store(given, tmp_path / "a", parts=7, memory="32MB", part=part)
+    from_memory = gw.prepare_store(ds, tmp_path / "b", parts=7, memory="32MB", part=part)
+    assert from_files.manifest.parts == from_memory.manifest.parts  # with checksums of all blocks
+
+
+@pytest.mark.parametrize("method", ["auto", "gap", "random", "range", "hash"])
+def test_methods_put_every_node_into_one_part(method: str, files: dict[str, Any], tmp_path: Path) -> None:
+    store = gw.prepare_store(_given(files, "rows.npy"), tmp_path / "s", parts=5, method=method)
+    ids = torch.cat([store.block(number, "node_ids") for number in range(5)])
+    assert sorted(ids.tolist()) == list(range(200))
+    assert torch.equal(read_store(store).x, torch.from_numpy(files["x"]))
+
+
+def test_a_random_split_takes_three_fifths(files: dict[str, Any], tmp_path: Path) -> None:
+    store = gw.prepare_store(_given(files, "rows.npy", split=None), tmp_path / "s", parts=2)
+    ds = read_store(store)
+    counts = [ds.idx(part).numel() for part in ("train", "val", "test")]
+    assert sum(counts) == 200
+    assert 90 < counts[0] < 150
+
+
+class _Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", ["assigning nodes to parts", "copying features", "sorting edges", "writing parts"])
+def test_a_build_that_stops_goes_on_and_gives_the_same_store(step: str, files: dict[str, Any], tmp_path: Path) -> None:
+    given = _given(files, "rows.npy")
+    whole = gw.prepare_store(given, tmp_path / "whole", parts=6, method="hash", memory="32MB")
+    told: list[str] = []
+
+    def stop(what: str, done: int, total: int | None) -> None:
+        told.append(what)
+        if what == step and told.count(step) == 2 - (step in ("copying features", "sorting edges")):
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        gw.prepare_store(given, tmp_path / "s", parts=6, method="hash", memory="32MB", progress=stop)
+    assert not (tmp_path / "s").exists()
+    with pytest.raises(gw.DataError, match="preparation was interrupted"):
+        gw.Store(tmp_path / "s")
+    again: list[tuple[str, int]] = []
+    store = gw.prepare_store(
+        given,
+        tmp_path / "s",
+        parts=6,
+        method="hash",
+        memory="32MB",
+        progress=lambda what, done, _: again.append((what, done)),
+    )
+    assert store.manifest == whole.manifest
+    assert store.verify() == whole.verify()
+    assert sorted(path.name for path in (tmp_path / "s").iterdir()) == sorted(
+        ["manifest.json", *(entry.file for entry in store.manifest.parts)]
+    )
+    if step == "writing parts":
+        assert all(what == "writing parts" for what, _ in again)  # nothing before was done twice
+
+
+def test_another_preparation_starts_anew(files: dict[str, Any], tmp_path: Path) -> None:
+    given = _given(files, "rows.npy")
+
+    def stop(what: str, done: int, total: int | None) -> None:
+        if what == "writing parts":
+            raise _Stop
+
+    with pytest.raises(_Stop):
+        gw.prepare_store(given, tmp_path / "s", parts=6, memory="32MB", progress=stop)
+    store = gw.prepare_store(given, tmp_path / "s", parts=3, memory="32MB")
+    assert len(store) == 3
+    assert store.verify() > 0
+
+
+def test_a_killed_process_leaves_a_build_that_goes_on(files: dict[str, Any], tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import os, signal, sys
+        import graphweft as gw
+        folder, out, at = sys.argv[1:]
+        seen = 0
+        def told(what, done, total):
+            global seen
+            seen += 1
+            if seen == int(at):
+                os.kill(os.getpid(), signal.SIGKILL)
+        files = gw.GraphFiles(f"{folder}/rows.npy", f"{folder}/x.npy", f"{folder}/y.npy", f"{folder}/split.npz")
+        gw.prepare_store(files, out, parts=4, method="hash", memory="32MB", progress=told)
+        """
+    )
+    whole = gw.prepare_store(_given(files, "rows.npy"), tmp_path / "whole", parts=4, method="hash", memory="32MB")
+    for at in (3, 4, 6):
+        command = [sys.executable, "-c", program, str(files["folder"]), str(tmp_path / "s"), str(at)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            break
+        assert done.returncode == -9, done.stderr
+    store = (
+        gw.Store(tmp_path / "s")
+        if (tmp_path / "s").exists()
+        else gw.prepare_store(_given(files, "rows.npy"), tmp_path / "s", parts=4, method="hash", memory="32MB")
+    )
+    assert store.manifest == whole.manifest
+
+
+def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import sys, threading, time
+        import numpy as np
+        import graphweft as gw
+        from graphweft.data import prepare_store as _  # all imports before the base is taken
+        import torch
+        folder, budget = sys.argv[1], int(sys.argv[2])
+        def anonymous():
+            for line in open("/proc/self/status"):
+                if line.startswith("RssAnon"):
+                    return 1024 * int(line.split()[1])
+        torch.zeros(8)[torch.arange(4)]
+        base = peak = anonymous()
+        done = False
+        def watch():
+            global peak
+            while not done:
+                peak = max(peak, anonymous())
+                time.sleep(0.001)
+        thread = threading.Thread(target=watch); thread.start()
+        files = gw.GraphFiles(f"{folder}/edges.npy", f"{folder}/x.npy", f"{folder}/y.npy")
+        store = gw.prepare_store(files, f"{folder}/s", parts=16, memory=budget)
+        done = True; thread.join()
+        print(store.manifest.method, peak - base, store.verify())
+        """
+    )
+    budget, nodes = 24 << 20, 60_000
+    rng = np.random.default_rng(0)
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, (nodes, 640))
+    for first in range(0, nodes, 10_000):
+        x[first : first + 10_000] = rng.random((10_000, 640), np.float32)
+    x.flush()
+    edges = rng.integers(0, nodes, (2, 3_000_000))
+    np.save(tmp_path / "edges.npy", edges)
+    np.save(tmp_path / "y.npy", rng.integers(0, 5, nodes))
+    assert x.nbytes + edges.nbytes > 8 * budget
+    command = [sys.executable, "-c", program, str(tmp_path), str(budget)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    method, peak, _ = done.stdout.split()
+    assert method == "hash"  # the structure does not fit
+    assert int(peak) <= budget
+    store = gw.Store(tmp_path / "s")
+    part = store.part(3)
+    assert torch.equal(part.x, torch.from_numpy(np.asarray(x[part.node_ids.numpy()])))
+    ids = torch.cat([store.block(number, "node_ids") for number in range(16)]).numpy()
+    node = int(part.node_ids[5])
+    row = part.indices[int(part.indptr[5]) : int(part.indptr[6])].numpy()
+    assert sorted(ids[row]) == sorted(edges[0][edges[1] == node])
+
+
+def test_bad_input_is_told_in_one_line(files: dict[str, Any], tmp_path: Path) -> None:
+    folder, given = files["folder"], _given(files, "rows.npy")
+    out = tmp_path / "s"
+    out_of_range = np.array([[0, 200], [1, 2]])
+    np.save(folder / "wide.npy", out_of_range)
+    np.save(folder / "short.npy", files["x"][:5])
+    holes = files["x"].copy()
+    holes[7, 2] = np.nan
+    np.save(folder / "holes.npy", holes)
+    for more, error, text in (
+        ({"memory": "1MB"}, gw.ConfigError, r"memory: expected at least 9 MB for 200 nodes, got 1 MB"),
+        ({"memory": "much"}, gw.ConfigError, "memory: expected a size such as 8GB"),
+        ({"parts": 0}, gw.ConfigError, "parts: expected an integer from 1 to the 200 nodes, got 0"),
+        ({"parts": 2, "part": [0] * 199}, gw.ConfigError, "part: expected 200 integers"),
+        ({"parts": 2, "part": [2] * 200}, gw.ConfigError, r"part: expected numbers in \[0, 2\), got 2"),
+        ({"method": "best"}, gw.ConfigError, "method: expected one of auto"),
+        ({"dtype": "int8"}, gw.ConfigError, "dtype: expected one of float32"),
+    ):
+        with pytest.raises(error, match=text):
+            gw.prepare_store(given, out, **{"parts": 4, **more})
+    for bad, text in (
+        (_given(files, "wide.npy"), r"expected ids in \[0, 200\), got 200"),
+        (_given(files, "rows.npy", x=folder / "short.npy"), "expected 200 rows|expected 5 rows"),
+        (_given(files, "rows.npy", x=folder / "holes.npy"), "expected finite features, got others in row 7"),
+        (_given(files, "none.npy"), "none.npy"),
+        (_given(files, "split.npz"), "expected edge_index, or src and dst"),
+    ):
+        with pytest.raises(gw.DataError, match=text):
+            gw.prepare_store(bad, out, parts=4, method="hash")
+    out.mkdir()
+    with pytest.raises(gw.ConfigError, match="out: expected a folder that does not exist yet"):
+        gw.prepare_store(given, out, parts=4)
+
+
+def test_graphs_that_no_store_holds_are_refused(tmp_path: Path) -> None:
+    typed = gw.Graph.hetero({("a", "to", "b"): ([0], [0])}, num_nodes={"a": 1, "b": 1})
+    with pytest.raises(gw.ConfigError, match="got a typed graph"):
+        gw.prepare_store(gw.Dataset("typed", typed), tmp_path / "s", parts=1)
+    weighted = gw.Dataset("weighted", gw.Graph([0], [1]), np.eye(2), [0, 1], edge_weight=[2.0])
+    with pytest.warns(gw.DataWarning, match="edge_weight are not kept"):
+        gw.prepare_store(weighted, tmp_path / "s", parts=1)
