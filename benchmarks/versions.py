@@ -181,7 +181,7 @@ def main() -> int:
                 status = 1
                 continue
         show(name, rows[-1:], COLUMNS)
-        write_csv(arguments.out, [{**row, **stamp(arguments.threads)} for row in rows])
+        write_csv(arguments.out, [{**rows[-1], **stamp(arguments.threads)}])
     show("all", rows, COLUMNS)
     return status
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         UserCodeError,
     )
     from graphweft.data.dataset import Dataset
+    from graphweft.data.graph_dataset import GraphDataset
     from graphweft.data.load import load
     from graphweft.data.synthetic import synthetic
     from graphweft.explanation import explain
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     from graphweft.interop.scipy import from_scipy, to_scipy
     from graphweft.interop.to_pyg import to_pyg
     from graphweft.loaded_run import Run, load_run
+    from graphweft.loader.graphs import GraphLoader
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
@@ -95,7 +97,9 @@ __all__ = [
     "FallbackWarning",
     "FieldError",
     "Graph",
+    "GraphDataset",
     "GraphError",
+    "GraphLoader",
     "GraphWeftError",
     "IRError",
     "IndexRangeError",
@@ -168,6 +172,7 @@ _HOMES = {
     "Config": "graphweft._config",
     "config": "graphweft._config",
     "Dataset": "graphweft.data.dataset",
+    "GraphDataset": "graphweft.data.graph_dataset",
     "load": "graphweft.data.load",
     "synthetic": "graphweft.data.synthetic",
     "explain": "graphweft.explanation",
@@ -180,6 +185,7 @@ _HOMES = {
     **dict.fromkeys(("from_scipy", "to_scipy"), "graphweft.interop.scipy"),
     "from_pyg": "graphweft.interop.pyg",
     "to_pyg": "graphweft.interop.to_pyg",
+    "GraphLoader": "graphweft.loader.graphs",
     "LinkLoader": "graphweft.loader.link",
     "Loader": "graphweft.loader.loader",
     "MultistageLoader": "graphweft.loader.multistage",

@@ -32,8 +32,8 @@ _NUMPY: dict[torch.dtype, type[np.generic]] = {
     torch.int16: np.int16, torch.int8: np.int8, torch.uint8: np.uint8, torch.bool: np.bool_,
 }  # fmt: skip
 
-_map = declare("gw_pages_map", ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p))
-_unmap = declare("gw_pages_unmap", ctypes.c_void_p, ctypes.c_int64)
+_map = declare("gw_pages_map")
+_unmap = declare("gw_pages_unmap")
 _trim_heap = declare("gw_heap_trim")
 
 

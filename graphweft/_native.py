@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from graphweft._abi import HASH, SIGNATURES, Adjacency, Epilogue, Left, Term
 from graphweft._errors import GraphWeftError, IndexRangeError, NativeError, ShapeError
 
 LEVELS = ("portable", "avx2", "avx512")
@@ -28,70 +29,6 @@ class _BadArgument(ShapeError):
 _ERRORS: dict[int, type[Exception]] = {1: _BadArgument, 2: IndexRangeError, 3: MemoryError, 4: OSError, 5: NativeError}
 
 
-class Adjacency(ctypes.Structure):
-    """``gw_adjacency`` of abi.h."""
-
-    _fields_ = (
-        ("num_rows", ctypes.c_int64),
-        ("num_cols", ctypes.c_int64),
-        ("num_edges", ctypes.c_int64),
-        ("indptr", ctypes.c_void_p),
-        ("indices", ctypes.c_void_p),
-        ("edge_ids", ctypes.c_void_p),
-        ("wide", ctypes.c_int32),
-    )
-
-
-class Epilogue(ctypes.Structure):
-    """``gw_epilogue_f32`` of abi.h."""
-
-    _fields_ = (
-        ("row_scale", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-        ("addend", ctypes.c_void_p),
-        ("ld_addend", ctypes.c_int64),
-        ("relu", ctypes.c_int32),
-        ("mask", ctypes.c_void_p),
-        ("ld_mask", ctypes.c_int64),
-        ("col_sum", ctypes.c_void_p),
-        ("post_scale", ctypes.c_void_p),
-        ("addend_rows", ctypes.c_int64),
-    )
-
-
-class Term(ctypes.Structure):
-    """``gw_term_f32`` of abi.h."""
-
-    _fields_ = (
-        ("k", ctypes.c_int64),
-        ("x", ctypes.c_void_p),
-        ("ldx", ctypes.c_int64),
-        ("table_rows", ctypes.c_int64),
-        ("rows", ctypes.c_void_p),
-        ("edges", ctypes.POINTER(Adjacency)),
-        ("row_scale", ctypes.c_void_p),
-        ("kept", ctypes.c_void_p),
-        ("ld_kept", ctypes.c_int64),
-        ("w", ctypes.c_void_p),
-        ("ldw", ctypes.c_int64),
-        ("w_transposed", ctypes.c_int32),
-    )
-
-
-class Left(ctypes.Structure):
-    """``gw_left_f32`` of abi.h."""
-
-    _fields_ = (
-        ("k", ctypes.c_int64),
-        ("x", ctypes.c_void_p),
-        ("ldx", ctypes.c_int64),
-        ("table_rows", ctypes.c_int64),
-        ("rows", ctypes.c_void_p),
-        ("dw", ctypes.c_void_p),
-        ("lddw", ctypes.c_int64),
-    )
-
-
 def _path(level: str) -> Path:
     return _LIB_DIR / f"libgraphweft_{level}.so"
 
@@ -99,9 +36,26 @@ def _path(level: str) -> Path:
 def _open(level: str) -> ctypes.CDLL:
     path = _path(level)
     try:
-        return ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
+        library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
     except OSError as failure:
         raise NativeError(f"native core: cannot load {path} ({failure}); reinstall graphweft") from failure
+    if interface_of(library) != HASH:
+        raise NativeError(
+            f"native core: expected {path} with the interface {HASH}, got {interface_of(library)}, which other sources "
+            "have; reinstall graphweft"
+        )
+    return library
+
+
+def interface_of(library: ctypes.CDLL) -> str:
+    """The mark of the entry points that ``library`` was compiled with."""
+    try:
+        told = library.gw_abi
+    except AttributeError:
+        return "none"
+    told.restype = ctypes.c_char_p
+    mark: bytes = told()
+    return mark.decode()
 
 
 def _load() -> tuple[ctypes.CDLL, str]:
@@ -126,9 +80,9 @@ _lib, LEVEL = _load()
 _lib.gw_last_error.restype = ctypes.c_char_p
 
 
-def last_error(library: ctypes.CDLL = _lib) -> str:
+def last_error() -> str:
     """The message of this thread's last failed call."""
-    text: bytes = library.gw_last_error()
+    text: bytes = _lib.gw_last_error()
     return text.decode(errors="replace")
 
 
@@ -141,28 +95,28 @@ class Recorder(threading.local):
 recorder = Recorder()
 
 
-def check(status: int, library: ctypes.CDLL = _lib) -> None:
+def check(status: int) -> None:
     """Raises what a non-zero status stands for."""
     if status:
-        raise _ERRORS.get(status, NativeError)(last_error(library))
+        raise _ERRORS.get(status, NativeError)(last_error())
 
 
-def declare(name: str, *argtypes: Any, library: ctypes.CDLL = _lib, recorded: bool = True) -> Callable[..., None]:
-    """The entry point ``name`` of ``library`` as a callable that raises on a non-zero status.
+def declare(name: str, recorded: bool = True) -> Callable[..., None]:
+    """The entry point ``name`` as a callable that raises on a non-zero status.
 
     ``recorded``: whether its calls are part of what a tape replays.
 
     Pointers are passed as ``tensor.data_ptr()`` integers or None (``ctypes.c_void_p``); structures as
     ``ctypes.byref``. ctypes releases the interpreter lock for the call.
     """
-    function = getattr(library, name)
-    function.argtypes = argtypes
+    function = getattr(_lib, name)
+    function.argtypes = SIGNATURES[name]
     function.restype = ctypes.c_int
 
     def call(*args: Any) -> None:
         if recorded and recorder.calls is not None:
             recorder.calls.append((function, args))
-        check(function(*args), library)
+        check(function(*args))
 
     call.__name__ = name
     return call

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import os
 import threading
 import weakref
@@ -19,7 +18,7 @@ import torch
 
 from graphweft._native import declare
 
-_thread_width = declare("gw_thread_width", ctypes.c_int32)
+_thread_width = declare("gw_thread_width")
 _stops: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
 
 

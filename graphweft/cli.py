@@ -24,7 +24,7 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError
 from graphweft.commands import datasets, runs
-from graphweft.commands.flags import KINDS, TABLES, Action, takes
+from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
 from graphweft.commands.flags import one_of as _one_of
@@ -33,9 +33,10 @@ from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
 from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.durations import clock, duration
+from graphweft.train.loop_options import METRICS
 from graphweft.train.options import DECAY_ON, EDGE_DATA, MODES, OPTIMIZERS, PREPARE, SAMPLERS, STOP_ON, TASKS
 from graphweft.train.scores import ERRORS, PARTS, shown
-from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, REDUCES, TrainSpec
+from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, READOUTS, REDUCES, TrainSpec
 
 _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
@@ -92,7 +93,7 @@ Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder
 Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
 Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
 Mode = Annotated[str | None, _option("mode", _one_of(MODES), "full: all nodes in every step; mini: sampled batches.")]
-BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes per step.")]
+BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes, or graphs, per step.")]
 SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are sampled.")]
 Fanouts = Annotated[
     str | None, _option("fanouts", "K,K,...", "mini: in-edges sampled per node, one number per layer.", "15,10,5")
@@ -101,7 +102,14 @@ Features = Annotated[
     str | None,
     _option("features", _one_of(tuple(FEATURE_KINDS)), "Compute node features from the graph.", "those of the data"),
 ]
-Task = Annotated[str | None, _option("task", _one_of(TASKS), "Predict labels of nodes, or links (in mode mini).")]
+Task = Annotated[
+    str | None,
+    _option("task", _one_of(TASKS), "Predict labels of nodes, of graphs, or links.", "nodes; graphs for a set of them"),
+]
+Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: how the nodes of a graph are combined.")]
+Fold = Annotated[
+    str | None, _option("fold", "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source")
+]
 Model = Annotated[str | None, _option("model", _one_of(MODELS), "Model.")]
 Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
 Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers with attention.")]
@@ -136,7 +144,7 @@ Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
 @app.command()
-@takes(TABLES)
+@takes(TABLES | LOOP)
 def train(
     data: Data = None,
     root: Root = None,
@@ -162,6 +170,8 @@ def train(
     norm: Norm = None,
     reduce: Reduce = None,
     residual: Residual = None,
+    readout: Readout = None,
+    fold: Fold = None,
     mode: Mode = None,
     fanouts: Fanouts = None,
     batch_size: BatchSize = None,
@@ -190,14 +200,14 @@ def train(
     resume: Annotated[bool, _switch("--resume/--no-resume", "Continue the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
-    **tables: Any,
+    **more: Any,
 ) -> Action:
     """Train a model on --data, or on tables of --nodes and --edges; without either, on a synthetic graph.
 
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. An existing run in --out is
     moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
     """
-    values = _given({**locals(), **tables})
+    values = _given({**locals(), **more})
     return lambda: _train({**values, "progress": not quiet}, as_json)
 
 
@@ -320,9 +330,11 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     metric = summary["metric"]
     column = "rmse" if metric in ERRORS else "acc"
     last = _by_part(summary, column, metric)
-    outputs = "values a node" if metric in ERRORS else "classes"
+    many = summary.get("num_graphs")
+    outputs = f"values a {'node' if many is None else 'graph'}" if metric in ERRORS else "classes"
+    graphs = "" if many is None else f"{many:,} graphs, "
     lines = [
-        f"{summary['dataset']}: {summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
+        f"{summary['dataset']}: {graphs}{summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
         f"{summary['num_features']:,} features ({summary['feature_path']}), {summary['num_classes']} {outputs}",
         f"{summary['model']}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
         f"prepared in {duration(summary['prepare_seconds'])}, {clock(summary['total_seconds'])} in all, "
@@ -332,17 +344,22 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     for name, title in (("auc", "ROC AUC"), ("mae", "MAE"), ("r2", "R2")):
         if summary.get(f"train_{name}") is not None:
             lines.append(f"{title} of the last epoch: {_by_part(summary, name, _SHOWN_AS[name])}")
+    for name in _named(summary):
+        lines.append(f"{name} of the last epoch: {_by_part(summary, name, 'RMSE')}")
     if summary.get(f"test_{column}_at_best_val") is not None:
         best, test = (
             shown(summary[f"{name}"], metric) for name in (f"best_val_{column}", f"test_{column}_at_best_val")
         )
         auc = summary.get("test_auc_at_best_val")
         more = "" if auc is None else f", ROC AUC {shown(auc, 'ROC AUC')}"
+        at_best = ((name, summary.get(f"test_{name}_at_best_val")) for name in _named(summary))
+        more += "".join(f", {name} {value:.4g}" for name, value in at_best if value is not None)
         lines.append(f"at the best validation, {best} in epoch {summary['best_epoch']}: test {test}{more}")
     guess = summary.get("constant_guess_acc")
     if guess is not None and guess > _NOTABLE_GUESS:
+        row = "node" if many is None else "graph"
         lines.append(
-            f"for comparison: the most frequent training class, given to every node, scores {shown(guess, metric)}"
+            f"for comparison: the most frequent training class, given to every {row}, scores {shown(guess, metric)}"
         )
     if summary.get("test_mrr") is not None:
         ranks = "   ".join(
@@ -362,6 +379,12 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
 
 
 _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
+
+
+def _named(summary: dict[str, Any]) -> list[str]:
+    """Names of the metrics that were asked for."""
+    known = (name for name in METRICS if name != summary["metric"])
+    return [name for name in known if f"best_val_{name}" in summary and f"test_{name}" in summary]
 
 
 def _by_part(summary: dict[str, Any], column: str, metric: str) -> str:

@@ -11,8 +11,6 @@ import json as json_format
 import os
 import platform
 import re
-import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from graphweft import _machine
 from graphweft._config import current
 from graphweft._native import LEVEL, LEVELS
 from graphweft.runtime import calibrate
@@ -115,7 +114,7 @@ def _processor() -> list[Finding]:
     level = max((rank for flag, rank in best.items() if flag in flags), default=0)
     remedy = "unset GRAPHWEFT_CPU_LEVEL" if wanted else "install graphweft from source on this machine"
     lower = f"{remedy} to use {LEVELS[level]}" if LEVELS.index(LEVEL) < level else ""
-    usable, threads = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    usable, threads = _machine.processors(), torch.get_num_threads()
     cores = f"{psutil.cpu_count(logical=False)} cores, {os.cpu_count()} logical, {usable} usable, {threads} threads"
     many = f"more threads than usable processors: torch.set_num_threads({usable})" if threads > usable else ""
     binding = os.environ.get("OMP_PROC_BIND")
@@ -133,8 +132,7 @@ def _processor() -> list[Finding]:
 
 
 def _memory() -> list[Finding]:
-    memory = psutil.virtual_memory()
-    found = f"{memory.total / 2**30:.1f} GiB, {memory.available / 2**30:.1f} GiB available"
+    found = f"{_machine.memory() / 2**30:.1f} GiB, {_machine.free_memory() / 2**30:.1f} GiB available"
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     try:
         chosen = re.findall(r"\[(\w+)\]", setting.read_text(encoding="utf-8"))[0]
@@ -163,17 +161,12 @@ def _openmp() -> Finding:
 
 
 def _compiler() -> Finding:
-    for name in (os.environ.get("CXX"), "g++", "clang++", "c++"):
-        path = shutil.which(name) if name else None
-        if path is None:
-            continue
-        try:
-            done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=True)
-        except (OSError, subprocess.SubprocessError):
-            continue
-        return Finding("C++ compiler", f"{path}: {done.stdout.splitlines()[0] if done.stdout else 'no version'}")
-    advice = "install g++ or clang++ to build from source; the installed kernels work without"
-    return Finding("C++ compiler", "none found", advice)
+    found = _machine.find_compiler()
+    if found is None:
+        advice = "install g++ or clang++ to build from source; the installed kernels work without"
+        return Finding("C++ compiler", "none found", advice)
+    told = found.version.splitlines()[0] if found.version else "no version"
+    return Finding("C++ compiler", f"{' '.join(found.command)}: {told}")
 
 
 def _writable(folder: Path) -> bool:

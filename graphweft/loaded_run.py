@@ -21,20 +21,24 @@ from torch import Tensor, nn
 from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
+from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.load import load
 from graphweft.nn.module import CompiledModule
 from graphweft.run import complete, load_dataset, make_trainer, ready
+from graphweft.train.chosen import judged_by
 from graphweft.train.description import Description, make_model
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, features_of
+from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
-from graphweft.train.options import OPTIMIZERS, check_choice
+from graphweft.train.options import OPTIMIZERS, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.run_folder import read_last
+from graphweft.train.same_run import data_checksum
 from graphweft.train.scores import shown
 from graphweft.train.spec import TrainSpec
 from graphweft.train.target import Scored, target_of
-from graphweft.train.trainer import Trainer, data_checksum
+from graphweft.train.trainer import Trainer
 
 _PARTS = (*SPLITS, "all")
 
@@ -60,7 +64,7 @@ class Run:
         self.folder, self.model, self.spec = folder, model, spec
         self.options: dict[str, Any] = state["config"]
         self.history = History.from_state(
-            state["history"], str(self.options.get("stop_on", "accuracy")), int(state.get("best_since", 0))
+            state["history"], since=int(state.get("best_since", 0)), **judged_by(self.options)
         )
         self.metric, self.class_names, self.encoding = description.metric, description.class_names, description.encoding
         self._state, self._description = state, description
@@ -107,7 +111,7 @@ class Run:
         state = self._state
         with _told_already():
             if self.spec is not None:
-                trainer = make_trainer(self.spec, ds, self.model, out=None, progress=False, trace=None)
+                trainer = make_trainer(self.spec, ds, self.model, out=None, progress=False, trace=None, loggers=())
             else:
                 trainer, state = _plain_trainer(self.model, ds, state, self._description.task)
         if data_checksum(trainer.ds) != self.options["data_checksum"]:
@@ -167,6 +171,9 @@ class Run:
             raise DataError(f"{ds.name}: expected {width} features as the run has, got {ds.num_features}{more}")
         with _told_already():
             edges = edge_data_of(self.model, ds, "use" if self.spec is None else self.spec.edge_data)
+        if isinstance(ds, GraphDataset) and self._description.task != "link":
+            given = replace(ds, x=x, edge_weight=edges.weight, edge_features=edges.attr)
+            return graph_outputs(self.model, given, USUAL_GRAPHS, self._description.num_classes)
         self.model.eval()
         with torch.no_grad():
             out: Tensor = self.model(ds.graph, x, **edges.keywords())
@@ -293,17 +300,20 @@ def _plain_trainer(model: nn.Module, ds: Dataset, state: dict[str, Any], task: s
     """
     options = state["config"]
     given = {name: options[name] for name in ("lr", "mode", "weight_decay", "weight_decay_on", "seed", "stop_on")}
-    if isinstance(options.get("drawn"), list):
+    if options.get("drawn") == "graphs":
+        given |= {"batch_size": options["batch_size"]}
+    elif isinstance(options.get("drawn"), list):
         given |= {"fanouts": options["drawn"], "batch_size": options["batch_size"]}
     elif str(options.get("drawn")).startswith("ShadowSampler"):
         raise ConfigError("run: expected predictions of a whole graph, predict(ds), for a run with a ShadowSampler")
     if options["optimizer"] in OPTIMIZERS:
         given["optimizer"] = options["optimizer"]
     trainer = Trainer(model, ds, task=task, **given)
+    trainer.history = History(**judged_by(options))
     mine = trainer.state_dict()
     keep = () if options["optimizer"] in OPTIMIZERS else ("optimizer",)
-    keep = keep if isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
-    return trainer, {**state, **{name: mine[name] for name in keep if name in mine}}
+    keep = keep if options.get("drawn") == "graphs" or isinstance(options.get("drawn"), list) else (*keep, "mini_batch")
+    return trainer, {**state, "callbacks": [], **{name: mine[name] for name in keep if name in mine}}
 
 
 def _rows(ds: Dataset, split: str) -> Tensor:

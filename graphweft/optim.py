@@ -19,6 +19,7 @@ from torch.optim.adam import adam as _torch_adam
 from torch.optim.sgd import sgd as _torch_sgd
 
 from graphweft import _native
+from graphweft._abi import AdamTensor, SgdTensor
 from graphweft._errors import ConfigError
 
 __all__ = ["SGD", "Adam", "AdamW"]
@@ -26,46 +27,8 @@ __all__ = ["SGD", "Adam", "AdamW"]
 _I64, _F64, _PTR = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 
 
-class _AdamTensor(ctypes.Structure):
-    """``gw_adam_tensor_f32`` of optim.h."""
-
-    _fields_ = (
-        ("size", _I64),
-        ("param", _PTR),
-        ("grad", _PTR),
-        ("exp_avg", _PTR),
-        ("exp_avg_sq", _PTR),
-        ("step", _PTR),
-        ("lr", _F64),
-        ("beta1", _F64),
-        ("beta2", _F64),
-        ("eps", _F64),
-        ("weight_decay", _F64),
-        ("decoupled", _I64),
-        ("maximize", _I64),
-    )
-
-
-class _SGDTensor(ctypes.Structure):
-    """``gw_sgd_tensor_f32`` of optim.h."""
-
-    _fields_ = (
-        ("size", _I64),
-        ("param", _PTR),
-        ("grad", _PTR),
-        ("momentum_buffer", _PTR),
-        ("lr", _F64),
-        ("momentum", _F64),
-        ("dampening", _F64),
-        ("weight_decay", _F64),
-        ("nesterov", _I64),
-        ("maximize", _I64),
-        ("first", _I64),
-    )
-
-
-_adam_step = _native.declare("gw_adam_f32", ctypes.c_void_p, ctypes.c_int64)
-_sgd_step = _native.declare("gw_sgd_f32", ctypes.c_void_p, ctypes.c_int64)
+_adam_step = _native.declare("gw_adam_f32")
+_sgd_step = _native.declare("gw_sgd_f32")
 
 Closure = Callable[[], float]
 
@@ -111,7 +74,7 @@ _Knobs = tuple[float, float, float, float, float, bool, bool]
 
 
 def _knobs(group: dict[str, Any]) -> _Knobs:
-    """The settings of a group in the order of ``_AdamTensor``."""
+    """The settings of a group in the order of ``AdamTensor``."""
     beta1, beta2 = group["betas"]
     numbers = (float(group["lr"]), float(beta1), float(beta2), float(group["eps"]), float(group["weight_decay"]))
     return (*numbers, bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"]))
@@ -123,7 +86,7 @@ class _Prepared:
 
     knobs: list[_Knobs]
     used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]]
-    table: ctypes.Array[_AdamTensor]
+    table: ctypes.Array[AdamTensor]
     count: int
     rest: list[tuple[dict[str, Any], list[torch.Tensor]]]
     copied: list[torch.Tensor]
@@ -229,7 +192,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
 
     def _prepare(self, knobs: list[_Knobs]) -> _Prepared:
         """The table of the native call, and what is left for torch."""
-        rows: list[_AdamTensor] = []
+        rows: list[AdamTensor] = []
         used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]] = []
         copied: list[torch.Tensor] = []  # live until the call is over
         left: list[tuple[dict[str, Any], list[torch.Tensor]]] = []
@@ -246,10 +209,10 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
                     continue
                 if grad is not param.grad:
                     copied.append(grad)
-                rows.append(_AdamTensor(param.numel(), param.data_ptr(), grad.data_ptr(), *state, *settings))
+                rows.append(AdamTensor(param.numel(), param.data_ptr(), grad.data_ptr(), *state, *settings))
             if rest:
                 left.append((group, rest))
-        return _Prepared(knobs, used, (_AdamTensor * len(rows))(*rows), len(rows), left, copied)
+        return _Prepared(knobs, used, (AdamTensor * len(rows))(*rows), len(rows), left, copied)
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional Adam over one group."""
@@ -348,7 +311,7 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
     def step(self, closure: Closure | None = None) -> float | None:
         """One step over all groups; returns the closure's loss."""
         loss = _evaluate(closure)
-        rows: list[_SGDTensor] = []
+        rows: list[SgdTensor] = []
         alive: list[torch.Tensor] = []  # gradients made contiguous live until the call is over
         for group in self.param_groups:
             momentum = float(group["momentum"])
@@ -365,11 +328,11 @@ class SGD(_WithoutCompiler, torch.optim.SGD):
                     continue
                 alive.append(grad)
                 addresses = (param.data_ptr(), grad.data_ptr(), None if buffer is None else buffer.data_ptr())
-                rows.append(_SGDTensor(param.numel(), *addresses, *knobs, *flags, first))
+                rows.append(SgdTensor(param.numel(), *addresses, *knobs, *flags, first))
             if rest:
                 self._torch_step({**group, "params": rest})
         if rows:
-            _sgd_step((_SGDTensor * len(rows))(*rows), len(rows))
+            _sgd_step((SgdTensor * len(rows))(*rows), len(rows))
         return loss
 
     def _momentum_of(self, param: torch.Tensor) -> tuple[bool, torch.Tensor]:

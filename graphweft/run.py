@@ -22,13 +22,15 @@ import torch
 from torch import nn
 
 from graphweft import bench
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, DataError
+from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.feature_kinds import STRUCTURAL
 from graphweft.data.flat_features import with_flat_features
+from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.link_split import split_links
-from graphweft.data.load import load
+from graphweft.data.load import holds_graphs, load
 from graphweft.data.synthetic import synthetic
 from graphweft.explanation import explain
 from graphweft.graph.graph import Graph
@@ -36,6 +38,7 @@ from graphweft.nn.cgat import CGAT
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
+from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.hgt import HGT
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF
@@ -49,16 +52,17 @@ from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
 from graphweft.train.history import EpochRecord, History
 from graphweft.train.link_task import HITS_AT
+from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
-from graphweft.train.options import check_fanouts, check_integer, check_mode
+from graphweft.train.options import GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
+from graphweft.train.same_run import check_same_run
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
-from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, LOOPING, TYPED, TrainSpec
+from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
-from graphweft.train.threads import usable_cores
-from graphweft.train.trainer import Trainer, check_same_run
+from graphweft.train.trainer import Trainer
 
 MODELS: dict[str, Callable[..., CompiledModule]] = {
     "gcn": GCN,
@@ -70,6 +74,16 @@ MODELS: dict[str, Callable[..., CompiledModule]] = {
     "ngcf": NGCF,
     "rgcn": RGCN,
     "hgt": HGT,
+}
+
+
+# What options are for a set of graphs where they are not given.
+_OF_GRAPHS: dict[str, Any] = {
+    "task": "graphs",
+    "batch_size": USUAL_GRAPHS,
+    "model": "gin",
+    "layers": 5,
+    "norm": "batch",
 }
 
 
@@ -137,8 +151,13 @@ def explain_run(spec: TrainSpec, full: bool = False) -> str:
     Raises: ConfigError or DataError for whatever the caller can set right.
     """
     with _threads(spec.threads or usable_cores()):
+        if spec.task == "nodes" and holds_graphs(spec.data, spec.root):
+            spec = replace(spec, task="graphs")
         ds = load_dataset(spec)
         model = make_model(spec, ds)
+        if isinstance(model, GraphModel):
+            assert isinstance(model.encoder, CompiledModule)  # as make_model made it
+            return explain(model.encoder, ds.graph, features_of(ds), full=full)
         if isinstance(model, NodeEmbedding):
             return explain(model.model, ds.graph, model.rows.weight.detach(), full=full)
         if spec.mode == "mini":
@@ -198,14 +217,34 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     """
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
-    spec = TrainSpec(**given)
+    spec = TrainSpec(**{**(_OF_GRAPHS if _are_graphs(given) else {}), **given})
     state = read_last(spec.folder) if spec.resume else None
     if state is None:
         return spec
     saved = {**state.get("config", {}), **state.get("options", {})}
-    later = ("features", "task", "fanouts", "batch_size", "macro", "quality", "accumulate", "sampler", "edge_data")
-    names = {*spec.identity(), *spec.remembered(), *later, *(field.name for field in fields(TableOptions))}
+    later: tuple[str, ...] = (
+        "features",
+        "task",
+        "fanouts",
+        "batch_size",
+        "macro",
+        "quality",
+        "accumulate",
+        "sampler",
+        "edge_data",
+    )
+    later += ("fold", "readout")
+    texts = (field.name for kind in (TableOptions, LoopOptions) for field in fields(kind))
+    names = {*spec.identity(), *spec.remembered(), *later, *texts}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})
+
+
+def _are_graphs(given: dict[str, Any]) -> bool:
+    """Whether the options name a set of graphs, by their task or by its files."""
+    task, data = given.get("task"), given.get("data")
+    if task is not None or data is None or given.get("scale") is not None:
+        return task == "graphs" or task in GRAPH_TASKS
+    return holds_graphs(data, given.get("root"))
 
 
 def load_dataset(spec: TrainSpec) -> Dataset:
@@ -214,9 +253,25 @@ def load_dataset(spec: TrainSpec) -> Dataset:
     Raises: DataError or ConfigError when there is none such, or it lacks what training needs.
     """
     ds = read_dataset(spec)
+    if isinstance(ds, GraphDataset) and spec.task != "link":
+        return _graphs(spec, ds)
     ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
     ds.check_trainable() if spec.task == "nodes" else ds.check_features()
     return _for_model(spec, ds)
+
+
+def _graphs(spec: TrainSpec, ds: GraphDataset) -> Dataset:
+    """A set of graphs with features and the fold that ``spec`` asks for. Raises: DataError, ConfigError."""
+    if not spec.has_graphs:
+        raise DataError(f"{ds.name}: expected task graphs for a set of {len(ds)} graphs with one label each")
+    if spec.features == "embedding":
+        raise ConfigError("features: embedding cannot be combined with a set of graphs, whose nodes have no names")
+    made = spec.features or ("degree_onehot" if ds.x is None else None)
+    found = ds if made is None else ds.with_features(made, seed=spec.seed)
+    assert isinstance(found, GraphDataset)  # as it was before
+    found = found if spec.fold is None else found.folds(FOLDS, spec.seed)[spec.fold]
+    found.check_trainable()
+    return _for_model(spec, found)
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:
@@ -272,7 +327,7 @@ def _with_features(spec: TrainSpec, ds: Dataset) -> Dataset:
     return ds.with_features(spec.features, graph=graph, seed=spec.seed)
 
 
-def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding:
+def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding | GraphModel:
     """The model that ``spec`` names for ``ds``; its parameters depend on the seed alone.
 
     Raises: ConfigError when it cannot fit in memory.
@@ -304,6 +359,9 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding:
         options["num_bases"] = spec.bases
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(spec.seed)
+        if spec.has_graphs:
+            sizes = (ds.num_features, spec.hidden, ds.num_classes, options.pop("num_layers"), spec.model)
+            return GraphModel(*sizes, readout=spec.readout, **options)
         width = ds.num_classes if spec.task == "nodes" else spec.hidden
         given: int | None = spec.hidden if learned else ds.num_features
         if spec.model == "rgcn" and ds.x is None:
@@ -342,6 +400,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "trace": spec.trace,
         "prepare": spec.prepare,
         "edge_data": spec.edge_data,
+        **spec.loop_arguments(),
         "config": spec.identity(),
         "remember": {**spec.remembered(), **_started_in(spec)},
     }
@@ -381,6 +440,7 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "dataset": ds.name,
         "model": spec.model,
         "mode": trainer.mode,
+        **({"num_graphs": len(ds)} if isinstance(ds, GraphDataset) else {}),
         "num_nodes": ds.num_nodes,
         "num_edges": ds.num_edges,
         "num_features": ds.num_features,
@@ -405,6 +465,7 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "best_val_acc": best.val_acc if best else None,
         "test_acc_at_best_val": best.test_acc if best else None,
         **_further_scores(last, best),
+        **_named_metrics(last, best),
         "constant_guess_acc": history.constant_guess,
         "seed": spec.seed,
         "threads": torch.get_num_threads(),
@@ -416,6 +477,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         summary |= {"trace": spec.trace, "verdict": trainer.verdict.text, "waiting": trainer.verdict.waiting}
     if spec.task == "link":
         summary |= {"task": "link", **_link_scores(last)}
+    elif trainer.task != "nodes":
+        summary["task"] = trainer.task
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in summary.items()}
 
 
@@ -428,6 +491,15 @@ def _further_scores(last: EpochRecord | None, best: EpochRecord | None) -> dict[
         found |= {f"{part}_{name}": getattr(last, f"{part}_{name}") for part in PARTS}
         found[f"best_val_{name}"] = getattr(best, f"val_{name}", None)
         found[f"test_{name}_at_best_val"] = getattr(best, f"test_{name}", None)
+    return found
+
+
+def _named_metrics(last: EpochRecord | None, best: EpochRecord | None) -> dict[str, float | None]:
+    """What was asked for beside the score: after the last epoch, and in the best."""
+    found = {} if last is None else dict(last.metrics)
+    if best is not None:
+        found |= {f"{name}_at_best_val": value for name, value in best.metrics.items() if name.startswith("test_")}
+        found |= {f"best_{name}": value for name, value in best.metrics.items() if name.startswith("val_")}
     return found
 
 

@@ -30,7 +30,10 @@ RANKS: list[set[str]] = [
     {"app"},
 ]
 ROOM_OF_MODULE = {
-    **dict.fromkeys(["_errors", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"], "base"),
+    **dict.fromkeys(
+        ["_abi", "_errors", "_machine", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"],
+        "base",
+    ),
     **dict.fromkeys(
         ["run", "loaded_run", "inspection", "commands", "cli", "doctor", "bench", "explanation", "__main__"], "app"
     ),

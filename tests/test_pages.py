@@ -22,11 +22,12 @@ PAGES = {
     "configuration": 3,
     "data": 16,
     "from_pyg": 25,
+    "graphs": 25,
     "links": 15,
     "message_passing": 15,
     "sampling": 10,
     "tables": 30,
-    "training": 7,
+    "training": 50,
     "troubleshooting": 15,
     "tutorial": 15,
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "graphweft/abi_hash.h"
 #include "graphweft/cpu_level.h"
 #include "graphweft/parallel.h"
 
@@ -27,5 +28,9 @@ GW_API const char* gw_last_error(void) { return gw::last_error.c_str(); }
 GW_API int gw_cpu_level(void) { return gw::cpu_level(); }
 
 GW_API const char* gw_level(void) { return GW_LEVEL; }
+
+// A mark of all entry points and structures, for callers that were written against them.
+GW_API const char* gw_abi(void) { return GW_ABI_HASH; }
+
 GW_API int gw_max_threads(void) { return gw::num_threads(); }
 }

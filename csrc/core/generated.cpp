@@ -14,8 +14,7 @@ GW_API int gw_run_nest(const gw_adjacency* adj, const gw_nest* nest, const void*
 }
 
 // An elementwise kernel over `count` elements of every matrix in `in`.
-GW_API int gw_run_rows(void (*rows)(int64_t, int64_t, const float* const*, float*), int64_t count,
-                       const float* const* in, float* out) {
+GW_API int gw_run_rows(gw_row_kernel rows, int64_t count, const float* const* in, float* out) {
   return gw::guarded([&] {
     gw::require(rows && count >= 0 && (count == 0 || (in && out)), "run_rows: expected a kernel and its operands");
     gw::parallel_ranges(count, 16384, [&](int64_t begin, int64_t end) { rows(begin, end, in, out); });

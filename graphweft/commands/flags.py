@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from graphweft._errors import ConfigError
+from graphweft.train.loop_options import LoopOptions
 from graphweft.train.spec import TrainSpec
 from graphweft.train.table_options import UNKNOWN_IDS
 
@@ -113,4 +114,11 @@ TABLES = {
     "unknown_ids": Annotated[
         _Text, option("unknown_ids", one_of(UNKNOWN_IDS), "Edges whose ends are not in the table of nodes.")
     ],
+}
+
+LOOP = {
+    field.name: Annotated[
+        _Text, option(field.name, field.metadata["metavar"], field.metadata["help"], field.metadata["shown"])
+    ]
+    for field in fields(LoopOptions)
 }

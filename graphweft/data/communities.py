@@ -7,7 +7,6 @@ Nodes are drawn in slots, community after community; ``members`` turns a slot in
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 
 import torch
@@ -15,17 +14,16 @@ import torch
 from graphweft import _memory
 from graphweft._native import declare
 
-_i64, _u64, _f64, _ptr = ctypes.c_int64, ctypes.c_uint64, ctypes.c_double, ctypes.c_void_p
-_permutation = declare("gw_generate_permutation", _i64, _u64, _u64, _ptr)
-_weights = declare("gw_generate_weights", _i64, _u64, _u64, _f64, _f64, _f64, _ptr)
-_split = declare("gw_generate_split", _i64, _ptr, _i64, _i64, _ptr)
-_alias = declare("gw_generate_alias", _i64, _i64, _ptr, _ptr, _ptr, _ptr)
-_links = declare("gw_generate_links", _i64, _i64, _ptr, _ptr, _ptr, _u64, _f64, _ptr, _ptr)
-_compress = declare("gw_generate_compress", _i64, _ptr, _ptr, _ptr, _i64, _ptr, _ptr, _ptr)
-_labels = declare("gw_generate_labels", _i64, _i64, _ptr, _ptr, _i64, _u64, _f64, _ptr, _ptr, _ptr)
-_values = declare("gw_generate_values_f32", _i64, _i64, _ptr, _u64, _u64, _ptr, _ptr, _ptr)
-_bits = declare("gw_generate_bits_f32", _i64, _i64, _ptr, _u64, _u64, _ptr, _ptr)
-_words = declare("gw_generate_words", _i64, _i64, _ptr, _i64, _u64, _f64, _ptr, _ptr, _ptr)
+_permutation = declare("gw_generate_permutation")
+_weights = declare("gw_generate_weights")
+_split = declare("gw_generate_split")
+_alias = declare("gw_generate_alias")
+_links = declare("gw_generate_links")
+_compress = declare("gw_generate_compress")
+_labels = declare("gw_generate_labels")
+_values = declare("gw_generate_values_f32")
+_bits = declare("gw_generate_bits_f32")
+_words = declare("gw_generate_words")
 
 # Stream numbers of the draws that this file keys; those of single links and entries are keyed in generate.h.
 _MEMBERS, _OUT_RANKS, _IN_RANKS, _SPLIT, _LENGTHS = 1, 2, 3, 4, 5

@@ -370,6 +370,7 @@ class Dataset:
         """The same dataset with features computed from the graph instead of its own.
 
         "degree": logarithms of in- and out-degrees (one column where they agree), scaled, and a column of ones.
+        "degree_onehot": a column for every in-degree, 255 and more together, as for sets of graphs without features.
         "onehot": a column of its own for every node, sparse; the first layer learns a row per node. "random": ``width``
         normal random numbers by ``seed`` (32). "laplacian": the first ``width`` eigenvectors of the normalised
         Laplacian (16), the trivial one left out. "embedding": the one-hot rows that :class:`gw.nn.NodeEmbedding` reads,

@@ -11,10 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from graphweft._config import current
-from graphweft._errors import DataError, DownloadError
+from graphweft._errors import DataError, DownloadError, GraphWeftError
 from graphweft.data.catalog import ENTRIES, Entry, find_entry, near_names
 from graphweft.data.dataset import Dataset
 from graphweft.data.download import FetchError, Progress, fetch, unpack_zip
+from graphweft.data.graph_dataset import typed_by_rows
+from graphweft.data.readers import registry
 from graphweft.data.readers.assemble import ReadOptions
 from graphweft.data.readers.files import one_line, show
 from graphweft.data.readers.registry import read_dataset
@@ -31,7 +33,7 @@ def load(
     download: bool = True,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A dataset by its name, or from a path in any known layout.
+    """A dataset by its name, or from a path in any known layout; sets of graphs are a :class:`GraphDataset`.
 
     Args:
         name_or_path: A known name such as "cora", the name of a file or folder under ``root``, or a path: ``.npz``, a
@@ -60,16 +62,32 @@ def load(
     bare = os.sep not in text and not text.startswith(("~", "."))
     entry = find_entry(text) if bare else None
     if entry is None and (os.path.lexists(path) or not bare):
-        return _published_classes(read_dataset(path, options))
+        return _as_named(read_dataset(path, options))
     found = find_copy(folder, text, entry)
     if found is not None:
         named = options if entry is None else replace(options, name=entry.name)
-        return _published_classes(read_dataset(found, named))
+        return _as_named(read_dataset(found, named))
     if entry is None:
         raise DataError(_unknown(text))
     if not download:
         raise DownloadError(_by_hand(entry, folder, "not to be fetched"))
-    return _published_classes(read_dataset(_download(entry, folder, progress), replace(options, name=entry.name)))
+    return _as_named(read_dataset(_download(entry, folder, progress), replace(options, name=entry.name)))
+
+
+def holds_graphs(name_or_path: str, root: str | os.PathLike[str] | None = None) -> bool:
+    """Whether :func:`load` would give a set of graphs, as far as names of files tell; False where it would fail."""
+    folder = Path(current().data_dir if root is None else root).expanduser()
+    bare = os.sep not in name_or_path and not name_or_path.startswith(("~", "."))
+    entry = find_entry(name_or_path) if bare else None
+    path: Path | None = Path(name_or_path).expanduser()
+    if entry is not None or not os.path.lexists(name_or_path):
+        path = find_copy(folder, name_or_path, entry) if bare else None
+    if path is None:
+        return entry is not None and entry.folder == "tu"
+    try:
+        return registry.holds_graphs(path)
+    except (GraphWeftError, OSError):
+        return False
 
 
 def _unknown(text: str) -> str:
@@ -133,6 +151,11 @@ def _by_hand(entry: Entry, root: Path, reason: str) -> str:
     else:
         source = f"it from {entry.homepage}"
     return f"{entry.name}: expected a copy under {show(root)}, got none ({reason}); put {source} in {show(place)}"
+
+
+def _as_named(ds: Dataset) -> Dataset:
+    """A set of graphs as such, with what is known of the classes of a named set."""
+    return typed_by_rows(_published_classes(ds))
 
 
 def _published_classes(ds: Dataset) -> Dataset:

@@ -26,3 +26,41 @@ def random_rows(y: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     parts = (order[:train], order[train : train + val], order[train + val :])
     first, second, third = (torch.from_numpy(np.sort(part).astype(np.int64)) for part in parts)
     return first, second, third
+
+
+def rows_by_class(y: Tensor, seed: int) -> Tensor:
+    """The labelled rows, class after class, in random order by ``seed`` within each; every k-th has all classes alike.
+
+    Labels that are no class ids are one class.
+
+    Shape: y as in :func:`random_rows` -> (labelled rows,) int64.
+
+    Example:
+        >>> order = rows_by_class(torch.tensor([1, 0, -1, 0, 1, 0]), 0)
+        >>> sorted(order[:3].tolist()), sorted(order[3:].tolist())
+        ([1, 3, 5], [0, 4])
+    """
+    values = y.numpy()
+    floats = values.dtype.kind == "f"
+    known = ~np.isnan(values.reshape(len(values), -1)).all(axis=1) if floats else values >= 0
+    rows = np.flatnonzero(known)
+    rows = rows[np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))]
+    if not floats:
+        rows = rows[np.argsort(values[rows], kind="stable")]
+    return torch.from_numpy(rows.astype(np.int64))
+
+
+def mixed_rows(y: Tensor, seed: int) -> Tensor:
+    """The rows of :func:`rows_by_class` in an order in which every stretch has the classes in proportion.
+
+    Example:
+        >>> (mixed_rows(torch.tensor([0, 0, 0, 0, 1, 1]), 0) > 3).tolist()
+        [False, True, False, False, True, False]
+    """
+    rows = rows_by_class(y, seed)
+    if y.is_floating_point():
+        return rows
+    counts = torch.bincount(y[rows])
+    counts = counts[counts > 0]
+    place = torch.cat([(torch.arange(int(count)) + 0.5) / count for count in counts])
+    return rows[torch.argsort(place, stable=True)]

@@ -26,6 +26,7 @@ from graphweft.storage.feature import SparseFeatures
 
 _DENSE_UP_TO = 200  # nodes; below that all eigenvectors are found at once
 _TOLERANCE = 1e-6
+_MOST_DEGREES = 256  # columns; the last one is for its degree and all above
 _NEAR = 1e-4  # entries this close to the largest one count as equal to it
 
 
@@ -45,6 +46,9 @@ def structure_features(graph: Graph, kind: str, width: int | None = None, seed: 
     columns = _width(graph, kind, width)
     if kind == "degree":
         return _degrees(graph)
+    if kind == "degree_onehot":
+        degrees = graph.in_degrees().clamp(max=_MOST_DEGREES - 1)
+        return torch.nn.functional.one_hot(degrees).float()
     if kind == "random":
         return torch.randn(graph.num_nodes, columns, generator=torch.Generator().manual_seed(seed))
     if kind == "laplacian":

@@ -15,10 +15,9 @@ import dataclasses
 import math
 import operator
 
-import psutil
 import torch
 
-from graphweft import _memory
+from graphweft import _machine, _memory
 from graphweft._errors import ConfigError
 from graphweft.data.communities import (
     PowerLaw,
@@ -278,7 +277,7 @@ def _checked_seed(seed: int) -> int:
 
 
 def _check_memory(name: str, scale: float, plan: _Plan) -> None:
-    needed, free = plan.nbytes(), psutil.virtual_memory().available
+    needed, free = plan.nbytes(), _machine.free_memory()
     if needed > free:
         fits = scale * 0.9 * free / needed
         raise ConfigError(

@@ -20,20 +20,17 @@ from graphweft._memory import empty
 from graphweft._native import declare, pointer
 from graphweft.graph.ids import index_dtype, is_wide, summarize
 
-_INT, _PTR, _I32 = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
-_ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int32)
-
-_compress = declare("gw_coo_to_csr", _I32, _INT, _PTR, _PTR, _INT, _INT, _I32, _PTR, _PTR, _PTR)
-_transpose = declare("gw_csr_transpose", _ADJ, _I32, _PTR, _PTR, _PTR, _PTR)
-_check = declare("gw_csr_check", _ADJ)
-_to_coo = declare("gw_csr_to_coo", _ADJ, _PTR, _PTR)
-_take_rows = declare("gw_csr_take_rows", _ADJ, _INT, _PTR, _PTR, _I32, _PTR, _PTR, _PTR)
-_count_columns = declare("gw_csr_count_columns", _ADJ, _PTR)
-_row_degrees = declare("gw_csr_row_degrees", _ADJ, ctypes.c_int32, _PTR)
-_has_loops = declare("gw_csr_has_loops", _ADJ, _OUT)
-_is_symmetric = declare("gw_csr_is_symmetric", _ADJ, _OUT)
-_columns_ascend = declare("gw_csr_columns_ascend", _ADJ, _I32, _OUT)
-_ids_ascend = declare("gw_csr_ids_ascend", _ADJ, _OUT)
+_compress = declare("gw_coo_to_csr")
+_transpose = declare("gw_csr_transpose")
+_check = declare("gw_csr_check")
+_to_coo = declare("gw_csr_to_coo")
+_take_rows = declare("gw_csr_take_rows")
+_count_columns = declare("gw_csr_count_columns")
+_row_degrees = declare("gw_csr_row_degrees")
+_has_loops = declare("gw_csr_has_loops")
+_is_symmetric = declare("gw_csr_is_symmetric")
+_columns_ascend = declare("gw_csr_columns_ascend")
+_ids_ascend = declare("gw_csr_ids_ascend")
 
 
 @dataclass(frozen=True, eq=False, repr=False)

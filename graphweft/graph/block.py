@@ -7,11 +7,8 @@ samplers; run by models.
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
-from graphweft import _native
 from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph import edit
@@ -19,9 +16,7 @@ from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 
-_I64, _P, _ADJ = ctypes.c_int64, ctypes.c_void_p, ctypes.POINTER(_native.Adjacency)
-
-_edges = declare("gw_sample_edges", _ADJ, _P, _I64, _I64, _P, _P, _P, _P, _P, _P)
+_edges = declare("gw_sample_edges")
 
 
 class DrawnEdges:

@@ -10,19 +10,16 @@ import ctypes
 
 import torch
 
-from graphweft import _native
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.ids import index_dtype
 
-_PTR, _ADJ = ctypes.c_void_p, ctypes.POINTER(_native.Adjacency)
-
-_clear_loops = declare("gw_csr_clear_loops", _ADJ, _PTR)
-_filter = declare("gw_csr_filter", _ADJ, _PTR, _PTR, _PTR, _PTR)
-_unite = declare("gw_csr_unite", _ADJ, _ADJ, _PTR, _PTR)
-_clear_common = declare("gw_csr_clear_common", _ADJ, _ADJ, _PTR)
-_concat = declare("gw_csr_concat", _ADJ, _ADJ, _PTR, _PTR, _PTR)
+_clear_loops = declare("gw_csr_clear_loops")
+_filter = declare("gw_csr_filter")
+_unite = declare("gw_csr_unite")
+_clear_common = declare("gw_csr_clear_common")
+_concat = declare("gw_csr_concat")
 
 
 def _offsets(num_rows: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -14,30 +14,22 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
-import psutil
 import torch
 
+from graphweft import _machine
 from graphweft._errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from graphweft._native import declare
 
 Ids: TypeAlias = Any  # torch.Tensor | numpy.ndarray | sequence of integers
 
 INT32_MAX = 2**31 - 1
-_MOST_NODES = psutil.virtual_memory().total // 8  # more offsets than fit this machine are a mistake
+_MOST_NODES = _machine.memory() // 8  # more offsets than fit this machine are a mistake
 _FEW_NODES = 1 << 27  # below this, free memory is not asked for
 _WIDENS = (torch.int8, torch.uint8, torch.int16)
-_INT_OUT = ctypes.POINTER(ctypes.c_int64)
 
-_summary = declare(
-    "gw_ids_summary",
-    ctypes.c_int32,
-    ctypes.c_int64,
-    ctypes.c_void_p,
-    _INT_OUT,
-    _INT_OUT,
-    ctypes.POINTER(ctypes.c_int32),
-)
-_require = declare("gw_ids_require", ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_char_p)
+
+_summary = declare("gw_ids_summary")
+_require = declare("gw_ids_require")
 
 
 def is_wide(ids: torch.Tensor) -> int:
@@ -125,7 +117,7 @@ def as_count(who: str, name: str, value: Any) -> int:
         raise GraphError(
             f"{who}: expected {name} <= {_MOST_NODES}, whose offsets fit this machine's memory, got {count}"
         )
-    if count > _FEW_NODES and 8 * count > (free := psutil.virtual_memory().available):
+    if count > _FEW_NODES and 8 * count > (free := _machine.free_memory()):
         raise GraphError(f"{who}: expected {name} <= {free // 8}, whose offsets fit the free memory, got {count}")
     return count
 

@@ -7,14 +7,12 @@ typed models and typed batches.
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from graphweft import _native
 from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph.adjacency import Adjacency
@@ -24,10 +22,9 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import index_dtype
 from graphweft.graph.typed import TypedLayout
 
-_I64, _P = ctypes.c_int64, ctypes.c_void_p
-_sort = declare("gw_typed_sort", _I64, _P, _I64, *[_P] * 4)
-_ends = declare("gw_typed_ends", _I64, *[_P] * 4, ctypes.c_int32, _P, _P)
-_rows = declare("gw_typed_rows", ctypes.POINTER(_native.Adjacency), _I64, *[_P] * 4, ctypes.c_int32, *[_P] * 3)
+_sort = declare("gw_typed_sort")
+_ends = declare("gw_typed_ends")
+_rows = declare("gw_typed_rows")
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from graphweft import _native
+from graphweft import _abi
 from graphweft._errors import GraphError
 from graphweft._memory import empty
 from graphweft._native import declare
@@ -27,52 +27,10 @@ _UNIT = 2048  # rows whose share of a matrix's gradient is summed apart
 _BLOCKS, _BLOCK_WORK = 256, 2048  # row sums are cut into at most so many blocks, of at least so much work
 _INT32 = 2**31 - 1
 
-_I32, _I64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-_ADJ = ctypes.POINTER(_native.Adjacency)
-_TYPES = (_I64, _P, _I32)
-_group = declare("gw_typed_group", _ADJ, _I32, *_TYPES, _P, _P, _P, _P, _P, _P)
-_list = declare("gw_typed_list", _I64, *_TYPES, _P, _P, _P, _P, _P, _P, _P, ctypes.POINTER(_P))
-_degrees = declare("gw_typed_degrees", _ADJ, _I32, *_TYPES, _I32, _P, _P)
 
-
-class NativeRows(ctypes.Structure):
-    """``gw_typed_rows`` of typed.h."""
-
-    _fields_ = (
-        ("num_types", ctypes.c_int64),
-        ("num_chunks", ctypes.c_int64),
-        ("num_units", ctypes.c_int64),
-        ("chunk_begin", ctypes.c_void_p),
-        ("chunk_type", ctypes.c_void_p),
-        ("unit_chunk", ctypes.c_void_p),
-        ("type_unit", ctypes.c_void_p),
-    )
-
-
-class _NativeSums(ctypes.Structure):
-    _fields_ = (
-        ("num_rows", ctypes.c_int64),
-        ("num_blocks", ctypes.c_int64),
-        ("indptr", ctypes.c_void_p),
-        ("pair", ctypes.c_void_p),
-        ("edge", ctypes.c_void_p),
-        ("block_row", ctypes.c_void_p),
-    )
-
-
-class NativePairs(ctypes.Structure):
-    """``gw_typed_pairs`` of typed.h."""
-
-    _fields_ = (
-        ("rows", NativeRows),
-        ("entries", ctypes.c_void_p),
-        ("node", ctypes.c_void_p),
-        ("other", ctypes.c_void_p),
-        ("edge", ctypes.c_void_p),
-        ("on_dst", ctypes.c_void_p),
-        ("sums", _NativeSums * 2),
-        ("wide", ctypes.c_int32),
-    )
+_group = declare("gw_typed_group")
+_list = declare("gw_typed_list")
+_degrees = declare("gw_typed_degrees")
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,11 +88,11 @@ class TypedRows:
         return torch.repeat_interleave(torch.arange(self.num_types), self.offsets[1:] - self.offsets[:-1])
 
     @cached_property
-    def native(self) -> NativeRows:
+    def native(self) -> _abi.TypedRows:
         """The structure that native entry points take by reference; valid while this object lives."""
         arrays = (self.chunk_begin, self.chunk_type, self.unit_chunk, self.type_unit)
         sizes = (self.num_types, self.chunk_type.numel(), self.unit_chunk.numel() - 1)
-        return NativeRows(*sizes, *(array.data_ptr() for array in arrays))
+        return _abi.TypedRows(*sizes, *(array.data_ptr() for array in arrays))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,8 +124,10 @@ class _Sums:
         found: Tensor = torch.unique_consecutive(torch.searchsorted(work, cuts))
         return found
 
-    def native(self) -> _NativeSums:
-        return _NativeSums(self.indptr.numel() - 1, self.block_row.numel() - 1, *self.arrays, self.block_row.data_ptr())
+    def native(self) -> _abi.TypedSums:
+        return _abi.TypedSums(
+            self.indptr.numel() - 1, self.block_row.numel() - 1, *self.arrays, self.block_row.data_ptr()
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,12 +194,12 @@ class TypedPairs:
         return self.other.numel()
 
     @cached_property
-    def native(self) -> NativePairs:
+    def native(self) -> _abi.TypedPairs:
         """The structure that native entry points take by reference; valid while this object lives."""
         arrays = (self.entries, self.node, self.other, self.edge, self.on_dst)
-        sums = (_NativeSums * 2)(self.by_dst.native(), self.by_src.native())
+        sums = (_abi.TypedSums * 2)(self.by_dst.native(), self.by_src.native())
         wide = int(self.node.dtype == torch.int64)
-        return NativePairs(self.rows.native, *(array.data_ptr() for array in arrays), sums, wide)
+        return _abi.TypedPairs(self.rows.native, *(array.data_ptr() for array in arrays), sums, wide)
 
 
 def _before(counts: Tensor) -> Tensor:

@@ -61,7 +61,7 @@ def adapted(model: nn.Module) -> nn.Module:
     names = [name for name, one in signature.parameters.items() if one.kind in (one.POSITIONAL_ONLY, _USUAL)]
     if len(names) > 1 and names[0] == "x" and names[1] in _EDGES:
         return PyGModel(model)
-    if not _takes_two(signature):
+    if not _takes_two(signature) and names[2:] != ["ptr"] and names[:1] not in (["batch"], ["data"]):
         given = ", ".join(str(parameter) for parameter in signature.parameters.values())
         raise ConfigError(
             "Trainer: expected a model called as model(graph, x), or model(x, edge_index) as in PyTorch Geometric, "

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from graphweft._checks import as_integer
 from graphweft._errors import CheckpointError, ConfigError
+from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import set_width
 from graphweft.loader.pipeline import Pipeline
@@ -97,7 +97,7 @@ class EpochLoader(abc.ABC, Generic[B]):
 
         For consumers whose results do not depend on the number of threads. Without ``prefetch=None`` nothing is tried.
         """
-        cores, ways = usable_cores(), self._tempo.ways
+        cores, ways = processors(), self._tempo.ways
         if len(ways) > 1:
             counts = sorted({1, cores // 4, cores // 2})
             self._tempo.add([Way(count, 2 * count, cores - count) for count in counts if 0 < count < cores])
@@ -183,7 +183,7 @@ class EpochLoader(abc.ABC, Generic[B]):
 
     def _ways(self, prefetch: int | None, workers: int | None) -> list[Way]:
         """What may be tried. Raises: ConfigError."""
-        cores = usable_cores()
+        cores = processors()
         if workers is not None:
             workers = self._as_count("workers", workers, 0, 1024)
             if workers == 0:
@@ -230,11 +230,6 @@ class _Stay:
 def _waits_least(way: Way) -> bool:
     """Whether batches are made beside the model: as fast as in place, the caller waits less for them."""
     return way.workers > 0
-
-
-def usable_cores() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
 
 
 @contextlib.contextmanager

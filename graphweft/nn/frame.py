@@ -137,6 +137,12 @@ class Frame:
             return x
         return self.add(Op.DROPOUT, x, self._inputs["seed"], p=p, stream=self._streams)
 
+    def norm(self, x: Value, norm: nn.Module | None) -> Value:
+        """As ``norm``, a batch or layer norm; x where there is none."""
+        if norm is None:
+            return x
+        return self.batch_norm(x, norm) if isinstance(norm, nn.BatchNorm1d) else self.layer_norm(x, norm)  # type: ignore[arg-type]
+
     def batch_norm(self, x: Value, norm: nn.BatchNorm1d) -> Value:
         """As ``norm``; the batch's mean and variance come out for its running statistics."""
         name = self._names[id(norm)]

@@ -1,6 +1,7 @@
 """Graph isomorphism network (Xu, Hu, Leskovec, Jegelka, ICLR 2019).
 
 ``h' = MLP((1 + eps) h + reduce(h_j over in-neighbours j))`` with a two-layer perceptron and reduce sum, mean or max.
+For graphs as samples the paper normalises within the perceptron, too (``mlp_norm="batch"``).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.edges import WEIGHT
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
+from graphweft.nn.module import CompiledModule, check_model, glorot, make_norm, reducer
 from graphweft.nn.stack import Stack
 
 
@@ -29,6 +30,7 @@ class GINConv(CompiledModule):
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         eps: Initial weight of the node itself.
         train_eps: Whether eps is learned.
+        mlp_norm: ``"batch"``, ``"layer"`` or None: between the first product of the perceptron and its relu.
 
     Example:
         >>> import torch
@@ -48,6 +50,7 @@ class GINConv(CompiledModule):
         reduce: str = "sum",
         eps: float = 0.0,
         train_eps: bool = False,
+        mlp_norm: str | None = None,
         *,
         aggr: str | None = None,
     ) -> None:
@@ -58,6 +61,7 @@ class GINConv(CompiledModule):
         self.bias1 = nn.Parameter(torch.zeros(out_features)) if bias else None
         self.weight2 = glorot(out_features, out_features)
         self.bias2 = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self.norm = make_norm(mlp_norm, out_features)
         self.reduce = reduce
         if train_eps:
             self.eps = nn.Parameter(torch.tensor(float(eps)))
@@ -75,12 +79,13 @@ class GINConv(CompiledModule):
             product = frame.matmul(x, self.weight1)
             mine = frame.add(Op.MUL_SCALAR, frame.own(product), own)
             h = frame.add(Op.ADD, frame.aggregate(product, self.reduce, weight=weight), mine)
-        h = frame.relu(frame.bias(h, self.bias1))
+        h = frame.relu(frame.norm(frame.bias(h, self.bias1), self.norm))
         return frame.bias(frame.matmul(h, self.weight2), self.bias2)
 
 
 class GIN(Stack):
-    """A stack of :class:`GINConv`; arguments as :class:`graphweft.nn.stack.Stack`; ``eps``, ``train_eps`` as the layer.
+    """A stack of :class:`GINConv`; arguments as :class:`graphweft.nn.stack.Stack`; ``eps``, ``train_eps``,
+    ``mlp_norm`` as the layer.
 
     Example:
         >>> GIN(4, 8, 2, train_eps=True).layers[0].eps.requires_grad

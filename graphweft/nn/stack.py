@@ -69,6 +69,10 @@ class Stack(CompiledModule):
         reduce: How neighbours are combined: ``"sum"``, ``"mean"`` or ``"max"``; None for the model's usual way.
         activation: After every layer but the last: ``"relu"``, ``"elu"`` or ``"leaky_relu"`` (slope 0.2); None for the
             model's usual one.
+        jumping: ``"cat"``: the result is that of all layers side by side, (``num_layers`` - 1) times ``hidden`` and
+            ``out_features`` columns, and the last layer, too, is followed by what the others are (jumping knowledge,
+            Xu et al., ICML 2018); ``"last"``: so followed, the last layer's alone. Both are for whole graphs, not for
+            sampled blocks. None: the last layer's alone, as it is.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
         options: More arguments of every layer.
 
@@ -91,6 +95,7 @@ class Stack(CompiledModule):
         residual: bool = False,
         reduce: str | None = None,
         activation: str | None = None,
+        jumping: str | None = None,
         aggr: str | None = None,
         **options: Any,
     ) -> None:
@@ -99,19 +104,22 @@ class Stack(CompiledModule):
         if activation not in ACTIVATIONS:
             known = ", ".join(ACTIVATIONS)
             raise ConfigError(f"{type(self).__name__}: expected activation among {known}, got {activation!r}")
+        if jumping not in (None, "cat", "last"):
+            raise ConfigError(f"{type(self).__name__}: expected jumping 'cat', 'last' or None, got {jumping!r}")
         sizes = {"in_features": in_features, "hidden": hidden, "out_features": out_features, "num_layers": num_layers}
         check_model(type(self).__name__, sizes, dropout, reduce)
         super().__init__(in_features)
         self.takes_sparse = getattr(type(self).layer, "takes_sparse", True)
         self.dropout, self.residual, self.out_features = dropout, residual, out_features
-        self.activation = activation
+        self.activation, self.jumping = activation, jumping
         widths = [in_features, *[hidden] * (num_layers - 1), out_features]
         pairs = list(itertools.pairwise(widths))
         options |= {"bias": bias, "reduce": reduce}
         self.layers = nn.ModuleList(
             self.make_layer(a, b, last=index == num_layers - 1, **options) for index, (a, b) in enumerate(pairs)
         )
-        self.norms = nn.ModuleList(n for n in (make_norm(norm, hidden) for _ in range(num_layers - 1)) if n is not None)
+        normed = widths[1:] if jumping else widths[1:-1]
+        self.norms = nn.ModuleList(n for n in (make_norm(norm, width) for width in normed) if n is not None)
 
     def make_layer(self, in_features: int, out_features: int, last: bool, **options: Any) -> CompiledModule:
         """One layer of the stack."""
@@ -119,9 +127,15 @@ class Stack(CompiledModule):
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Layer after layer."""
+        made = []
         for index in range(len(self.layers)):
             x = self._define_piece(frame, index, x)
-        return x
+            made.append(x)
+        return frame.add(Op.CAT, *made, axis=0) if self.jumping == "cat" else x
+
+    def _is_bare(self, index: int) -> bool:
+        """Whether nothing follows a layer: it is the last, and its result alone is asked for."""
+        return index == len(self.layers) - 1 and self.jumping is None
 
     @classmethod
     def for_data(cls, ds: NodeData, hidden: int, out_features: int | None = None, **options: Any) -> Self:
@@ -198,8 +212,11 @@ class Stack(CompiledModule):
     def apart(self, graph: Graph, x: Features | None, rows: Tensor | None, edges: EdgeInputs) -> Tensor:
         """Layer by layer, each compiled by itself, with plain torch between them."""
         made: Any = self.features(graph, x)
+        kept = []
         for index in range(len(self.layers)):
             made = self._apart(index, graph, made, edges)
+            kept.append(made)
+        made = torch.cat(kept, dim=1) if self.jumping == "cat" else made
         if rows is not None:
             check_ids(f"{type(self).__name__} rows", rows, graph.num_dst)
             made = made[rows]
@@ -210,7 +227,7 @@ class Stack(CompiledModule):
         """Layer ``index`` with what stands around it; on a block the rows of its destinations."""
         given = self.embedded(index, x)
         out = self._layer_apart(index, graph, functional.dropout(given, self.dropout, self.training), edges)
-        if index < len(self.layers) - 1:
+        if not self._is_bare(index):
             own = given[: out.shape[0]] if isinstance(graph, Block) else given
             if self.residual and is_dense(own) and own.shape == out.shape:
                 out = out + own
@@ -240,6 +257,9 @@ class Stack(CompiledModule):
     def over_blocks(self, blocks: Sequence[Block], x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """Each layer, with what follows it, on its own block; compiled once a layer and reused over batches."""
         check_blocks(type(self).__name__, blocks, len(self.layers))
+        if self.jumping is not None:
+            text = "cannot be combined with sampled blocks, whose layers have rows of fewer and fewer nodes"
+            raise ConfigError(f"{type(self).__name__}: jumping={self.jumping!r} {text}")
         for index, block in enumerate(blocks):
             x = self.run_layer(index, block, x, edges)
         assert isinstance(x, Tensor)
@@ -254,7 +274,8 @@ class Stack(CompiledModule):
         mine = type(self)
         layers = [type(layer) for layer in self.layers if isinstance(layer, CompiledModule)]
         return (
-            mine.over_blocks is Stack.over_blocks
+            self.jumping is None
+            and mine.over_blocks is Stack.over_blocks
             and mine.run_layer is Stack.run_layer
             and mine.layer_arguments is Stack.layer_arguments
             and mine.define is Stack.define
@@ -281,14 +302,12 @@ class Stack(CompiledModule):
         layer = self.layers[index]
         assert isinstance(layer, CompiledModule)
         x = layer.define(frame, frame.dropout(given, self.dropout))
-        if index == len(self.layers) - 1:
+        if self._is_bare(index):
             return x
         if self.residual and given.tensor.dims == x.tensor.dims and not given.tensor.sparse:
             x = frame.add(Op.ADD, x, frame.own(given))
         if len(self.norms):
-            norm = self.norms[index]
-            is_batch = isinstance(norm, nn.BatchNorm1d)
-            x = frame.batch_norm(x, norm) if is_batch else frame.layer_norm(x, norm)  # type: ignore[arg-type]
+            x = frame.norm(x, self.norms[index])
         return frame.activation(self.activation, x)
 
     def run_layer(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Tensor:

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphweft import _native
 from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, DataError, DtypeError, GraphError, IndexRangeError
 from graphweft._native import declare
@@ -27,9 +26,7 @@ from graphweft.graph.graph import Graph
 from graphweft.partitioning.metis import metis
 from graphweft.partitioning.streaming import gap
 
-_P, _I64 = ctypes.c_void_p, ctypes.c_int64
-_ADJ = ctypes.POINTER(_native.Adjacency)
-_measure = declare("gw_partition_measure", _ADJ, _I64, _P, ctypes.POINTER(_I64), _P)
+_measure = declare("gw_partition_measure")
 
 METHODS = ("gap", "metis", "random")
 log = logging.getLogger("graphweft.partition")

@@ -14,14 +14,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphweft import _native
 from graphweft._errors import ConfigError
 from graphweft._native import declare, pointer
 from graphweft.graph.graph import Graph
 
-_I32, _I64, _F64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
-_ADJ = ctypes.POINTER(_native.Adjacency)
-_stream = declare("gw_partition_stream", _ADJ, _I64, _I64, _P, _F64, _I32, _P, ctypes.POINTER(_I64))
+_stream = declare("gw_partition_stream")
 
 _MOST_COUNTS = 1 << 31  # k times labels
 

@@ -6,20 +6,18 @@ by the caller. Called by compiled programs. Shapes are compared in one expressio
 
 from __future__ import annotations
 
-import ctypes
 import enum
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from graphweft import _native
+from graphweft import _abi
 from graphweft._errors import DtypeError, GraphWeftError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
 from graphweft.runtime.sparse import Adjacency
 
-_ADJ, _P = ctypes.POINTER(_native.Adjacency), ctypes.c_void_p
 _U64 = (1 << 64) - 1
 
 
@@ -31,36 +29,12 @@ class Score(enum.IntEnum):
     DOT = 2  # scale <src[j], dst[i]>
 
 
-class _Operands(ctypes.Structure):
-    _fields_ = (
-        ("score", ctypes.c_int32),
-        ("shared", ctypes.c_int32),
-        ("heads", ctypes.c_int64),
-        ("channels", ctypes.c_int64),
-        ("slope", ctypes.c_double),
-        ("scale", ctypes.c_double),
-        ("drop", ctypes.c_double),
-        ("seed", ctypes.c_uint64),
-        ("stream", ctypes.c_uint64),
-        ("value", _P),
-        ("src", _P),
-        ("dst", _P),
-        ("vector", _P),
-    )
+_attend = declare("gw_attend_f32")
+_attend_grad = declare("gw_attend_grad_f32")
 
-
-class _Gradients(ctypes.Structure):
-    _fields_ = (("value", _P), ("src", _P), ("dst", _P), ("vector", _P))
-
-
-_attend = declare("gw_attend_f32", _ADJ, ctypes.POINTER(_Operands), _P, _P)
-_attend_grad = declare(
-    "gw_attend_grad_f32", _ADJ, _ADJ, ctypes.POINTER(_Operands), _P, _P, _P, ctypes.POINTER(_Gradients), _P
-)
-_I64 = ctypes.c_int64
-_head_dots = declare("gw_head_dots_f32", _I64, _I64, _I64, _P, _P, _P)
-_head_products = declare("gw_head_products_f32", _I64, _I64, _I64, _P, _P, _P, _P)
-_head_sums = declare("gw_head_sums_f32", _I64, _I64, _I64, _P, _P, _P)
+_head_dots = declare("gw_head_dots_f32")
+_head_products = declare("gw_head_products_f32")
+_head_sums = declare("gw_head_sums_f32")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +111,7 @@ def attend_grad(
     made = tuple(empty(tuple(tensor.shape), torch.float32) for tensor in (value, *other))
     dvalue, first, second = made[0], made[1], made[2]
     parts = (None, first, second) if kind.score is Score.ADD2 else (first, second, None)
-    gradients = _Gradients(dvalue.data_ptr(), *(pointer(part) for part in parts))
+    gradients = _abi.AttentionGrad(dvalue.data_ptr(), *(pointer(part) for part in parts))
     room = empty((adj.num_rows, 4 * kind.heads), torch.float32)
     kept_rows = (stats.data_ptr(), out.data_ptr(), dout.data_ptr())
     _attend_grad(adj.native, transposed.native, operands, *kept_rows, gradients, room.data_ptr())
@@ -174,7 +148,7 @@ def head_sums(s: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-def _operands(adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tensor, ...], seed: int) -> _Operands:
+def _operands(adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tensor, ...], seed: int) -> _abi.Attention:
     heads, width = kind.heads, kind.width(value)
     expected = _shapes(adj, kind, width)
     given = (value, *other)
@@ -188,7 +162,7 @@ def _operands(adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tenso
     places = (None, first, second) if kind.score is Score.ADD2 else (first, second, None)
     draws = (kind.drop, seed & _U64, kind.stream & _U64)
     sizes = (heads, width // heads, kind.slope, kind.scale)
-    return _Operands(kind.score, kind.shared, *sizes, *draws, value.data_ptr(), *places)
+    return _abi.Attention(kind.score, kind.shared, *sizes, *draws, value.data_ptr(), *places)
 
 
 def _shapes(adj: Adjacency, kind: Attention, width: int) -> tuple[tuple[int, ...], ...]:

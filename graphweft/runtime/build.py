@@ -13,20 +13,18 @@ import ctypes
 import functools
 import hashlib
 import os
-import shlex
-import shutil
 import subprocess
 import tempfile
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
 from graphweft import _config, _native
 from graphweft._errors import FallbackWarning
+from graphweft._machine import Compiler, find_compiler
 from graphweft._workers import become_worker
 
 INCLUDE = Path(__file__).parents[1] / "include"
@@ -49,14 +47,6 @@ _LEVEL_FLAGS = {
 }
 _STARTED: dict[str, Future[None]] = {}  # by text
 _DIGEST_BYTES = hashlib.sha256().digest_size
-
-
-@dataclass(frozen=True)
-class Compiler:
-    """A C++ compiler: the words that start it, and what it says of its version."""
-
-    command: tuple[str, ...]
-    version: str
 
 
 @functools.cache
@@ -112,24 +102,6 @@ def _path(source: str, compiler: Compiler) -> Path:
 def _make(source: str, compiler: Compiler, path: Path) -> None:
     with contextlib.suppress(OSError):
         _made(source, compiler, path)
-
-
-def find_compiler() -> Compiler | None:
-    """The first of ``$CXX``, ``g++`` and ``clang++`` that runs."""
-    return _find(os.environ.get("CXX", ""), os.environ.get("PATH", ""))
-
-
-@functools.cache
-def _find(named: str, path: str) -> Compiler | None:
-    for words in (shlex.split(named), ["g++"], ["clang++"]):
-        if not words or shutil.which(words[0], path=path) is None:
-            continue
-        try:
-            answer = subprocess.run([*words, "--version"], capture_output=True, text=True, timeout=60, check=True)
-        except (OSError, subprocess.SubprocessError):
-            continue
-        return Compiler(tuple(words), answer.stdout)
-    return None
 
 
 def _flags() -> tuple[str, ...]:

@@ -19,11 +19,10 @@ from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from typing import Any, NamedTuple
 
-import psutil
 import torch
 from torch import Tensor
 
-from graphweft import _config
+from graphweft import _config, _machine
 from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft.cost import CostModel
@@ -58,7 +57,7 @@ Field = tuple[Tensor, Residency]
 
 _HOISTED_SHARE = 0.5  # of the machine's memory, for what is computed once, unless ``config(memory=...)`` says otherwise
 _MOST_PLANS = 256
-_MEMORY = psutil.virtual_memory().total
+_MEMORY = _machine.memory()
 
 _BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
 

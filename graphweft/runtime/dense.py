@@ -17,20 +17,13 @@ from graphweft._errors import DtypeError, ShapeError
 from graphweft._memory import empty
 from graphweft.runtime.epilogue import Epilogue
 
-_PTR, _I64, _I32, _F64, _U64 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double, ctypes.c_uint64
-_gemm_nn = _native.declare(
-    "gw_gemm_nn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _I32, _PTR, _PTR, _I64, _PTR, _I64
-)
-_gemm_tn = _native.declare(
-    "gw_gemm_tn_f32", _I64, _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _PTR, _I64, _PTR, _PTR, _I64
-)
-_rows_apply = _native.declare("gw_rows_apply_f32", _I64, _I64, _PTR, _I64, _PTR, _PTR, _I64, _PTR, _I64)
-_col_sum = _native.declare("gw_col_sum_f32", _I64, _I64, _PTR, _I64, _PTR)
-_dropout = _native.declare("gw_dropout_f32", _I64, _I64, _PTR, _I64, _F64, _U64, _U64, _PTR, _I64, _PTR, _I64)
-_argmax_rows = _native.declare("gw_argmax_rows_f32", _I64, _I64, _PTR, _I64, _PTR)
-_cross_entropy = _native.declare(
-    "gw_cross_entropy_f32", _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _F64, _PTR, _I64, _PTR, _PTR
-)
+_gemm_nn = _native.declare("gw_gemm_nn_f32")
+_gemm_tn = _native.declare("gw_gemm_tn_f32")
+_rows_apply = _native.declare("gw_rows_apply_f32")
+_col_sum = _native.declare("gw_col_sum_f32")
+_dropout = _native.declare("gw_dropout_f32")
+_argmax_rows = _native.declare("gw_argmax_rows_f32")
+_cross_entropy = _native.declare("gw_cross_entropy_f32")
 
 
 def _is_native(x: torch.Tensor, w: torch.Tensor) -> bool:

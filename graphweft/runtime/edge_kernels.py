@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from graphweft import _config, _native
+from graphweft import _config
 from graphweft._errors import CertificateWarning, IRError
 from graphweft._memory import empty
 from graphweft._native import declare
@@ -28,7 +28,7 @@ from graphweft.passes.fuse import Group
 from graphweft.runtime import build
 from graphweft.runtime.walk_trials import WalkProgram, difference
 
-_RUN = declare("gw_run_nest", ctypes.POINTER(_native.Adjacency), *[ctypes.c_void_p] * 3)
+_RUN = declare("gw_run_nest")
 _SEVERAL = 3  # walks from which a second compiler pays
 
 # (the graph whose rows are walked, what is read) -> results, first the group's own, then its taps

@@ -19,10 +19,7 @@ from graphweft._checks import check_ids
 from graphweft._errors import ShapeError
 from graphweft._memory import empty
 
-_PTR, _I64, _I32, _F64 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32, ctypes.c_double
-_entry_loss = _native.declare(
-    "gw_entry_loss_f32", _I32, _I64, _I64, _PTR, _I64, _PTR, _I64, _PTR, _I64, _F64, _PTR, _I64, _PTR, _PTR
-)
+_entry_loss = _native.declare("gw_entry_loss_f32")
 
 Kind = Literal["binary", "squared"]
 

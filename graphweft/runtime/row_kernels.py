@@ -21,7 +21,7 @@ from graphweft.ir.program import Value
 from graphweft.runtime import build
 
 Kernel = Callable[..., None]
-_RUN = declare("gw_run_rows", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+_RUN = declare("gw_run_rows")
 
 
 def row_kernel(region: Sequence[Value]) -> tuple[Callable[[Sequence[Tensor]], Tensor], tuple[Value, ...]] | None:

@@ -7,7 +7,6 @@ only after that failed. Ids are not looked at: an Adjacency has checked its own.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -19,38 +18,29 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.runtime.epilogue import Epilogue
 
-_I32, _I64, _U64 = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64
-_P, _F64 = ctypes.c_void_p, ctypes.c_double
-_ADJ, _EPILOGUE = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(_native.Epilogue)
-
-_spmm_f32 = declare("gw_spmm_f32", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _EPILOGUE, _I32, _P, _P, _I64)
+_spmm_f32 = declare("gw_spmm_f32")
 _spmm = {
-    torch.float64: declare("gw_spmm_f64", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
-    torch.bfloat16: declare("gw_spmm_bf16", _ADJ, _P, _I64, _I64, _P, _P, _F64, _I32, _I32, _P, _P, _I64),
+    torch.float64: declare("gw_spmm_f64"),
+    torch.bfloat16: declare("gw_spmm_bf16"),
 }
 _SPMM_MAX = {
-    dtype: declare(f"gw_spmm_max_{name}", _ADJ, _P, _I64, _I64, _I32, _P, _I64, _P, _I64)
+    dtype: declare(f"gw_spmm_max_{name}")
     for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
 }
 _SPMM_MAX_GRAD = {
-    dtype: declare(f"gw_spmm_max_grad_{name}", _ADJ, _P, _I64, _P, _I64, _I64, _P, _I64)
+    dtype: declare(f"gw_spmm_max_grad_{name}")
     for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"), (torch.bfloat16, "bf16"))
 }
-_SDDMM = {
-    dtype: declare(f"gw_sddmm_dot_{name}", _ADJ, _P, _I64, _P, _I64, _I64, _P)
-    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
-}
+_SDDMM = {dtype: declare(f"gw_sddmm_dot_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))}
 _MARGINS = {
-    dtype: declare(f"gw_edge_margins_{name}", _ADJ, _P, _I64, _P)
-    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
+    dtype: declare(f"gw_edge_margins_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
 }
 _MARGINS_GRAD = {
-    dtype: declare(f"gw_edge_margins_grad_{name}", _ADJ, _P, _P, _I64, _I32, _P)
-    for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
+    dtype: declare(f"gw_edge_margins_grad_{name}") for dtype, name in ((torch.float32, "f32"), (torch.float64, "f64"))
 }
-_softmax = declare("gw_edge_softmax_f32", _ADJ, _I64, _P, _P)
-_softmax_grad = declare("gw_edge_softmax_grad_f32", _ADJ, _I64, _P, _P, _P)
-_sparse_dropout = declare("gw_sparse_dropout_f32", _ADJ, _P, _I64, _I32, _F64, _U64, _U64, _P)
+_softmax = declare("gw_edge_softmax_f32")
+_softmax_grad = declare("gw_edge_softmax_grad_f32")
+_sparse_dropout = declare("gw_sparse_dropout_f32")
 _WEIGHT_DTYPE = {torch.float32: torch.float32, torch.float64: torch.float64, torch.bfloat16: torch.float32}
 _MEAN = {"sum": 0, "mean": 1}
 

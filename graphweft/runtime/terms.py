@@ -19,12 +19,8 @@ from graphweft._memory import empty
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.sparse import Adjacency
 
-_I64, _PTR = ctypes.c_int64, ctypes.c_void_p
-_ADJ = ctypes.POINTER(_native.Adjacency)
-_gemm_tn_terms = _native.declare(
-    "gw_gemm_tn_terms_f32", _I64, ctypes.POINTER(_native.Left), _I64, _ADJ, _PTR, _I64, _PTR
-)
-_gemm_terms = _native.declare("gw_gemm_terms_f32", _I64, _I64, ctypes.POINTER(_native.Term), _I64, _PTR, _PTR, _I64)
+_gemm_tn_terms = _native.declare("gw_gemm_tn_terms_f32")
+_gemm_terms = _native.declare("gw_gemm_terms_f32")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,25 +13,18 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from graphweft._abi import TypedWeight
 from graphweft._errors import ShapeError
 from graphweft._memory import empty
-from graphweft._native import _lib, check, declare, pointer
-from graphweft.graph.typed_pairs import NativePairs, NativeRows, TypedPairs, TypedRows
+from graphweft._native import declare, pointer
+from graphweft.graph.typed_pairs import TypedPairs, TypedRows
 
-_I32, _I64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-
-
-class _Weight(ctypes.Structure):
-    _fields_ = (("values", _P), ("heads", _I64), ("inner", _I64), ("outer", _I64), ("transposed", _I32))
-
-
-_PAIRS, _ROWS, _W = ctypes.POINTER(NativePairs), ctypes.POINTER(NativeRows), ctypes.POINTER(_Weight)
-_matmul = declare("gw_typed_matmul_f32", _ROWS, _W, _P, _P, _P, _P)
-_row_sums = declare("gw_typed_row_sums_f32", _ROWS, _I64, _P, _P, _P)
-_outer_rows = declare("gw_typed_outer_rows_f32", _ROWS, _I64, _I64, _I64, _P, _P, _P, _P)
-_spmm = declare("gw_typed_spmm_f32", _PAIRS, _I32, _P, _W, _P, _I64, _P, _P, _P)
-_outer = declare("gw_typed_outer_f32", _PAIRS, _I64, _I64, _I64, _P, _P, _P, _I64, _P, _P)
-_dots = declare("gw_typed_dots_f32", _PAIRS, _P, _P, _W, _I64, _P, _P)
+_matmul = declare("gw_typed_matmul_f32")
+_row_sums = declare("gw_typed_row_sums_f32")
+_outer_rows = declare("gw_typed_outer_rows_f32")
+_spmm = declare("gw_typed_spmm_f32")
+_outer = declare("gw_typed_outer_f32")
+_dots = declare("gw_typed_dots_f32")
 
 
 def spmm(pairs: TypedPairs, turned: bool, x: Tensor, w: Tensor, transposed: bool, weight: Tensor | None) -> Tensor:
@@ -144,23 +137,21 @@ def _check(pairs: TypedPairs, rows: TypedRows, x: Tensor, w: Tensor) -> None:
         raise ShapeError(f"typed_spmm: expected {sizes}, got {x.shape[0]} and {w.shape[0]}")
 
 
-def _weight(w: Tensor, transposed: bool) -> _Weight:
+def _weight(w: Tensor, transposed: bool) -> TypedWeight:
     _, heads, inner, outer = w.shape
     inner, outer = (outer, inner) if transposed else (inner, outer)
-    return _Weight(w.data_ptr(), heads, inner, outer, int(transposed))
+    return TypedWeight(w.data_ptr(), heads, inner, outer, int(transposed))
 
 
-_weight_room = _lib.gw_typed_weight_room
-_weight_room.argtypes = (_W, _I64, ctypes.POINTER(_I64))
-_unit_room = _lib.gw_typed_outer_room
-_unit_room.argtypes = (_ROWS, _I64, _I64, _I64, ctypes.POINTER(_I64))
+_weight_room = declare("gw_typed_weight_room", recorded=False)
+_unit_room = declare("gw_typed_outer_room", recorded=False)
 
 
 @lru_cache(maxsize=1024)
 def _packed_floats(shape: tuple[int, ...], transposed: bool) -> int:
-    floats = _I64()
+    floats = ctypes.c_int64()
     inner, outer = shape[:1:-1] if transposed else shape[2:]
-    check(_weight_room(_Weight(None, shape[1], inner, outer, int(transposed)), shape[0], floats))
+    _weight_room(TypedWeight(None, shape[1], inner, outer, int(transposed)), shape[0], ctypes.byref(floats))
     return floats.value
 
 
@@ -170,6 +161,6 @@ def _packed_room(shape: torch.Size, transposed: bool) -> Tensor:
 
 
 def _outer_room(rows: TypedRows, heads: int, inner: int, outer: int) -> int:
-    floats = _I64()
-    check(_unit_room(rows.native, heads, inner, outer, floats))
+    floats = ctypes.c_int64()
+    _unit_room(rows.native, heads, inner, outer, ctypes.byref(floats))
     return floats.value

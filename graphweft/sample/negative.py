@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweft import _native
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._native import declare
 from graphweft.graph import edit
@@ -23,14 +22,14 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids, as_ids
 from graphweft.graph.typed import Relation
 
-_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
-_ADJ = ctypes.POINTER(_native.Adjacency)
+_U64 = ctypes.c_uint64
+
 _KEY = (_U64, _U64, _U64)
 
-_pairs = declare("gw_negative_pairs", _ADJ, _P, _I32, _I64, _P, _I64, *_KEY, _P, _P)
-_tails = declare("gw_negative_tails", _ADJ, _P, _I32, _I64, _P, _I64, *_KEY, _P, _P)
-_mask = declare("gw_negative_mask", _ADJ, _P, _I32, _I64, _P, _I64, _P, _P)
-_has = declare("gw_has_edges", _ADJ, _I64, _P, _P, _P)
+_pairs = declare("gw_negative_pairs")
+_tails = declare("gw_negative_tails")
+_mask = declare("gw_negative_mask")
+_has = declare("gw_has_edges")
 
 
 class NegativeSampler:

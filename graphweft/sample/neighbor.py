@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from graphweft import _native
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
@@ -27,15 +26,15 @@ from graphweft.sample.sampler import DENSE_MOST as _DENSE_MOST
 from graphweft.sample.sampler import OpenSample, Sample, check_fanouts
 from graphweft.sample.weights import by_position, weights_identity
 
-_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
-_ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
+_P = ctypes.c_void_p
 
-_new = declare("gw_sampler_new", _ADJ, _P, _I32, ctypes.POINTER(_P))
-_free = declare("gw_sampler_free", _P)
-_exclude = declare("gw_sampler_exclude", _P, _I64, _P, _P)
-_begin = declare("gw_sample_begin", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P)
-_times = declare("gw_sample_times", _P, _I64, _OUT)
-_finish = declare("gw_sample_finish", _P, _P, _P, _P, _P, _P, _P, _P, _P, _OUT)
+
+_new = declare("gw_sampler_new")
+_free = declare("gw_sampler_free")
+_exclude = declare("gw_sampler_exclude")
+_begin = declare("gw_sample_begin")
+_times = declare("gw_sample_times")
+_finish = declare("gw_sample_finish")
 
 
 class NeighborSampler:

@@ -5,13 +5,11 @@ Comes in: a length and what keys the draws. Goes out: a permutation. Called by l
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
 from graphweft._native import declare
 
-_permutation = declare("gw_permutation", ctypes.c_int64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_void_p)
+_permutation = declare("gw_permutation")
 
 
 def permutation(count: int, seed: int, epoch: int = 0) -> torch.Tensor:

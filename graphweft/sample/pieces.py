@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from graphweft import _native
 from graphweft._errors import IndexRangeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
@@ -21,16 +20,16 @@ from graphweft.graph.block import DrawnEdges
 from graphweft.graph.graph import Graph
 from graphweft.sample.sampler import DENSE_MOST, Sample
 
-_I32, _I64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_void_p
-_ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
+_I64, _P = ctypes.c_int64, ctypes.c_void_p
 
-_new = declare("gw_subset_new", _ADJ, _I32, ctypes.POINTER(_P))
-_free = declare("gw_subset_free", _P)
-_distinct = declare("gw_subset_distinct", _P, _I64, _P, _P, _P, _OUT)
-_slice = declare("gw_subset_slice", _P, _I64, _P, _I64, _P, _P, _OUT)
-_write_slice = declare("gw_subset_write_slice", _P, _P, _P, _P)
-_candidates = declare("gw_subset_candidates", _P, _I64, _P, _P, _P, _OUT)
-_write_candidates = declare("gw_subset_write_candidates", _P, _P, _P)
+
+_new = declare("gw_subset_new")
+_free = declare("gw_subset_free")
+_distinct = declare("gw_subset_distinct")
+_slice = declare("gw_subset_slice")
+_write_slice = declare("gw_subset_write_slice")
+_candidates = declare("gw_subset_candidates")
+_write_candidates = declare("gw_subset_write_candidates")
 
 
 class Handle:

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from graphweft import _native
 from graphweft._errors import ConfigError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
@@ -22,12 +21,9 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.weights import as_weights, by_position
 
-_I32, _U32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
-_ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
-
-_row_sizes = declare("gw_row_sample_sizes", _ADJ, _P, _I64, _I32, _P)
-_row_sample = declare("gw_row_sample", _ADJ, _P, _I64, _I32, _P, _U64, _U64, _U64, _U32, _P, _P, _P)
-_draw_nodes = declare("gw_draw_nodes", _I64, _P, _P, _I64, _I32, _U64, _U64, _U64, _U32, _P, _P, _OUT)
+_row_sizes = declare("gw_row_sample_sizes")
+_row_sample = declare("gw_row_sample")
+_draw_nodes = declare("gw_draw_nodes")
 
 
 @dataclass(frozen=True, eq=False)

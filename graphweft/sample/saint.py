@@ -12,7 +12,6 @@ by p(v) / p(u, v). For nodes and edges h is known, so sums are unbiased; for wal
 from __future__ import annotations
 
 import abc
-import ctypes
 from typing import Any
 
 import torch
@@ -27,9 +26,7 @@ from graphweft.sample.shadow import Groups
 from graphweft.sample.walk import Walker
 from graphweft.sample.weights import as_weights, weights_identity
 
-_I64, _U64, _P = ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
-
-_draw_items = declare("gw_draw_items", _I64, _P, _I64, _P, _U64, _U64, _U64, _P)
+_draw_items = declare("gw_draw_items")
 
 _COUNTED = 1  # the stage of walks that are only counted
 _CHUNK = 1 << 14  # of them, in one go

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweft import _native
 from graphweft._checks import checksum
 from graphweft._errors import ConfigError, GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
@@ -31,16 +30,14 @@ from graphweft.sample.room import Room
 from graphweft.sample.sampler import Sample, check_fanouts
 from graphweft.sample.times import as_kind_of, as_times, flat_times, keys_of, window_start
 
-_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
-_ADJ = ctypes.POINTER(_native.Adjacency)
+_P = ctypes.c_void_p
 
-_order = declare("gw_order_by_time", _ADJ, _I64, _P, _P, _P, _P)
-_new = declare("gw_segment_sampler_new", _ADJ, _I64, _P, _P, _P, _I32, _I32, ctypes.POINTER(_P))
-_free = declare("gw_segment_sampler_free", _P)
-_begin = declare(
-    "gw_segment_begin", _P, _I64, *[_P] * 4, _I64, _P, _I32, _I32, _U64, _U64, _U64, _I64, *[_P] * 4, *[_P] * 3
-)
-_finish = declare("gw_segment_finish", *[_P] * 9)
+
+_order = declare("gw_order_by_time")
+_new = declare("gw_segment_sampler_new")
+_free = declare("gw_segment_sampler_free")
+_begin = declare("gw_segment_begin")
+_finish = declare("gw_segment_finish")
 
 STRATEGIES = ("uniform", "recent")
 _DENSE_MOST = 1 << 24  # nodes: up to here numbers lie in an array over all of them, beyond in a table of a batch's size

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from graphweft import _native
 from graphweft._errors import ConfigError, GraphError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
@@ -22,14 +21,11 @@ from graphweft.sample.pieces import Handle, Pieces, Pool, Subgraph
 from graphweft.sample.sampler import DENSE_MOST, Sample, as_seeds, check_fanouts
 from graphweft.sample.weights import by_position, weights_identity
 
-_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
-_ADJ, _OUT = ctypes.POINTER(_native.Adjacency), ctypes.POINTER(ctypes.c_int64)
-
-_new = declare("gw_ego_new", _ADJ, _P, _I32, _I32, ctypes.POINTER(_P))
-_free = declare("gw_ego_free", _P)
-_draw = declare("gw_ego_draw", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _OUT)
-_group = declare("gw_ego_group", _P, _I64, _P, _P, _OUT)
-_write = declare("gw_ego_write", _P, _P, _P, _P, _P, _P)
+_new = declare("gw_ego_new")
+_free = declare("gw_ego_free")
+_draw = declare("gw_ego_draw")
+_group = declare("gw_ego_group")
+_write = declare("gw_ego_write")
 
 
 class Groups:

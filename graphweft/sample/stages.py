@@ -7,7 +7,6 @@ large-batch and partition-based sampling (section 5.2).
 
 from __future__ import annotations
 
-import ctypes
 import functools
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -24,9 +23,8 @@ from graphweft.graph.graph import Graph
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample, check_fanouts
 
-_I64, _P = ctypes.c_int64, ctypes.c_void_p
-_compose = declare("gw_sample_compose", _I64, _P, _P, _P, _P, _P, _P, _P)
-_permutation = declare("gw_permutation", _I64, ctypes.c_uint64, ctypes.c_uint64, _P)
+_compose = declare("gw_sample_compose")
+_permutation = declare("gw_permutation")
 
 _MASK = 2**64 - 1
 

@@ -22,16 +22,13 @@ from graphweft.sample.neighbor import NeighborSampler, assemble, blocks_over, is
 from graphweft.sample.room import Room
 from graphweft.sample.sampler import OpenSample, Sample
 
-_I32, _I64, _U64, _P = ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p
-_OUT = ctypes.POINTER(ctypes.c_int64)
-
-_first = declare("gw_steps_first", _P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _I64, _OUT)
-_place = declare("gw_steps_place", _P, _I64, _P, _P, _P, _P)
-_draw = declare("gw_steps_draw", _P, _I64, _I64)
-_number = declare("gw_steps_number", _P, _I64, _OUT)
-_ids = declare("gw_steps_ids", _P, _I64, _I64, _P)
-_settle = declare("gw_steps_settle", _P, _I64, _P, _P, _P)
-_inner = declare("gw_steps_inner", _P, _P, _P, _P)
+_first = declare("gw_steps_first")
+_place = declare("gw_steps_place")
+_draw = declare("gw_steps_draw")
+_number = declare("gw_steps_number")
+_ids = declare("gw_steps_ids")
+_settle = declare("gw_steps_settle")
+_inner = declare("gw_steps_inner")
 
 
 class SteppedDraw:

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from graphweft import _native
 from graphweft._errors import ConfigError, GraphError, IndexRangeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
@@ -24,11 +23,8 @@ from graphweft.sample.pieces import Pieces
 from graphweft.sample.sampler import Sample, as_seeds
 from graphweft.sample.weights import by_position, weights_identity
 
-_I64, _U64, _P, _F64 = ctypes.c_int64, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_double
-_ADJ = ctypes.POINTER(_native.Adjacency)
-
-_running = declare("gw_running_sums", _ADJ, _P, _P)
-_walk = declare("gw_random_walk", _ADJ, _I64, _P, _P, _I64, _P, _F64, _F64, _F64, _U64, _U64, _U64, _P)
+_running = declare("gw_running_sums")
+_walk = declare("gw_random_walk")
 
 
 class Walker:

@@ -13,13 +13,13 @@ is sent before chunk c + 2 is gathered. Source: GraphTensor, section IV-D, figur
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from torch import Tensor
 
+from graphweft import _machine
 from graphweft._errors import ConfigError
 from graphweft._memory import empty
 from graphweft.sample.neighbor import NeighborSampler
@@ -84,7 +84,7 @@ class Subtasks:
     ) -> None:
         if tier is not None and not isinstance(tier, Tier):
             raise ConfigError(f"tier: expected a Tier, got {type(tier).__name__}")
-        self.executor = Executor(threads if threads is not None else (os.cpu_count() or 1))
+        self.executor = Executor(threads if threads is not None else _machine.processors())
         self.parts = self.executor.threads if parts is None else as_count("parts", parts)
         self.chunk_rows, self.tier = as_count("chunk_rows", chunk_rows), tier
         self._rank = itertools.count()

@@ -19,7 +19,6 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from graphweft import _native
 from graphweft._errors import DtypeError, GraphError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
@@ -27,14 +26,12 @@ from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.ids import Ids, as_count, as_ids, borrow, index_dtype, is_wide, to_array
 from graphweft.graph.select import as_selection
 
-_INT, _PTR, _I32, _ADJ = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.POINTER(_native.Adjacency)
-
-_count_nonzero = declare("gw_dense_count_nonzero", _I32, _INT, _INT, _INT, _PTR, _PTR)
-_from_dense = declare("gw_csr_from_dense", _I32, _INT, _INT, _INT, _PTR, _PTR, _I32, _PTR, _PTR)
-_to_dense = declare("gw_csr_to_dense", _ADJ, _I32, _PTR, _INT, _PTR)
-_require_finite = declare("gw_require_finite", _I32, _INT, _PTR)
-_merge_equal = declare("gw_csr_merge_equal", _ADJ, _I32, _PTR, _PTR, _PTR, _PTR)
-_normalize_rows = declare("gw_csr_normalize_rows", _ADJ, _I32, _PTR, _PTR)
+_count_nonzero = declare("gw_dense_count_nonzero")
+_from_dense = declare("gw_csr_from_dense")
+_to_dense = declare("gw_csr_to_dense")
+_require_finite = declare("gw_require_finite")
+_merge_equal = declare("gw_csr_merge_equal")
+_normalize_rows = declare("gw_csr_normalize_rows")
 
 _WHO = "SparseFeatures"
 _FUNCTIONS = "graphweft.runtime.torch_functions"  # by name: the kernels are in a room above this one

@@ -14,7 +14,7 @@ from torch import Tensor
 from graphweft._native import declare
 from graphweft.storage.feature import SparseFeatures
 
-_fingerprint = declare("gw_fingerprint", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, recorded=False)
+_fingerprint = declare("gw_fingerprint", recorded=False)
 
 
 def fingerprint(item: Tensor | SparseFeatures) -> tuple[Any, ...]:

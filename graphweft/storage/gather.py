@@ -6,8 +6,6 @@ thread.
 
 from __future__ import annotations
 
-import ctypes
-
 from torch import Tensor
 
 from graphweft._errors import DtypeError, ShapeError
@@ -16,9 +14,7 @@ from graphweft._native import declare
 from graphweft._trace import span
 from graphweft.storage.feature import SparseFeatures
 
-_I64, _P = ctypes.c_int64, ctypes.c_void_p
-
-_gather = declare("gw_gather_rows", _P, _I64, _I64, _I64, _P, _I64, _P)
+_gather = declare("gw_gather_rows")
 
 
 def gather_rows(table: Tensor | SparseFeatures, ids: Tensor) -> Tensor | SparseFeatures:

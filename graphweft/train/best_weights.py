@@ -31,17 +31,23 @@ class BestWeights:
         if not isinstance(restores, bool):
             raise ConfigError(f"restore_best: expected True or False, got {restores!r}")
         self._model, self.restores = model, restores
-        self._last: State | None = None  # while the model holds the best
+        self._last: State | None = None  # while the model holds others
+        self._put: State = {}  # those others
         self.best: State = {}
 
-    def keep(self) -> None:
-        """The model holds the best weights so far."""
-        self.best = _copy(self._model.state_dict())
+    def keep(self, averages: Mapping[str, Tensor]) -> None:
+        """The model, with ``averages`` in the places of its parameters, has the best weights so far."""
+        self.best = self.with_averages(averages)
+
+    def with_averages(self, averages: Mapping[str, Tensor]) -> State:
+        """A copy of the weights that training continues from, with ``averages`` in the places of parameters."""
+        last = self.last()
+        return _copy({name: averages.get(name, value) for name, value in last.items()})
 
     def last(self) -> State:
         """The weights that training continues from: the last ones, or those that a user has put in since."""
         present: State = self._model.state_dict()
-        return self._last if self._last is not None and _same(present, self.best) else present
+        return self._last if self._last is not None and _same(present, self._put) else present
 
     def put_last(self) -> None:
         """Before training continues. Weights that a user has put in after the last training stay."""
@@ -50,22 +56,26 @@ class BestWeights:
             self._model.load_state_dict(last)
         self._last = None
 
-    def put_best(self) -> None:
-        """After training.
+    def put_best(self, averages: Mapping[str, Tensor]) -> None:
+        """After training: the best weights, or where there are none, or they are not wanted, the averages.
 
         Warns: UserWarning where the model has other weights than when the best epoch was.
         """
-        if not self.restores or not self.best or self._last is not None:
+        if self._last is not None:
             return
+        wanted = self.best if self.restores else {}
+        if not wanted and not averages:
+            return
+        wanted = wanted or self.with_averages(averages)
         present = self._model.state_dict()
-        if _same(present, self.best):
+        if _same(present, wanted):
             return
-        if not _fits(present, self.best):
+        if not _fits(present, wanted):
             text = "restore_best: the model has other parameters than in its best epoch, so it keeps the last weights"
             warnings.warn(text, stacklevel=3)
             return
-        self._last = _copy(present)
-        self._model.load_state_dict(self.best)
+        self._last, self._put = _copy(present), wanted
+        self._model.load_state_dict(wanted)
 
     def forget(self) -> None:
         """No weights are the best any more."""

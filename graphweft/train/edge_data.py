@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from graphweft._errors import DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.nn.edges import EdgeInputs
+from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
 from graphweft.train.options import EDGE_DATA, check_choice
 
@@ -34,6 +35,16 @@ class EdgeData:
 
     inputs: EdgeInputs | None = None
     compiled: bool = True
+
+    @property
+    def weight(self) -> Tensor | None:
+        """Weights that are used."""
+        return None if self.inputs is None else self.inputs.weight
+
+    @property
+    def attr(self) -> Tensor | None:
+        """Features that are used."""
+        return None if self.inputs is None else self.inputs.attr
 
     def identity(self) -> dict[str, Any]:
         """What is used, for checkpoints."""
@@ -79,7 +90,7 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
         return EdgeData()
     weight, attr = (None if rows is None else rows.detach() for rows in of_data.values())
     compiled = isinstance(model, CompiledModule) and type(model).forward is CompiledModule.forward
-    if isinstance(model, CompiledModule) and compiled:
+    if (isinstance(model, CompiledModule) and compiled) or isinstance(model, GraphModel):
         weight, attr, width = _fitting(model, weight, attr)
     else:
         known = inspect.signature(model.forward).parameters
@@ -95,7 +106,7 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
 
 
 def _fitting(
-    model: CompiledModule, weight: Tensor | None, attr: Tensor | None
+    model: CompiledModule | GraphModel, weight: Tensor | None, attr: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None, str]:
     """What a compiled model takes, and a word on the width of features where that is the reason for less."""
     columns = model.edge_columns()

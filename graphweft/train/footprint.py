@@ -10,8 +10,7 @@ import itertools
 import resource
 from pathlib import Path
 
-import psutil
-
+from graphweft import _machine
 from graphweft._errors import ConfigError
 
 _FLOAT = 4
@@ -37,7 +36,7 @@ def check_fits(num_nodes: int, num_features: int, hidden: int, num_classes: int,
     Raises: ConfigError with both numbers.
     """
     need = least_bytes(num_nodes, num_features, hidden, num_classes, layers)
-    have = psutil.virtual_memory().total
+    have = _machine.memory()
     if need > have:
         raise ConfigError(
             f"hidden: expected a model that fits the {have / 2**30:.0f} GiB of this machine, got {layers} layers of "

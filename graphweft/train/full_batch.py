@@ -6,7 +6,7 @@ by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeGuard
 
@@ -25,8 +25,10 @@ from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.metrics import Evaluation
+from graphweft.train.named_metrics import Metric, measured
 from graphweft.train.settle import Features, settle_model
 from graphweft.train.target import Cells, Target, target_of
+from graphweft.train.update import Update
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
 
@@ -44,9 +46,11 @@ class FullBatch:
         model: nn.Module,
         ds: Dataset,
         x: Features,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Update,
         keep_features: bool = True,
         edge_data: EdgeData | None = None,
+        target: Target | None = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
         self.edge_data = edge_data or EdgeData()
@@ -56,13 +60,14 @@ class FullBatch:
         self._recorded: tuple[object, ...] = ()
         self._settings: Hashable = ()
         self._engine = x.requires_grad  # whose gradient is then wanted, too
-        self.target = target_of(ds)
+        self.target, self.metrics = target or target_of(ds), metrics
         self._take(labelled(ds))
 
     def _take(self, rows: dict[Part, Tensor]) -> None:
         """Keeps the rows that count, and their labels as they are now."""
         self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
         train = rows["train"]
+        self.target.take(self.ds.y, train)
         few = train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
         self._wanted = train if few and isinstance(self.model, CompiledModule) else None
 
@@ -150,7 +155,7 @@ class FullBatch:
         """Score of every split and the validation loss after one forward pass."""
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
             logits = self.logits()
-            return evaluation(self.target, logits, self.ds.y, self.rows)
+            return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
 
     def _record(self) -> Tape | None:
         """The step up to the gradients as a tape, where the kernels do it all."""
@@ -158,7 +163,10 @@ class FullBatch:
             return None
         arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, self.edge_data.inputs)
         function = self.model.function
-        loss, read = self.target.recorded(*self._labels())
+        found = self.target.recorded(*self._labels())
+        if found is None:
+            return None
+        loss, read = found
         plan = function.ready(arguments)
         if plan is None or [name for name, _ in plan.outputs] != ["out"] or plan.dtype_of("out") != torch.float32:
             return None
@@ -267,11 +275,16 @@ def _same(a: Tensor, b: Tensor) -> bool:
     return torch.equal(a, b) or bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def evaluation(target: Target, logits: Tensor, y: Tensor, rows: dict[Part, Tensor]) -> Evaluation:
-    """Scores of every split, and the loss on validation nodes."""
+def evaluation(
+    target: Target, logits: Tensor, y: Tensor, rows: dict[Part, Tensor], metrics: Sequence[Metric] = ()
+) -> Evaluation:
+    """Scores of every split, further metrics, and the loss on validation nodes."""
     found = {name: target.score(logits, y, ids) for name, ids in rows.items()}
     details = {f"{part}_{name}": value for part, one in found.items() for name, value in one.details.items()}
-    return Evaluation({name: one.score for name, one in found.items()}, found["val"].loss, details)
+    more: dict[str, float | None] = {}
+    for part, ids in rows.items() if metrics else ():
+        more |= measured(metrics, part, target.aligned(logits[ids]), y[ids])
+    return Evaluation({name: one.score for name, one in found.items()}, found["val"].loss, details, more)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import overload
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from graphweft._errors import CheckpointError
 from graphweft.train.atomic import write_atomic
+from graphweft.train.options import STOP_ON
 
 Value = int | float | None
 
@@ -49,6 +50,7 @@ class EpochRecord:
         staleness_error: Its part from earlier hidden rows.
         neighbor_loss: Share of in-edges of computed nodes that were left out.
         history_age: Mean steps since the hidden rows that were read had been written.
+        metrics: What ``metrics=`` asked for, by column ("val_f1_macro"), and "lr" where the learning rate changes.
     """
 
     epoch: int
@@ -82,25 +84,36 @@ class EpochRecord:
     staleness_error: float | None = None
     neighbor_loss: float | None = None
     history_age: float | None = None
+    metrics: dict[str, float | None] = field(default_factory=dict)
 
     def score(self, part: str) -> float | None:
         """The score of "train", "val" or "test": the accuracy, or for values the RMSE."""
         found: float | None = getattr(self, f"{part}_acc")
         return getattr(self, f"{part}_rmse") if found is None else found
 
+    def value(self, name: str) -> Value:
+        """The number in a column, one of :attr:`metrics` among them; None where there is none."""
+        found: Value = getattr(self, name) if name in COLUMNS else self.metrics.get(name)
+        return found
+
+    def values(self) -> dict[str, int | float]:
+        """The numbers that were measured, by column."""
+        every = {name: getattr(self, name) for name in COLUMNS} | self.metrics
+        return {name: value for name, value in every.items() if value is not None}
+
     def __repr__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return f"EpochRecord({', '.join(f'{name}={value!r}' for name, value in values.items() if value is not None)})"
+        return f"EpochRecord({', '.join(f'{name}={value!r}' for name, value in self.values().items())})"
 
     def to_json(self) -> str:
         """One line, always valid JSON: what is not finite becomes null."""
-        values = {field.name: _finite(getattr(self, field.name)) for field in fields(self)}
+        values = {name: _finite(getattr(self, name)) for name in COLUMNS}
         values = {name: value for name, value in values.items() if value is not None or name not in MEASURED}
+        values |= {name: _finite(value) for name, value in self.metrics.items()}
         return json.dumps(values, allow_nan=False)
 
 
 GUARDED = ("gradient_error", "sampling_error", "staleness_error", "neighbor_loss", "history_age")
-COLUMNS = tuple(field.name for field in fields(EpochRecord))
+COLUMNS = tuple(field.name for field in fields(EpochRecord) if field.name != "metrics")
 LINK_COLUMNS = ("val_ap", "val_mrr", "val_hits", "test_ap", "test_mrr", "test_hits")
 _SCORES = tuple(f"{part}_{name}" for name in ("auc", "rmse", "mae", "r2") for part in ("train", "val", "test"))
 MEASURED = (*_SCORES, *LINK_COLUMNS, *GUARDED)  # there where they were measured
@@ -112,7 +125,8 @@ class History:
 
     ``best_by`` says which epoch is the best: "accuracy" the first with the best validation score (the highest accuracy,
     for values the lowest RMSE), "loss" the first with the lowest validation loss, "both" the last that was, when it
-    came, at least as good as all before in both, as in the program of the GAT paper.
+    came, at least as good as all before in both, as in the program of the GAT paper. The name of a metric says the
+    first with its best validation value, the highest if ``higher``.
 
     Attributes:
         since: Epochs up to this one are not compared: labels, splits or the parameters that train were others then.
@@ -127,10 +141,16 @@ class History:
         ([2.0, 1.0], 1, 2)
     """
 
-    def __init__(self, records: list[EpochRecord] | None = None, best_by: str = "accuracy", since: int = 0) -> None:
+    def __init__(
+        self,
+        records: list[EpochRecord] | None = None,
+        best_by: str = "accuracy",
+        since: int = 0,
+        higher: bool = True,
+    ) -> None:
         self._records: list[EpochRecord] = []
         self._best: EpochRecord | None = None
-        self.best_by, self.since = best_by, since
+        self.best_by, self.since, self.higher = best_by, since, higher
         self.constant_guess: float | None = None
         self._score, self._loss = -math.inf, math.inf  # the best so far; a higher score is a better one
         self._improved = since
@@ -155,19 +175,32 @@ class History:
 
     def _judge(self, record: EpochRecord) -> None:
         """Notes whether ``record`` is the best so far and whether it is an improvement."""
-        score = _higher_is_better(record)
+        score = self.judged(record)
         if score is None:
             return
         loss = math.inf if record.val_loss is None else record.val_loss
         both = self.best_by == "both"  # equals count, as in that program
         higher = score > self._score or (both and score == self._score)
         lower = loss < self._loss or (both and loss == self._loss)
-        wanted = {"accuracy": higher, "loss": lower, "both": higher and lower}[self.best_by]
+        wanted = {"loss": lower, "both": higher and lower}.get(self.best_by, higher)
         if wanted or self._best is None:
             self._best = record
         if wanted or (both and (higher or lower)):
             self._improved = record.epoch
         self._score, self._loss = max(self._score, score), min(self._loss, loss)
+
+    def judged(self, record: EpochRecord) -> float | None:
+        """The validation value that epochs are compared by, turned around where lower ones are better."""
+        if self.best_by in STOP_ON:
+            return _higher_is_better(record)
+        value = self.watched(record)
+        return None if value is None or math.isnan(value) else value if self.higher else -value
+
+    def watched(self, record: EpochRecord) -> Value:
+        """The validation value that :attr:`best_by` names, as it is: for "both" the loss."""
+        if self.best_by in STOP_ON:
+            return record.score("val") if self.best_by == "accuracy" else record.val_loss
+        return record.value(f"val_{self.best_by}")
 
     @property
     def best(self) -> EpochRecord | None:
@@ -200,10 +233,15 @@ class History:
         return self._records[key]
 
     def column(self, name: str) -> list[Value]:
-        """One value an epoch. Raises: KeyError for a name that is no field of :class:`EpochRecord`."""
-        if name not in COLUMNS:
-            raise KeyError(f"history: expected one of {', '.join(COLUMNS)}, got {name!r}")
-        return [getattr(record, name) for record in self._records]
+        """One value an epoch. Raises: KeyError for a name that is no column of an :class:`EpochRecord`."""
+        known = (*COLUMNS, *self._more())
+        if name not in known:
+            raise KeyError(f"history: expected one of {', '.join(known)}, got {name!r}")
+        return [record.value(name) for record in self._records]
+
+    def _more(self) -> tuple[str, ...]:
+        """Columns of :attr:`EpochRecord.metrics`."""
+        return tuple(dict.fromkeys(name for record in self._records for name in record.metrics))
 
     def to_state(self) -> dict[str, Tensor]:
         """Columns as float64 tensors; not-a-number stands for None."""
@@ -216,15 +254,19 @@ class History:
 
     def _held(self) -> tuple[str, ...]:
         """Columns, those that only some runs measure where they have values."""
-        return tuple(n for n in COLUMNS if n not in MEASURED or any(v is not None for v in self.column(n)))
+        held = tuple(n for n in COLUMNS if n not in MEASURED or any(v is not None for v in self.column(n)))
+        return (*held, *self._more())
 
     @classmethod
-    def from_state(cls, state: dict[str, Tensor], best_by: str = "accuracy", since: int = 0) -> History:
+    def from_state(
+        cls, state: dict[str, Tensor], best_by: str = "accuracy", since: int = 0, higher: bool = True
+    ) -> History:
         """The inverse of :meth:`to_state`. Raises: CheckpointError for columns that do not fit together."""
         try:
             names = [name for name in COLUMNS if name in state or name not in MEASURED]
+            names += [name for name in state if name not in COLUMNS]
             rows = list(zip(*(state[name].tolist() for name in names), strict=True))
-            return cls([_record(dict(zip(names, row, strict=True))) for row in rows], best_by, since)
+            return cls([_record(dict(zip(names, row, strict=True))) for row in rows], best_by, since, higher)
         except (KeyError, AttributeError, TypeError, ValueError) as failure:
             raise CheckpointError(f"history: expected columns {', '.join(COLUMNS)}, got {failure}") from None
 
@@ -254,4 +296,6 @@ def _record(row: dict[str, float]) -> EpochRecord:
         if name != "epoch" and name not in _ALWAYS
     }
     always = {name: row[name] for name in _ALWAYS}
-    return EpochRecord(int(row["epoch"]), **{**always, **optional})  # type: ignore[arg-type]
+    known = {name: value for name, value in optional.items() if name in COLUMNS}
+    metrics = {name: value for name, value in optional.items() if name not in COLUMNS}
+    return EpochRecord(int(row["epoch"]), **{**always, **known}, metrics=metrics)  # type: ignore[arg-type]

@@ -25,8 +25,11 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
 from graphweft.train.metrics import Evaluation, binary_cross_entropy
 from graphweft.train.mini_batch import MiniBatch, Tables
+from graphweft.train.named_metrics import Metric, measured
+from graphweft.train.own_loss import called, named
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features
+from graphweft.train.update import Update
 
 HITS_AT = 10
 _RANKED_AMONG = 100  # destinations that are drawn for every held-out edge
@@ -50,16 +53,19 @@ class LinkTask(MiniBatch):
         model: nn.Module,
         ds: Dataset,
         x: Features,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Update,
         fanouts: Sequence[int] | None,
         batch_size: int,
         seed: int,
         key: Callable[[int, int], int],
+        loss: Any = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         self.split = split_links(ds.graph, seed=seed)
         if self.split.val.shape[1] == 0 or self.split.test.shape[1] == 0:
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
-        self.model, self.optimizer = model, optimizer
+        self.model, self.optimizer, self.metrics = model, optimizer, metrics
+        self._own = loss if callable(loss) else None
         self.ds = replace(ds, graph=self.split.graph, edge_weight=None, edge_features=None)
         self._tables = Tables(self.split.graph, x, ds.y, ds.train_idx)
         self.fanouts = fitting_fanouts(model, fanouts)
@@ -89,6 +95,7 @@ class LinkTask(MiniBatch):
         h = self.logits()
         self.details = {}
         out: dict[Part, float | None] = {"train": None}
+        more: dict[str, float | None] = {f"train_{one.name}": None for one in self.metrics}
         val_loss = None
         for name, pairs in (("val", self.split.val), ("test", self.split.test)):
             src, dst = pairs[:, :_MOST_SCORED]
@@ -98,12 +105,14 @@ class LinkTask(MiniBatch):
             others = self._negative.tails(src, _RANKED_AMONG, **key)
             among = dots(h, src.repeat_interleave(_RANKED_AMONG), others.reshape(-1)).reshape(others.shape)
             out["val" if name == "val" else "test"] = roc_auc(positive, negative)
+            scores, labels = _together(positive, negative)
             if name == "val":
-                val_loss = _loss(positive, negative)
+                val_loss = float(self._pair_loss(scores, labels))
+            more |= measured(self.metrics, name, scores, labels.long())
             self.details[f"{name}_ap"] = average_precision(positive, negative)
             self.details[f"{name}_mrr"] = mrr(positive, among)
             self.details[f"{name}_hits"] = hits_at(HITS_AT, positive, among)
-        return Evaluation(out, val_loss, self.details)
+        return Evaluation(out, val_loss, self.details, more)
 
     def refresh(self) -> bool:
         """Labels are edges: nothing that could change."""
@@ -112,6 +121,12 @@ class LinkTask(MiniBatch):
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
         return {**super().identity(), "task": "link"}
+
+    def _pair_loss(self, scores: Tensor, labels: Tensor) -> Tensor:
+        """The loss of pairs, shape (): mean binary cross-entropy, or the user's."""
+        if self._own is None:
+            return binary_cross_entropy(scores, labels)
+        return called(self._own, f"loss={named(self._own)}", scores, labels)
 
     def _train_on(self, batch: Any) -> Tensor:
         """One update; the loss before it, shape ()."""
@@ -123,7 +138,7 @@ class LinkTask(MiniBatch):
         with span("loss", "loss"):
             src, dst = batch.edge_label_index
             logits = (torch.index_select(h, 0, src) * torch.index_select(h, 0, dst)).sum(1)
-            loss = binary_cross_entropy(logits, batch.edge_label)
+            loss = self._pair_loss(logits, batch.edge_label)
         with span("backward", "backward"):
             loss.backward()  # type: ignore[no-untyped-call]
         with span("update", "update"):
@@ -131,10 +146,10 @@ class LinkTask(MiniBatch):
         return loss.detach()
 
 
-def _loss(positive: Tensor, negative: Tensor) -> float:
-    """Mean binary cross-entropy, as in training."""
+def _together(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of pairs and their labels, 1 for an edge."""
     labels = torch.cat([torch.ones_like(positive), torch.zeros_like(negative)])
-    return float(binary_cross_entropy(torch.cat([positive, negative]), labels))
+    return torch.cat([positive, negative]), labels
 
 
 def dots(h: Tensor, src: Tensor, dst: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.train.historical import Historical
 from graphweft.train.options import check_integer, check_macro, check_quality
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
-from graphweft.train.target import target_of
+from graphweft.train.target import Target
 
 Features = Tensor | SparseFeatures
 
@@ -91,6 +91,7 @@ class MacroRun:
         model: The model.
         ds: The dataset.
         forward: Rows of a batch's seeds where there is no halo.
+        target: How labels are trained on.
     """
 
     def __init__(
@@ -100,8 +101,10 @@ class MacroRun:
         model: nn.Module,
         ds: Dataset,
         forward: Callable[[StagedBatch], Tensor],
+        target: Target,
     ) -> None:
         self.macro, self.loader, self._model, self._ds, self._forward = macro, loader, model, ds, forward
+        self._target = target
         self.historical = Historical(model, ds.graph) if loader.has_halo else None
         parts = [stage for stage in loader.macro if isinstance(stage, Parts)]
         self._first = Setting(loader.fanouts, parts[0].count if parts else 0, parts[0].k if parts else 0, macro.refresh)
@@ -187,4 +190,4 @@ class MacroRun:
         """Mean loss of a probe's seeds; the table is only read."""
         rows = self._forward(batch) if self.historical is None else self.historical(batch, write=False)
         labels = torch.index_select(self._ds.y, 0, batch.n_id[: batch.batch_size])
-        return target_of(self._ds).mean_loss(rows, labels)
+        return self._target.mean_loss(rows, labels)

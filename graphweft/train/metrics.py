@@ -24,11 +24,13 @@ class Evaluation:
         scores: A score by split.
         val_loss: The loss on validation nodes.
         details: Further numbers by the column of a record that they belong to, such as ``val_auc``.
+        metrics: What the user asked for, by column.
     """
 
     scores: dict[Part, float | None]
     val_loss: float | None
     details: dict[str, float | None] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
 
 
 def binary_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 import torch
 from torch import Tensor, nn
 
-from graphweft import _config
+from graphweft import _config, _machine
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
@@ -42,10 +41,12 @@ from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
+from graphweft.train.named_metrics import Metric
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
-from graphweft.train.target import target_of
+from graphweft.train.target import Target, target_of
+from graphweft.train.update import Update
 
 _EVALUATED = 1  # the stage of draws that evaluation makes
 
@@ -99,6 +100,8 @@ class MiniBatch:
         accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
         sampler: A name of :data:`SAMPLERS`, or a sampler over the dataset's graph.
         prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.Subtasks`.
+        target: How labels are trained on; None: by the usual loss of ``ds``.
+        metrics: What is measured beside the score.
 
     Raises: ConfigError for fan-outs that do not fit the model.
     """
@@ -115,7 +118,7 @@ class MiniBatch:
         model: nn.Module,
         ds: Dataset,
         x: Features,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Update,
         fanouts: Sequence[int] | None,
         batch_size: int,
         seed: int,
@@ -124,12 +127,14 @@ class MiniBatch:
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
         prepare: str = "whole",
+        target: Target | None = None,
+        metrics: Sequence[Metric] = (),
     ) -> None:
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self._tables = Tables(ds.graph, x, ds.y, ds.train_idx)
-        self.target = target_of(ds)
+        self.target, self.metrics = target or target_of(ds), metrics
         self._take(labelled(ds))
-        self.sampler = sampler_of(model, ds.graph, sampler, fanouts)
+        self.sampler = self._sampler_of(sampler, fanouts)
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
         check_choice("prepare", prepare, PREPARE)
         if prepare == "subtasks" and macro is not None:
@@ -144,6 +149,10 @@ class MiniBatch:
         self._accumulate = accumulate
         self._compiled_for: tuple[object, ...] = ()
 
+    def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
+        """What draws the batches."""
+        return sampler_of(self.model, self.ds.graph, sampler, fanouts)
+
     def use(self, edge_data: EdgeData) -> None:
         """Gives the model weights and features of edges; before :meth:`prepare`."""
         self.edge_data = edge_data
@@ -153,6 +162,7 @@ class MiniBatch:
     def _take(self, rows: dict[Part, Tensor]) -> None:
         """Keeps the rows that count, and their labels as they are now."""
         self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
+        self.target.take(self.ds.y, rows["train"])
 
     def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
         """A loader over the training rows, and what surrounds macro-batches where there are some."""
@@ -162,7 +172,7 @@ class MiniBatch:
             nested = MultistageLoader(
                 self._tables, seeds, self.fanouts, batch_size, True, seed, macro=macro.made(self.ds), ahead=macro.ahead
             )
-            return nested, MacroRun(macro, nested, self.model, self.ds, self._on_batch)
+            return nested, MacroRun(macro, nested, self.model, self.ds, self._on_batch, self.target)
         subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
         loader = _Batches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler, prepare=subtasks)
         if is_plain(self.model):  # its kernels give the same bits for any number of threads
@@ -300,10 +310,10 @@ class MiniBatch:
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
         logits = self.logits()
-        expected = (self.ds.num_nodes, self.ds.num_classes)
+        expected = (self.ds.y.shape[0], self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")
-        return evaluation(self.target, logits, self.ds.y, self.rows)
+        return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
@@ -369,7 +379,7 @@ class MiniBatch:
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(
             {name: tensor for name, tensor in outputs.items() if name != "out"},
-            lambda norm: batch.rows[-1 - int(norm.removeprefix("norms."))],
+            lambda norm: batch.rows[-1 - int(norm.split(".")[1])],
         )
         with span("loss", "loss"):
             loss, gradient = self._loss(outputs["out"], batch.seeds)
@@ -470,4 +480,4 @@ def _whole_bytes(model: Stack, nodes: int) -> int:
 
 
 def _memory() -> int:
-    return int(psutil.virtual_memory().total)
+    return _machine.memory()

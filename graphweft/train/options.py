@@ -15,7 +15,9 @@ from graphweft._errors import ConfigError
 OPTIMIZERS = ("adam", "adamw", "sgd")
 USUAL_RATE = 0.01
 DECAY_ON = ("first", "all")
-TASKS = ("nodes", "link")
+GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
+TASKS = ("nodes", "link", "graphs", *GRAPH_TASKS)  # "graphs": one of the two, as the labels are
+USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
 MODES = ("full", "mini", "auto")
 STOP_ON = ("accuracy", "loss", "both")
 LATER_MODES = ("macro",)
@@ -70,7 +72,8 @@ def check_training(lr: Any, weight_decay: Any, weight_decay_on: Any, stop_on: An
     check_number("lr", lr, above=0.0)
     check_number("weight_decay", weight_decay, least=0.0)
     check_choice("weight_decay_on", weight_decay_on, DECAY_ON)
-    check_choice("stop_on", stop_on, STOP_ON)
+    if stop_on not in STOP_ON:
+        raise ConfigError(f"stop_on: expected one of {', '.join(STOP_ON)}, got {stop_on!r}; best= names a metric")
 
 
 _COUNTS: dict[str, tuple[int, int | None]] = {
@@ -113,7 +116,7 @@ def check_mode(mode: str) -> str:
 
 MINI_USUAL: dict[str, Any] = {
     "fanouts": None,
-    "batch_size": 1024,
+    "batch_size": USUAL_BATCH,
     "macro": None,
     "accumulate": 1,
     "sampler": "neighbor",

@@ -15,32 +15,26 @@ from graphweft._errors import ConfigError
 _LOOP = "; a loop of your own over the model can do it (docs/training.md)"
 _MODEL = "belongs to the model, as in gw.nn.GCN(..., {name}=...)"
 _EPOCHS = "belongs to fit, as in trainer.fit(epochs=200)"
-_LOSS = "is not supported: the labels decide (cross-entropy, binary cross-entropy, mean squared error)" + _LOOP
-_METRIC = "is not supported: the labels decide (accuracy, micro-F1, RMSE), and the history has further ones"
-_CALLBACK = "is not supported: trainer.fit(1) in a loop trains epoch after epoch, with your code in between"
-_SCHEDULER = "is not supported: set trainer.optimizer.param_groups[0]['lr'] between two calls of fit"
+_SCHEDULER = "belongs to a callable, as in scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)"
 _DEVICE = "is not supported: training runs on the CPU"
 _OBJECT = "belongs to an optimizer object, as in optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
 _DATA = "is not supported: the trainer makes its batches (mode='mini', fanouts=, batch_size=, sampler=)"
 _THREADS = "is not supported: torch.set_num_threads sets the number of threads"
-_WEIGHTED = "is not supported: every node counts alike" + _LOOP
+_WEIGHTED = "is not supported: nodes of a class count alike (class_weight=, or a loss of your own with loss=)"
 _PRECISION = "is not supported: training runs in the dtype of the parameters"
 
 _ANSWERS = {
     **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs"), _EPOCHS),
-    **dict.fromkeys(("loss", "loss_fn", "criterion", "compute_loss"), _LOSS),
-    **dict.fromkeys(("metric", "metrics", "scoring", "evaluator", "compute_metrics"), _METRIC),
-    **dict.fromkeys(("callback", "callbacks", "logger", "loggers", "hooks"), _CALLBACK),
-    **dict.fromkeys(("scheduler", "lr_scheduler", "scheduler_kwargs", "warmup_steps"), _SCHEDULER),
+    "scheduler_kwargs": _SCHEDULER,
+    "warmup_steps": "counts epochs here, as in warmup=5",
     **dict.fromkeys(("device", "devices", "accelerator", "gpus", "use_cuda"), _DEVICE),
     **dict.fromkeys(("momentum", "betas", "eps", "nesterov", "amsgrad", "optimizer_kwargs"), _OBJECT),
     **dict.fromkeys(("loader", "train_loader", "train_dataloader", "dataloader", "val_loader", "test_loader"), _DATA),
     **dict.fromkeys(("threads", "num_threads", "num_workers", "workers", "n_jobs"), _THREADS),
-    **dict.fromkeys(("class_weight", "class_weights", "sample_weight", "pos_weight", "label_smoothing"), _WEIGHTED),
+    "sample_weight": _WEIGHTED,
+    "pos_weight": "belongs to a loss, as in loss=torch.nn.BCEWithLogitsLoss(pos_weight=...)",
     **dict.fromkeys(("precision", "amp", "fp16", "bf16", "dtype"), _PRECISION),
-    **dict.fromkeys(
-        ("clip", "grad_clip", "gradient_clip_val", "max_grad_norm", "min_delta"), "is not supported" + _LOOP
-    ),
+    "min_delta": "is not supported" + _LOOP,
     **dict.fromkeys(
         ("dropout", "hidden", "layers", "num_layers", "hidden_channels", "heads", "activation", "norm", "residual"),
         _MODEL,
@@ -59,7 +53,17 @@ _RENAMED = {
     "fanout": "fanouts",
     "early_stopping": "patience",
     "early_stopping_patience": "patience",
-    "monitor": "stop_on",
+    "monitor": "best",
+    "metric_for_best_model": "best",
+    **dict.fromkeys(("loss_fn", "criterion", "compute_loss"), "loss"),
+    **dict.fromkeys(("metric", "scoring", "evaluator", "compute_metrics"), "metrics"),
+    **dict.fromkeys(("callback", "hooks"), "callbacks"),
+    "logger": "loggers",
+    "lr_scheduler": "scheduler",
+    **dict.fromkeys(("class_weights", "weight"), "class_weight"),
+    **dict.fromkeys(("grad_clip", "gradient_clip_val", "max_grad_norm"), "clip"),
+    **dict.fromkeys(("warmup_epochs", "num_warmup_epochs"), "warmup"),
+    "ema_decay": "ema",
     "restore_best_weights": "restore_best",
     "load_best_model_at_end": "restore_best",
     "l2": "weight_decay",

@@ -111,6 +111,8 @@ class EpochProgress:
         if scores and metric in ERRORS:
             parts.append(metric)
         parts += [f"{name} {shown(value, metric)}" for name, value in scores]
+        named = ((name, value) for name, value in scored.metrics.items() if name.startswith("val_"))
+        parts += [f"{name} {value:.4g}" for name, value in named if value is not None]
         if scored.val_mrr is not None and scored.val_hits is not None:
             parts.append(f"mrr {scored.val_mrr:.3f}  hits@10 {100 * scored.val_hits:.1f} %")
         parts.append(f"{duration(record.epoch_seconds)}/epoch")

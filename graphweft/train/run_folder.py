@@ -22,7 +22,8 @@ from graphweft.train.history import EpochRecord, History
 from graphweft.train.plot import write_plot
 
 LAST, BEST, METRICS, PLOT, SUMMARY = "last.pt", "best.pt", "metrics.jsonl", "curves.png", "summary.json"
-_OURS = (LAST, BEST, METRICS, PLOT, SUMMARY)  # in the order they are moved aside: the truth first
+CSV, TENSORBOARD = "metrics.csv", "tensorboard"
+_OURS = (LAST, BEST, METRICS, PLOT, SUMMARY, CSV, TENSORBOARD)  # in the order they are moved aside: the truth first
 _LEAST_SECONDS = 0.5
 _SHARE = 0.05  # of the time at most goes into checkpoints
 

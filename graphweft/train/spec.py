@@ -14,9 +14,11 @@ from typing import Any
 
 from graphweft._errors import ConfigError
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.train.loop_options import LoopOptions
 from graphweft.train.options import (
     DECAY_ON,
     EDGE_DATA,
+    GRAPH_TASKS,
     MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
@@ -41,18 +43,24 @@ LOOPING = ("gcn", *ATTENTIVE)  # they add self-loops, which graphs with types ha
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
+READOUTS = ("sum", "mean", "max", "mean+max", "sum+max")
+OF_GRAPHS = ("gin", "gcn", "sage", "gat", "gatv2")
+FOLDS = 10
 ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
 DEFAULT_DATA = "default"
 
 # Options that may differ when a run is resumed: they do not change the numbers of an epoch. The first are remembered.
-_REMEMBERED = ("root", "epochs", "patience")
+_REMEMBERED = ("root", "epochs", "patience", "logger")
 _TABLES = tuple(field.name for field in fields(TableOptions))
+_LOOP = tuple(field.name for field in fields(LoopOptions))
 _FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare")
 
 
 @dataclass(frozen=True)
-class TrainSpec(TableOptions):
+class TrainSpec(LoopOptions, TableOptions):
     """One training run; ``nodes`` and ``edges`` with what belongs to them take the place of ``data``.
+
+    Options of the loop are those of :class:`LoopOptions`.
 
     Attributes:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
@@ -60,8 +68,9 @@ class TrainSpec(TableOptions):
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
         features: Features made of the graph in the place of the source's: "degree", "onehot", "random", "laplacian" or
             "embedding" (a learned row of width ``hidden`` per node); None: those of the source.
-        task: "nodes" predicts labels of nodes; "link" learns embeddings of width ``hidden`` that tell edges from pairs
-            without one, in mode "mini".
+        task: "nodes" predicts labels of nodes; "graphs" those of graphs, with "graph_classification" and
+            "graph_regression" as its names where the labels are to be of that kind; "link" learns embeddings of width
+            ``hidden`` that tell edges from pairs without one, in mode "mini".
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
             "rgcn" (without features as published: a learned row per relation and node) or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
@@ -104,6 +113,9 @@ class TrainSpec(TableOptions):
         edge_data: "use" trains with the edge weights and features of the data that the model can read, "ignore" with
             neither.
         prepare: For "mini": batches are made "whole" by one thread each, or in "subtasks" by several.
+        readout: For graphs as samples: "sum", "mean", "max", or two of them as "mean+max", over the nodes of a graph.
+        fold: For graphs as samples: which of 10 stratified folds, from 0, is the test set; the next one is for
+            validation. None: the split of the source, or 60/20/20 at random.
 
     Raises: ConfigError for a value out of range.
 
@@ -155,6 +167,8 @@ class TrainSpec(TableOptions):
     trace: str | None = None
     prepare: str = "whole"
     edge_data: str = "use"
+    readout: str = "sum"
+    fold: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "out", "trace", "nodes", "edges"):
@@ -180,7 +194,7 @@ class TrainSpec(TableOptions):
         given = {"data": self.data != DEFAULT_DATA, "scale": self.scale is not None, "root": self.root is not None}
         self.check_tables(given)
         self._check_features()
-        check_task(self.task, self.mode)
+        self._check_task()
         mode, fanouts = check_mode(self.mode), check_fanouts(self.fanouts)
         if self.sampler.startswith("saint") and fanouts is not None:
             raise ConfigError(f"fanouts: expected none for sampler {self.sampler}, got {self.fanouts}")
@@ -203,7 +217,7 @@ class TrainSpec(TableOptions):
         ):
             check_integer(name, getattr(self, name), least, most)
         self._check_macro()
-        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
+        self.check_loop(self.task, self.stop_on)
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         if self.model in TYPED and mode == "mini":
@@ -225,7 +239,27 @@ class TrainSpec(TableOptions):
                 f"features: embedding cannot be combined with model {self.model}, which learns rows of nodes without it"
             )
 
+    def _check_task(self) -> None:
+        """The task fits the mode, and what belongs to sets of graphs is given with them."""
+        check_task(self.task, self.mode)
+        check_choice("readout", self.readout, READOUTS)
+        if self.fold is not None:
+            check_integer("fold", self.fold, 0, FOLDS - 1)
+        if self.has_graphs:
+            check_choice("model", self.model, OF_GRAPHS)
+            if self.mode in ("full", "auto"):  # batches of whole graphs
+                object.__setattr__(self, "mode", "mini")
+        elif self.readout != "sum" or self.fold is not None:
+            name, value = ("fold", self.fold) if self.fold is not None else ("readout", self.readout)
+            raise ConfigError(f"{name}={value} cannot be combined with task {self.task}, which has no set of graphs")
+
+    @property
+    def has_graphs(self) -> bool:
+        """Whether samples are graphs."""
+        return self.task == "graphs" or self.task in GRAPH_TASKS
+
     def _check_macro(self) -> None:
+        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         if self.macro is not None:
             check_macro(self.macro)
         if self.quality is None:
@@ -257,7 +291,8 @@ class TrainSpec(TableOptions):
     def identity(self) -> dict[str, Any]:
         """The options that decide the numbers: what must agree when a run is resumed."""
         values = {name: value for name, value in asdict(self).items() if name not in _FREE}
-        values = {name: value for name, value in values.items() if name not in _TABLES} | self.table_identity()
+        values = {name: value for name, value in values.items() if name not in (*_TABLES, *_LOOP)}
+        values |= self.table_identity() | self.loop_identity()
         mode = check_mode(self.mode)
         usual = {"macro": None, "quality": None, "accumulate": 1, "sampler": "neighbor"}
         later = [name for name, value in usual.items() if mode != "mini" or values[name] == value]
@@ -269,6 +304,10 @@ class TrainSpec(TableOptions):
             del values["edge_data"]
         if self.features is None:
             del values["features"]
+        if self.fold is None:
+            del values["fold"]
+        if self.readout == "sum":
+            del values["readout"]
         return {**values, "mode": mode}
 
 

@@ -61,8 +61,11 @@ class Target(abc.ABC):
         """The mean loss over ``rows`` (None: all), shape (), and its gradient by the outputs (n, c)."""
 
     @abc.abstractmethod
-    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
-        """The loss as one native call on outputs (n, c), which may be written over, and the memory it reads."""
+    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]] | None:
+        """The loss as one native call on outputs (n, c), which may be written over, and the memory it reads.
+
+        None for a loss that is no such call.
+        """
 
     @abc.abstractmethod
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -79,6 +82,13 @@ class Target(abc.ABC):
     @abc.abstractmethod
     def predict(self, outputs: Tensor) -> Tensor:
         """What the outputs say, as labels are written."""
+
+    def take(self, y: Tensor, train: Tensor) -> None:  # noqa: B027
+        """Takes up what follows from the training labels ``y[train]``; called again where they change."""
+
+    def aligned(self, outputs: Tensor) -> Tensor:
+        """Outputs (n, c) in the form in which labels are written, for functions of both."""
+        return outputs
 
     def constant_guess(self, y: Tensor, train: Tensor, scored: Tensor) -> float | None:
         """Score on ``scored`` of the most frequent training label given to every node; None where that says nothing."""
@@ -258,9 +268,13 @@ class Values(_Entries):
         mean = squares / known
         return Scored(math.sqrt(mean), mean, {"mae": absolute / known, "r2": r2})
 
+    def aligned(self, outputs: Tensor) -> Tensor:
+        """Of the labels' shape."""
+        return outputs.squeeze(1) if self._flat else outputs
+
     def predict(self, outputs: Tensor) -> Tensor:
         """The numbers, of the labels' shape."""
-        return outputs.squeeze(1) if self._flat else outputs
+        return self.aligned(outputs)
 
 
 _binary = in_pieces(functional.binary_cross_entropy_with_logits)

@@ -10,37 +10,36 @@ from __future__ import annotations
 import inspect
 import math
 import time
-import warnings
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
+from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
-from graphweft.data.flat_features import with_flat_features
-from graphweft.interop.pyg_model import PyGModel, adapted
+from graphweft.interop.pyg_model import adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.verdict import Verdict
-from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.storage.feature import is_dense
 from graphweft.train.best_weights import BestWeights
+from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch, features_of
-from graphweft.train.history import GUARDED, EpochRecord, History
+from graphweft.train.graph_task import GRAPH_TASKS, GraphTask, for_graphs
+from graphweft.train.history import COLUMNS, GUARDED, EpochRecord, History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.model_input import as_read, check_parts, trains
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     MINI_USUAL,
@@ -58,8 +57,9 @@ from graphweft.train.other_keywords import refuse
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder, read_last
+from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
 from graphweft.train.samplers import AnySampler
-from graphweft.train.settle import Features, settle_features, with_path
+from graphweft.train.settle import Features, with_path
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
@@ -95,10 +95,10 @@ class Trainer:
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
-        batch_size: For "mini": training nodes of a step; draws or parts for a sampler that goes over those.
-        task: "nodes" predicts the labels of ``ds``. "link", in mode "mini", holds some edges out and learns embeddings,
-            the rows that the model returns, whose dot products tell edges from pairs without one; ``*_acc`` are then
-            areas under the ROC curve.
+        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those.
+        task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
+            a :class:`gw.GraphDataset` (found from the data). "link", in mode "mini", holds some edges out and learns
+            embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph.
         accumulate: For "mini": batches whose gradients make one update.
@@ -111,6 +111,26 @@ class Trainer:
             (:class:`gw.Subtasks`); the batches are the same.
         trace: File for a Chrome trace of all stages (Perfetto, chrome://tracing); full-batch steps are then made call
             by call, with the same bits. :attr:`verdict` says what bounds the run.
+        loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
+            function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
+        class_weight: A number per class in the cross-entropy, or "balanced": inverse to their frequency in training.
+        label_smoothing: Share of the target that the cross-entropy spreads over all classes.
+        scheduler: A callable that makes a scheduler of ``torch.optim.lr_scheduler`` of the optimiser, or "cosine",
+            "linear", "step", "exponential" or "plateau", with numbers as in "step:30:0.5". It steps once an epoch.
+        warmup: Epochs in which the learning rate rises before the scheduler begins.
+        clip: Largest norm of the gradients; ``clip_value``: largest absolute value of an entry.
+        clip_value: See ``clip``; both are applied before an update, values first.
+        ema: Decay of averaged parameters, with which is evaluated and predicted; training goes on with the others.
+        metrics: What is measured beside the score: "f1_macro", "f1_micro", "accuracy", "roc_auc",
+            "average_precision", "mae", "rmse" or "r2", functions of (logits, labels), objects as of ``torchmetrics``,
+            or a dict of them. Columns of the history are ``val_<name>`` and so on.
+        best: The metric, by name, that says which epoch is the best, and which ``patience`` follows; or as ``stop_on``.
+        callbacks: Objects with some of ``on_fit_start(trainer)``, ``on_epoch_start(trainer, epoch)``,
+            ``on_batch_end(trainer, batch, loss)``, ``on_epoch_end(trainer, record)`` and ``on_fit_end(trainer)``.
+            Training ends after an ``on_epoch_end`` that returns False or sets ``trainer.should_stop = True``. What
+            their ``state_dict`` returns is kept in checkpoints.
+        loggers: "csv" and "tensorboard" write to ``out``; objects with ``log_metrics(metrics, step)`` are called
+            once an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
 
@@ -128,7 +148,8 @@ class Trainer:
     """
 
     moved_to: Path | None = None  # where another run that was in ``out`` is now
-    _notes_shown = False
+    should_stop = False  # set by a callback, the epoch under way is the last of this fit
+    _notes_shown = _prepared = _changed = False
 
     def __init__(
         self,
@@ -149,7 +170,7 @@ class Trainer:
         progress: bool = False,
         keep_features: bool = True,
         fanouts: Sequence[int] | None = None,
-        batch_size: int = 1024,
+        batch_size: int | None = None,
         task: str = "nodes",
         macro: Any = None,
         accumulate: int = 1,
@@ -159,35 +180,56 @@ class Trainer:
         trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
         remember: dict[str, Any] | None = None,
+        loss: Any = None,
+        class_weight: Any = None,
+        label_smoothing: float = 0.0,
+        scheduler: Any = None,
+        warmup: int = 0,
+        clip: float | None = None,
+        clip_value: float | None = None,
+        ema: float | None = None,
+        metrics: Any = None,
+        best: str | None = None,
+        callbacks: Any = (),
+        loggers: Any = (),
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
+        task, mode, ds, batch_size = for_graphs(task, mode, ds, batch_size)
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
-        _check_parts(model, ds, self.task)
-        self._called = adapted(model)
-        x = _input(self._called, ds)
-        self.ds = ds if x is ds.x else replace(ds, x=x)  # the other layout is let go where nobody else holds it
+        check_parts(model, ds, self.task)
+        self.ds = as_read(adapted(model), ds)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
-        self.history, self.out = History(best_by=stop_on), None if out is None else Path(out)
-        self._lr, self._seed, self._progress, self._prepared = lr, seed, progress, False
+        self.out, self._lr, self._seed, self._progress = None if out is None else Path(out), lr, seed, progress
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
+        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
+        self._loop = Loop(Chosen(*updated, metrics, best, callbacks, loggers), self.ds, self.task, stop_on, self.out)
+        self._assemble(optimizer, drawn, keep_features, restore_best)
+        self._config |= {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
+        self._config |= config or {}
+
+    def _assemble(
+        self, optimizer: str | torch.optim.Optimizer, drawn: tuple[Any, ...], keep_features: bool, restore_best: bool
+    ) -> None:
+        """Makes the parts of the run, and what makes it itself."""
+        loop, rate = self._loop, float(self.optimizer.param_groups[0]["lr"])
+        self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
+        self.history = History(best_by=loop.rule, higher=loop.higher)
         self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
-        self._weights, self._trained, self._changed = BestWeights(model, restore_best), _trained(model), False
+        self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
-        rate = float(self.optimizer.param_groups[0]["lr"])
-        self._config = {
-            **{"dataset": ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
-            **{"lr": rate, "weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on},
-            **{"optimizer": named, "seed": seed, "stop_on": stop_on, "eval_every": eval_every},
+        self._config: dict[str, Any] = {
+            **{"dataset": self.ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
+            **{"lr": rate, "optimizer": named, "seed": self._seed, "eval_every": self._eval_every},
             **self._edges.identity(),
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
-            **(config or {}),
+            **loop.identity(self._rate),
         }
 
     @property
@@ -238,7 +280,7 @@ class Trainer:
     def prepare(self) -> None:
         """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed."""
         if not self._prepared:
-            with _randomness(epoch_key(self._seed, 0)):
+            with randomness(epoch_key(self._seed, 0)):
                 self._batch.prepare()
             self._prepared = True
 
@@ -262,12 +304,14 @@ class Trainer:
             if folder is not None:
                 folder.start(self.history, begun=self._batches_done > 0)
                 self.moved_to = folder.moved_to
+            self._loop.loggers.start(self.epoch)
+            stack.callback(self._loop.loggers.stop)
             with self._tracing.running():
                 self._train(target, folder, stop)
             if folder is not None and self.epoch:
                 folder.save(self.state_dict())
                 folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
-        self._weights.put_best()
+        self._weights.put_best(self._update.averages)
         if stop.signum is not None:
             raise Interrupted(self.epoch, stop.signum)
         return self.history
@@ -316,8 +360,8 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue: configuration, model, optimiser, best model, history."""
-        best = self.history.best
-        within = {}
+        best, averages = self.history.best, self._update.averages
+        within: dict[str, Any] = {}
         if isinstance(self._batch, MiniBatch):
             within = {"batches": self._batches_done, "mini_batch": self._batch.state_dict()}
         return {
@@ -335,9 +379,12 @@ class Trainer:
             "best_epoch": self.epoch if best is None else best.epoch,
             "best_val_acc": None if best is None else best.val_acc,
             **({} if best is None or best.val_rmse is None else {"best_val_rmse": best.val_rmse}),
-            "best_model": self._weights.best if best is not None else self._weights.last(),
+            "best_model": self._weights.best if best is not None else self._weights.with_averages(averages),
             "history": self.history.to_state(),
             **({"best_since": self.history.since} if self.history.since else {}),
+            **({"averages": self._update.state_dict()} if averages else {}),
+            **({"learning_rate": self._rate.state_dict()} if self._rate.is_set else {}),
+            **({"callbacks": states} if (states := self._loop.callbacks.state_dict()) else {}),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -345,9 +392,14 @@ class Trainer:
 
         Raises: CheckpointError when the state does not fit the model or lacks a part.
         """
+        self._loop.callbacks.load_state_dict(state.get("callbacks", []))
         try:
-            history = History.from_state(state["history"], self.history.best_by, int(state.get("best_since", 0)))
+            rule = (self.history.best_by, int(state.get("best_since", 0)), self.history.higher)
+            history = History.from_state(state["history"], *rule)
             self._weights.load(state["model"], state["best_model"])
+            self._update.load_state_dict(state.get("averages", {}))
+            if self._rate.is_set:
+                self._rate.load_state_dict(state["learning_rate"])
             self.optimizer.load_state_dict(state["optimizer"])
             self._batch.x = with_path(self._batch.x, state["feature_path"])
             if isinstance(self._batch, MiniBatch):
@@ -359,8 +411,9 @@ class Trainer:
             raise CheckpointError(f"checkpoint: expected a state of this model and optimiser, got {text}") from None
         history.constant_guess = self.history.constant_guess
         self.history = history
-        if history.best is not None:
-            self._weights.put_best()
+        if history.best is None:
+            self._weights.forget()
+        self._weights.put_best(self._update.averages)
 
     def _refresh(self) -> None:
         """Takes up labels and splits that were changed in place."""
@@ -371,7 +424,7 @@ class Trainer:
 
     def _begin_anew(self) -> None:
         """Looks for the best epoch anew where labels, splits or the parameters that train have changed."""
-        trained = _trained(self.model)
+        trained = trains(self.model)
         if self._changed or trained != self._trained:
             self._changed, self._trained = False, trained
             if self.epoch:
@@ -383,8 +436,9 @@ class Trainer:
         if self.task == "link":
             return
         rows = self._batch.rows
-        if self._patience and rows["val"].numel() == 0:
-            raise ConfigError(f"patience={self._patience} cannot be combined with a split without validation labels")
+        needs = f"patience={self._patience}" if self._patience else "scheduler=plateau" if self._rate.watches else ""
+        if needs and rows["val"].numel() == 0:
+            raise ConfigError(f"{needs} cannot be combined with a split without validation labels")
         scored = next((rows[part] for part in ("test", "val", "train") if rows[part].numel()), rows["train"])
         self.history.constant_guess = self._target.constant_guess(self.ds.y, rows["train"], scored)
 
@@ -398,23 +452,21 @@ class Trainer:
         if self.epoch >= target or self.stopped_early:
             return
         self.prepare()
-        scored = self.history.last
+        self._rate.begin(target)
+        self.should_stop, scored = False, self.history.last
         with ExitStack() as stack:
             show = stack.enter_context(EpochProgress(self.epoch + 1, target)) if self._progress else None
-            if show is not None and self.moved_to is not None:
-                show.say(f"{self.out} held another run; its files are now in {self.moved_to}")
-            if show is not None and not self._notes_shown:
-                self._notes_shown = True
-                for note in self.ds.notes:
-                    show.say(f"note: {note}")
+            if show is not None:
+                self._show_notes(show)
             if isinstance(self._batch, MiniBatch):
                 self._batch.after_batch = self._between_batches(folder, show)
-            while self.epoch < target and not self.stopped_early and stop.signum is None:
+            self._loop.callbacks.fit_start(self)
+            while self.epoch < target and not (self.stopped_early or self.should_stop) and stop.signum is None:
+                if not self._batches_done:
+                    self._loop.callbacks.epoch_start(self, self.epoch + 1)
                 with span(f"epoch {self.epoch + 1}", "epoch"):
                     record = self._one_epoch(last=self.epoch + 1 == target)
-                self.history.append(record)
-                if self.history.best is record:
-                    self._weights.keep()
+                self._end_epoch(record)
                 if record.eval_seconds:
                     scored = record
                 if folder is not None:
@@ -423,6 +475,25 @@ class Trainer:
                         folder.save(self.state_dict())
                 if show is not None:
                     show.update(record, scored)
+            self._loop.callbacks.fit_end(self)
+
+    def _end_epoch(self, record: EpochRecord) -> None:
+        """What follows from an epoch: the best weights, the next learning rate, the user's code."""
+        self.history.append(record)
+        if self.history.best is record:
+            self._weights.keep(self._update.averages)
+        self._rate.end_epoch(record.epoch, record.val_loss, self.history.watched(record))
+        if self._loop.callbacks.epoch_end(self, record):
+            self.should_stop = True
+        self._loop.loggers.log(record.values(), record.epoch)
+
+    def _show_notes(self, show: EpochProgress) -> None:
+        """Notes of the dataset and of the folder, once."""
+        if self.moved_to is not None:
+            show.say(f"{self.out} held another run; its files are now in {self.moved_to}")
+        for note in () if self._notes_shown else self.ds.notes:
+            show.say(f"note: {note}")
+        self._notes_shown = True
 
     @property
     def _batches_done(self) -> int:
@@ -430,7 +501,9 @@ class Trainer:
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
 
     def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
-        return FullBatch(self._called, self.ds, features_of(self.ds), self.optimizer, keep_features, self._edges)
+        data = (self.ds, features_of(self.ds), self._update)
+        labels = (self._loop.target, self._loop.metrics)
+        return FullBatch(adapted(self.model), *data, keep_features, self._edges, *labels)
 
     def _sampled(
         self,
@@ -441,14 +514,18 @@ class Trainer:
         sampler: str | AnySampler,
         prepare: str,
     ) -> MiniBatch:
-        data = (self.ds, features_of(self.ds), self.optimizer)
+        model, loop = adapted(self.model), self._loop
+        data = (self.ds, features_of(self.ds), self._update)
+        keys = (self._seed, self._batch_key)
         if self.task == "link":
             if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
                 raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
-            batch: MiniBatch = LinkTask(self._called, *data, fanouts, batch_size, self._seed, self._batch_key)
+            own: dict[str, Any] = {"loss": loop.chosen.loss, "metrics": loop.metrics}
+            batch: MiniBatch = LinkTask(model, *data, fanouts, batch_size, *keys, **own)
         else:
-            keys = (self._seed, self._batch_key)
-            batch = MiniBatch(self._called, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare)
+            own = {"target": loop.target, "metrics": loop.metrics}
+            kind = GraphTask if self.task in GRAPH_TASKS else MiniBatch
+            batch = kind(model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare, **own)
         batch.use(self._edges)
         return batch
 
@@ -470,6 +547,8 @@ class Trainer:
         """What is done after a batch: a checkpoint where one is due, and progress."""
 
         def after(done: int, total: int, loss: float) -> None:
+            if math.isfinite(loss):
+                self._loop.callbacks.batch_end(self, done, loss)
             if done == total:
                 return  # the epoch's own checkpoint follows
             if not math.isfinite(loss):
@@ -489,110 +568,31 @@ class Trainer:
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with _randomness(epoch_key(self._seed, epoch)):
+        with randomness(epoch_key(self._seed, epoch)):
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()
         if not math.isfinite(loss):
             raise self._not_finite(epoch, loss)
+        if isinstance(self._batch, FullBatch):
+            self._loop.callbacks.batch_end(self, 1, loss)
+        more: dict[str, float | None] = {"lr": self._rate.now} if self._rate.is_set else {}
         if epoch % self._eval_every and not last and not self._would_stop(epoch):
-            return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._quality())
-        with span("evaluate", "evaluate"):
+            return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._quality(), metrics=more)
+        begun = time.perf_counter()
+        with span("evaluate", "evaluate"), self._update.averaged():
             found = self._batch.evaluate()
         column = "acc" if self.task == "link" else self._target.column
         values = {f"{name}_{column}": value for name, value in found.scores.items()} | {"val_loss": found.val_loss}
         values |= found.details | self._quality()
-        return EpochRecord(
-            epoch, loss, **values, epoch_seconds=middle - start, eval_seconds=time.perf_counter() - middle
-        )
+        more |= {name: value for name, value in found.metrics.items() if name not in COLUMNS}
+        seconds = {"epoch_seconds": middle - start, "eval_seconds": time.perf_counter() - begun}
+        return EpochRecord(epoch, loss, **{**values, **seconds}, metrics=more)  # type: ignore[arg-type]
 
     def _would_stop(self, epoch: int) -> bool:
         """Whether ``epoch`` is the last unless it is better than all before."""
         history = self.history
         return bool(self._patience) and history.best is not None and epoch - history.improved >= self._patience
-
-
-def _check_parts(model: object, ds: Any, task: str) -> None:
-    """Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs."""
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
-    if not hasattr(ds, "check_trainable"):
-        foreign = "; gw.from_pyg(data).dataset() makes one" if hasattr(ds, "to_dict") else ""
-        hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
-        raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
-    ds.check_trainable() if task == "nodes" else ds.check_features()
-    for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
-        text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
-        warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
-
-
-def _trained(model: nn.Module) -> tuple[bool, ...]:
-    """Which parameters get a gradient."""
-    return tuple(parameter.requires_grad for parameter in model.parameters())
-
-
-def _input(model: nn.Module, ds: Dataset) -> Features:
-    """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
-
-    Models of PyTorch Geometric read dense features, others the layout that is faster.
-    """
-    made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
-    x = features_of(with_flat_features(ds)) if made is None else made
-    if not isinstance(model, PyGModel):
-        return settle_features(x)
-    if not isinstance(x, SparseFeatures):
-        return x
-    size = 4e-6 * x.num_rows * x.width
-    warnings.warn(
-        f"{ds.name}: sparse features become dense for {type(model.model).__name__}, {size:.0f} MB", stacklevel=3
-    )
-    return x.to_dense()
-
-
-@contextmanager
-def _randomness(key: int) -> Iterator[None]:
-    """Random draws in the block follow from ``key``; the caller's generator does not notice."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key)
-        yield
-
-
-def epoch_key(seed: int, epoch: int) -> int:
-    """A 63-bit seed for one epoch (SplitMix64 over both).
-
-    Example:
-        >>> epoch_key(0, 1) == epoch_key(0, 1), epoch_key(0, 1) == epoch_key(1, 0)
-        (True, False)
-    """
-    mask = 2**64 - 1
-    key = 0
-    for word in (seed, epoch):
-        key = (key + word + 0x9E3779B97F4A7C15) & mask
-        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & mask
-        key ^= key >> 31
-    return key >> 1
-
-
-def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -> None:
-    """Every option of ``config`` is as in the checkpoint.
-
-    Raises: CheckpointError naming the first that is not.
-    """
-    for name, value in config.items():
-        if name not in saved or saved[name] != value:
-            raise CheckpointError(
-                f"resume: expected {name} {saved.get(name)!r} as in the run that {folder} holds, got {value!r}; "
-                "use another --out, or leave --resume out to start over"
-            )
-
-
-def data_checksum(ds: Dataset) -> int:
-    """CRC-32 of labels, splits and sizes: notices that the data changed under a run."""
-    crc = zlib.crc32(f"{ds.num_features} {ds.num_classes} {ds.num_edges}".encode())
-    for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):
-        crc = zlib.crc32(tensor.numpy().tobytes(), crc)
-    return crc
 
 
 _OPTIONS = tuple(inspect.signature(Trainer.__init__).parameters)

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphweft._machine import processors
 from graphweft.data.synthetic import synthetic
 from graphweft.loader import epochs as epochs_module
-from graphweft.loader.epochs import usable_cores
 from graphweft.loader.loader import Loader
 from graphweft.loader.pipeline import Pipeline
 from graphweft.loader.tempo import Tempo, Way
@@ -68,7 +68,7 @@ def test_the_model_gets_the_threads_of_its_way_and_the_caller_gets_them_back() -
 def test_splits_of_the_cores_are_tried_where_bits_do_not_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ds = synthetic("default", scale=0.1)
     options = {"mode": "mini", "fanouts": (3, 2), "batch_size": 8}
-    monkeypatch.setattr("graphweft.loader.epochs.usable_cores", lambda: 8)
+    monkeypatch.setattr("graphweft.loader.epochs.processors", lambda: 8)
     compiled = Trainer(SAGE(ds.num_features, 8, ds.num_classes), ds, **options)
     assert {Way(1, 2, 7), Way(2, 4, 6), Way(4, 8, 4)} <= set(compiled._batch.loader._tempo.ways)
     plain = Trainer(_Mean(ds.num_features, ds.num_classes), ds, mode="mini")
@@ -100,7 +100,7 @@ def test_measured_ways_are_told() -> None:
         for _ in loader:
             pass
     assert loader.way == min(loader.seconds_by_way, key=lambda way: loader.seconds_by_way[way])
-    assert usable_cores() >= 1
+    assert processors() >= 1
 
 
 def test_a_slow_way_is_given_up_early_where_it_comes_first() -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import graphweft
-from graphweft import _native
+from graphweft import _machine, _native
 from graphweft._config import config
 from graphweft._errors import FallbackWarning, ShapeError
 from graphweft.runtime import build
@@ -42,7 +42,7 @@ def cache(tmp_path, monkeypatch):
     build._warn_once.cache_clear()
 
 
-RUN = _native.declare("gw_run_rows", ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+RUN = _native.declare("gw_run_rows")
 
 
 def square(library, x):
@@ -80,7 +80,7 @@ def test_a_second_load_compiles_nothing(cache, monkeypatch):
 def test_the_key_covers_text_headers_compiler_and_flags(cache, monkeypatch):
     compiler = build.find_compiler()
     keys = [build._key(SOURCE, compiler), build._key(SOURCE + " ", compiler)]
-    keys.append(build._key(SOURCE, build.Compiler(compiler.command, "another version")))
+    keys.append(build._key(SOURCE, _machine.Compiler(compiler.command, "another version")))
     monkeypatch.setattr(build, "headers_digest", lambda: "changed")
     keys.append(build._key(SOURCE, compiler))
     monkeypatch.setattr(build, "_FLAGS", (*build._FLAGS, "-O1"))

@@ -29,6 +29,10 @@ BAD: list[tuple[str, Any]] = [
     ("macro", "large"), ("macro", "parts:9/8"), ("macro", 3), ("quality", 0.0), ("accumulate", 0),
     ("fanouts", "5,0"), ("fanouts", "a"), ("batch_size", 0), ("sampler", "best"), ("sampler", 7),
     ("prepare", "twice"), ("edge_data", "some"), ("trace", 5),
+    ("loss", "hinge"), ("class_weight", "even"), ("class_weight", 2), ("label_smoothing", 1.0), ("warmup", -1),
+    ("scheduler", "cyclic"), ("scheduler", "step:0"), ("scheduler", "step:a"), ("scheduler", 5), ("clip", 0.0),
+    ("clip_value", -1.0), ("ema", 1.0), ("metrics", "f1"), ("metrics", 3), ("best", "f1"), ("logger", "json"),
+    ("fold", 10), ("readout", "add"),
 ]  # fmt: skip
 
 

@@ -56,6 +56,9 @@ struct gw_left_f32 {
   int64_t lddw;
 };
 
+// A generated kernel over rows begin to end of its operands.
+typedef void (*gw_row_kernel)(int64_t begin, int64_t end, const float* const* in, float* out);
+
 GW_API const char* gw_last_error(void);
 }
 

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import psutil
-
+from graphweft import _machine
 from graphweft._errors import DataError
 
 _GIB = 1 << 30
@@ -94,7 +93,7 @@ def file_size(file: BinaryIO) -> int:
 
 def content_limit(size: int, floor: int = _TEXT_FLOOR) -> int:
     """Bytes that ``size`` packed bytes may become: ``floor`` or 128 times, never more than most of what is free."""
-    return min(max(floor, _MAX_RATIO * size), int(psutil.virtual_memory().available * 0.75))
+    return min(max(floor, _MAX_RATIO * size), int(_machine.free_memory() * 0.75))
 
 
 def node_limit(size: int) -> int:

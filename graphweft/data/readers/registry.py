@@ -82,6 +82,21 @@ def read_dataset(path: str | os.PathLike[str], options: ReadOptions | None = Non
     return ds
 
 
+def holds_graphs(path: Path) -> bool:
+    """Whether the names of files or members say that many graphs lie at ``path``; nothing is read.
+
+    Raises: DataError, OSError for what cannot be opened.
+    """
+    if path.is_dir():
+        folders = [place for place in (path, path / "raw") if place.is_dir()]
+        names = [list_folder(place) for place in folders]
+        return any(tu.is_tu(held) or (ogb.is_ogb(held) and "graph-label.csv.gz" in held) for held in names)
+    if path.suffix != ".npz":
+        return False
+    with open_regular(path) as file:
+        return "graph_ptr" in NpzArchive(file, show(path.name))
+
+
 def default_name(path: Path) -> str:
     """The name a dataset gets from its path: the file's or folder's own, without ``raw`` and suffixes."""
     if path.name == "raw" and path.parent.name:

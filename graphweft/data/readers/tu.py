@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
@@ -59,6 +60,10 @@ def read_tu(folder: Path, options: ReadOptions) -> Dataset:
     class_names: tuple[str, ...] = ()
     if "graph_labels" in path:
         found_labels, class_names = _classes(read_column(path["graph_labels"], np.int64), num_graphs)
+    elif "graph_attributes" in path:
+        found_labels = _values(
+            f"{chosen}_graph_attributes.txt", read_table(path["graph_attributes"], np.float64), num_graphs
+        )
     arrays, x = {}, None
     if "node_labels" in path:
         tags = read_table(path["node_labels"], np.int64)[:, 0]
@@ -76,6 +81,7 @@ def read_tu(folder: Path, options: ReadOptions) -> Dataset:
         y=found_labels.y,
         num_classes=found_labels.num_classes,
         task=found_labels.task,
+        edge_features=_edge_features(chosen, path, len(edges)),
         graph_ptr=torch.from_numpy(graph_ptr),
         class_names=class_names,
         arrays=arrays,
@@ -91,6 +97,29 @@ def _graph_ptr(graph_of: NDArray[Any]) -> NDArray[np.int64]:
         raise DataError("graph_indicator: expected graphs 1, 2, 3, ... one after the other, got another order")
     counts = np.bincount(graph_of - 1)
     return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def _values(who: str, table: NDArray[Any], num_graphs: int) -> Labels:
+    """Numbers to predict, one or several a graph."""
+    if len(table) != num_graphs:
+        raise DataError(f"{who}: expected {num_graphs} rows, one per graph, got {len(table)}")
+    y = torch.from_numpy(table.astype(np.float32))
+    return Labels(y.reshape(-1) if y.shape[1] == 1 else y, y.shape[1], "regression")
+
+
+def _edge_features(chosen: str, path: dict[str, Path], num_edges: int) -> Tensor | None:
+    """Attributes of the edges, then their labels, one-hot; None where the set has neither."""
+    columns = []
+    if "edge_attributes" in path:
+        columns.append(torch.from_numpy(read_table(path["edge_attributes"], np.float64).astype(np.float32)))
+    if "edge_labels" in path:
+        tags = read_column(path["edge_labels"], np.int64)
+        columns.append(one_hot(f"{chosen}_edge_labels.txt", tags - tags.min(initial=tags[0] if len(tags) else 0)))
+    for column in columns:
+        if len(column) != num_edges:
+            name = f"{chosen}_edge_attributes.txt or {chosen}_edge_labels.txt"
+            raise DataError(f"{name}: expected {num_edges} rows, one per edge, got {len(column)}")
+    return torch.cat(columns, dim=1) if columns else None
 
 
 def _classes(values: NDArray[Any], num_graphs: int) -> tuple[Labels, tuple[str, ...]]:

@@ -1,0 +1,226 @@
+"""Writes the bindings of the native core from its C++ sources, where every entry point is declared, once.
+
+    python csrc/bindings.py           # after an entry point or a structure has changed
+
+Comes in: definitions ``GW_API int gw_name(...)`` of ``core/*.cpp`` and structures ``gw_name`` of the headers. Goes out:
+``graphweft/_abi.py`` for Python, ``tests/cpp/entry_points.h`` for the C++ tests, and ``abi_hash.h``, by which Python
+refuses a library that was compiled from other sources. ``tests/test_abi.py`` sees that the files are those this writes.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADERS = ROOT / "csrc/include/graphweft"
+PYTHON, TESTS, HASH = ROOT / "graphweft/_abi.py", ROOT / "tests/cpp/entry_points.h", HEADERS / "abi_hash.h"
+
+_ENTRY = re.compile(r"GW_API int (gw_\w+)\(([^)]*)\)\s*\{")
+_STRUCTURE = re.compile(r"^struct (gw_\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTILINE)
+_FUNCTION = re.compile(r"typedef \w+ \(\*(gw_\w+)\)\(")  # an address, as any pointer
+_COMMENT = re.compile(r"//[^\n]*")
+_PARAMETER = re.compile(r"(?P<type>(?:const )?\w+(?: ?\*(?: ?const)?)*) ?(?P<name>\w+)")
+_NUMBERS = {
+    "int32_t": "c_int32",
+    "uint32_t": "c_uint32",
+    "int64_t": "c_int64",
+    "uint64_t": "c_uint64",
+    "float": "c_float",
+    "double": "c_double",
+}
+
+
+class Field(NamedTuple):
+    """A parameter or a member: its C type, its name, and how many there are."""
+
+    type: str
+    name: str
+    count: int = 1
+
+
+class Structure(NamedTuple):
+    """A structure that crosses the boundary, and the header that it is in."""
+
+    name: str
+    header: str
+    members: tuple[Field, ...]
+
+
+def _parameters(text: str) -> tuple[Field, ...]:
+    listed = [part.strip() for part in " ".join(text.split()).split(",") if part.strip() not in ("", "void")]
+    return tuple(Field(*_field(part)) for part in listed)
+
+
+def _field(text: str) -> tuple[str, str]:
+    found = _PARAMETER.fullmatch(text)
+    if found is None:
+        raise SystemExit(f"expected a type and a name, got {text!r}")
+    return found["type"].replace(" *", "*"), found["name"]
+
+
+def _members(body: str) -> tuple[Field, ...]:
+    """Members of a structure; ``int64_t a, b;`` are two, ``gw_x y[2];`` is one of two."""
+    found = []
+    for line in filter(None, (part.strip() for part in " ".join(_COMMENT.sub("", body).split()).split(";"))):
+        first, *others = line.split(",")
+        kind, name = _field(re.sub(r"\[\d+\]$", "", first))
+        for text in (first, *others):
+            count = re.search(r"\[(\d+)\]$", text)
+            plain = re.sub(r"\[\d+\]$", "", text).split()[-1].lstrip("*")
+            found.append(Field(kind, plain if others else name, int(count[1]) if count else 1))
+    return tuple(found)
+
+
+def entries() -> dict[str, tuple[Field, ...]]:
+    """Every entry point with its parameters, by the order of files and lines."""
+    found: dict[str, tuple[Field, ...]] = {}
+    for path in sorted((ROOT / "csrc/core").glob("*.cpp")):
+        text = _COMMENT.sub("", path.read_text())
+        if len(_ENTRY.findall(text)) != text.count("GW_API int "):
+            raise SystemExit(f"{path.name}: expected GW_API int gw_name(type name, ...) {{ at every entry point")
+        for name, parameters in _ENTRY.findall(text):
+            if name in found:
+                raise SystemExit(f"{path.name}: expected one definition of {name}, got another")
+            found[name] = _parameters(parameters)
+    return found
+
+
+def structures(of: dict[str, tuple[Field, ...]]) -> list[Structure]:
+    """The structures that entry points take, those inside before those around; generated code has its own."""
+    known = {}
+    for path in sorted(HEADERS.glob("*.h")):
+        for name, body in _STRUCTURE.findall(path.read_text()):
+            if "(*" not in body and "GW_" not in body:
+                known[name] = Structure(name, path.name, _members(body))
+    wanted: list[Structure] = []
+
+    def want(kind: str) -> None:
+        found = known.get(_plain(kind))
+        if found is not None and found not in wanted:
+            for member in found.members:
+                want(member.type)
+            wanted.append(found)
+
+    for parameters in of.values():
+        for parameter in parameters:
+            want(parameter.type)
+    return wanted
+
+
+def _plain(kind: str) -> str:
+    return kind.removeprefix("const ").rstrip("*")
+
+
+def _ctype(field: Field, names: dict[str, str], here: str = "") -> str:
+    """How ctypes writes a type. Numbers behind pointers are addresses, structures behind them are themselves."""
+    plain, stars = _plain(field.type), field.type.count("*")
+    if plain == "char":
+        return "ctypes.c_char_p"
+    if plain in names and stars < 2:
+        made = f"{here}{names[plain]}"
+        return f"ctypes.POINTER({made})" if stars else f"{made} * {field.count}" if field.count > 1 else made
+    return "ctypes.c_void_p" if stars or plain in _functions() else f"ctypes.{_NUMBERS[plain]}"
+
+
+@functools.cache
+def _functions() -> frozenset[str]:
+    """Types of functions that entry points take."""
+    return frozenset(name for path in HEADERS.glob("*.h") for name in _FUNCTION.findall(path.read_text()))
+
+
+def class_name(structure: str) -> str:
+    """``gw_adam_tensor_f32`` is ``AdamTensor`` in Python.
+
+    Example:
+        >>> class_name("gw_adam_tensor_f32")
+        'AdamTensor'
+    """
+    return "".join(word.capitalize() for word in structure.removeprefix("gw_").removesuffix("_f32").split("_"))
+
+
+def digest(of: dict[str, tuple[Field, ...]], held: list[Structure]) -> str:
+    """A mark of all types in their order; names of parameters do not count."""
+    text = [f"{name}({', '.join(p.type for p in parameters)})" for name, parameters in sorted(of.items())]
+    text += [f"{s.name} {[(m.type, m.name, m.count) for m in s.members]}" for s in sorted(held)]
+    return hashlib.sha256("\n".join(text).encode()).hexdigest()[:16]
+
+
+def python_text() -> str:
+    """``graphweft/_abi.py``."""
+    found = entries()
+    held = structures(found)
+    names = {structure.name: class_name(structure.name) for structure in held}
+    lines = [
+        '"""Structures and signatures of the native core\'s entry points.',
+        "",
+        "Written by ``csrc/bindings.py`` from the C++ sources; changes are made there. Read by ``_native.py``.",
+        '"""',
+        "",
+        "from __future__ import annotations",
+        "",
+        "import ctypes",
+        "from typing import Any",
+        "",
+        f'HASH = "{digest(found, held)}"',
+    ]
+    for structure in held:
+        lines += ["", "", f"class {names[structure.name]}(ctypes.Structure):"]
+        lines += [f'    """``{structure.name}`` of {structure.header}."""', "", "    _fields_ = ("]
+        lines += [f'        ("{member.name}", {_ctype(member, names)}),' for member in structure.members]
+        lines += ["    )"]
+    lines += ["", "", "SIGNATURES: dict[str, tuple[Any, ...]] = {"]
+    for name, parameters in found.items():
+        kinds = ", ".join(_ctype(parameter, names) for parameter in parameters)
+        lines.append(f'    "{name}": ({kinds}{"," if len(parameters) == 1 else ""}),')
+    return "\n".join([*lines, "}", ""])
+
+
+def header_text() -> str:
+    """``tests/cpp/entry_points.h``."""
+    found = entries()
+    headers = sorted({structure.header for structure in structures(found)} | {"abi.h", "nest.h"})
+    lines = [
+        "// The core's entry points as the tests call them; csrc/core/*.cpp document them.",
+        "// Written by csrc/bindings.py from these sources.",
+        "#pragma once",
+        "",
+        "#include <cstdint>",
+        "",
+        *[f'#include "graphweft/{header}"' for header in headers],
+        "",
+        'extern "C" {',
+    ]
+    for name, parameters in found.items():
+        lines.append(f"int {name}({', '.join(f'{p.type} {p.name}' for p in parameters) or 'void'});")
+    return "\n".join([*lines, "}", ""])
+
+
+def hash_text() -> str:
+    """``abi_hash.h``."""
+    found = entries()
+    lines = [
+        "// A mark of all entry points and structures. Written by csrc/bindings.py.",
+        "#pragma once",
+        "",
+        f'#define GW_ABI_HASH "{digest(found, structures(found))}"',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Writes the files, formatted."""
+    PYTHON.write_text(python_text())
+    TESTS.write_text(header_text())
+    HASH.write_text(hash_text())
+    subprocess.run(["ruff", "format", "--quiet", PYTHON], check=True)
+    subprocess.run(["clang-format", "-i", TESTS, HASH], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""One graph of many with its data, and many joined to the parts of one set.
+
+Comes in: graphs of ours or of PyTorch Geometric. Goes out: :class:`GraphSample`, or keywords of a dataset. Called by
+:class:`graphweft.data.graph_dataset.GraphDataset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._errors import DataError, GraphWeftError
+from graphweft.data.given import Features, given_features, given_floats
+from graphweft.graph.graph import Graph
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.gather import gather_rows
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GraphSample:
+    """One graph of a set.
+
+    Attributes:
+        graph: N nodes, E edges.
+        x: (N, F) features, or None.
+        y: Its label: an int64 class id or a float32 value of shape (), several labels (C,), or None.
+        edge_weight: (E,) float32, or None.
+        edge_features: (E, K) float32, or None.
+    """
+
+    graph: Graph
+    x: Any = None
+    y: Any = None
+    edge_weight: Any = None
+    edge_features: Any = None
+
+    def __repr__(self) -> str:
+        width = "no features" if self.x is None else f"{self.x.shape[1]} features"
+        told = "" if self.y is None else f", y={torch.as_tensor(self.y).tolist()}"
+        return f"GraphSample({self.graph.num_nodes} nodes, {self.graph.num_edges} edges, {width}{told})"
+
+
+def sample_of(ds: Any, number: int) -> GraphSample:
+    """Graph ``number`` of a set of graphs."""
+    taken = ds.side_by_side.take(torch.tensor([number]))
+    weight, features = ds.edge_weight, ds.edge_features
+    return GraphSample(
+        taken.graph,
+        None if ds.x is None else gather_rows(ds.x, taken.nodes),
+        ds.y[number],
+        None if weight is None else weight[taken.edges],
+        None if features is None else features[taken.edges],
+    )
+
+
+def as_sample(item: Any, who: str) -> GraphSample:
+    """``item``, a graph, a sample, or a ``Data`` of PyTorch Geometric, as a sample. Raises: DataError."""
+    if isinstance(item, GraphSample):
+        return item
+    if isinstance(item, Graph):
+        data, edges = item.stored("ndata"), item.stored("edata")
+        return GraphSample(item, data.get("x"), None, edges.get("edge_weight"), edges.get("edge_attr"))
+    edge_index = getattr(item, "edge_index", None)
+    if edge_index is None or not hasattr(item, "num_nodes"):
+        text = f"{who}: expected a gw.Graph, a sample, or a Data of PyTorch Geometric with edge_index"
+        raise DataError(f"{text}, got {type(item).__name__}")
+    try:
+        graph = Graph(edge_index[0], edge_index[1], num_nodes=item.num_nodes)
+    except GraphWeftError as error:
+        raise DataError(f"{who}: {error}") from None
+    named = {name: getattr(item, name, None) for name in ("x", "y", "edge_weight", "edge_attr")}
+    return GraphSample(graph, named["x"], named["y"], named["edge_weight"], named["edge_attr"])
+
+
+def joined(samples: Sequence[GraphSample]) -> dict[str, Any]:
+    """Keywords of a dataset of all samples side by side. Raises: DataError naming the sample that does not fit."""
+    counts = torch.tensor([sample.graph.num_nodes for sample in samples])
+    ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    ends = [torch.stack(sample.graph.edges()) for sample in samples]
+    shift = ptr[:-1].repeat_interleave(torch.tensor([end.shape[1] for end in ends]))
+    src, dst = torch.cat(ends, dim=1) + shift
+    out: dict[str, Any] = {"graph": Graph(src, dst, num_nodes=int(ptr[-1])), "graph_ptr": ptr}
+    for name in ("x", "edge_weight", "edge_features"):
+        on_nodes = name == "x"
+        out[name] = _column(samples, name, on_nodes)
+    out["y"] = _labels(samples)
+    return out
+
+
+def _column(samples: Sequence[GraphSample], name: str, on_nodes: bool) -> Features | None:
+    """A table of all samples, one under the other; None where none has it."""
+    held = [getattr(sample, name) is not None for sample in samples]
+    if not any(held):
+        return None
+    if not all(held):
+        raise DataError(f"graphs[{held.index(False)}]: expected {name} as the others have, got none")
+    parts: list[Tensor] = []
+    for i, sample in enumerate(samples):
+        who, value = f"graphs[{i}] {name}", getattr(sample, name)
+        rows = given_features(who, value) if on_nodes else given_floats(who, value)
+        dense = rows.to_dense() if isinstance(rows, SparseFeatures) else rows
+        assert dense is not None  # a value was given
+        if name != "edge_weight" and dense.dim() == 1:
+            dense = dense[:, None]
+        count = sample.graph.num_nodes if on_nodes else sample.graph.num_edges
+        width = parts[0].shape[1:] if parts else dense.shape[1:]
+        if dense.dim() != (1 if name == "edge_weight" else 2) or dense.shape[0] != count or dense.shape[1:] != width:
+            expected = (count, *width) if name != "edge_weight" else (count,)
+            raise DataError(f"{who}: expected shape {expected}, got {tuple(dense.shape)}")
+        parts.append(dense)
+    return torch.cat(parts)
+
+
+def _labels(samples: Sequence[GraphSample]) -> Tensor | None:
+    """Labels that the samples bring along: whole numbers as class ids, others as they are."""
+    held = [sample.y is not None for sample in samples]
+    if not any(held):
+        return None
+    if not all(held):
+        raise DataError(f"graphs[{held.index(False)}]: expected a label y as the others have, got none")
+    rows = [torch.as_tensor(sample.y).reshape(-1) for sample in samples]
+    widths = {row.numel() for row in rows}
+    if len(widths) > 1:
+        raise DataError(f"from_list: expected labels of one width, got {min(widths)} and {max(widths)} columns")
+    y = torch.stack(rows)
+    return y.reshape(-1) if y.shape[1] == 1 else y

@@ -1,0 +1,210 @@
+"""Tasks whose samples are graphs: epochs over batches of whole graphs, and their evaluation.
+
+Comes in: a model of graphs, an optimiser, a set of graphs. Goes out: the mean loss of an epoch over training graphs, or
+scores by split. Called by the trainer in the place of :class:`MiniBatch`, whose steps, states and resumes it has.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError, DataError, ShapeError
+from graphweft.data.dataset import Dataset
+from graphweft.data.graph_dataset import GraphDataset
+from graphweft.graph.side_by_side import SideBySide
+from graphweft.interop.pyg_model import PyGModel
+from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
+from graphweft.nn.module import CompiledModule
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.edge_data import EdgeData
+from graphweft.train.macro import MacroRun
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
+from graphweft.train.samplers import AnySampler
+
+_Call = Callable[[GraphBatch, dict[str, Any]], Any]
+_CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch) as in PyTorch Geometric"
+
+
+def for_graphs(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, Any, Any]:
+    """Task, mode, dataset and size of a batch, those of graphs as samples where the rows of ``ds`` are graphs.
+
+    Raises: ConfigError, DataError where the task and the data do not fit each other.
+    """
+    if getattr(ds, "graph_ptr", None) is None:
+        if task == "graphs" or task in GRAPH_TASKS:
+            name = getattr(ds, "name", type(ds).__name__)
+            raise DataError(
+                f"{name}: expected a set of graphs for the task {task}, got one graph; gw.GraphDataset is one"
+            )
+        return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
+    if task not in ("nodes", "graphs", *GRAPH_TASKS):  # links between nodes; an unknown one is told of where all are
+        return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
+    ds = GraphDataset.of(ds) if isinstance(ds, Dataset) else ds
+    ds.check_trainable()
+    found = GRAPH_TASKS[ds.task == "regression"]
+    if task in GRAPH_TASKS and task != found:
+        raise ConfigError(f"task: expected {found} for {ds.name}, whose labels are for {ds.task}, got {task!r}")
+    return found, "mini" if mode in ("full", "auto") else mode, ds, USUAL_GRAPHS if batch_size is None else batch_size
+
+
+class _Batch(GraphBatch):
+    """A batch under the names that a step of training reads."""
+
+    node_norm = None
+
+    @property
+    def batch_size(self) -> int:
+        """Graphs that are trained on."""
+        return self.num_graphs
+
+    @property
+    def n_id(self) -> Tensor:
+        """Rows of their labels."""
+        return self.index
+
+
+class _Loader(GraphLoader):
+    """Batches of training graphs."""
+
+    def make(self, places: Tensor, epoch: int) -> GraphBatch:
+        """As asked for by a step."""
+        made = super().make(places, epoch)
+        return _Batch(**vars(made))
+
+
+class _Sources:
+    """What batches are made from: the features as the trainer keeps them, of the edges what the model reads."""
+
+    def __init__(self, task: GraphTask) -> None:
+        self._task = task
+
+    @property
+    def side_by_side(self) -> SideBySide:
+        """The structure."""
+        return self._task.graphs.side_by_side
+
+    @property
+    def x(self) -> Tensor | SparseFeatures:
+        """Rows of all nodes."""
+        return self._task.x
+
+    @property
+    def y(self) -> Tensor:
+        """Labels of the graphs."""
+        return self._task.ds.y
+
+    @property
+    def edge_weight(self) -> Tensor | None:
+        """Weights, where the model reads them."""
+        return self._task.edge_data.weight
+
+    @property
+    def edge_features(self) -> Tensor | None:
+        """Features of the edges, where the model reads them."""
+        return self._task.edge_data.attr
+
+
+class GraphTask(MiniBatch):
+    """Trains on ``batch_size`` graphs at a time; see :class:`MiniBatch`, whose samplers do not apply.
+
+    The model is called as ``model(graph, x, ptr)``, with the graphs of a batch side by side, or as ``model(batch)`` or
+    ``model(x, edge_index, batch)`` where its arguments are called so. Evaluation goes over all graphs in batches of
+    the same size.
+    """
+
+    def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> None:
+        """Raises: ConfigError for a sampler or fan-outs: whole graphs are not sampled."""
+        for name, given, usual in (("sampler", sampler, "neighbor"), ("fanouts", fanouts, None)):
+            if given != usual:
+                raise ConfigError(f"{name}={given!r} cannot be combined with a set of graphs, which are taken whole")
+
+    @property
+    def graphs(self) -> GraphDataset:
+        """The set."""
+        assert isinstance(self.ds, GraphDataset)  # as for_graphs made it
+        return self.ds
+
+    def _load(self) -> tuple[GraphLoader, MacroRun | None]:  # type: ignore[override]
+        """A loader over the training graphs."""
+        batch_size, seed, _, prepare = self._given
+        if prepare != "whole":
+            raise ConfigError(f"prepare={prepare!r} cannot be combined with a set of graphs, which are taken whole")
+        if isinstance(self.x, SparseFeatures):  # batches have few columns and many rows
+            self.x = self.x.to_dense()
+        self._call = caller_of(self.model)
+        rows = torch.unique(self.rows["train"], sorted=True)
+        return _Loader(_Sources(self), batch_size, shuffle=True, seed=seed, graphs=rows), None
+
+    def use(self, edge_data: EdgeData) -> None:
+        """Gives the model weights and features of edges; before :meth:`prepare`."""
+        self.edge_data = edge_data
+
+    def prepare(self) -> None:
+        """Nothing: a batch is compiled for its class of sizes when the first such comes."""
+
+    def logits(self) -> Tensor:
+        """Outputs for all graphs in evaluation mode, shape (graphs, C)."""
+        return _outputs(self.model, self._call, _Sources(self), self.loader.batch_size, self.ds.num_classes)
+
+    def _forward(self, batch: Any) -> Tensor:
+        return _on_graphs(self._call, batch, self.ds.num_classes)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        return {**super().identity(), "drawn": "graphs"}
+
+
+def graph_outputs(model: nn.Module, ds: GraphDataset, batch_size: int, columns: int) -> Tensor:
+    """What ``model`` returns for every graph of ``ds`` in evaluation mode, (graphs, columns)."""
+    return _outputs(model, caller_of(model), ds, batch_size, columns)
+
+
+def _outputs(model: nn.Module, call: _Call, ds: Graphs, batch_size: int, columns: int) -> Tensor:
+    model.eval()
+    every = torch.arange(ds.side_by_side.ptr.numel() - 1)
+    with torch.no_grad():
+        return torch.cat([_on_graphs(call, graph_batch(ds, ids), columns) for ids in torch.split(every, batch_size)])
+
+
+def _on_graphs(call: _Call, batch: GraphBatch, columns: int) -> Tensor:
+    """What the model returns for a batch. Raises: ShapeError for other than a row for each graph."""
+    given = {"edge_weight": batch.edge_weight, "edge_attr": batch.edge_attr}
+    out = call(batch, {name: rows for name, rows in given.items() if rows is not None})
+    expected = (batch.num_graphs, columns)
+    if not isinstance(out, Tensor) or tuple(out.shape) != expected:
+        got = tuple(out.shape) if isinstance(out, Tensor) else type(out).__name__
+        hint = "; gw.nn.GraphModel reads out one row a graph"
+        raise ShapeError(f"model: expected a row for each graph, of shape {expected}, got {got}{hint}")
+    return out
+
+
+def caller_of(model: nn.Module) -> _Call:
+    """How ``model`` is called on a batch, with further keywords. Raises: ConfigError for another way."""
+    if isinstance(model, CompiledModule):
+        kind = type(model).__name__
+        text = f"Trainer: expected a model of graphs, such as gw.nn.GraphModel, got {kind}, which returns rows of nodes"
+        raise ConfigError(text)
+    inner = model.model if isinstance(model, PyGModel) else model
+    try:
+        signature = inspect.signature(inner.forward)
+    except (TypeError, ValueError):
+        return lambda batch, more: inner(batch.graph, batch.x, batch.ptr, **more)
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    places = [one for one in signature.parameters.values() if one.kind in kinds]
+    needed = [one.name for one in places if one.default is one.empty]
+    if isinstance(model, PyGModel):
+        return lambda batch, more: inner(batch.x, batch.edge_index, batch.batch, **more)
+    if len(needed) == 1 and needed[0] in ("batch", "data"):
+        return lambda batch, more: inner(batch, **more)
+    if len(places) >= 3 and len(needed) <= 3:
+        return lambda batch, more: inner(batch.graph, batch.x, batch.ptr, **more)
+    raise ConfigError(f"Trainer: expected a model of graphs called as {_CALLED_AS}, got forward{signature}")
+
+
+__all__ = ["GRAPH_TASKS", "GraphTask", "caller_of", "for_graphs", "graph_outputs"]

@@ -1,0 +1,65 @@
+"""What a trainer is given, and what its model reads of the nodes.
+
+Comes in: a model and a dataset, or what a user takes for them. Goes out: features in the layout that is trained on; one
+line for what does not fit. Called by the trainer.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from graphweft._errors import ConfigError, DataWarning
+from graphweft.data.dataset import Dataset
+from graphweft.data.flat_features import with_flat_features
+from graphweft.interop.pyg_model import PyGModel
+from graphweft.nn.module import CompiledModule
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.full_batch import features_of
+from graphweft.train.settle import Features, settle_features
+
+
+def check_parts(model: object, ds: Any, task: str) -> None:
+    """Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
+    if not hasattr(ds, "check_trainable"):
+        foreign = "; gw.from_pyg(data).dataset() makes one" if hasattr(ds, "to_dict") else ""
+        hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
+        raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
+    ds.check_trainable() if task == "nodes" else ds.check_features()
+    for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
+        text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
+        warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
+
+
+def trains(model: nn.Module) -> tuple[bool, ...]:
+    """Which parameters get a gradient."""
+    return tuple(parameter.requires_grad for parameter in model.parameters())
+
+
+def as_read(model: nn.Module, ds: Dataset) -> Dataset:
+    """``ds`` with the features that the model reads; another layout is let go where nobody else holds it."""
+    x = _features(model, ds)
+    return ds if x is ds.x else replace(ds, x=x)
+
+
+def _features(model: nn.Module, ds: Dataset) -> Features:
+    """What the model reads of the nodes: what it makes of the graph, or the features of ``ds``, flat where typed.
+
+    Models of PyTorch Geometric read dense features, others the layout that is faster.
+    """
+    made = model.features(ds.graph) if isinstance(model, CompiledModule) else None
+    x = features_of(with_flat_features(ds)) if made is None else made
+    if not isinstance(model, PyGModel):
+        return settle_features(x)
+    if not isinstance(x, SparseFeatures):
+        return x
+    size = 4e-6 * x.num_rows * x.width
+    warnings.warn(
+        f"{ds.name}: sparse features become dense for {type(model.model).__name__}, {size:.0f} MB", stacklevel=3
+    )
+    return x.to_dense()

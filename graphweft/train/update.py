@@ -1,0 +1,100 @@
+"""One update of the parameters: clipping, the optimiser's step, and averages of what it made.
+
+Comes in: a model whose parameters have gradients. Goes out: other parameters. Called, in the place of the optimiser, by
+the ways to take a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import CheckpointError
+
+
+class Update:
+    """An optimiser with what is done before and after its step.
+
+    Clipping is ``torch.nn.utils.clip_grad_value_``, then ``clip_grad_norm_``. Averages are those of
+    ``torch.optim.swa_utils.AveragedModel`` with ``get_ema_multi_avg_fn(decay)``: the first update copies the
+    parameters, later ones move the averages by ``1 - decay`` of the way.
+
+    Args:
+        model: Its parameters are clipped and averaged.
+        optimizer: Makes the step.
+        clip: Largest norm of all gradients together; None: any.
+        clip_value: Largest absolute value of an entry; None: any.
+        ema: Decay of the averages; None: there are none.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        clip: float | None = None,
+        clip_value: float | None = None,
+        ema: float | None = None,
+    ) -> None:
+        self._model, self._optimizer = model, optimizer
+        self._clip, self._clip_value, self._ema = clip, clip_value, ema
+        self._averages: dict[str, Tensor] = {}
+
+    @property
+    def averages(self) -> dict[str, Tensor]:
+        """Averaged parameters by name; empty before the first update, or where none are kept."""
+        return self._averages
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the optimiser's."""
+        self._optimizer.zero_grad(set_to_none=set_to_none)
+
+    def step(self) -> None:
+        """One update."""
+        if self._clip_value is not None:
+            nn.utils.clip_grad_value_(self._model.parameters(), self._clip_value)
+        if self._clip is not None:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
+        self._optimizer.step()
+        if self._ema is not None:
+            self._average(1 - self._ema)
+
+    def _average(self, share: float) -> None:
+        with torch.no_grad():
+            for name, parameter in self._model.named_parameters():
+                if name in self._averages:
+                    self._averages[name].lerp_(parameter, share)
+                else:
+                    self._averages[name] = parameter.detach().clone()
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """The model has the averaged parameters within the block, where there are some."""
+        parameters = dict(self._model.named_parameters())
+        kept = {name: parameters[name].detach().clone() for name in self._averages}
+        self._put(self._averages)
+        try:
+            yield
+        finally:
+            self._put(kept)
+
+    def _put(self, values: dict[str, Tensor]) -> None:
+        parameters = dict(self._model.named_parameters())
+        with torch.no_grad():
+            for name, value in values.items():
+                parameters[name].copy_(value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages."""
+        return {name: average.clone() for name, average in self._averages.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`. Raises: CheckpointError for averages of another model."""
+        shapes = {name: parameter.shape for name, parameter in self._model.named_parameters()}
+        for name, average in state.items():
+            if shapes.get(name) != average.shape:
+                raise CheckpointError(f"checkpoint: expected averages of this model, got {name} {tuple(average.shape)}")
+        self._averages = {name: average.clone() for name, average in state.items()}
