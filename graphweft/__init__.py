@@ -56,7 +56,9 @@ if TYPE_CHECKING:
     from graphweft.loader.link import LinkLoader
     from graphweft.loader.loader import Loader
     from graphweft.loader.multistage import MultistageLoader
+    from graphweft.nn import fn as fn
     from graphweft.nn.apply_functions import apply_edges, apply_nodes
+    from graphweft.nn.compiled import compile as compile
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
@@ -138,9 +140,11 @@ __all__ = [
     "apply_nodes",
     "collective_sample",
     "compact",
+    "compile",
     "config",
     "constant",
     "explain",
+    "fn",
     "from_dgl",
     "from_networkx",
     "from_pyg",
@@ -175,6 +179,7 @@ _HOMES = {
     "GraphDataset": "graphweft.data.graph_dataset",
     "load": "graphweft.data.load",
     "synthetic": "graphweft.data.synthetic",
+    "compile": "graphweft.nn.compiled",
     "explain": "graphweft.explanation",
     **dict.fromkeys(("Inspection", "inspect"), "graphweft.inspection"),
     **dict.fromkeys(("Run", "load_run"), "graphweft.loaded_run"),
@@ -214,7 +219,7 @@ _HOMES = {
     "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",
 }
-_MODULES = {"nn": "graphweft.nn", "optim": "graphweft.optim"}
+_MODULES = {"fn": "graphweft.nn.fn", "nn": "graphweft.nn", "optim": "graphweft.optim"}
 
 if not TYPE_CHECKING:
 

@@ -23,6 +23,7 @@ from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import number
 from graphweft.ir.residency import StructType, TensorType
+from graphweft.nn.compiled import calls_of, is_compiled
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.module import CompiledModule, check_blocks
 from graphweft.nn.products import paused
@@ -51,7 +52,8 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
     Args:
         module: A model; a trainer, whose own steps are told, those of mode "mini" with their sampler; or any module or
             function, which is called once as ``module(graph, x, *args, **kwargs)`` with a copy of its state. Every
-            message-passing call that it makes is told, or why it falls back and at which line.
+            message-passing call that it makes is told, or why it falls back and at which line. A module that
+            :func:`graphweft.compile` gave is called as it is called otherwise: ``explain(model, x, edge_index)``.
         graph: A graph, or a batch's blocks, which are told layer by layer. None for a trainer.
         x: Features (nodes, in_features). None for a trainer.
         *args: Further arguments of the forward call; of a model ``rows``, the nodes whose output is asked for.
@@ -72,6 +74,8 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
     """
     if isinstance(module, Trainer):
         return _explain_trainer(module, full)
+    if isinstance(module, nn.Module) and is_compiled(module):
+        return _explain_compiled(module, (graph, x, *args), kwargs, full)
     if not isinstance(module, CompiledModule):
         return _explain_calls(module, (graph, x, *args), kwargs, full)
     rows, edges = _further(type(module).__name__, args, kwargs)
@@ -159,6 +163,29 @@ def _explain_calls(
             continue
         arguments = item.compiled.arguments(call, item.captured)
         parts += _story(item.compiled.form(call.graph), arguments, standing_of(arguments), full)
+    return "\n\n".join(parts)
+
+
+def _explain_compiled(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], full: bool) -> str:
+    """Of every program that a module of ``gw.compile`` runs."""
+    module = copy.deepcopy(module)
+    calls = calls_of(module)
+    seen: list[tuple[CompiledFunction, Arguments]] = []
+    calls.seen = seen
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FallbackWarning)
+        module(*args, **kwargs)
+    programs = f"{len(seen)} program{'' if len(seen) == 1 else 's'}"
+    parts = [f"{type(module).__name__}: {programs}; opt_level={_config.current().opt_level}"]
+    if calls.last is None:
+        inner = "" if not seen else ", modules inside are compiled"
+        parts.append(f"runs as it stands{inner}: {calls.reason}")
+    else:
+        parts += [f"{step.name} runs as it stands: {why}\nat {step.line}" for step, why in calls.last.planned.apart]
+    for at, (function, arguments) in enumerate(seen):
+        graph = arguments.graph
+        parts.append(f"== program {at}: {graph.num_dst:,} nodes, {graph.num_edges:,} edges ==")
+        parts += _story(function, arguments, standing_of(arguments), full)
     return "\n\n".join(parts)
 
 

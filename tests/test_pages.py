@@ -19,6 +19,7 @@ with contextlib.suppress(ImportError), warnings.catch_warnings():
 
 # Pages, and the fewest examples that each has.
 PAGES = {
+    "compile": 15,
     "configuration": 3,
     "data": 16,
     "from_pyg": 25,

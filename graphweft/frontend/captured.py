@@ -110,7 +110,7 @@ def is_library(name: str | None) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _is_installed(name: str | None) -> bool:
+def is_installed(name: str | None) -> bool:
     """Whether a module is a package of others, whose classes do not change between calls."""
     file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
     return "site-packages" in file or "dist-packages" in file
@@ -189,7 +189,7 @@ class Walk:
 
     def _is_foreign(self, module: str | None) -> bool:
         """Whether a module is of a package that somebody else wrote."""
-        return _is_installed(module) and (module or "").partition(".")[0] not in self._own
+        return is_installed(module) and (module or "").partition(".")[0] not in self._own
 
     def _attribute(self, name: str, value: Any) -> tuple[str, Any]:
         """An attribute of an object, which code may or may not read."""

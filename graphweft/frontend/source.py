@@ -18,15 +18,20 @@ from typing import Any
 import torch
 
 _NN = Path(__file__).parents[1] / "nn"
-_CALLS = ("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py")
-_OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS))
+_CALLS = (
+    *("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py"),
+    *("compiled.py", "compiled_call.py", "recorded.py"),
+)
+_OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS), str(_NN.parent / "explanation.py"))
+_WRITTEN_BY_PYG = "/torch_geometric."  # files of its templates lie in the folder of temporary files
 UNKNOWN = "unknown line"  # of code that has no file
 _TORCH = str(Path(torch.__file__).parent)
 
 
 def is_user_file(filename: str) -> bool:
     """Whether code of this file was written by a user of the front end."""
-    return not filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key")) and "contextlib.py" not in filename
+    library = filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key")) or _WRITTEN_BY_PYG in filename
+    return not library and "contextlib.py" not in filename
 
 
 def current_line() -> str:

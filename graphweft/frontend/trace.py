@@ -172,12 +172,12 @@ class _Recorder(TorchFunctionMode):
             what = "branch on" if name.startswith("__") else "use of"
             how = "" if name.startswith("__") else f", by {name}"
             raise UnraisableError(f"a Python {what} tensor values{how}", self.line)
-        if func in _REFUSED:
-            raise UnraisableError(_REFUSED[func], self.line)
+        if func in REFUSED:
+            raise UnraisableError(REFUSED[func], self.line)
         graph = _recorded()
         last = graph._root._prev if graph is not None else None
         self.inside = getattr(func, "__name__", None)
-        result = _IN_PLACE_OF.get(func, func)(*args, **kwargs)
+        result = IN_PLACE_OF.get(func, func)(*args, **kwargs)
         self.inside = None
         if not torch.is_grad_enabled():
             result = pytree.tree_map(_stopped, result)
@@ -231,7 +231,7 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> T
 
 
 # what would happen once, while the function is recorded, or tells of the recording
-_REFUSED: dict[Any, str] = {
+REFUSED: dict[Any, str] = {
     Tensor.register_hook: "a hook",
     Tensor.__repr__: "a tensor that is printed",
     Tensor.__format__: "a tensor that is printed",
@@ -246,7 +246,7 @@ def _one_hot(x: Tensor, num_classes: int = -1) -> Tensor:
 
 
 # torch functions that are recorded as something else
-_IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
+IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
     torch.nn.functional.dropout: _dropout,
     torch.dropout: lambda input, p, train: _dropout(input, p, train),
     torch.dropout_: lambda input, p, train: _dropout(input, p, train, inplace=True),

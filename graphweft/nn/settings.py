@@ -45,7 +45,7 @@ def _of_module(module: nn.Module) -> Hashable:
     parts: list[Any] = [kind, tuple(module._modules), tuple(n for n, p in module._parameters.items() if p is None)]
     for name, value in module.__dict__.items():
         if name not in _OWN and not name.endswith("_hooks"):
-            parts.append((name, _plain(value)))
+            parts.append((name, plain(value)))
     if not kind.__module__.startswith(("graphweft.", "torch.")):
         parts.append(_of_code(kind))
     return tuple(parts)
@@ -57,7 +57,7 @@ def _of_code(kind: type[nn.Module]) -> Hashable:
     return capture((define,)).key if isinstance(define, FunctionType) else None
 
 
-def _plain(value: Any) -> Hashable:
+def plain(value: Any) -> Hashable:
     """``value`` as something that compares by content where it has one, else by identity."""
     if isinstance(value, float):
         return float, repr(value)  # a value that is not a number equals itself here
@@ -66,13 +66,13 @@ def _plain(value: Any) -> Hashable:
     if isinstance(value, Tensor):
         return Tensor, value.dtype, value.shape, value.requires_grad
     if isinstance(value, Mapping):
-        return type(value), tuple((_plain(key), _plain(item)) for key, item in value.items())
+        return type(value), tuple((plain(key), plain(item)) for key, item in value.items())
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_plain, value))
+        return type(value), tuple(map(plain, value))
     if isinstance(value, set | frozenset):
-        return type(value), frozenset(map(_plain, value))
+        return type(value), frozenset(map(plain, value))
     if isinstance(value, SimpleNamespace | argparse.Namespace) or (is_dataclass(value) and not isinstance(value, type)):
-        return type(value), _plain(dict(vars(value)))
+        return type(value), plain(dict(vars(value)))
     return Identity(value)
 
 
@@ -111,4 +111,4 @@ def tensors_of(root: nn.Module) -> dict[str, Tensor]:
     return found
 
 
-__all__ = ["has_hooks", "is_parametrized", "is_watched", "settings_of", "tensors_of"]
+__all__ = ["has_hooks", "is_parametrized", "is_watched", "plain", "settings_of", "tensors_of"]

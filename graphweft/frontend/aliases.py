@@ -1,0 +1,125 @@
+"""Views of recorded tensors, so that writing in place into one changes all that share its memory.
+
+Comes in: every view that a recorded run makes, and every write. Goes out: the operations that give what the tensors
+below a written view hold by then. Called by ``recorder.py``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+aten = torch.ops.aten
+Dispatch = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+_SAME_ORDER = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten._reshape_alias.default,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.alias.default,
+    aten.detach.default,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """How a tensor lies in another's memory: the operation that made it, and which of its results it is."""
+
+    base: Tensor
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    position: int | None
+
+
+class Aliases:
+    """All views of one recording."""
+
+    def __init__(self) -> None:
+        self._views: Any = WeakTensorKeyDictionary()
+        self._over: Any = WeakTensorKeyDictionary()  # tensor -> views that were made of it
+
+    def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
+        """Remembers the results of an operation that gives views."""
+        returned = func._schema.returns
+        if not returned or returned[0].alias_info is None or returned[0].alias_info.is_write or not args:
+            return
+        several = isinstance(made, tuple | list)
+        for at, view in enumerate(made if several else [made]):
+            if view is not args[0] and isinstance(view, Tensor):
+                self._views[view] = View(args[0], func, args[1:], kwargs, at if several else None)
+                self._over.setdefault(args[0], []).append(weakref.ref(view))
+
+    def view(self, tensor: Tensor) -> View | None:
+        """How ``tensor`` was made, if it is a view."""
+        found: View | None = self._views.get(tensor)
+        return found
+
+    def root(self, tensor: Tensor) -> Tensor:
+        """The tensor whose memory it is."""
+        while (view := self._views.get(tensor)) is not None:
+            tensor = view.base
+        return tensor
+
+    def again(self, view: View, base: Tensor, dispatch: Dispatch) -> Tensor:
+        """The view made of ``base``."""
+        made = dispatch(view.func, (base, *view.args), view.kwargs)
+        result: Tensor = made if view.position is None else made[view.position]
+        return result
+
+    def others(self, written: Tensor) -> list[Tensor]:
+        """Views that share memory with ``written`` and are not below it."""
+        below = {id(written)}
+        tensor = written
+        while (view := self._views.get(tensor)) is not None:
+            tensor = view.base
+            below.add(id(tensor))
+        found, stack = [], [tensor]
+        while stack:
+            for one in self._over.get(stack.pop(), ()):
+                view_ = one()
+                if view_ is not None:
+                    stack.append(view_)
+                    if id(view_) not in below:
+                        found.append(view_)
+        return found
+
+
+def put_back(view: View, value: Tensor, dispatch: Dispatch) -> Tensor | None:
+    """``view.base`` with ``value`` in the place of the view; None where that is not known."""
+    base, func, args = view.base, view.func, view.args
+    if func in _SAME_ORDER:
+        return _plain(dispatch(aten.view.default, (value, list(base.shape)), {}))
+    if func in (aten.t.default, aten.transpose.int):
+        return _plain(dispatch(func, (value, *args), {}))
+    if func is aten.permute.default:
+        order = [dim % base.dim() for dim in args[0]]
+        return _plain(dispatch(func, (value, [order.index(at) for at in range(len(order))]), {}))
+    if func is aten.slice.Tensor:
+        return _plain(dispatch(aten.slice_scatter.default, (base, value, *args), view.kwargs))
+    if func is aten.select.int:
+        return _plain(dispatch(aten.select_scatter.default, (base, value, *args), {}))
+    if func is aten.unbind.int and view.position is not None:
+        dim = args[0] if args else 0
+        return _plain(dispatch(aten.select_scatter.default, (base, value, dim, view.position), {}))
+    if func in (aten.split.Tensor, aten.split_with_sizes.default) and view.position is not None:
+        dim = args[1] if len(args) > 1 else 0
+        sizes = args[0]
+        start = sizes * view.position if isinstance(sizes, int) else sum(sizes[: view.position])
+        stop = start + value.shape[dim]
+        return _plain(dispatch(aten.slice_scatter.default, (base, value, dim, start, stop), {}))
+    return None
+
+
+def _plain(made: Any) -> Tensor:
+    result: Tensor = made
+    return result

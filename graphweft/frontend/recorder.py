@@ -1,0 +1,517 @@
+"""Records what a module's forward does, once, without doing the work that depends on features or parameters.
+
+Comes in: a function to run, tensors that stand for features, parameters and buffers, and integer tensors as they are.
+Goes out: a :class:`Tape`. Floating tensors are stand-ins without memory. What follows from integers, shapes and
+numbers alone is computed: ids of edges with self-loops, degrees, coefficients, masks. So Python code may read it, and
+the recording holds for that content alone. Python code that reads values of features or parameters stops the
+recording with an :class:`UnraisableError` that names the user's line. Called by ``nn/compiled_call.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch._decomp import decomposition_table
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from graphweft.frontend.aliases import Aliases, put_back
+from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.row_rules import rule_of
+from graphweft.frontend.rules import DECOMPOSITIONS
+from graphweft.frontend.shield import READS_VALUES
+from graphweft.frontend.source import UNKNOWN, current_line, is_user_file
+from graphweft.frontend.tape import Passed, Step, Tape, Var
+from graphweft.frontend.trace import IN_PLACE_OF, REFUSED, without_log
+
+aten = torch.ops.aten
+
+# made of a tensor's shape and dtype alone
+_LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
+    aten.new_zeros.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
+    aten.zeros_like.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
+    aten.new_ones.default: lambda out, args: torch.ones(out.shape, dtype=out.dtype),
+    aten.ones_like.default: lambda out, args: torch.ones(out.shape, dtype=out.dtype),
+    aten.new_empty.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
+    aten.empty_like.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
+    aten.new_full.default: lambda out, args: torch.full(out.shape, args[2], dtype=out.dtype),
+    aten.full_like.default: lambda out, args: torch.full(out.shape, args[1], dtype=out.dtype),
+}
+# operations in place whose counterpart has another name
+_OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
+_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
+_KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
+_RANDOM_CLASSES = (np.random.Generator, np.random.RandomState)
+
+
+class Recorder:
+    """One recording.
+
+    Attributes:
+        tape: What was recorded so far.
+    """
+
+    def __init__(self) -> None:
+        self.tape = Tape()
+        self.fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        self.graded = torch.is_grad_enabled()
+        self._vars: Any = WeakTensorKeyDictionary()  # stand-in -> its value now; None where that has to be found
+        self._known: Any = WeakTensorKeyDictionary()  # tensors of structure
+        self._twins: Any = WeakTensorKeyDictionary()  # structure that was written into -> its stand-in
+        self._given: Any = WeakTensorKeyDictionary()  # inputs
+        self._aliases = Aliases()
+        self._buffers: dict[str, Tensor] = {}
+        self.line, self.call = UNKNOWN, "a function"
+
+    # inputs
+
+    def stand_in(self, tensor: Tensor, source: tuple[str, Any]) -> Tensor:
+        """A tensor without memory in place of a floating one."""
+        if isinstance(tensor, FakeTensor) or type(tensor) not in (Tensor, torch.nn.Parameter):
+            raise UnraisableError(f"a tensor of the class {type(tensor).__name__}")
+        with self.fakes:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        var = Var(tuple(tensor.shape), tensor.dtype, source, tensor.requires_grad)
+        self.tape.inputs.append(var)
+        self._vars[made] = var
+        self._given[made] = source
+        if source[0] == "buffer":
+            self._buffers[source[1]] = made
+        return made
+
+    def structure(self, tensor: Tensor, position: int | None = None) -> Tensor:
+        """An integer tensor, taken as it is."""
+        made = tensor.detach()
+        self._known[made] = position
+        self._given[made] = ("arg", position)
+        return made
+
+    def constant(self, tensor: Tensor) -> None:
+        """Makes a tensor that code may read known."""
+        if not tensor.requires_grad:
+            self._known[tensor] = None
+            self._given[tensor] = ("constant", None)
+
+    # running
+
+    def run(self, function: Callable[[], Any]) -> Tape:
+        """Runs ``function`` and returns what it did.
+
+        Raises: UnraisableError for what cannot be recorded; errors of the code itself as they are.
+        """
+        with self._quiet(), _Functions(self), _Dispatch(self):
+            result = function()
+        leaves, spec = pytree.tree_flatten(result)
+        self.tape.outputs, self.tape.spec = [self._output(leaf) for leaf in leaves], spec
+        for name, made in self._buffers.items():
+            var = self._value(made)
+            if var.source is None:
+                self.tape.buffers[name] = var
+        return self.tape.pruned()
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        before = sys.getprofile()
+        with warnings.catch_warnings(), without_log(), torch.inference_mode(False):
+            warnings.simplefilter("ignore")
+            with torch.set_grad_enabled(self.graded):
+                if before is not None:  # somebody profiles, and a profiler written in C could not be put back
+                    yield
+                    return
+                sys.setprofile(self._look)
+                try:
+                    yield
+                finally:
+                    sys.setprofile(None)
+
+    def _look(self, frame: FrameType, event: str, called: Any) -> None:
+        """Refuses what would happen only while recording, or what differs from call to call."""
+        what = None
+        if event == "call":
+            if frame.f_code is _APPLY:
+                what = "an autograd.Function (its code is not seen)"
+            elif frame.f_code.co_filename.endswith(("/random.py", "/secrets.py")) and not is_torch(frame):
+                what = "random numbers that are not torch's"
+        elif event == "c_call":
+            if called is print and is_user_file(frame.f_code.co_filename):
+                what = "printing"
+            elif isinstance(getattr(called, "__self__", None), _RANDOM_CLASSES) or _is_clock(called, frame):
+                what = "random numbers or times that are not torch's"
+        if what is not None:
+            raise UnraisableError(what, current_line())
+
+    def _output(self, leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        twin = self._twin(leaf)
+        if isinstance(twin, FakeTensor):
+            var = self._value(twin)
+            return Passed(var.source[1]) if var.source is not None and var.source[0] == "arg" else var
+        position = self._known.get(leaf, _UNKNOWN)
+        if position is _UNKNOWN:
+            raise UnraisableError("a result that neither is an argument nor follows from one", self.line)
+        return leaf if position is None else Passed(position)
+
+    # bookkeeping
+
+    def _value(self, stand_in: Tensor) -> Var:
+        """What a stand-in is now."""
+        if self._vars[stand_in] is None:  # memory below it was written
+            view = self._aliases.view(stand_in)
+            assert view is not None  # only views are out of date
+            self._vars[stand_in] = self._vars[self._aliases.again(view, view.base, self.dispatch)]
+        found: Var = self._vars[stand_in]
+        return found
+
+    def _twin(self, tensor: Tensor) -> Tensor:
+        """The stand-in of structure that something else was written into."""
+        if isinstance(tensor, FakeTensor) or not self.is_moving(tensor):
+            return tensor
+        if tensor not in self._twins:
+            view = self._aliases.view(tensor)
+            assert view is not None  # its root was written
+            self._twins[tensor] = self._aliases.again(view, self._twin(view.base), self.dispatch)
+        found: Tensor = self._twins[tensor]
+        return found
+
+    def is_moving(self, tensor: Tensor) -> bool:
+        """Whether the numbers of a tensor differ from call to call."""
+        if isinstance(tensor, FakeTensor):
+            return True
+        return len(self._twins) > 0 and self._aliases.root(tensor) in self._twins
+
+    def check_known(self, tensor: Tensor) -> None:
+        """Refuses a tensor that the function neither got nor made."""
+        if not isinstance(tensor, FakeTensor) and tensor not in self._known:
+            raise UnraisableError("a tensor that is no argument, parameter or buffer", self.line)
+
+    def know(self, result: Any) -> Any:
+        """Results of code on structure are structure."""
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, Tensor) and not isinstance(leaf, FakeTensor) and leaf not in self._known:
+                self._known[leaf] = None
+        return result
+
+    # operations
+
+    def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """One ATen operation."""
+        schema = func._schema
+        if schema.is_mutable:
+            return self._in_place(func, args, kwargs)
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        drawn = torch.Tag.nondeterministic_seeded in func.tags
+        if not drawn and not any(map(self.is_moving, tensors)):
+            if func is not aten.lift_fresh.default and func is not aten.detach.default:
+                for tensor in tensors:
+                    self.check_known(tensor)
+            made = self.know(func(*args, **kwargs))
+            self._aliases.note(func, args, kwargs, made)
+            return made
+        return self._record(func, args, kwargs)
+
+    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Notes an operation and gives stand-ins for its results."""
+        if func is aten.native_batch_norm.default and args[5]:
+            return self._batch_norm(args)
+        if func is aten.index.Tensor:
+            args = (args[0], self._positions(args[1]))
+        args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
+        decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
+        if decomposed is not None and rule_of(func) is None and func not in _KEPT_WHOLE:
+            for tensor in pytree.tree_leaves((args, kwargs)):
+                if isinstance(tensor, FakeTensor):
+                    self._value(tensor)
+            before = len(self.tape.steps)
+            with _Dispatch(self):
+                made = decomposed(*args, **kwargs)
+            if func in DECOMPOSITIONS or all(rule_of(step.target) is not None for step in self.tape.steps[before:]):
+                return made
+            del self.tape.steps[before:]  # it runs as it stands, with a gradient of its own
+        made = self._shapes(func, args, kwargs)
+        if func in _LIKE:
+            return self.know(_LIKE[func](made, args))
+        self._note(func, args, kwargs, list(made) if isinstance(made, tuple | list) else [made])
+        self._aliases.note(func, args, kwargs, made)
+        return made
+
+    def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Results without numbers."""
+        try:
+            with self.fakes:
+                return func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError) as failure:
+            name = str(func._schema.name).partition("::")[2]
+            if name in ("_local_scalar_dense", "item", "equal", "is_nonzero"):
+                raise UnraisableError("a Python use of tensor values", self.line) from None
+            if type(failure).__module__.startswith("torch._subclasses"):
+                raise UnraisableError(f"{name} (its result depends on values)", self.line) from None
+            raise
+
+    def _note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], results: list[Any]) -> None:
+        """Appends the step that gives ``results``."""
+
+        def read(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor):
+                return leaf
+            if isinstance(leaf, FakeTensor):
+                return self._value(leaf)
+            self.check_known(leaf)
+            return leaf
+
+        plain_args, plain_kwargs = pytree.tree_map(read, (args, kwargs))
+        given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
+        new = [isinstance(made, Tensor) and id(made) not in given for made in results]  # some give back what they got
+        outs = tuple(Var(tuple(t.shape), t.dtype) if own else None for t, own in zip(results, new, strict=True))
+        if not any(new):
+            return
+        stops = self.graded and not torch.is_grad_enabled()
+        self.tape.steps.append(Step(func, plain_args, plain_kwargs, outs, self.line, self.call, stops))
+        for made, var in zip(results, outs, strict=True):
+            if var is not None:
+                self._vars[made] = var
+
+    def _positions(self, indices: Sequence[Any]) -> list[Any]:
+        """A mask over rows as the positions that it marks."""
+        given = [self._twin(index) if isinstance(index, Tensor) else index for index in indices]
+        if any(isinstance(index, FakeTensor) and index.dtype == torch.bool for index in given):
+            raise UnraisableError("a mask of values as an index (the number of results depends on values)", self.line)
+        masks = [at for at, index in enumerate(given) if isinstance(index, Tensor) and index.dtype == torch.bool]
+        for at in masks:
+            if given[at].dim() == 1:
+                self.check_known(given[at])
+                given[at] = self.know(given[at].nonzero().flatten())
+        return given
+
+    def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation that writes into its first operand, as one that does not."""
+        tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        written = [a for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+        name = str(func._schema.name).partition("::")[2]
+        moving = any(map(self.is_moving, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
+        if func is aten.native_batch_norm.default:
+            return self._batch_norm(args) if moving else func(*args, **kwargs)
+        if not args or len(written) != 1 or (func._schema.arguments[0] is not written[0] and written[0].name != "self"):
+            raise UnraisableError(f"{name} (it writes into several tensors)", self.line)
+        target = args[0]
+        source = self._given.get(self._aliases.root(target))
+        if source is not None and source[0] != "buffer":
+            raise UnraisableError(f"{name} (it changes an argument or a parameter in place)", self.line)
+        if not moving:
+            for tensor in tensors:
+                self.check_known(tensor)
+            return func(*args, **kwargs)
+        return self._written(func, name, target, args, kwargs)
+
+    def _written(self, func: Any, name: str, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+        """``target`` after an operation in place that depends on values."""
+        fresh = not self.is_moving(target)
+        if fresh and self._aliases.view(target) is not None:
+            root = self._aliases.root(target)
+            self.check_known(root)
+            self._twins[root] = self._moving(root)
+            fresh = False
+        current = target if fresh else self._twin(target)
+        made = self._copied(target, args[1]) if func is aten.copy_.default else None
+        if made is None:
+            plain = _OUT_OF_PLACE.get(func) or _out_of_place(func, name)
+            if plain is None:
+                raise UnraisableError(f"{name} (it writes in place)", self.line)
+            made = self.dispatch(plain, (current, *args[1:]), kwargs)
+        if made.dtype != target.dtype:
+            made = self.dispatch(aten._to_copy.default, (made,), {"dtype": target.dtype})
+        if made.shape != target.shape:
+            raise UnraisableError(f"{name} (it changes a shape in place)", self.line)
+        made = made if isinstance(made, FakeTensor) else self._moving(made)
+        if fresh:
+            self.check_known(target)
+            with self.fakes:
+                current = torch.empty_strided(target.shape, target.stride(), dtype=target.dtype)
+            self._twins[target] = current
+        self._set(name, current, made)
+        return target
+
+    def _copied(self, target: Tensor, source: Tensor) -> Tensor:
+        """What ``target.copy_(source)`` writes."""
+        made: Tensor = self._twin(source)
+        if made.dtype != target.dtype:
+            made = self.dispatch(aten._to_copy.default, (made,), {"dtype": target.dtype})
+        if made.shape != target.shape:
+            made = self.dispatch(aten.expand.default, (made, list(target.shape)), {})
+        return made
+
+    def _moving(self, tensor: Tensor) -> Tensor:
+        """A stand-in that begins as ``tensor``."""
+        with self.fakes:
+            made = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
+        var = Var(tuple(tensor.shape), tensor.dtype)
+        self.tape.steps.append(Step(aten.clone.default, (tensor,), {}, (var,), self.line, self.call))
+        self._vars[made] = var
+        return made
+
+    def _set(self, name: str, written: Tensor, value: Tensor) -> None:
+        """``written`` holds ``value``, and so does all memory that it shares."""
+        self._vars[written] = self._value(value)
+        for other in self._aliases.others(written):
+            if other in self._vars:
+                self._vars[other] = None
+        while (view := self._aliases.view(written)) is not None:
+            below = put_back(view, value, self.dispatch)
+            if below is None:
+                raise UnraisableError(f"{name} (it writes into a view)", self.line)
+            written, value = view.base, below
+            self._vars[written] = self._value(value)
+
+    def _batch_norm(self, args: tuple[Any, ...]) -> Any:
+        """Batch norm in training, which moves its statistics."""
+        x, weight, bias, mean, var, training, momentum, eps = (*args, *(None,) * 8)[:8]
+        if not training:
+            raise UnraisableError("native_batch_norm (it writes in place)", self.line)
+        func = aten._native_batch_norm_legit_functional.default
+        if mean is None:
+            func, given = aten._native_batch_norm_legit.no_stats, (x, weight, bias, training, momentum, eps)
+            return self._record(func, given, {})
+        made = self._record(func, (x, weight, bias, mean, var, training, momentum, eps), {})
+        for old, new in ((mean, made[3]), (var, made[4])):
+            if old not in self._given:
+                raise UnraisableError("batch_norm (statistics that are no buffers)", self.line)
+            self._vars[old] = self._vars[new]
+        return made[:3]
+
+
+_UNKNOWN = object()
+
+
+class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Hands ATen operations to a recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._recorder = recorder
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._recorder.dispatch(func, tuple(args), dict(kwargs or {}))
+
+
+class _Functions(TorchFunctionMode):
+    """Notes lines, and takes some functions of torch as something else."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        recorder, kwargs = self._recorder, kwargs or {}
+        line = current_line()
+        recorder.line = recorder.line if line == UNKNOWN else line
+        recorder.call = getattr(func, "__name__", str(func))
+        if func in REFUSED:
+            raise UnraisableError(REFUSED[func], recorder.line)
+        if func in READS_VALUES:
+            self._check_read(func, args)
+        if func in _MAKERS:
+            return self._made(func, args, kwargs)
+        moving = any(isinstance(x, Tensor) and recorder.is_moving(x) for x in pytree.tree_leaves((args, kwargs)))
+        if func in IN_PLACE_OF and (moving or recorder.call.startswith("dropout")):
+            func = IN_PLACE_OF[func]
+        return func(*args, **kwargs)
+
+    def _check_read(self, func: Any, args: Any) -> None:
+        """Python may read structure only."""
+        for tensor in pytree.tree_leaves(args):
+            if isinstance(tensor, Tensor):
+                if self._recorder.is_moving(tensor):
+                    what = "branch on" if func.__name__.startswith("__") else "use of"
+                    raise UnraisableError(f"a Python {what} tensor values", self._recorder.line)
+                self._recorder.check_known(tensor)
+
+    def _made(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor made of Python numbers."""
+        leaves = pytree.tree_leaves((args, kwargs))
+        if any(isinstance(leaf, np.ndarray) for leaf in leaves):
+            raise UnraisableError("a tensor made of a NumPy array", self._recorder.line)
+        if any(isinstance(leaf, Tensor) for leaf in leaves):
+            return func(*args, **kwargs)
+        with torch.utils._python_dispatch._disable_current_modes():
+            made = func(*args, **kwargs)
+        return self._recorder.know(made)
+
+
+_MAKERS = {torch.tensor, torch.as_tensor, torch.scalar_tensor}
+
+
+def _out_of_place(func: Any, name: str) -> Any:
+    """The operation that gives what ``func`` writes."""
+    packet = getattr(aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
+    if packet is None:
+        return None
+    wanted = [str(argument.type) for argument in func._schema.arguments]
+    for overload in packet.overloads():
+        found = getattr(packet, overload)
+        if not found._schema.is_mutable and [str(argument.type) for argument in found._schema.arguments] == wanted:
+            return found
+    return None
+
+
+def is_torch(frame: FrameType) -> bool:
+    """Whether a frame is torch's own, which has a file of that name."""
+    return "/torch" in frame.f_code.co_filename
+
+
+def _is_clock(called: Any, frame: FrameType) -> bool:
+    return getattr(called, "__module__", None) == "time" and is_user_file(frame.f_code.co_filename)
+
+
+def record(
+    function: Callable[..., Any],
+    flat: Sequence[Any],
+    swap: Callable[[Mapping[tuple[str, Any], Tensor]], contextlib.AbstractContextManager[None]],
+    held: Mapping[tuple[str, Any], Tensor],
+    constants: Sequence[Tensor] = (),
+) -> Tape:
+    """Runs ``function(flat arguments)`` on stand-ins.
+
+    Args:
+        function: Takes the flat arguments.
+        flat: Arguments; floating tensors are replaced by stand-ins, others are structure.
+        swap: Puts stand-ins in the place of parameters and buffers while its context lasts.
+        held: Parameters and buffers by source.
+        constants: More tensors that code may read; their numbers count as structure.
+
+    Raises: UnraisableError with the user's line.
+    """
+    recorder = Recorder()
+    for tensor in constants:
+        recorder.constant(tensor)
+    given = []
+    for at, item in enumerate(flat):
+        if isinstance(item, Tensor):
+            moving = item.is_floating_point()
+            item = recorder.stand_in(item, ("arg", at)) if moving else recorder.structure(item, at)
+        given.append(item)
+    seen: dict[int, Tensor] = {}
+    stand_ins = {}
+    for source, tensor in held.items():
+        if id(tensor) not in seen:
+            seen[id(tensor)] = recorder.stand_in(tensor, source)
+        stand_ins[source] = seen[id(tensor)]
+    with swap(stand_ins):
+        try:
+            return recorder.run(lambda: function(given))
+        except UnraisableError as failure:
+            failure.line = failure.line or recorder.line
+            raise
+
+
+__all__ = ["Passed", "Recorder", "record"]

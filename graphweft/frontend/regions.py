@@ -1,0 +1,468 @@
+"""From a recorded run to programs: the longest stretches that one program over one graph can hold, and what is between.
+
+Comes in: a :class:`Tape`. Goes out: parts in the order of their run: a :class:`Region`, a program with its inputs and
+outputs, or a :class:`Step` that runs as it stands. Every step is raised by the rule of its operation; a step without
+one runs as it stands, and what depends on it begins a new region. So does a step along other edges. Called by
+``nn/recorded.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from graphweft._errors import IRError
+from graphweft.frontend.layout import N, Raised, Size, UnraisableError
+from graphweft.frontend.moves import EdgeSet, Move, edge_sets, moves_of
+from graphweft.frontend.row_algebra import RowAlgebra
+from graphweft.frontend.row_rules import rule_of
+from graphweft.frontend.rules import Out
+from graphweft.frontend.tape import Step, Tape, Var
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+
+aten = torch.ops.aten
+_DRAWS = (aten.native_dropout.default,)
+_FLOATS = (torch.float32, torch.float64)
+_PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # where the left operand stands
+_HEAVY = 128  # multiplications a row
+_MANY = 1 << 20  # elements of a result
+STORED = "a product of edge rows, which is stored"
+_INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
+
+
+@dataclass(frozen=True)
+class Given:
+    """A tensor that a region reads.
+
+    Attributes:
+        source: A value, or structure itself.
+        residency: What its rows are.
+        axis: Which of its dimensions the rows are; they come first in the program.
+    """
+
+    source: Var | Tensor
+    residency: Residency
+    axis: int = 0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A value that a region gives: the order of the program's dimensions that makes the recorded one, and its shape."""
+
+    var: Var
+    order: tuple[int, ...]
+
+
+@dataclass
+class Region:
+    """One program.
+
+    Attributes:
+        edges: Its graph.
+        steps: What it computes.
+        given: Its inputs by name.
+        taken: Its outputs by name.
+        program: The program; its outputs have the names of ``taken``.
+        draws: Whether it draws random numbers.
+    """
+
+    edges: EdgeSet
+    steps: list[Step] = field(default_factory=list)
+    given: dict[str, Given] = field(default_factory=dict)
+    taken: dict[str, Taken] = field(default_factory=dict)
+    program: Program | None = None
+    draws: bool = False
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A tape in parts.
+
+    Attributes:
+        parts: Regions and steps in the order of their run.
+        apart: Steps between regions, which run as they stand, with the reason.
+    """
+
+    parts: list[Region | Step]
+    apart: list[tuple[Step, str]]
+
+
+def plan(tape: Tape) -> Planned:
+    """The parts of ``tape``."""
+    return _Planner(tape).plan()
+
+
+class _Writer:
+    """Writes the program of one region."""
+
+    def __init__(self, region: Region, tables: frozenset[Var]) -> None:
+        self.region, self._tables = region, tables
+        self.b = Builder()
+        edges = region.edges
+        src, dst = ("V", "V") if edges.square else ("S", "D")
+        self.counts = {src: edges.num_src, dst: edges.num_dst, "E": edges.count}
+        self.graph = self.b.add(Op.GRAPH, name="graph", type=StructType(src, dst, "E"))
+        self.seed = self.b.add(Op.INPUT, name="seed", type=IndexType(None, None))
+        self.inputs: dict[str, Value] = {"graph": self.graph, "seed": self.seed}
+        self.algebra = RowAlgebra(self.b, self.graph, self.counts, self.seed)
+        self.env: dict[Var, Raised] = {}
+        self._structure: dict[Any, Raised] = {}
+        self.made: set[Var] = set()
+
+    # operands
+
+    def value(self, var: Var) -> Raised:
+        """A value, as an input where it is made elsewhere."""
+        if var not in self.env:
+            self.env[var] = self._input(var, var.shape, var.dtype, self._kind(var))
+        return self.env[var]
+
+    def _kind(self, var: Var) -> tuple[str, int] | None:
+        """The rows of an input, by its sizes, and where; parameters have rows where they are tables of nodes."""
+        if var.source is not None and var.source[0] != "arg" and var not in self._tables:
+            return None
+        for axis, size in enumerate(var.shape):
+            kind = self.algebra.kind_of(size)
+            if kind is not None:
+                return kind, axis
+        return None
+
+    def _input(self, source: Var | Tensor, shape: Any, dtype: torch.dtype, kind: tuple[str, int] | None) -> Raised:
+        name = f"in:{len(self.region.given)}"
+        if kind is None:
+            self.region.given[name] = Given(source, Residency.SHARED)
+            type_ = TensorType(Residency.SHARED, None, tuple(shape), dtype)
+            self.inputs[name] = made = self.b.add(Op.INPUT, name=name, type=type_)
+            return self.algebra.axes.of(made)
+        rows, axis = kind
+        struct = self.graph.struct
+        residency = Residency.EDGE if rows == struct.edge else Residency.SRC if rows == struct.src else Residency.DST
+        self.region.given[name] = Given(source, residency, axis)
+        dims = tuple(size for at, size in enumerate(shape) if at != axis)
+        made = self.b.add(Op.INPUT, name=name, type=TensorType(residency, rows, dims, dtype))
+        self.inputs[name] = made
+        raised = self.algebra.axes.of(made, (N,))
+        axes = list(raised.axes[1:])
+        axes.insert(axis, raised.axes[0])
+        return Raised(raised.value, tuple(axes))
+
+    def constant(self, tensor: Tensor, partners: Sequence[Raised]) -> Raised:
+        """Structure, with the rows that it is laid over."""
+        if tensor.numel() == 1 and tensor.dim() == 0:
+            return self.algebra.number(tensor.item(), tensor.dtype)
+        kind = self._laid_over(tensor, partners)
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, kind)
+        if key not in self._structure:
+            self._structure[key] = self._input(tensor, tensor.shape, tensor.dtype, kind)
+        return self._structure[key]
+
+    def _laid_over(self, tensor: Tensor, partners: Sequence[Raised]) -> tuple[str, int] | None:
+        for x in partners:
+            place = next((at for at, axis in enumerate(x.axes) if axis == (N,)), None)
+            if place is None:
+                continue
+            axis = tensor.dim() - (len(x.axes) - place)
+            if axis >= 0 and tensor.shape[axis] == self.algebra.count_rows(x):
+                return str(x.value.tensor.rows), axis
+            return None
+        kind = self.algebra.kind_of(tensor.shape[0]) if tensor.dim() else None
+        return None if kind is None else (kind, 0)
+
+    # steps
+
+    def add(self, step: Step, move: Move | None) -> None:
+        """Raises a step. Raises: UnraisableError, IRError."""
+        results = self._moved(step, move) if move is not None else self._computed(step)
+        for result, var in zip(results, step.outs, strict=False):
+            if isinstance(result, Raised) and var is not None:
+                self._check(result, var)
+        for result, var in zip(results, step.outs, strict=False):
+            if var is not None and isinstance(result, Raised):
+                stopped = step.stops and var.dtype.is_floating_point
+                self.env[var] = self.algebra.map(result, Op.DETACH) if stopped else result
+                self.made.add(var)
+        self.region.steps.append(step)
+
+    def _check(self, result: Raised, var: Var) -> None:
+        """The result is what torch gave: shape and dtype."""
+        if self.algebra.axes.sizes(result) != var.shape or result.value.tensor.dtype != var.dtype:
+            raise UnraisableError("it gives another shape or dtype here")
+
+    def _moved(self, step: Step, move: Move) -> list[Raised]:
+        source = self.region.edges.side(move)
+        x = self.value(move.rows)
+        if move.kind is None:
+            return [self.algebra.gather(x, move.dim, source)]
+        if not x.has_rows:
+            raise UnraisableError("a sum over edges of a shared value")
+        made = self.algebra.scatter(x, move.dim, move.kind, source)
+        return [made if move.base is None else self.algebra.ewise("add", made, self.value(move.base))]
+
+    def _computed(self, step: Step) -> list[Any]:
+        rule = rule_of(step.target)
+        if rule is None:
+            raise UnraisableError("it is no operation on edges and nodes that can be compiled")
+        if step.target in _INDEXED and _is_given(step.args[0]):
+            raise UnraisableError("rows of an argument picked by position")
+        if step.target in _PRODUCTS:
+            self._check_product(step)
+        partners = [self.value(var) for var in step.reads]
+        rowed = [x for x in partners if x.has_rows] or partners
+
+        def read(leaf: Any) -> Any:
+            if isinstance(leaf, Var):
+                return self.value(leaf)
+            return self.constant(leaf, rowed) if isinstance(leaf, Tensor) else leaf
+
+        args, kwargs = pytree.tree_map(read, (step.args, step.kwargs))
+        first = step.outs[0]
+        out = None
+        if len(step.outs) == 1 and first is not None:
+            out = Out(tuple(Size(size) for size in first.shape), first.dtype)
+        made = rule(self.algebra, out, *args, **kwargs)
+        results = list(made) if isinstance(made, tuple) else [made]
+        wanted = [var for var, result in zip(step.outs, results, strict=False) if result is None and var is not None]
+        self._missing = {*getattr(self, "_missing", set()), *wanted}
+        return results
+
+    def _check_product(self, step: Step) -> None:
+        """Refuses a product of many edge rows by a weight where it would be computed again in every walk."""
+        left = step.args[_PRODUCTS[step.target]]
+        if not isinstance(left, Var) or not is_heavy(step, left):
+            return
+        x = self.value(left)
+        if x.value.tensor.rows == self.graph.struct.edge and not _follows_nodes(x.value):
+            raise UnraisableError(STORED)
+
+    def lacks(self, var: Var) -> bool:
+        """Whether the rule of a value's operation gave no counterpart."""
+        return var in getattr(self, "_missing", set())
+
+    # outputs
+
+    def close(self, wanted: Sequence[Var]) -> None:
+        """Writes the program that gives ``wanted``."""
+        outputs: list[tuple[str, Value]] = []
+        for var in wanted:
+            x = self.env[var]
+            order = _order(x)
+            name = f"out:{len(outputs)}"
+            self.region.taken[name] = Taken(var, order)
+            outputs.append((name, x.value))
+        read = set(Program((), tuple(outputs)).values)
+        program = Program(tuple(v for v in self.inputs.values() if v in read), tuple(outputs))
+        names = {value["name"] for value in program.inputs}
+        self.region.given = {name: given for name, given in self.region.given.items() if name in names}
+        self.region.program, self.region.draws = program, self.seed in read
+
+
+def is_heavy(step: Step, left: Var) -> bool:
+    """Whether a product is worth the memory of its result."""
+    out = step.outs[0]
+    return out is not None and out.shape[-1] * left.shape[-1] >= _HEAVY and left.shape[0] * out.shape[-1] >= _MANY
+
+
+def _follows_nodes(value: Value) -> bool:
+    """Whether edge rows are made of node rows in a way that a product passes through, to be done on the nodes."""
+    if value.op in (Op.BROADCAST_SRC, Op.BROADCAST_DST):
+        return True
+    linear = value.op in (Op.CAT, Op.SLICE, Op.RESHAPE) or (
+        value.op is Op.EWISE and value["fn"] in ("add", "sub", "neg")
+    )
+    return linear and all(map(_follows_nodes, value.inputs))
+
+
+def _is_given(table: Any) -> bool:
+    """Whether a table is an argument: its rows are nodes or edges, not a table of parameters."""
+    return isinstance(table, Var) and table.source is not None and table.source[0] == "arg"
+
+
+def _order(x: Raised) -> tuple[int, ...]:
+    """The dimensions of the value, rows first where it has some, in the order of the axes."""
+    shift = 1 if x.has_rows else 0
+    return tuple(0 if token == N else int(token) + shift for token in x.tokens)
+
+
+class _Planner:
+    """Cuts one tape."""
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+        self.moves = moves_of(tape)
+        self.sets = edge_sets(list(self.moves.values()))
+        self.tables = frozenset(move.rows for move in self.moves.values() if move.index.shape[0] in self.sets)
+        self.parts: list[Region | Step | _Writer] = []
+        self.apart: list[tuple[Step, str]] = []
+        self.current: _Writer | None = None
+        self.late: set[Var] = set()  # what the current region cannot read: it follows from its own results
+        self.early: set[Var] = set()  # what follows from arguments alone, by steps that run as they stand
+        self.wanted = self._readers()
+        self.free = self._of_parameters()
+        self.ahead = self._before_products()
+
+    def _readers(self) -> dict[Var, list[Any]]:
+        """Who reads each value; None for the caller."""
+        readers: dict[Var, list[Any]] = {}
+        for step in self.tape.steps:
+            for var in step.reads:
+                readers.setdefault(var, []).append(step)
+        for item in (*self.tape.outputs, *self.tape.buffers.values()):
+            if isinstance(item, Var):
+                readers.setdefault(item, []).append(None)
+        return readers
+
+    def _of_parameters(self) -> dict[Var, Step]:
+        """Steps that follow from parameters alone, such as transposes; regions and others may both run them."""
+        found: dict[Var, Step] = {}
+        for step in self.tape.steps:
+            own = all(var in found or (var.source is not None and var.source[0] == "parameter") for var in step.reads)
+            if own and step.reads and len(step.outs) == 1 and step.target not in _DRAWS:
+                found |= {var: step for var in step.outs if var is not None}
+        return found
+
+    def _before_products(self) -> set[Step]:
+        """Products of given edge rows by weights that are stored, and what these follow from."""
+        makers = {var: step for step in self.tape.steps for var in step.outs if var is not None}
+        given = set(self.tape.inputs)
+        for step in self.tape.steps:
+            if step not in self.moves and all(var in given for var in step.reads):
+                given.update(var for var in step.outs if var is not None)
+        found: set[Step] = set()
+        for step in reversed(self.tape.steps):
+            if step.target in _PRODUCTS:
+                left = step.args[_PRODUCTS[step.target]]
+                if isinstance(left, Var) and left in given and left.shape[0] in self.sets and is_heavy(step, left):
+                    found.add(step)
+            if step in found:
+                found.update(makers[var] for var in step.reads if var in makers and var not in self.free)
+        return found
+
+    def plan(self) -> Planned:
+        """All parts."""
+        for at, step in enumerate(self.tape.steps):
+            self._place(at, step)
+        self._close()
+        return Planned(self._parts(), self.apart)
+
+    def _place(self, at: int, step: Step) -> None:
+        move = self.moves.get(step)
+        edges = self.sets.get(move.index.shape[0]) if move is not None else None
+        if move is not None and edges is None:
+            move = None
+        if step in self.ahead:
+            return self._stand(step, STORED)
+        reason = ""
+        if self._fits(step, edges):
+            assert self.current is not None
+            reason = self._try(self.current, step, move)
+            if not reason:
+                return
+        if self.current is None or not self._fits(step, edges):
+            ahead = edges or self._ahead(at)
+            if ahead is not None:
+                opened = _Writer(Region(ahead), self.tables)
+                reason = self._try(opened, step, move)
+                if not reason:
+                    self._open(opened)
+                    return
+        self._stand(step, reason or "no edges are known there")
+
+    def _fits(self, step: Step, edges: EdgeSet | None) -> bool:
+        """Whether the current region can take a step, as far as its operands and edges say."""
+        if self.current is None or any(var in self.late for var in step.reads):
+            return False
+        return edges is None or edges is self.current.region.edges
+
+    def _ahead(self, at: int) -> EdgeSet | None:
+        """The edges of the next move."""
+        for step in self.tape.steps[at:]:
+            move = self.moves.get(step)
+            if move is not None and move.index.shape[0] in self.sets:
+                return self.sets[move.index.shape[0]]
+        return None
+
+    def _try(self, writer: _Writer, step: Step, move: Move | None) -> str:
+        """Raises a step; why not, else nothing."""
+        if any(var.dtype.is_floating_point and var.dtype not in _FLOATS for var in step.reads):
+            return "half precision"
+        if any(writer.lacks(var) for var in step.reads):
+            return "positions of extrema or other results that have no counterpart"
+        try:
+            writer.add(step, move)
+        except UnraisableError as failure:
+            return failure.what
+        except IRError as failure:
+            return str(failure)
+        return ""
+
+    def _open(self, writer: _Writer) -> None:
+        self._close()
+        self.current = writer
+        self.parts.append(writer)
+
+    def _close(self) -> None:
+        self.late.clear()
+        self.current = None
+
+    def _stand(self, step: Step, reason: str) -> None:
+        """A step that runs as it stands."""
+        for var in step.reads:
+            if var in self.free and var not in self.early:
+                self._stand(self.free[var], reason)
+        own = self.current.made if self.current is not None else set()
+        depends = any((var in own and var not in self.early) or var in self.late for var in step.reads)
+        if depends:
+            self.late.update(var for var in step.outs if var is not None)
+        early = all(var.source is not None or var in self.early for var in step.reads)
+        if early:
+            self.early.update(var for var in step.outs if var is not None)
+        else:
+            self.apart.append((step, reason))
+        if depends or self.current is None:
+            self.parts.append(step)
+        else:  # before the region that may read it
+            self.parts.insert(self.parts.index(self.current), step)
+
+    def _parts(self) -> list[Region | Step]:
+        """Regions closed; one without moves as its steps."""
+        made: list[Region | Step] = []
+        for part in self.parts:
+            if not isinstance(part, _Writer):
+                made.append(part)
+                continue
+            region = part.region
+            if not any(step in self.moves for step in region.steps):
+                made.extend(region.steps)
+                continue
+            own = set(region.steps)
+            outs = [var for step in region.steps for var in step.outs if var in part.made]
+            outs = [var for var in outs if var not in self.early]
+            wanted = [v for v in outs if v is not None and any(r not in own for r in self.wanted.get(v, []))]
+            part.close(wanted)
+            made.append(region)
+        return made
+
+
+def renamed(program: Program) -> Any:
+    """``program`` as a description that is written again into another builder."""
+
+    def describe(builder: Builder, inputs: Mapping[str, Value], training: bool) -> dict[str, Value]:
+        made: dict[Value, Value] = {}
+        for value in program.values:
+            if value.op in (Op.INPUT, Op.GRAPH):
+                made[value] = inputs[value["name"]]
+            else:
+                made[value] = builder.like(value, tuple(made[operand] for operand in value.inputs))
+        return {name: made[value] for name, value in program.outputs}
+
+    return describe
+
+
+__all__ = ["Given", "Planned", "Region", "Taken", "plan", "renamed"]

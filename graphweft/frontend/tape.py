@@ -1,0 +1,114 @@
+"""What one run of a module did to tensors, as a list: a straight line of ATen operations over named values.
+
+Comes in: operations as ``recorder.py`` meets them. Goes out: a :class:`Tape`. Values that follow from integers and
+shapes alone, such as ids of edges, degrees and coefficients, are tensors in it; all others are :class:`Var`. Read by
+``regions.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+
+@dataclass(frozen=True, eq=False)
+class Var:
+    """A tensor whose numbers differ from call to call.
+
+    Attributes:
+        shape: Its shape in the recorded run.
+        dtype: Its dtype.
+        source: Where an input comes from, as ("arg", position), ("parameter", name) or ("buffer", name); None for the
+            result of a step.
+        grad: Whether an input wants a gradient.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    source: tuple[str, Any] | None = None
+    grad: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation.
+
+    Attributes:
+        target: The ATen operation; it changes none of its operands.
+        args, kwargs: Its operands; tensors among them are structure.
+        outs: Its results in order; None for one that is no tensor.
+        line: The user's line.
+        call: The function of torch that was called there.
+        stops: Whether no gradient passes.
+    """
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outs: tuple[Var | None, ...]
+    line: str
+    call: str
+    stops: bool = False
+
+    @property
+    def leaves(self) -> Iterator[Any]:
+        """All operands, one by one."""
+        return iter(pytree.tree_leaves((self.args, self.kwargs)))
+
+    @property
+    def reads(self) -> list[Var]:
+        """The values among the operands."""
+        return [leaf for leaf in self.leaves if isinstance(leaf, Var)]
+
+    @property
+    def name(self) -> str:
+        """The operation as an error names it."""
+        operation = str(self.target._schema.name).partition("::")[2]
+        return operation if operation == self.call else f"{self.call}: {operation}"
+
+
+@dataclass
+class Tape:
+    """A recorded run.
+
+    Attributes:
+        inputs: Values given from outside, those that are read.
+        steps: Operations in order.
+        outputs: What was returned, flat: values, structure, arguments (:class:`Passed`), and Python things.
+        spec: Its form.
+        buffers: New contents of buffers, by name.
+    """
+
+    inputs: list[Var] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+    spec: Any = None
+    buffers: dict[str, Var] = field(default_factory=dict)
+
+    def pruned(self) -> Tape:
+        """The same without steps that nothing reads."""
+        needed = {item for item in (*self.outputs, *self.buffers.values()) if isinstance(item, Var)}
+        kept: list[Step] = []
+        for step in reversed(self.steps):
+            if any(out in needed for out in step.outs):
+                kept.append(step)
+                needed.update(step.reads)
+        inputs = [var for var in self.inputs if var in needed]
+        return Tape(inputs, kept[::-1], self.outputs, self.spec, self.buffers)
+
+
+@dataclass(frozen=True)
+class Passed:
+    """An output that is an argument itself, by its position among the flat arguments."""
+
+    position: int
+
+
+def structure_of(step: Step) -> list[Tensor]:
+    """The tensors of structure that a step reads."""
+    return [leaf for leaf in step.leaves if isinstance(leaf, Tensor)]

@@ -1,0 +1,108 @@
+"""``gw.compile``: any module over an edge list, with its own code, run through programs and kernels of this package.
+
+Comes in: an ``nn.Module`` whose forward takes an ``edge_index``. Goes out: a module of a class below the module's own,
+with the same parameters, buffers, attributes and modules, whose calls are recorded and compiled. Called by users.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import weakref
+from typing import Any, TypeVar, cast
+
+from torch import nn
+
+from graphweft._errors import ConfigError
+from graphweft.nn.compiled_call import CompiledCalls
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.opaque import opaque
+
+M = TypeVar("M", bound=nn.Module)
+_CALLS: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
+_ORIGINALS: dict[type, type[nn.Module]] = {}
+
+
+def compile(module: M) -> M:
+    """The same module, run through compiled programs.
+
+    Gathers and scatters by ``edge_index``, and what is between them, become programs over a graph, with kernels and
+    gradients of this package; numbers are those of the module up to rounding. What depends on integer arguments alone
+    (self-loops, degrees, coefficients) is computed once for each content of theirs and kept; contents are compared in
+    every call, those of the last 16 kept. What cannot be compiled runs as it stands, with one warning per place.
+
+    Args:
+        module: Takes an ``edge_index`` (2, E) of int64 on the CPU among its arguments, as modules of PyTorch Geometric
+            do, and calls torch for the rest.
+
+    Returns: a module that shares parameters, buffers, attributes and inner modules with ``module``; an instance of its
+    class. Changes of either are seen by both.
+
+    Raises: ConfigError for anything but a module.
+
+    Example:
+        >>> import torch
+        >>> class Sum(nn.Module):
+        ...     def forward(self, x, edge_index):
+        ...         return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+        >>> compile(Sum())(torch.ones(3, 1), torch.tensor([[0, 1], [2, 2]])).tolist()
+        [[0.0], [0.0], [2.0]]
+    """
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"compile: expected an nn.Module, got {type(module).__name__}")
+    if isinstance(module, CompiledModule) or is_compiled(module):
+        return module
+    made: Any = object.__new__(_class_of(cast(Any, type(module))))
+    object.__setattr__(made, "__dict__", module.__dict__)
+    return cast(M, made)
+
+
+def is_compiled(module: Any) -> bool:
+    """Whether a module came from :func:`compile`."""
+    return type(module) in _ORIGINALS
+
+
+def calls_of(module: nn.Module) -> CompiledCalls:
+    """The calls of a module that :func:`compile` gave."""
+    found = _CALLS.get(module)
+    if found is None:
+        found = _CALLS[module] = CompiledCalls(module, original_of(module).forward)
+    return found
+
+
+def original_of(module: nn.Module) -> type[nn.Module]:
+    """The class of the module that was compiled."""
+    return _ORIGINALS[type(module)]
+
+
+@functools.cache
+def _class_of(original: Any) -> type[nn.Module]:
+    """A class below ``original`` whose forward is compiled."""
+
+    @functools.wraps(original.forward)
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return calls_of(self)(args, kwargs)
+
+    def reduce(self: nn.Module, protocol: Any = None) -> Any:
+        return _again, (original, dict(self.__dict__))
+
+    body = {
+        "forward": opaque(forward),
+        "__reduce_ex__": reduce,
+        "__module__": original.__module__,
+        "__qualname__": original.__qualname__,
+        "__doc__": original.__doc__,
+    }
+    made: type[nn.Module] = type(original)(original.__name__, (original,), body)
+    _ORIGINALS[made] = original
+    return made
+
+
+def _again(original: type[nn.Module], state: dict[str, Any]) -> nn.Module:
+    """A copied or unpickled module."""
+    plain = original.__new__(original)
+    if hasattr(plain, "__setstate__"):
+        plain.__setstate__(copy.copy(state))  # type: ignore[no-untyped-call]
+    else:
+        plain.__dict__.update(state)
+    return compile(plain)

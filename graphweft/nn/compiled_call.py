@@ -1,0 +1,313 @@
+"""Calls of a module that was compiled by ``gw.compile``: recorded once per content of its integer tensors, then run.
+
+Comes in: a module and the arguments of its forward. Goes out: what forward returns. A recording serves as long as
+integer tensors, shapes, attributes of modules and modes are the same, which is compared in every call; several are
+kept. What cannot be recorded runs as it stands, the modules inside it compiled one by one. Called by ``compiled.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from graphweft import _config
+from graphweft._errors import FallbackWarning
+from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.recorder import record
+from graphweft.frontend.regions import STORED
+from graphweft.frontend.source import user_depth
+from graphweft.nn.guards import Attributes, Guard, tensors_in
+from graphweft.nn.recorded import Recorded
+from graphweft.nn.settings import has_hooks, is_watched
+from graphweft.runtime.compile import Arguments, CompiledFunction
+from graphweft.runtime.constants import is_declared
+from graphweft.storage.fingerprint import fingerprint
+
+_KEPT = 16  # recordings of a module
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
+_FLOATS = (torch.float32, torch.float64)
+Forward = Callable[..., Any]
+
+
+class Refused(Exception):
+    """Arguments with which a call runs as it stands."""
+
+
+class CompiledCalls:
+    """Calls of one module.
+
+    Args:
+        module: The module.
+        forward: Its forward, as the user wrote it.
+
+    Attributes:
+        last: The recording that ran last, None where the call ran as it stands.
+        reason: Why it did.
+        seen: A list that receives the compiled functions that run, with their arguments; None for nobody watching.
+    """
+
+    def __init__(self, module: nn.Module, forward: Forward) -> None:
+        self._module = weakref.ref(module)
+        self._forward = forward
+        self._guard = Guard(module)
+        self._recorded: OrderedDict[Hashable, Recorded | UnraisableError] = OrderedDict()
+        self._failed: dict[Hashable, UnraisableError] = {}
+        self._inside: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()
+        self._told: set[str] = set()
+        self.last: Recorded | None = None
+        self.reason: str | None = None
+        self.seen: list[tuple[CompiledFunction, Arguments]] | None = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The module."""
+        found = self._module()
+        assert found is not None  # it calls
+        return found
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What the module's forward returns."""
+        try:
+            flat, spec = pytree.tree_flatten((args, kwargs))
+            kinds, content = self._kinds(flat)
+        except Refused as refusal:
+            return self._as_it_stands(args, kwargs, str(refusal))
+        settings = self._guard.read()
+        kind = (settings, spec, kinds, torch.is_grad_enabled(), torch.get_default_dtype())
+        found = self._find(kind, content, flat, spec)
+        if isinstance(found, UnraisableError):
+            return self._in_parts(args, kwargs, found)
+        self.last, self.reason = found, None
+        result = found(flat, self._held, self.seen)
+        for path, name, value in found.assigned:
+            setattr(self.module.get_submodule(path), name, value)
+        return result
+
+    def _find(self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any) -> Recorded | UnraisableError:
+        """The recording for such arguments, made where there is none."""
+        key = (kind, content)
+        with self._lock:
+            found = self._recorded.get(key) or self._failed.get(kind)
+            if found is None:
+                found = self._record(flat, spec)
+                if isinstance(found, UnraisableError):
+                    self._failed[kind] = found
+                    while len(self._failed) > _KEPT:
+                        del self._failed[next(iter(self._failed))]
+                    return found
+                self._recorded[key] = found
+                while len(self._recorded) > _KEPT:
+                    self._recorded.popitem(last=False)
+            elif key in self._recorded:
+                self._recorded.move_to_end(key)
+        return found
+
+    # arguments
+
+    def _kinds(self, flat: Sequence[Any]) -> tuple[Hashable, Hashable]:
+        """What recordings depend on: kinds of the arguments, and shapes and contents of structure.
+
+        Raises: Refused for arguments that no recording serves.
+        """
+        if _config.current().opt_level == 0:
+            raise Refused("opt_level=0")
+        if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
+            raise Refused("autocast or a function transform")
+        kinds: list[Hashable] = []
+        content: list[Hashable] = []
+        edges = False
+        for item in flat:
+            if isinstance(item, Tensor):
+                if (
+                    type(item) not in (Tensor, nn.Parameter)
+                    or item.device.type != "cpu"
+                    or item.layout != torch.strided
+                ):
+                    raise Refused(f"an argument of the class {type(item).__name__}, on {item.device.type}")
+                if (item.is_floating_point() and item.dtype not in _FLOATS) or item.is_complex():
+                    raise Refused(f"an argument of {item.dtype}")
+                kinds.append((item.dtype, item.dim()))
+                content.append(item.shape)
+                if not item.is_floating_point():
+                    edges = edges or item.shape[-1:].numel() > 1
+                    content.append(_mark(item))
+            elif isinstance(item, _PLAIN):
+                kinds.append((type(item), repr(item) if isinstance(item, float | slice) else item))
+            else:
+                raise Refused(f"an argument of the class {type(item).__name__}")
+        if not edges:
+            raise Refused("no edges among the arguments")
+        return tuple(kinds), tuple(content)
+
+    # recording
+
+    def _record(self, flat: list[Any], spec: Any) -> Recorded | UnraisableError:
+        module = self.module
+        try:
+            self._check_module(module)
+            held: dict[tuple[str, Any], Tensor] = {
+                ("parameter", name): tensor for name, tensor in module.named_parameters(remove_duplicate=False)
+            }
+            held |= {("buffer", name): tensor for name, tensor in module.named_buffers(remove_duplicate=False)}
+
+            def run(given: list[Any]) -> Any:
+                args, kwargs = pytree.tree_unflatten(given, spec)
+                return self._forward(module, *args, **kwargs)
+
+            constants = [t for inner in module.modules() for t in tensors_in(list(vars(inner).values()))]
+            attributes = Attributes(module)
+            try:
+                tape = record(run, flat, self._swapped, held, constants)
+            finally:
+                assigned = attributes.put_back()
+            if assigned is None or not all(_can_be_repeated(value) for _, _, value in assigned):
+                raise UnraisableError(f"forward of {type(module).__name__}, which changes attributes of the module")
+            made = Recorded(tape, assigned)
+        except UnraisableError as failure:
+            found = failure.with_traceback(None)
+            found.__cause__ = found.__context__ = None
+            return found
+        if not made.regions:
+            return UnraisableError("no sums over edges")
+        for step, reason in made.planned.apart:
+            if reason not in (_PLAIN_TORCH, STORED):
+                self._tell(f"{step.name} ({reason}): runs as it stands, the rest is compiled ({step.line})")
+        return made
+
+    def _check_module(self, module: nn.Module) -> None:
+        """Raises: UnraisableError for modules that are never recorded."""
+        if is_watched(module) or any(_asks_to_be_told(inner) for inner in module.modules()):
+            raise UnraisableError("hooks on modules inside")
+        for tensor in (*module.parameters(), *module.buffers()):
+            if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
+                raise UnraisableError(f"parameters of {tensor.dtype}")
+
+    @contextlib.contextmanager
+    def _swapped(self, stand_ins: Mapping[tuple[str, Any], Tensor]) -> Iterator[None]:
+        """Inside, stand-ins are where parameters and buffers are."""
+        before: list[tuple[dict[str, Any], str, Any]] = []
+        try:
+            for (kind, name), tensor in stand_ins.items():
+                holder, last = self._place(kind, name)
+                before.append((holder, last, holder[last]))
+                holder[last] = tensor
+            yield
+        finally:
+            for holder, last, tensor in reversed(before):
+                holder[last] = tensor
+
+    def _place(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
+        path, _, last = name.rpartition(".")
+        owner: Any = self.module.get_submodule(path)
+        return (owner._parameters if kind == "parameter" else owner._buffers), last
+
+    def _held(self, source: tuple[str, Any]) -> Tensor:
+        holder, last = self._place(*source)
+        found: Tensor = holder[last]
+        return found
+
+    # as it stands
+
+    def _as_it_stands(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
+        self.last, self.reason = None, reason
+        return self._forward(self.module, *args, **kwargs)
+
+    def _in_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any], failure: UnraisableError) -> Any:
+        """Forward as it stands, with the modules right inside it compiled."""
+        where = f" ({failure.line})" if failure.line else ""
+        if failure.what != "no sums over edges":
+            rest = "runs as it stands, modules inside are compiled"
+            self._tell(f"{failure.what}: {type(self.module).__name__} {rest}{where}")
+        self.last, self.reason = None, failure.what
+        if failure.what.startswith("hooks"):
+            return self._forward(self.module, *args, **kwargs)
+        with self._lock, self._inner_compiled():
+            return self._forward(self.module, *args, **kwargs)
+
+    @contextlib.contextmanager
+    def _inner_compiled(self) -> Iterator[None]:
+        """Inside, the modules right inside this one run compiled."""
+        changed: list[nn.Module] = []
+        try:
+            for inner in _right_inside(self.module):
+                if "forward" not in inner.__dict__ and not has_hooks(inner):
+                    inner.__dict__["forward"] = _Inner(self._calls_of(inner))
+                    changed.append(inner)
+            yield
+        finally:
+            for inner in changed:
+                del inner.__dict__["forward"]
+
+    def _calls_of(self, inner: nn.Module) -> CompiledCalls:
+        found = self._inside.get(inner)
+        if found is None:
+            found = self._inside[inner] = CompiledCalls(inner, type(inner).forward)
+        found.seen = self.seen
+        return found
+
+    def inside(self) -> list[CompiledCalls]:
+        """Calls of the modules inside that ran on their own."""
+        return [calls for calls in self._inside.values() if calls.last is not None or calls.reason is not None]
+
+    def _tell(self, text: str) -> None:
+        if text not in self._told:
+            self._told.add(text)
+            warnings.warn(text, FallbackWarning, user_depth())
+
+
+class _Inner:
+    """The forward of a module inside one that runs as it stands."""
+
+    def __init__(self, calls: CompiledCalls) -> None:
+        self._calls = calls
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self._calls.module
+        mine = module.__dict__.pop("forward")
+        try:
+            return self._calls(args, kwargs)
+        finally:
+            module.__dict__["forward"] = mine
+
+
+_PLAIN_TORCH = "no edges are known there"
+
+
+def _mark(item: Tensor) -> Hashable:
+    """What an integer tensor is compared by: itself where it is declared constant, else its bytes."""
+    return (id(item), item._version) if is_declared(item) else fingerprint(item)
+
+
+def _right_inside(module: nn.Module) -> Iterator[nn.Module]:
+    """Modules that ``module`` may call itself."""
+    for inner in module._modules.values():
+        if isinstance(inner, nn.ModuleList | nn.ModuleDict):
+            yield from _right_inside(inner)
+        elif inner is not None:
+            yield inner
+
+
+def _asks_to_be_told(module: nn.Module) -> bool:
+    """Whether hooks of another kind than torch's are set, as those of PyTorch Geometric's ``propagate``."""
+    own = vars(nn.Module()).keys()
+    return any(name.endswith("_hooks") and name not in own and value for name, value in vars(module).items())
+
+
+def _can_be_repeated(value: Any) -> bool:
+    """Whether a run may set an attribute to ``value`` again: it holds nothing that differs from call to call."""
+    if isinstance(value, list | tuple):
+        return all(map(_can_be_repeated, value))
+    return isinstance(value, _PLAIN) or (type(value) is Tensor and not value.requires_grad)
+
+
+__all__ = ["CompiledCalls"]

@@ -1,0 +1,169 @@
+"""What a module's forward reads beside tensors: attributes of all modules in it, and globals of code that is a user's.
+
+Comes in: a module. Goes out: a hashable description, equal while forward does the same to tensors of equal kinds, read
+anew in every call at the cost of a few comparisons. Called by ``compiled_call.py``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Hashable, Iterator, Mapping
+from types import CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torch import Tensor, nn
+
+from graphweft.frontend.captured import Identity, is_installed, is_library, names_of
+from graphweft.nn.settings import plain
+
+_HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_STEADY = (bool, int, float, complex, str, bytes, type(None), type, FunctionType)
+
+
+class Guard:
+    """Watches one module.
+
+    Args:
+        root: The module.
+
+    Example:
+        >>> drop = nn.Dropout(0.5)
+        >>> guard = Guard(drop)
+        >>> before = guard.read()
+        >>> drop.p = 0.1
+        >>> guard.read() == before
+        False
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._held: list[tuple[dict[str, Any], tuple[tuple[str, Any], ...], tuple[Any, ...]]] | None = None
+        self._mutable: list[tuple[Any, Hashable]] = []
+        self._outside: list[tuple[Any, Any, Hashable]] = []
+        self._key: Hashable = None
+
+    def read(self) -> Hashable:
+        """The description now."""
+        if not self._stands():
+            self._key = self._describe()
+        return self._key
+
+    def _stands(self) -> bool:
+        """Whether all is as it was when it was last described."""
+        if self._held is None:
+            return False
+        for attributes, items, modules in self._held:
+            if len(attributes) != len(items) or tuple(attributes["_modules"].values()) != modules:
+                return False
+            for name, value in items:
+                if attributes.get(name, _GONE) is not value:
+                    return False
+        if any(described(value) != before for value, before in self._mutable):
+            return False
+        return all(plain(_look(place, name)) == before for place, name, before in self._outside)
+
+    def _describe(self) -> Hashable:
+        self._held, self._mutable, self._outside = [], [], []
+        parts: list[Hashable] = []
+        for name, module in self._root.named_modules():
+            attributes = module.__dict__
+            items = tuple(attributes.items())
+            self._held.append((attributes, items, tuple(module._modules.values())))
+            self._mutable += [(v, described(v)) for k, v in items if k not in _HELD and not isinstance(v, _STEADY)]
+            empty = tuple(key for key, value in module._parameters.items() if value is None)
+            parts.append((name, type(module), Identity(module), empty, *(_item(k, v) for k, v in items)))
+        seen: set[int] = set()
+        for kind in dict.fromkeys(type(module) for module in self._root.modules()):
+            for function in _written_by_user(kind):
+                self._outside += _reads(function, seen)
+        parts += [(str(name), before) for _, name, before in self._outside]
+        return tuple(parts)
+
+
+_GONE = object()
+
+
+def _item(name: str, value: Any) -> Hashable:
+    if name in _HELD:
+        return name
+    return name, described(value)
+
+
+def described(value: Any) -> Hashable:
+    """An attribute by content; tensors in it, which a recording reads as constants, by identity and version."""
+    held = tuple((Identity(tensor), tensor._version) for tensor in tensors_in(value))
+    return (plain(value), held) if held else plain(value)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Tensors that an attribute holds, also within lists, tuples and dicts."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+class Attributes:
+    """The attributes of all modules in one, to see and repeat what a recorded run set.
+
+    Args:
+        root: The module, before the run.
+    """
+
+    def __init__(self, root: nn.Module) -> None:
+        self._root = root
+        self._before = {name: dict(vars(module)) for name, module in root.named_modules()}
+        self._described = Guard(root).read()
+
+    def put_back(self) -> list[tuple[str, str, Any]] | None:
+        """Undoes what was set. Gives it as (module, name, value); None where a change was another than setting one."""
+        assigned: list[tuple[str, str, Any]] = []
+        for path, before in self._before.items():
+            now = vars(self._root.get_submodule(path))
+            for name in [name for name in now if name not in before or now[name] is not before[name]]:
+                assigned.append((path, name, now[name]))
+            if any(name not in now for name in before):
+                return None
+            now.clear()
+            now.update(before)
+        return assigned if Guard(self._root).read() == self._described else None
+
+
+def _written_by_user(kind: type) -> Iterator[FunctionType]:
+    """Methods of a class and of those above it that are no library's."""
+    for base in inspect.getmro(kind):
+        if is_library(base.__module__) or is_installed(base.__module__):
+            continue
+        for value in vars(base).values():
+            value = value.fget if isinstance(value, property) else value
+            value = value.__func__ if isinstance(value, staticmethod | classmethod | MethodType) else value
+            if isinstance(value, FunctionType):
+                yield value
+
+
+def _reads(function: FunctionType, seen: set[int]) -> Iterator[tuple[Any, Any, Hashable]]:
+    """Globals and captured variables that a function reads, and those of the user's functions among them."""
+    if id(function) in seen or is_library(function.__module__) or is_installed(function.__module__):
+        return
+    seen.add(id(function))
+    names = names_of(function.__code__)
+    places: list[tuple[Any, Any]] = [(function.__globals__, name) for name in names if name in function.__globals__]
+    places += [(cell, None) for cell in function.__closure__ or ()]
+    for place, name in places:
+        value = _look(place, name)
+        if isinstance(value, ModuleType):
+            continue
+        if isinstance(value, FunctionType):
+            yield from _reads(value, seen)
+        yield place, name, plain(value)
+
+
+def _look(place: Mapping[str, Any] | CellType, name: Any) -> Any:
+    try:
+        return place.cell_contents if isinstance(place, CellType) else place.get(name, _GONE)
+    except ValueError:
+        return _GONE

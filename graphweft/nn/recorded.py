@@ -1,0 +1,178 @@
+"""A recorded run of a module, ready to run again: its programs compiled, its graphs and structure kept.
+
+Comes in: a :class:`Tape`. Goes out: :class:`Recorded`, which takes tensors by source and gives what the module
+returned. Programs of equal text share one compiled function, also between graphs and modules. Called by
+``compiled_call.py``.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from graphweft.frontend.moves import EdgeSet
+from graphweft.frontend.regions import Planned, Region, plan, renamed
+from graphweft.frontend.tape import Passed, Step, Tape, Var
+from graphweft.graph.graph import Graph
+from graphweft.ir.residency import Residency
+from graphweft.runtime.compile import Arguments, CompiledFunction, Field
+
+_KEPT = 256  # compiled functions
+_FUNCTIONS: OrderedDict[str, CompiledFunction] = OrderedDict()
+_GRAPHS: weakref.WeakValueDictionary[Any, Graph] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()
+Env = dict[Var, Tensor]
+
+
+def _function_of(region: Region) -> CompiledFunction:
+    """The compiled function of a region's program."""
+    assert region.program is not None  # regions are closed by then
+    text = region.program.text
+    with _LOCK:
+        made = _FUNCTIONS.get(text)
+        if made is None:
+            made = _FUNCTIONS[text] = CompiledFunction(renamed(region.program))
+        _FUNCTIONS.move_to_end(text)
+        while len(_FUNCTIONS) > _KEPT:
+            _FUNCTIONS.popitem(last=False)
+    return made
+
+
+def _graph_of(edges: EdgeSet) -> Graph:
+    """The graph of a set of edges; one for equal ids."""
+    key = (edges.keys, edges.num_src, edges.num_dst)
+    graph = _GRAPHS.get(key)
+    if graph is None:
+        nodes: Any = edges.num_dst if edges.square else (edges.num_src, edges.num_dst)
+        graph = _GRAPHS[key] = Graph(edges.src.clone(), edges.dst.clone(), num_nodes=nodes)
+    return graph
+
+
+class RegionRun:
+    """A region that can run."""
+
+    def __init__(self, region: Region) -> None:
+        self.function, self.graph = _function_of(region), _graph_of(region.edges)
+        self.draws, self.steps = region.draws, region.steps
+        self._taken = list(region.taken.items())
+        self._given: list[tuple[str, Var, Residency, int]] = []
+        self._kept: dict[str, Field] = {}
+        for name, given in region.given.items():
+            if isinstance(given.source, Var):
+                self._given.append((name, given.source, given.residency, given.axis))
+            else:
+                rows = _rows_first(given.source, given.residency, given.axis)
+                self._kept[name] = (rows.clone(memory_format=torch.contiguous_format), given.residency)
+        self.reads = [var for _, var, _, _ in self._given]
+
+    def arguments(self, env: Env) -> Arguments:
+        """What the compiled function is called with."""
+        fields = dict(self._kept)
+        for name, var, residency, axis in self._given:
+            fields[name] = (_rows_first(env[var], residency, axis), residency)
+        seed = int(torch.randint(2**62, ())) if self.draws else 0
+        return Arguments(self.graph, None, {}, None, seed, False, fields)
+
+    def __call__(self, env: Env) -> None:
+        """Adds the region's results to ``env``."""
+        results = self.function(self.arguments(env))
+        for name, taken in self._taken:
+            result = results[name]
+            if taken.order != tuple(range(result.dim())):
+                result = result.permute(taken.order).contiguous()
+            env[taken.var] = result if result.shape == taken.var.shape else result.reshape(taken.var.shape)
+
+
+class StepRun:
+    """A step that runs as it stands."""
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self.reads = step.reads
+
+    def __call__(self, env: Env) -> None:
+        """Adds the step's results to ``env``."""
+        step = self._step
+        args, kwargs = pytree.tree_map_only(Var, env.__getitem__, (step.args, step.kwargs))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not step.stops):
+            made = step.target(*args, **kwargs)
+        for var, result in zip(step.outs, made if isinstance(made, tuple | list) else (made,), strict=True):
+            if var is not None:
+                env[var] = result
+
+
+def _rows_first(tensor: Tensor, residency: Residency, axis: int) -> Tensor:
+    return tensor if residency is Residency.SHARED or not axis else tensor.movedim(axis, 0)
+
+
+class Recorded:
+    """A tape that can run.
+
+    Attributes:
+        planned: Its parts.
+        runs: The same, ready to run.
+        sources: Its inputs.
+        assigned: Attributes of modules that the run sets, as (module, name, value).
+    """
+
+    def __init__(self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = ()) -> None:
+        self.tape, self.assigned = tape, tuple(assigned)
+        self.planned: Planned = plan(tape)
+        self.runs: list[RegionRun | StepRun] = [
+            RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
+        ]
+        self.regions = [run for run in self.runs if isinstance(run, RegionRun)]
+        self.sources = tape.inputs
+        self._overwritten = [v for v in tape.inputs if v.source in {("buffer", name) for name in tape.buffers}]
+        last = {var: at for at, run in enumerate(self.runs) for var in run.reads}
+        kept = {item for item in (*tape.outputs, *tape.buffers.values()) if isinstance(item, Var)}
+        self._dying = [
+            [var for var in dict.fromkeys(run.reads) if last[var] == at and var not in kept]
+            for at, run in enumerate(self.runs)
+        ]
+
+    def __call__(
+        self,
+        flat: Sequence[Any],
+        held: Callable[[tuple[str, Any]], Tensor],
+        seen: list[tuple[CompiledFunction, Arguments]] | None = None,
+    ) -> Any:
+        """What the module returns for the flat arguments.
+
+        ``held`` gives parameters and buffers; ``seen`` receives the compiled functions that run, with their arguments.
+        """
+        env = {var: self._input(var, flat, held) for var in self.sources}
+        for var in self._overwritten:  # the backward pass may read what is there before
+            env[var] = env[var].clone()
+        for run, dying in zip(self.runs, self._dying, strict=True):
+            if seen is not None and isinstance(run, RegionRun):
+                seen.append((run.function, run.arguments(env)))
+            run(env)
+            for var in dying:
+                del env[var]
+        for name, var in self.tape.buffers.items():
+            with torch.no_grad():
+                held(("buffer", name)).copy_(env[var])
+        return pytree.tree_unflatten([self._output(item, env, flat) for item in self.tape.outputs], self.tape.spec)
+
+    @staticmethod
+    def _input(var: Var, flat: Sequence[Any], held: Callable[[tuple[str, Any]], Tensor]) -> Tensor:
+        assert var.source is not None  # it is an input
+        found = flat[var.source[1]] if var.source[0] == "arg" else held(var.source)
+        assert isinstance(found, Tensor)  # as it was when it was recorded
+        return found
+
+    @staticmethod
+    def _output(item: Any, env: Env, flat: Sequence[Any]) -> Any:
+        if isinstance(item, Var):
+            return env[item]
+        if isinstance(item, Passed):
+            return flat[item.position]
+        return item.clone() if isinstance(item, Tensor) else item
