@@ -86,7 +86,8 @@ def write_reference(app: Any) -> None:
             by_page[_page_of(value)][name] = value
     pages = {page: _page(PAGES[page][0], "graphweft", names) for page, names in by_page.items()}
     for page, (title, module) in MODULES.items():
-        names = {name: getattr(module, name) for name in module.__all__}
+        functions = [name for name, value in vars(module).items() if inspect.isfunction(value) and name[0] != "_"]
+        names = {name: getattr(module, name) for name in getattr(module, "__all__", functions)}
         pages[page] = _page(title, module.__name__, names)
     for page, text in pages.items():
         file = REFERENCE / f"{page}.md"
