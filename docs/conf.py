@@ -12,6 +12,7 @@ from typing import Any
 
 import graphweft
 import graphweft.nn
+import graphweft.nn.fn
 import graphweft.optim
 
 project = "GraphWeft"
@@ -47,7 +48,11 @@ PAGES = {
     "errors": ("Errors and warnings", ("_errors",)),
     "settings": ("Settings and inspection", ()),
 }
-MODULES = {"nn": ("Models and layers: gw.nn", graphweft.nn), "optim": ("Optimisers: gw.optim", graphweft.optim)}
+MODULES = {
+    "nn": ("Models and layers: gw.nn", graphweft.nn),
+    "fn": ("DGL's functions: gw.fn", graphweft.nn.fn),
+    "optim": ("Optimisers: gw.optim", graphweft.optim),
+}
 
 
 def _page_of(value: Any) -> str:
@@ -74,11 +79,15 @@ def write_reference(app: Any) -> None:
     by_page: dict[str, dict[str, Any]] = {page: {} for page in PAGES}
     for name in graphweft.__all__:
         value = getattr(graphweft, name)
-        if not inspect.ismodule(value):
+        if inspect.ismodule(value):
+            if name not in MODULES:
+                raise ValueError(f"docs/conf.py: expected gw.{name} in MODULES, got none")
+        else:
             by_page[_page_of(value)][name] = value
     pages = {page: _page(PAGES[page][0], "graphweft", names) for page, names in by_page.items()}
     for page, (title, module) in MODULES.items():
-        names = {name: getattr(module, name) for name in module.__all__}
+        functions = [name for name, value in vars(module).items() if inspect.isfunction(value) and name[0] != "_"]
+        names = {name: getattr(module, name) for name in getattr(module, "__all__", functions)}
         pages[page] = _page(title, module.__name__, names)
     for page, text in pages.items():
         file = REFERENCE / f"{page}.md"

@@ -120,7 +120,7 @@ Task = Annotated[
     str | None,
     _option("task", _one_of(TASKS), "Predict labels of nodes, of graphs, or links.", "nodes; graphs for a set of them"),
 ]
-Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: over the nodes of a graph.")]
+Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: how the nodes of a graph are combined.")]
 Fold = Annotated[
     str | None, _option("fold", "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source")
 ]

@@ -241,7 +241,7 @@ def test_help_does_not_wait_for_torch(root: Path) -> None:
         (MemoryError(), 1, "not enough memory; try a smaller --hidden"),
         (PermissionError(13, "Permission denied", "/x/y"), 2, "/x/y: Permission denied"),
         (OSError(28, "No space left on device"), 1, "graphweft train: No space left on device"),
-        (KeyboardInterrupt(), 130, "stopped; what an earlier checkpoint holds is kept"),
+        (KeyboardInterrupt(), 130, "stopped; the last checkpoint is kept"),
     ],
     ids=lambda value: type(value).__name__,
 )

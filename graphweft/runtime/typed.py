@@ -38,8 +38,8 @@ def spmm(pairs: TypedPairs, turned: bool, x: Tensor, w: Tensor, transposed: bool
     _check(pairs, pairs.rows, x, w)
     heads = w.shape[1]
     native = _weight(w, transposed)
-    out = empty((pairs.num_nodes, heads, native.outer), torch.float32)
-    rows = empty((pairs.num_pairs, heads * native.outer), torch.float32)
+    out = empty((pairs.num_nodes, heads, native.out), torch.float32)
+    rows = empty((pairs.num_pairs, heads * native.out), torch.float32)
     packed = _packed_room(w.shape, transposed)
     per_edge = 1 if weight is None or weight.dim() == 1 else heads
     room = (packed.data_ptr(), rows.data_ptr(), out.data_ptr())
@@ -94,7 +94,7 @@ def matmul(rows: TypedRows, x: Tensor, w: Tensor, transposed: bool, bias: Tensor
         raise ShapeError(f"type_matmul: expected {sizes}, got {x.shape[0]} and {w.shape[0]}")
     shape = (w.shape[0], 1, *w.shape[1:])
     native = _weight(w.view(shape), transposed)
-    out = empty((rows.num_rows, native.outer), torch.float32)
+    out = empty((rows.num_rows, native.out), torch.float32)
     room = _packed_room(torch.Size(shape), transposed)
     _matmul(rows.native, native, pointer(bias), x.data_ptr(), room.data_ptr(), out.data_ptr())
     return out
