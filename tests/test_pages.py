@@ -28,6 +28,7 @@ PAGES = {
     "links": 15,
     "message_passing": 15,
     "out_of_core": 10,
+    "programs": 15,
     "sampling": 10,
     "tables": 30,
     "training": 50,

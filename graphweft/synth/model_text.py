@@ -209,13 +209,24 @@ def _with_state(line: str, steps: Steps) -> str:
 
 
 def _wrapped(text: str) -> list[str]:
-    """The statement over as many lines as it needs, continued at its bracket."""
+    """The statement over as many lines as it needs, broken between its outer arguments."""
     if len(text) <= _WIDTH - 2:
         return [text]
-    indent = min(text.find(c) for c in "({" if c in text) + 1
-    return textwrap.wrap(
-        text, _WIDTH - 2, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-    )
+    start = min(text.find(c) for c in "({" if c in text) + 1
+    lines, now, depth = [text[:start]], "", 0
+    for char in text[start:]:
+        now += char
+        depth += (char in "({[") - (char in ")}]")
+        if depth == 0 and char == ",":
+            lines, now = _appended(lines, now, start), ""
+    return _appended(lines, now, start)
+
+
+def _appended(lines: list[str], argument: str, indent: int) -> list[str]:
+    """``lines`` with one more argument, on a line of its own where the last has no room for it."""
+    word = argument.strip()
+    joined = lines[-1] + ("" if lines[-1].endswith(("(", "{")) else " ") + word
+    return [*lines[:-1], joined] if len(joined) <= _WIDTH - 2 else [*lines, " " * indent + word]
 
 
 def _function(head: str, body: Sequence[str]) -> str:

@@ -64,7 +64,7 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans
         raise ConfigError(f"reduce=max cannot be combined with the sparse features of {ds.name}; use mean or sum")
     if not isinstance(x, SparseFeatures) and spec.normalize == "row":
         raise ConfigError(
-            f"normalize: expected none with the dense features of {ds.name}, got row; save them normalised"
+            f"normalize=row cannot be combined with the dense features of {ds.name}; save them normalised"
         )
     ds = ds if x is ds.x else replace(ds, x=x)
     edges = edge_data_of(model, ds, "use")

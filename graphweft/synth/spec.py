@@ -31,7 +31,7 @@ _KINDS: dict[str, tuple[Any, str]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ProgramSpec:
     """A model trained on all nodes at once; options have the names, meaning and defaults of ``graphweft train``.
 
@@ -98,6 +98,14 @@ class ProgramSpec:
             raise ConfigError(f"residual: expected true or false, got {self.residual!r}")
         self.to_train()
 
+    def __repr__(self) -> str:
+        """What is not as usual."""
+        return f"ProgramSpec({', '.join(f'{name}={value!r}' for name, value in self._given().items())})"
+
+    def _given(self) -> dict[str, Any]:
+        usual = TrainSpec()
+        return {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
+
     def to_train(self) -> TrainSpec:
         """The same run for ``graphweft train``. Raises: ConfigError."""
         return TrainSpec(**asdict(self))
@@ -110,9 +118,7 @@ class ProgramSpec:
             model = "gin"
             lr = 0.1
         """
-        usual = ProgramSpec()
-        given = {name: value for name, value in asdict(self).items() if value != getattr(usual, name)}
-        return "\n".join(f"{name} = {_as_toml(value)}" for name, value in given.items())
+        return "\n".join(f"{name} = {_as_toml(value)}" for name, value in self._given().items())
 
 
 def check_target(target: str) -> None:

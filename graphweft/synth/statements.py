@@ -17,7 +17,6 @@ _STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
 _LATER = {
     "edge_nest": "generated walks over edges",
     "row_nest": "generated loops over rows",
-    "ewise": "the activation",
     "attention": "attention",
 }
 
@@ -58,6 +57,7 @@ def print_call(call: KernelCall, scene: Scene) -> list[str]:
     printer = _PRINTERS.get(call.kernel)
     if printer is None:
         what = _LATER.get(call.kernel, "this kernel")
+        what = f"the function {call.value['fn']}" if call.kernel == "ewise" else what
         raise _refused(call, f"{what} comes later")
     return printer(call, scene)
 

@@ -207,6 +207,8 @@ class _Walk:
             self._bound = {value: self._input(value) for value in part.inputs}
             self._names = number(part.values)
             for call in calls:
+                if call.value.op is Op.CONST:
+                    continue  # read by functions of elements alone, which are refused by name
                 key = structural_key(call.value)
                 if key not in self._kept:
                     printed = self._print([call])

@@ -37,7 +37,7 @@ class Verbs:
         ...         gnn.backPropagation(layer)
         ...     gnn.optimizer("adam", 0.01, 0.9, 0.999)
         >>> gnn.spec()
-        ProgramSpec(model='sage', layers=2, hidden=32, reduce='mean', epochs=5, seed=1)
+        ProgramSpec(model='sage', reduce='mean', epochs=5, seed=1)
     """
 
     def __init__(self, **options: Any) -> None:

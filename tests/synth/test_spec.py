@@ -124,7 +124,7 @@ def test_the_loops_of_the_listing_as_printed_are_refused() -> None:
 def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("layer = 3\n")
     for arguments, said in (
-        (["synth"], "--spec: expected a TOML file, got none"),
+        (["synth"], "spec: expected a TOML file, got none"),
         (["synth", "--spec", str(tmp_path / "bad.toml")], "bad.toml:1:1: layer: expected"),
         (["train", "--spec", str(tmp_path / "bad.toml")], "bad.toml:1:1: layer: expected"),
         (["synth", "--spec", str(tmp_path / "bad.toml"), "--target", "cuda"], "target: expected openmp, got cuda"),

@@ -1,0 +1,133 @@
+"""Stand-alone programs against the library: epochs, time to the first epoch, peak memory, time to compile.
+
+    python benchmarks/training/programs.py --data arxiv --scale 0.25 --models gcn sage gin --rounds 5
+
+Runs of both take turns, each a process of its own with the same epochs and threads, and their losses have to agree bit
+for bit before a figure is shown. ``start_s`` is from the start of a process to the end of its first epoch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import RESULTS, BenchError, environment, quiet, show, stamp, write_csv
+
+from graphweft.data.synthetic import synthetic
+from graphweft.synth.spec import ProgramSpec
+from graphweft.synthesis import write_program
+
+COLUMNS = ("system", "model", "layers", "epoch_ms", "start_s", "peak_mib", "compile_s", "ratio")
+
+
+def compiled(spec: ProgramSpec, folder: Path) -> tuple[Path, float]:
+    """The executable of a program, and how long it took to compile it on two processors."""
+    made = write_program(spec, folder).folder
+    start = time.perf_counter()
+    subprocess.run(["cmake", "-S", made, "-B", made / "build"], check=True, capture_output=True)
+    subprocess.run(["cmake", "--build", made / "build", "-j2"], check=True, capture_output=True)
+    return made / "build" / "train", time.perf_counter() - start
+
+
+def one_run(command: Sequence[object], metrics: Path, threads: int) -> dict[str, Any]:
+    """Figures of one process: the summary that it prints, its losses, and the seconds until its first epoch was over."""
+    start = time.perf_counter()
+    done = subprocess.run(
+        [str(word) for word in command], check=True, capture_output=True, text=True, env=environment(threads)
+    )
+    whole = time.perf_counter() - start
+    lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+    later = sum(line["epoch_seconds"] + line["eval_seconds"] for line in lines) - lines[0]["epoch_seconds"]
+    return {
+        **json.loads(done.stdout.splitlines()[-1]),
+        "losses": [line["loss"] for line in lines],
+        "start": whole - later,
+    }
+
+
+def measure(spec: ProgramSpec, folder: Path, rounds: int, threads: int) -> list[dict[str, object]]:
+    """Rows of both systems for one spec. Raises: BenchError where their losses differ."""
+    train, seconds = compiled(spec, folder / "program")
+    spec_file, metrics, out = folder / "spec.toml", folder / "metrics.jsonl", folder / "run"
+    spec_file.write_text(spec.to_toml() + "\n", encoding="utf-8")
+    library = [sys.executable, "-m", "graphweft", "train", "--spec", spec_file, "--threads", threads, "--out", out]
+    systems = {
+        "library": ([*library, "--json", "--quiet"], out / "metrics.jsonl"),
+        "program": ([train, "--data", spec.data, "--threads", threads, "--metrics", metrics, "--json"], metrics),
+    }
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in systems}
+    for turn in range(rounds + 1):  # the first run of the library settles what is remembered
+        for name, (command, lines) in systems.items():
+            result = one_run(command, lines, threads)
+            if turn:
+                found[name].append(result)
+    if found["library"][-1]["losses"] != found["program"][-1]["losses"]:
+        raise BenchError(f"{spec}: losses of library and program differ")
+
+    def median(name: str, key: str) -> float:
+        return statistics.median(run[key] for run in found[name])
+
+    ratios = [
+        b["epoch_seconds_median"] / a["epoch_seconds_median"]
+        for a, b in zip(found["library"], found["program"], strict=True)
+    ]
+    rows: list[dict[str, object]] = []
+    for name in systems:
+        rows.append(
+            {
+                "system": name,
+                "model": f"{spec.model} {spec.reduce}",
+                "layers": spec.layers,
+                "epoch_ms": round(1e3 * median(name, "epoch_seconds_median"), 3),
+                "start_s": round(median(name, "start"), 3),
+                "peak_mib": round(median(name, "peak_rss_mb"), 1),
+                "compile_s": round(seconds, 1) if name == "program" else "",
+                "ratio": round(statistics.median(ratios), 3) if name == "program" else 1.0,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Parses, measures, prints a table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", default="corafull")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--models", nargs="+", default=["gcn", "sage", "gin"])
+    parser.add_argument("--reduces", nargs="+", default=["auto"])
+    parser.add_argument("--layers", type=int, nargs="+", default=[2, 3])
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--csv", type=Path, default=None, help=f"as {RESULTS / 'programs.csv'}")
+    given = parser.parse_args()
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        file = synthetic(given.data, scale=given.scale).save(Path(folder) / "data.npz", compress=False)
+        for model in given.models:
+            for reduce in given.reduces:
+                for layers in given.layers:
+                    where = Path(folder) / f"{model}-{reduce}-{layers}"
+                    where.mkdir()
+                    sizes: dict[str, Any] = {"layers": layers, "hidden": given.hidden, "epochs": given.epochs}
+                    spec = ProgramSpec(data=str(file), model=model, reduce=reduce, **sizes)
+                    quiet(0.5)
+                    rows += measure(spec, where, given.rounds, given.threads)
+    show(f"{given.data} x {given.scale}, {given.threads} threads", rows, COLUMNS)
+    if given.csv is not None:
+        write_csv(given.csv, [{**row, **stamp(given.threads)} for row in rows])
+
+
+if __name__ == "__main__":
+    main()
