@@ -33,6 +33,7 @@ from graphweft.runtime.constants import is_declared
 from graphweft.storage.fingerprint import fingerprint
 
 _KEPT = 16  # recordings of a module
+_TRIED = 3  # graphs, before arguments of one kind are taken to fail on all
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
 _FLOATS = (torch.float32, torch.float64)
 Forward = Callable[..., Any]
@@ -60,7 +61,7 @@ class CompiledCalls:
         self._forward = forward
         self._guard = Guard(module)
         self._recorded: OrderedDict[Hashable, Recorded] = OrderedDict()
-        self._failed: dict[Hashable, UnraisableError] = {}
+        self._failed: dict[Hashable, dict[Hashable, UnraisableError]] = {}
         self._inside: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
         self._lock = threading.RLock()
         self._told: set[str] = set()
@@ -103,14 +104,16 @@ class CompiledCalls:
         if known is not None and known.inputs(flat, self._held) is not None:
             self._recorded.move_to_end(key)
             return known
-        if known is None and kind in self._failed:
-            return self._failed[kind]
+        failed = self._failed.setdefault(kind, {})
+        if known is None and (content in failed or len(failed) >= _TRIED):
+            return failed.get(content) or next(iter(failed.values()))
         found = self._record(flat, spec)
         if isinstance(found, UnraisableError):
-            self._failed[kind] = found
+            failed[content] = found
             while len(self._failed) > _KEPT:
                 del self._failed[next(iter(self._failed))]
             return found
+        del self._failed[kind]
         self._recorded[key] = found
         while len(self._recorded) > _KEPT:
             self._recorded.popitem(last=False)

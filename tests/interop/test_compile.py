@@ -346,10 +346,12 @@ def test_bipartite_and_static_graphs() -> None:
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_hardly_any_edges(count: int) -> None:
-    """No edge, one edge."""
-    plain, compiled = pair(lambda: torch_geometric.nn.GCNConv(16, 4))
+    """No edge, one edge; graphs after them are compiled."""
+    plain, compiled = pair(lambda: torch_geometric.nn.SAGEConv(16, 4))
     (x, edge_index), leaves = plain_inputs()
     compare(plain, compiled, (x, edge_index[:, :count]), leaves)
+    compare(plain, compiled, (x, edge_index), leaves)
+    assert calls_of(compiled).last is not None
 
 
 def test_parameters_of_another_kind_and_tied_ones() -> None:
