@@ -30,7 +30,7 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
 from graphweft.train.settle import Features, settle_model
-from graphweft.train.target import Cells, Target, target_of
+from graphweft.train.target import Cells, OwnCells, Target, target_of
 from graphweft.train.update import Update
 
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
@@ -193,10 +193,7 @@ class FullBatch:
             return None
         arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, self.edge_data.inputs)
         function = self.model.function
-        found = self.target.recorded(*self._labels())
-        if found is None:
-            return None
-        loss, read = found
+        loss, read = self.target.recorded(*self._labels())
         plan = function.ready(arguments)
         if plan is None or [name for name, _ in plan.outputs] != ["out"] or plan.dtype_of("out") != torch.float32:
             return None
@@ -247,7 +244,7 @@ class FullBatch:
         cells, gradients = tape.replay()
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
-        return torch.tensor(cells.mean, dtype=torch.float32)
+        return cells.loss if isinstance(cells, OwnCells) else torch.tensor(cells.mean, dtype=torch.float32)
 
     def _backward(self) -> Tensor:
         """Gradients of the training loss; the loss, shape ()."""

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweft._errors import ConfigError, UserCodeError
+from graphweft._memory import empty
+from graphweft._native import recorder
 from graphweft.train.loop_options import LOSSES, check_class_weight
 from graphweft.train.options import check_choice
-from graphweft.train.target import Classes, Recorded, Scored, SeveralLabels, Target, Values
+from graphweft.train.target import Cells, Classes, OwnCells, Recorded, Scored, SeveralLabels, Target, Values
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -53,9 +55,24 @@ class OwnLoss(Target):
             gradient = torch.autograd.grad(loss, leaf)[0]
         return loss.detach(), gradient
 
-    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]] | None:
-        """None: it is no native call."""
-        return None
+    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
+        """A call of Python among native ones, in which torch may compute."""
+
+        def call(outputs: Tensor, over: bool) -> tuple[Cells, Tensor]:
+            cells, gradient = OwnCells(), outputs if over else empty(tuple(outputs.shape), outputs.dtype)
+
+            def compute() -> int:
+                cells.loss, found = self.loss(outputs, y, rows)
+                gradient.copy_(found)
+                return 0
+
+            if recorder.calls is not None:
+                recorder.calls.append((compute, ()))
+            with torch._C.DisableTorchFunction():
+                compute()
+            return cells, gradient
+
+        return call, [y, rows]
 
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The user's loss."""

@@ -23,7 +23,19 @@ from graphweft.runtime.entry_loss import EntryCells, Kind, entry_loss, entry_los
 from graphweft.train.link_metrics import roc_auc
 from graphweft.train.metrics import f1, mean_of_entries
 
-Cells = LossCells | EntryCells
+
+class OwnCells:
+    """Where a loss in Python leaves its value, shape ()."""
+
+    loss: Tensor
+
+    @property
+    def mean(self) -> float:
+        """The value."""
+        return float(self.loss)
+
+
+Cells = LossCells | EntryCells | OwnCells
 Recorded = Callable[[Tensor, bool], tuple[Cells, Tensor]]
 
 
@@ -61,11 +73,8 @@ class Target(abc.ABC):
         """The mean loss over ``rows`` (None: all), shape (), and its gradient by the outputs (n, c)."""
 
     @abc.abstractmethod
-    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]] | None:
-        """The loss as one native call on outputs (n, c), which may be written over, and the memory it reads.
-
-        None for a loss that is no such call.
-        """
+    def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
+        """The loss as one call on outputs (n, c), which may be written over, and the memory it reads."""
 
     @abc.abstractmethod
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
