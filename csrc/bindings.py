@@ -13,6 +13,7 @@ import functools
 import hashlib
 import re
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,14 +26,16 @@ _STRUCTURE = re.compile(r"^struct (gw_\w+) \{\n(.*?)^\};", re.DOTALL | re.MULTIL
 _FUNCTION = re.compile(r"typedef \w+ \(\*(gw_\w+)\)\(")  # an address, as any pointer
 _COMMENT = re.compile(r"//[^\n]*")
 _PARAMETER = re.compile(r"(?P<type>(?:const )?\w+(?: ?\*(?: ?const)?)*) ?(?P<name>\w+)")
-_NUMBERS = {
-    "int32_t": "c_int32",
-    "uint32_t": "c_uint32",
-    "int64_t": "c_int64",
-    "uint64_t": "c_uint64",
-    "float": "c_float",
-    "double": "c_double",
+_NUMBERS = {"int32_t": "_I32", "uint32_t": "_U32", "int64_t": "_I64", "uint64_t": "_U64", "double": "_F64"}
+_ALIASES = {
+    "_P": "c_void_p",
+    "_I32": "c_int32",
+    "_U32": "c_uint32",
+    "_I64": "c_int64",
+    "_U64": "c_uint64",
+    "_F64": "c_double",
 }
+_WIDTH = 116
 
 
 class Field(NamedTuple):
@@ -124,7 +127,7 @@ def _ctype(field: Field, names: dict[str, str], here: str = "") -> str:
     if plain in names and stars < 2:
         made = f"{here}{names[plain]}"
         return f"ctypes.POINTER({made})" if stars else f"{made} * {field.count}" if field.count > 1 else made
-    return "ctypes.c_void_p" if stars or plain in _functions() else f"ctypes.{_NUMBERS[plain]}"
+    return "_P" if stars or plain in _functions() else _NUMBERS[plain]
 
 
 @functools.cache
@@ -167,17 +170,22 @@ def python_text() -> str:
         "from typing import Any",
         "",
         f'HASH = "{digest(found, held)}"',
+        *(f"{short} = ctypes.{kind}" for short, kind in _ALIASES.items()),
     ]
     for structure in held:
         lines += ["", "", f"class {names[structure.name]}(ctypes.Structure):"]
         lines += [f'    """``{structure.name}`` of {structure.header}."""', "", "    _fields_ = ("]
         lines += [f'        ("{member.name}", {_ctype(member, names)}),' for member in structure.members]
         lines += ["    )"]
-    lines += ["", "", "SIGNATURES: dict[str, tuple[Any, ...]] = {"]
+    pointers = {f"ctypes.POINTER({kind})": f"_{kind}" for kind in names.values()}
+    lines += ["", "", *(f"{short} = {kind}" for kind, short in pointers.items())]
+    lines += ["", "# fmt: off", "SIGNATURES: dict[str, tuple[Any, ...]] = {"]
     for name, parameters in found.items():
-        kinds = ", ".join(_ctype(parameter, names) for parameter in parameters)
-        lines.append(f'    "{name}": ({kinds}{"," if len(parameters) == 1 else ""}),')
-    return "\n".join([*lines, "}", ""])
+        kinds = [_ctype(parameter, names) for parameter in parameters]
+        text = ", ".join(pointers.get(kind, kind) for kind in kinds) + ("," if len(kinds) == 1 else "")
+        wrapped = textwrap.wrap(f'"{name}": ({text}),', _WIDTH, subsequent_indent="    ")
+        lines += [f"    {line}" for line in wrapped]
+    return "\n".join([*lines, "}", "# fmt: on", ""])
 
 
 def header_text() -> str:

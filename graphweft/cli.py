@@ -161,8 +161,23 @@ RankReduce = Annotated[
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
+_PARTS_AND_RANKS = {
+    "macro": Annotated[
+        str | None,
+        _option("macro", "large:A/B|parts:A/B", "mini, macro: macro-batches of A/B of the seeds, or A of B parts.", ""),
+    ],
+    "memory": Annotated[str | None, _option("memory", "SIZE", "macro: memory of loaded parts, as 8GB.", "")],
+    "quality": Annotated[
+        str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
+    ],
+    "accumulate": Annotated[str | None, _option("accumulate", "N", "mini: batches per update.")],
+    "ranks": RanksFlag,
+    "rank_reduce": RankReduce,
+}
+
+
 @app.command()
-@takes(TABLES | LOOP)
+@takes(TABLES | LOOP | _PARTS_AND_RANKS)
 def train(
     context: typer.Context,
     spec: Annotated[str | None, _option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
@@ -195,15 +210,6 @@ def train(
     mode: Mode = None,
     fanouts: Fanouts = None,
     batch_size: BatchSize = None,
-    macro: Annotated[
-        str | None,
-        _option("macro", "large:A/B|parts:A/B", "mini, macro: macro-batches of A/B of the seeds, or A of B parts.", ""),
-    ] = None,
-    memory: Annotated[str | None, _option("memory", "SIZE", "macro: memory of loaded parts, as 8GB.", "")] = None,
-    quality: Annotated[
-        str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
-    ] = None,
-    accumulate: Annotated[str | None, _option("accumulate", "N", "mini: batches per update.")] = None,
     sampler: SamplerName = None,
     seed: Seed = None,
     threads: Threads = None,
@@ -218,8 +224,6 @@ def train(
     edge_data: EdgeData = None,
     prepare: Prepare = None,
     trace: Trace = None,
-    ranks: RanksFlag = None,
-    rank_reduce: RankReduce = None,
     resume: Annotated[bool, _switch("--resume/--no-resume", "Continue the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,

@@ -276,8 +276,7 @@ class _Walk:
 
     def ids(self, value: Value) -> str:
         """A list of row ids."""
-        assert self._bound[value] == "train"  # the only list that a full-batch program reads
-        return "train_ids"
+        return f"{self._bound[value]}_ids"  # those of the training nodes, which alone a full-batch program reads
 
     def seed(self, value: Value) -> str:
         """The seed of this epoch's draws."""

@@ -16,7 +16,7 @@ from graphweft._errors import ConfigError, DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.data.stored import StoredDataset
-from graphweft.interop.pyg_model import PyGModel
+from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.store import Store
@@ -24,21 +24,24 @@ from graphweft.train.full_batch import features_of
 from graphweft.train.settle import Features, settle_features
 
 
-def opened(ds: Any, mode: str) -> tuple[Any, str]:
-    """What a trainer is given as data, with stores opened as datasets, and the mode.
+def opened(mode: str, ds: Any) -> tuple[str, Any]:
+    """The mode, and what a trainer is given as data, with stores opened as datasets.
 
     Raises: ConfigError for a store in another mode.
     """
     ds = StoredDataset(ds) if isinstance(ds, Store) else ds
     if not isinstance(ds, StoredDataset):
-        return ds, mode
+        return mode, ds
     if mode not in ("macro", "auto"):
         raise ConfigError(f"mode: expected macro for a store, got {mode!r}; gw.load(path) reads a store into memory")
-    return ds, "macro"
+    return "macro", ds
 
 
-def check_parts(model: object, ds: Any, task: str) -> None:
-    """Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs."""
+def check_parts(model: object, ds: Any, task: str) -> Any:
+    """``ds``.
+
+    Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs.
+    """
     if not isinstance(model, nn.Module):
         raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
     if not hasattr(ds, "check_trainable"):
@@ -49,6 +52,7 @@ def check_parts(model: object, ds: Any, task: str) -> None:
     for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
         text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"
         warnings.warn(f"{text}; use ds.with_inverse_relations() (graph.add_inverse_relations())", DataWarning, 3)
+    return ds
 
 
 def trains(model: nn.Module) -> tuple[bool, ...]:
@@ -56,9 +60,9 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
     return tuple(parameter.requires_grad for parameter in model.parameters())
 
 
-def as_read(model: nn.Module, ds: Dataset) -> Dataset:
+def as_read(ds: Dataset, model: nn.Module) -> Dataset:
     """``ds`` with the features that the model reads; another layout is let go where nobody else holds it."""
-    x = _features(model, ds)
+    x = _features(adapted(model), ds)
     return ds if x is ds.x else replace(ds, x=x)
 
 

@@ -208,34 +208,37 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        ds, mode = opened(ds, mode)
-        task, mode, ds, batch_size = for_graphs(task, mode, ds, batch_size)
+        task, mode, ds, batch_size = for_graphs(task, *opened(mode, ds), batch_size)
         check_training(lr, weight_decay, weight_decay_on, stop_on)
-        check_counts(seed=seed, patience=patience, batch_size=batch_size, eval_every=eval_every, accumulate=accumulate)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
-        check_parts(model, ds, self.task)
-        self.ds = as_read(adapted(model), ds)
+        self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
+        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
+        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
+        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
+        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
+        chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
+        measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
+        self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
+
+    def _take_options(
+        self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, remember: Any
+    ) -> None:
+        """Keeps what was given; only the first rank shows progress and writes."""
+        check_counts(seed=seed, patience=patience, eval_every=eval_every)
         first = self.ranks.is_first
         self.out, self._memory = Path(out) if out and first else None, memory
         self._lr, self._seed, self._progress = lr, seed, progress and first
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
-        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
-        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
-        chosen = Chosen(*updated, metrics, best, callbacks, loggers if first else ())
-        self._loop = Loop(chosen, self.ds, self.task, stop_on, self.out)
-        self._assemble(optimizer, drawn, keep_features, restore_best)
-        self._config |= {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
-        self._config |= config or {}
 
     def _assemble(
-        self, optimizer: str | torch.optim.Optimizer, drawn: tuple[Any, ...], keep_features: bool, restore_best: bool
+        self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, more: dict[str, Any]
     ) -> None:
         """Makes the parts of the run, and what makes it itself."""
-        loop, rate = self._loop, float(self.optimizer.param_groups[0]["lr"])
+        self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
+        rate = float(self.optimizer.param_groups[0]["lr"])
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
         self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
@@ -248,6 +251,7 @@ class Trainer:
             **self._edges.identity(),
             **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
             **loop.identity(self._rate),
+            **more,
         }
 
     @property
@@ -536,6 +540,7 @@ class Trainer:
         sampler: str | AnySampler,
         prepare: str,
     ) -> MiniBatch:
+        check_counts(batch_size=batch_size, accumulate=accumulate)
         model, loop = adapted(self.model), self._loop
         data = (self.ds, features_of(self.ds), self._update)
         keys = (self._seed, self._batch_key)

@@ -74,7 +74,11 @@ def test_one_hot_and_random() -> None:
 @pytest.mark.parametrize(
     ("kind", "width", "words"),
     [
-        ("degrees", None, "features: expected one of degree, onehot, random, laplacian, embedding, got 'degrees'"),
+        (
+            "degrees",
+            None,
+            "features: expected one of degree, degree_onehot, onehot, random, laplacian, embedding, got 'degrees'",
+        ),
         ("degree", 4, "width: expected none"),
         ("laplacian", 20, "width: expected an integer from 1 to 19"),
         ("random", 0, "width: expected an integer from 1"),
@@ -88,7 +92,9 @@ def test_what_cannot_be_made_is_refused(kind: str, width: int | None, words: str
 def test_a_dataset_with_features_says_so_and_a_bare_one_names_the_way() -> None:
     graph = directed(20, 40, seed=4)
     bare = gw.Dataset("bare", graph, y=torch.arange(20) % 2)
-    with pytest.raises(gw.DataError, match=r"ds\.with_features\('degree'\) .*--features degree\|onehot\|random\|"):
+    with pytest.raises(
+        gw.DataError, match=r"ds\.with_features\('degree'\) .*--features degree\|degree_onehot\|onehot\|"
+    ):
         gw.Trainer(gw.nn.GCN(2, 4, 2), bare)
     ds = bare.with_features("degree")
     assert ds.num_features == 3 and "features are made of the graph: degree" in ds.notes[-1]

@@ -128,7 +128,7 @@ def test_declared_sizes_are_compared_before_anything_is_allocated(tmp_path: Path
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (now + (256 << 20), before[1]))
     try:
-        with pytest.raises(DataError, match=r"x: expected 2000000128 bytes from \d+ packed ones"):
+        with pytest.raises(DataError, match=r"x: expected 2000000128 bytes from \d+ compressed ones"):
             _read(path, "x")
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
