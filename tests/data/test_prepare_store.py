@@ -256,3 +256,30 @@ def test_graphs_that_no_store_holds_are_refused(tmp_path: Path) -> None:
     weighted = gw.Dataset("weighted", gw.Graph([0], [1]), np.eye(2), [0, 1], edge_weight=[2.0])
     with pytest.warns(gw.DataWarning, match="edge_weight are not kept"):
         gw.prepare_store(weighted, tmp_path / "s", parts=1)
+
+
+def test_a_full_disk_is_one_line_and_the_build_goes_on(files: dict[str, Any], tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import resource, sys
+        import graphweft as gw
+        folder, out, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
+        files = gw.GraphFiles(f"{folder}/rows.npy", f"{folder}/x.npy", f"{folder}/y.npy", f"{folder}/split.npz")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, resource.RLIM_INFINITY))
+        try:
+            gw.prepare_store(files, out, parts=4, method="hash", memory="32MB")
+        except gw.DataError as failure:
+            print(failure)
+        """
+    )
+    out = tmp_path / "s"
+    for most in (2048, 6000, 14_000):  # features, edges, the structure of a part
+        command = [sys.executable, "-c", program, str(files["folder"]), str(out), str(most)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == 1
+        assert "writing failed at byte" in done.stdout
+        assert "goes on" in done.stdout
+    store = gw.prepare_store(_given(files, "rows.npy"), out, parts=4, method="hash", memory="32MB")
+    whole = gw.prepare_store(_given(files, "rows.npy"), tmp_path / "whole", parts=4, method="hash", memory="32MB")
+    assert store.manifest == whole.manifest

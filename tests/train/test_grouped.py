@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+import textwrap
 import weakref
 from pathlib import Path
 from typing import Any
@@ -273,3 +276,55 @@ def test_loaded_runs_of_a_store_predict_and_score(ds: gw.Dataset, store: gw.Stor
     run = gw.load_run(tmp_path / "run", ds=store)
     assert torch.equal(run.predict(), trainer.predict())
     assert run.evaluate("test") == pytest.approx(trainer.evaluate("test"))
+
+
+def test_groups_stay_within_the_budget(tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        """
+        import sys, threading, time
+        import torch
+        import graphweft as gw
+        from graphweft.loader.group_loader import GroupLoader
+        from graphweft.loader.groups import parts_within, read_group
+        store, budget = gw.Store(sys.argv[1]), int(sys.argv[2])
+        def anonymous():
+            for line in open("/proc/self/status"):
+                if line.startswith("RssAnon"):
+                    return 1024 * int(line.split()[1])
+        seeds = torch.from_numpy(store.split("train")[0])
+        loader = GroupLoader(store, seeds, (2,), 16, True, 0, count=parts_within(store, budget), workers=1)
+        small = read_group(store, [0])  # what the first use of libraries takes is none of the budget's
+        next(iter(GroupLoader(store, seeds, (2,), 16, True, 0, count=1, workers=1)))
+        del small
+        base = peak = anonymous()
+        done = False
+        def watch():
+            global peak
+            while not done:
+                peak = max(peak, anonymous())
+                time.sleep(0.0005)
+        thread = threading.Thread(target=watch); thread.start()
+        for _ in range(2):
+            for batch in loader:
+                del batch
+        done = True; thread.join()
+        print(loader.count, peak - base)
+        """
+    )
+    rng = np.random.default_rng(0)
+    nodes, width = 40_000, 1000
+    np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, 400_000)))
+    np.save(tmp_path / "x.npy", rng.random((nodes, width), np.float32))
+    np.save(tmp_path / "y.npy", rng.integers(0, 4, nodes))
+    files = gw.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
+    store = gw.prepare_store(files, tmp_path / "s", parts=128, memory="64MB", method="hash")
+    budget = 10 << 20
+    budget += 10 << 20  # pieces of a structure that are looked at together
+    assert store.nbytes > 8 * budget
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "s"), str(budget)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    count, peak = map(int, done.stdout.split())
+    assert count >= 2
+    assert peak <= budget + (2 << 20)  # and batches
