@@ -14,7 +14,16 @@ with contextlib.suppress(ImportError), warnings.catch_warnings():
     import torch_geometric  # noqa: F401
 
 # Pages, and the fewest examples that each has.
-PAGES = {"data": 16, "distributed": 15, "from_pyg": 25, "links": 15, "message_passing": 15, "sampling": 10, "tables": 30, "training": 7}
+PAGES = {
+    "data": 16,
+    "distributed": 15,
+    "from_pyg": 25,
+    "links": 15,
+    "message_passing": 15,
+    "sampling": 10,
+    "tables": 30,
+    "training": 7,
+}
 
 
 @pytest.mark.parametrize("page", PAGES)
