@@ -126,8 +126,6 @@ class RankedMiniBatch(MiniBatch):
         self.ranks = ranks
         check_model(ranks, model)
         super().__init__(model, *arguments, **options)
-        if not isinstance(self.sampler, NeighborSampler):
-            raise conflict(ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
         self.bytes_of_epoch = 0
 
     @property

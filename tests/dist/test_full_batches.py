@@ -39,7 +39,8 @@ def test_losses_are_those_of_one_process(tmp_path: Path, size: int) -> None:
         crossing = {(int(s), int(owner[d])) for s, d in zip(src, dst, strict=True) if owner[s] != owner[d]}
         assert states[0]["ghosts"] == len(crossing) and int(owner.min()) == 0
         exchanged = 2 * len(crossing) * 8 * 4  # hidden rows of 8 numbers, there and back; features are at hand
-        row = 4 * (sum(t.numel() for t in wanted["model"].values()) + len(wanted["model"]) + 1)
+        sizes = [parameter.numel() for parameter in trainer.model.parameters()]
+        row = 4 * (sum(sizes) + len(sizes) + 1)  # gradients, a mark for each, the loss
         assert states[0]["bytes"] == exchanged + size * (2 * (size - 1) * row // size)
 
 
