@@ -74,11 +74,14 @@ class _Entry:
         """Lets the value go."""
         self.value, self.marks, self.watched = None, None, ()
 
-    def changed(self) -> None:
-        """Counts a change: what changes again and again is soon not looked at any more."""
+    def changed(self, patience: int = _PATIENCE, longest: int = _LONGEST) -> None:
+        """Counts a change: what changes again and again is soon not looked at any more.
+
+        The bounds are defaults, so that an input which dies at interpreter exit still finds them.
+        """
         self.changes += 1
-        if self.changes >= _PATIENCE:
-            self.skip = min(1 << self.changes, _LONGEST)
+        if self.changes >= patience:
+            self.skip = min(1 << self.changes, longest)
 
     def _forget(self, dead: weakref.ref[Any]) -> None:
         if dead in self.watched:
