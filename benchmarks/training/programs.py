@@ -40,7 +40,7 @@ def compiled(spec: ProgramSpec, folder: Path) -> tuple[Path, float]:
 
 
 def one_run(command: Sequence[object], metrics: Path, threads: int) -> dict[str, Any]:
-    """Figures of one process: the summary that it prints, its losses, and the seconds until its first epoch was over."""
+    """Figures of one process: the summary that it prints, its losses, the seconds until its first epoch was over."""
     start = time.perf_counter()
     done = subprocess.run(
         [str(word) for word in command], check=True, capture_output=True, text=True, env=environment(threads)
