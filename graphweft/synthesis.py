@@ -59,14 +59,17 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
         ['cpu_level.cpp', 'main.cpp', 'model.cpp']
     """
     check_target(target)
+    classes = 0
     if isinstance(spec, Verbs):
-        spec = spec.spec()
+        spec, classes = spec.spec(), spec.classes
     elif not isinstance(spec, ProgramSpec):
         spec = read_spec(Path(spec))
     folder = Path(out)
     check_folder(folder)
     train = spec.to_train()
     ds = load_dataset(train)
+    if classes not in (0, ds.num_classes):
+        raise ConfigError(f"initializeLayers: expected {ds.num_classes} classes at the end, got {classes}")
     model = make_model(train, ds)
     if not isinstance(model, CompiledModule):
         raise ConfigError(f"model: expected gcn, sage or gin, got {type(model).__name__}")

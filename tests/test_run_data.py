@@ -43,7 +43,7 @@ def test_without_features_the_error_names_the_way(bare: str, tmp_path: Path, cap
     assert main(["train", "--data", bare, "--out", str(tmp_path / "run")]) == 2
     line = capfd.readouterr().err.splitlines()[-1]
     assert "expected node features x, got none" in line
-    assert line.endswith("--features degree|onehot|random|laplacian|embedding")
+    assert line.endswith("--features degree|degree_onehot|onehot|random|laplacian|embedding")
 
 
 @pytest.mark.parametrize("features", ["degree", "onehot", "random", "laplacian", "embedding"])

@@ -46,6 +46,12 @@ Json& Json::add(const char* key, const std::string& text) {
 
 Json& Json::add(const char* key, double value) { return raw(key, std::isfinite(value) ? number(value) : "null"); }
 
+std::string Json::text() const {
+  std::string whole;
+  whole.reserve(usual_room);
+  return whole.append("{").append(text_).append("}");
+}
+
 double peak_rss_mb() {
   rusage usage = {};
   getrusage(RUSAGE_SELF, &usage);

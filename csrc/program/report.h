@@ -12,14 +12,16 @@ std::string number(double value);
 // One JSON object, written key by key.
 class Json {
  public:
+  Json() { text_.reserve(usual_room); }
   Json& add(const char* key, const std::string& text);
   Json& add(const char* key, const char* text) { return add(key, std::string(text)); }
   Json& add(const char* key, int64_t value) { return raw(key, std::to_string(value)); }
   Json& add(const char* key, double value);  // what is not finite is null
-  [[nodiscard]] std::string text() const { return "{" + text_ + "}"; }
+  [[nodiscard]] std::string text() const;
 
  private:
   Json& raw(const char* key, const std::string& value);
+  static constexpr size_t usual_room = 1000;  // lines of all lengths take the same room, which is kept
   std::string text_;
 };
 

@@ -10,6 +10,7 @@ recording with an :class:`UnraisableError` that names the user's line. Called by
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,7 +123,17 @@ class Recorder:
 
     @contextlib.contextmanager
     def _quiet(self) -> Iterator[None]:
-        before = sys.getprofile()
+        before, collecting = sys.getprofile(), gc.isenabled()
+        gc.disable()  # its callbacks, and what objects do when they die, are not the user's code
+        try:
+            with self._watched(before):
+                yield
+        finally:
+            if collecting:
+                gc.enable()
+
+    @contextlib.contextmanager
+    def _watched(self, before: Any) -> Iterator[None]:
         with warnings.catch_warnings(), without_log(), torch.inference_mode(False):
             warnings.simplefilter("ignore")
             with torch.set_grad_enabled(self.graded):

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import psutil
-
+from graphweft import _machine
 from graphweft._errors import ConfigError
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -25,7 +24,7 @@ def memory_bytes(value: Any) -> int:
         (2000000000, 1572864, 4096)
     """
     if value is None:
-        return int(psutil.virtual_memory().total) // _SHARE
+        return _machine.memory() // _SHARE
     if isinstance(value, int) and not isinstance(value, bool) and value > 0:
         return value
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
@@ -39,6 +38,6 @@ def shown_bytes(count: int) -> str:
 
     Example:
         >>> shown_bytes(1_999_999), shown_bytes(2_100_000_000)
-        ('2 MB', '2101 MB')
+        ('2 MB', '2100 MB')
     """
     return f"{-(-count // 10**6)} MB"

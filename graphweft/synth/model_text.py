@@ -22,7 +22,7 @@ def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
         _opening(spec),
         _facts(spec, steps, data),
         _state(steps),
-        _constructor(spec, steps),
+        _constructor(steps),
         _step(steps),
         _evaluate(steps),
         _tensors(steps),
@@ -123,7 +123,7 @@ def _when(buffer: Buffer) -> str:
     return f"steps {buffer.first} {last}"
 
 
-def _constructor(spec: ProgramSpec, steps: Steps) -> str:
+def _constructor(steps: Steps) -> str:
     lines = ["Model::Model(const Dataset& data, uint64_t seed) : state_(std::make_unique<State>(data)) {"]
     body = ["State& s = *state_;"]
     if "x" in steps.table.buffers:

@@ -51,7 +51,7 @@ def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: str) -> None:
         if value != wanted:
             given = value if isinstance(value, str) else type(value).__name__
             raise ConfigError(f"{name}: expected {wanted} with mode macro, got {given!r}")
-    left = [name for name in _NO_EDGES if getattr(ds, name) is not None]
+    left = [name for name in _NO_EDGES if getattr(ds, name, None) is not None]
     if left:
         raise ConfigError(
             f"mode=macro cannot be combined with {left[0]}, which groups of parts do not have; use mode mini"

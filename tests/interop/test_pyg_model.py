@@ -54,11 +54,11 @@ def test_what_is_called_with_a_graph_stays_as_it_is() -> None:
 
 def test_another_call_and_a_typed_graph_are_told() -> None:
     class OfData(nn.Module):
-        def forward(self, data: Any) -> Any:
-            return data
+        def forward(self, everything: Any) -> Any:
+            return everything
 
     with pytest.raises(
-        ConfigError, match=r"or model\(x, edge_index\) as in PyTorch Geometric, got forward\(data"
+        ConfigError, match=r"or model\(x, edge_index\) as in PyTorch Geometric, got forward\(everything"
     ) as caught:
         adapted(OfData())
     assert "\n" not in str(caught.value)

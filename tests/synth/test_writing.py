@@ -101,6 +101,18 @@ def test_what_cannot_be_written_leaves_no_folder(options: dict[str, object], sai
     assert list(tmp_path.iterdir()) == []
 
 
+def test_verbs_name_the_classes_of_the_data(tmp_path: Path) -> None:
+    gnn = gw.Verbs(scale=0.02)
+    gnn.initializeLayers([8, 5])
+    for layer in (0, 1):
+        gnn.forwardPass(layer, "GCN")
+    for layer in (1, 0):
+        gnn.backPropagation(layer)
+    gnn.optimizer("sgd", 0.1)
+    with pytest.raises(ConfigError, match="^initializeLayers: expected 8 classes at the end, got 5$"):
+        write_program(gnn, tmp_path / "program")
+
+
 def test_a_part_without_a_statement_is_named(tmp_path: Path) -> None:
     spec = ProgramSpec(scale=0.02)
     ds = load_dataset(spec.to_train())

@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -126,8 +127,7 @@ def test_a_stop_within_an_epoch_is_taken_up(tmp_path: Path) -> None:
             raise Stop
 
     begun.prepare()
-    begun._between_batches = lambda folder, show: after  # type: ignore[method-assign]
-    with pytest.raises(Stop):
+    with mock.patch("graphweft.train.trainer.between_batches", lambda *parts: after), pytest.raises(Stop):
         begun.fit(2)
     fresh = _trainer(ds, restore_best=False)
     fresh.load_state_dict(states[0])

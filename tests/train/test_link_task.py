@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -77,8 +78,8 @@ def test_a_state_within_an_epoch_goes_on_bit_for_bit() -> None:
         if first._batch.loader.epoch == 1 and done == 3:  # type: ignore[union-attr]
             states.append({name: value for name, value in _copied(first.state_dict()).items()})
 
-    first._between_batches = lambda folder, show: note  # type: ignore[method-assign]
-    first.fit(2)
+    with mock.patch("graphweft.train.trainer.between_batches", lambda *parts: note):
+        first.fit(2)
     again = trainer()
     again.load_state_dict(states[0])
     again.fit(2)
@@ -113,7 +114,10 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert cli.main([*line, "--mode", "full"]) == 2
     assert "--mode: expected mini for the task link, got 'full'" in capsys.readouterr().err
     assert cli.main([*line, "--task", "edges"]) == 2
-    assert "--task: expected one of nodes, link, got 'edges'" in capsys.readouterr().err
+    assert (
+        "--task: expected one of nodes, link, graphs, graph_classification, graph_regression, got 'edges'"
+        in capsys.readouterr().err
+    )
 
 
 def test_cora(tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
