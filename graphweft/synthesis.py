@@ -61,7 +61,8 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
     check_target(target)
     classes = 0
     if isinstance(spec, Verbs):
-        spec, classes = spec.spec(), spec.classes
+        classes = spec.classes
+        spec = spec.spec()
     elif not isinstance(spec, ProgramSpec):
         spec = read_spec(Path(spec))
     folder = Path(out)

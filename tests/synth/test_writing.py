@@ -109,7 +109,7 @@ def test_verbs_name_the_classes_of_the_data(tmp_path: Path) -> None:
     for layer in (1, 0):
         gnn.backPropagation(layer)
     gnn.optimizer("sgd", 0.1)
-    with pytest.raises(ConfigError, match="^initializeLayers: expected 8 classes at the end, got 5$"):
+    with pytest.raises(ConfigError, match=r"^initializeLayers: expected 8 classes at the end, got 5$"):
         write_program(gnn, tmp_path / "program")
 
 
