@@ -107,7 +107,11 @@ def _count_nodes(archive: NpzArchive, edges: Tensor, declared: int | None) -> in
     if declared is None:
         keys = [*_ROW_KEYS, *(() if "graph_ptr" in archive else _LABEL_KEYS)]
         shapes = [(key, archive.header(key).shape) for key in keys if key in archive]
-        sizes = [shape[-1 if key.endswith("mask") else 0] for key, shape in shapes if shape]
+        masks = [shape for key, shape in shapes if shape and key.endswith("mask")]
+        sizes = [shape[0] for key, shape in shapes if shape and not key.endswith("mask")]
+        sizes += [
+            next((n for n in shape if n in sizes), shape[-1]) for shape in masks
+        ]  # (N,), (splits, N), (N, splits)
         if "x_shape" in archive:
             sizes.append(int(archive.array("x_shape", (2,), "iu")[0]))
         declared = max(sizes, key=lambda size: (sizes.count(size), size), default=None)
