@@ -403,12 +403,15 @@ def _cotangent(number: int, like: Tensor) -> Tensor:
     return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.dtype)
 
 
-def _results(case: Case, graph: Graph, leaves: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+def _results(
+    case: Case, graph: Graph, leaves: dict[str, Tensor], dtype: torch.dtype, times: float = 1.0
+) -> dict[str, Tensor]:
+    """Output and gradients; ``times``: gradients of so much of the loss, divided again, which rounds otherwise."""
     mine = {n: x.detach().to(dtype).requires_grad_() for n, x in leaves.items()}
     out = reference(case, graph, mine)
-    total = (out * _cotangent(case.number, out.detach().to(next(iter(leaves.values())).dtype)).to(dtype)).sum()
+    total = (out * _cotangent(case.number, out.detach().to(next(iter(leaves.values())).dtype)).to(dtype)).sum() * times
     found = torch.autograd.grad(total, list(mine.values()), allow_unused=True, materialize_grads=True)
-    return {"out": out.detach().double(), **{n: g.double() for n, g in zip(mine, found, strict=True)}}
+    return {"out": out.detach().double(), **{n: g.double() / times for n, g in zip(mine, found, strict=True)}}
 
 
 def _compare(case: Case, graph: Graph, leaves: dict[str, Tensor], got: dict[str, Tensor], dtype: torch.dtype) -> str:
@@ -422,7 +425,7 @@ def _compare(case: Case, graph: Graph, leaves: dict[str, Tensor], got: dict[str,
         for n, x in leaves.items():
             sign = torch.randint(2, x.shape, generator=generator).double() * 2 - 1
             moved[n] = x.detach().double() * (1 + 8 * epsilon * sign)
-        runs.append(_results(case, graph, moved, torch.float64))
+        runs.append(_results(case, graph, moved, torch.float64, 1.0 + k))  # sums of equal terms all round one way
     judged, least = 0, 64 * epsilon * case.scale  # gradients of scores are differences of numbers times the scale
     order = 256 * max(1.0, len(graph[0]) / 700) ** 0.5  # roundings of long sums in another order walk at random
     for name, expected in wanted.items():
