@@ -34,6 +34,7 @@ ROOM_OF_MODULE = {
         ["_abi", "_errors", "_machine", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"],
         "base",
     ),
+    **dict.fromkeys(["_torch_private", "_torch_recording"], "base"),
     **dict.fromkeys(
         [
             "run",

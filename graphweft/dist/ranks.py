@@ -18,8 +18,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as distributed_c10d
-from torch._C._distributed_c10d import FileStore
 from torch import Tensor
+from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from graphweft import _config
 from graphweft._errors import CheckpointError, ConfigError, RankError

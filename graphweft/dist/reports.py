@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 
-from torch._C._distributed_c10d import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 _WAIT = 2.0  # seconds for all notes to come in
 

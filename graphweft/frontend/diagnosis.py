@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweft._errors import GraphWeftError
+from graphweft._torch_recording import FakeTensorMode
 from graphweft.frontend.call import Call
 from graphweft.frontend.captured import Captured
 from graphweft.frontend.reference import Bucket, Structure, run_reference

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from graphweft._errors import GraphWeftError
+from graphweft._torch_private import pytree, wrapper_subclass
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
 from graphweft.storage.fingerprint import fingerprint
@@ -72,7 +72,7 @@ class EdgeValues(Tensor):
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Every operation reads the rows."""
-        args, kwargs = tree_map_only(EdgeValues, EdgeValues.rows, (tuple(args), kwargs or {}))
+        args, kwargs = pytree.tree_map_only(EdgeValues, EdgeValues.rows, (tuple(args), kwargs or {}))
         return func(*args, **kwargs)
 
 
@@ -102,7 +102,7 @@ class _Defer(torch.autograd.Function):
     def forward(ctx: Any, recipe: Recipe, width: int, *tensors: Tensor) -> Tensor:
         first = tensors[0]
         shape = (recipe.graph.num_edges, width)
-        made = Tensor._make_wrapper_subclass(EdgeValues, shape, dtype=first.dtype, device=first.device)
+        made = wrapper_subclass(EdgeValues, shape, dtype=first.dtype, device=first.device)
         assert isinstance(made, EdgeValues)  # as asked for
         made.recipe, made._rows, made._marks = recipe, None, _marks(recipe.fields)
         ctx.compute, ctx.kinds = recipe.compute, {name: kind for name, (_, kind) in recipe.fields.items()}

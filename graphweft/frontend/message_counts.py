@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import sympy
 import torch
 
+from graphweft._torch_recording import SYMBOLIC
 from graphweft.frontend.layout import UnraisableError
 
 _T = TypeVar("_T")
@@ -72,19 +73,19 @@ def _is_symbolic(number: Any) -> bool:
 
 
 def _log(number: Any, base: Any = math.e) -> Any:
-    return torch._sym_log2(number) * (_LN2 / math.log(base))  # type: ignore[attr-defined]
+    return SYMBOLIC["log2"](number) * (_LN2 / math.log(base))
 
 
 _SYMBOLIC: dict[str, Callable[..., Any]] = {
-    "sqrt": lambda number: torch._sym_sqrt(number),  # type: ignore[attr-defined]
+    "sqrt": SYMBOLIC["sqrt"],
     "log": _log,
-    "log2": lambda number: torch._sym_log2(number),  # type: ignore[attr-defined]
+    "log2": SYMBOLIC["log2"],
     "log10": lambda number: _log(number, 10.0),
     "log1p": lambda number: _log(number + 1),
     "exp": lambda number: math.e**number,
-    "sin": lambda number: torch._sym_sin(number),  # type: ignore[attr-defined]
-    "cos": lambda number: torch._sym_cos(number),  # type: ignore[attr-defined]
-    "tanh": lambda number: torch._sym_tanh(number),  # type: ignore[attr-defined]
+    "sin": SYMBOLIC["sin"],
+    "cos": SYMBOLIC["cos"],
+    "tanh": SYMBOLIC["tanh"],
 }
 _LOCK = threading.RLock()
 

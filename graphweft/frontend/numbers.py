@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
 
+from graphweft._torch_recording import PythonReferenceAnalysis, sympy_interp
 from graphweft.frontend.captured import NUMBERS, Captured, Walk, names_of, own_packages
 from graphweft.frontend.layout import UnraisableError
 

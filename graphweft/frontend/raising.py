@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.fx import Node
 
 from graphweft._errors import IRError
+from graphweft._torch_private import pytree
 from graphweft.frontend.algebra import REDUCE, Algebra
 from graphweft.frontend.layout import Known, Raised, Symbols, UnraisableError
 from graphweft.frontend.pairs import find_margins, raise_margin
@@ -67,7 +68,7 @@ class _Env(dict[Node, Any]):
         if node.op == "get_attr":
             self._tensors[node] = getattr(traced.module, str(node.target))
         elif node.op == "call_function" and not isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat):
-            leaves = torch.utils._pytree.tree_leaves((node.args, node.kwargs))
+            leaves = pytree.tree_leaves((node.args, node.kwargs))
             if all(leaf in self._tensors for leaf in leaves if isinstance(leaf, Node)) and _is_pure(node.target):
                 args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), self._tensors.__getitem__)
                 self._tensors[node] = node.target(*args, **kwargs)  # type: ignore[operator]

@@ -20,13 +20,17 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from graphweft._torch_private import TorchDispatchMode, pytree, without_modes
+from graphweft._torch_recording import (
+    FakeTensor,
+    FakeTensorMode,
+    applies_function,
+    decomposition_table,
+    is_of_stand_ins,
+)
 from graphweft.frontend.aliases import Aliases, put_back
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.row_rules import rule_of
@@ -51,7 +55,6 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
 }
 # operations in place whose counterpart has another name
 _OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
-_APPLY = torch.autograd.Function.apply.__func__.__code__  # type: ignore[attr-defined]
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
 _RANDOM_CLASSES = (np.random.Generator, np.random.RandomState)
 
@@ -150,12 +153,14 @@ class Recorder:
         """Refuses what would happen only while recording, or what differs from call to call."""
         what = None
         if event == "call":
-            if frame.f_code is _APPLY:
+            if applies_function(frame.f_code):
                 what = "an autograd.Function (its code is not seen)"
             elif frame.f_code.co_filename.endswith(("/random.py", "/secrets.py")) and not is_torch(frame):
                 what = "random numbers that are not torch's"
         elif event == "c_call":
-            if called is print and is_user_file(frame.f_code.co_filename):
+            if applies_function(called):
+                what = "an autograd.Function (its code is not seen)"
+            elif called is print and is_user_file(frame.f_code.co_filename):
                 what = "printing"
             elif isinstance(getattr(called, "__self__", None), _RANDOM_CLASSES) or _is_clock(called, frame):
                 what = "random numbers or times that are not torch's"
@@ -266,7 +271,7 @@ class Recorder:
             name = str(func._schema.name).partition("::")[2]
             if name in ("_local_scalar_dense", "item", "equal", "is_nonzero"):
                 raise UnraisableError("a Python use of tensor values", self.line) from None
-            if type(failure).__module__.startswith("torch._subclasses"):
+            if is_of_stand_ins(failure):
                 raise UnraisableError(f"{name} (its result depends on values)", self.line) from None
             raise
 
@@ -454,7 +459,7 @@ class _Functions(TorchFunctionMode):
             raise UnraisableError("a tensor made of a NumPy array", self._recorder.line)
         if any(isinstance(leaf, Tensor) for leaf in leaves):
             return func(*args, **kwargs)
-        with torch.utils._python_dispatch._disable_current_modes():
+        with without_modes():
             made = func(*args, **kwargs)
         return self._recorder.know(made)
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from graphweft._errors import IRError
+from graphweft._torch_private import pytree
 from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
 from graphweft.frontend.moves import EdgeSet, Move, edge_sets, moves_of
 from graphweft.frontend.row_algebra import RowAlgebra

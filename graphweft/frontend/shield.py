@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphweft._errors import DtypeError, ShapeError, UserCodeError
+from graphweft._torch_private import pytree
 from graphweft.frontend.source import current_line
 
 _BARE_SQUEEZE = {torch.squeeze, Tensor.squeeze, Tensor.squeeze_}

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphweft._torch_private import NATIVE_FUNCTIONS
 from graphweft.frontend.captured import LIBRARY_MODULE, Identity, is_library
 
 # nothing outside is read; code that reads numpy.random is refused before
@@ -35,7 +36,7 @@ _PLACES: dict[str, Any] = {
     "torch": torch,
     "torch.nn.functional": nn.functional,
     "torch.Tensor": Tensor,
-    "torch._C._nn": torch._C._nn,
+    "torch._C._nn": NATIVE_FUNCTIONS,
     "math": math,
     "operator": operator,
 }

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
+
+from graphweft._torch_private import pytree
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,17 +22,21 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor
-from torch._decomp import decomposition_table
-from torch._guards import Source
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphweft._errors import FieldError, GraphWeftError
+from graphweft._torch_private import pytree
+from graphweft._torch_recording import (
+    DimDynamic,
+    FakeTensorMode,
+    ShapeEnv,
+    Source,
+    decomposition_table,
+    get_proxy_mode,
+    make_fx,
+)
 from graphweft.frontend import shape_rules, sum_rules  # noqa: F401  they fill the table of rules
 from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.elementwise_rules import stop_gradient

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import IRError
+from graphweft._torch_private import transforms_are_on
 from graphweft.graph.block import Block
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
@@ -53,7 +54,7 @@ def evaluate(value: Value, operands: list[Any]) -> Any:
 
 def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     """Source, destination and edge id of every edge, destination by destination (int64)."""
-    if graph.num_edges > _SMALL or torch._C._are_functorch_transforms_active():  # those wrap what they make
+    if graph.num_edges > _SMALL or transforms_are_on():  # those wrap what they make
         return _row_order(graph)
     return derived(graph, _row_order)
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
+from graphweft._torch_private import pytree, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
@@ -128,7 +128,7 @@ class CompiledCalls:
         """
         if _config.current().opt_level == 0:
             raise Refused("opt_level=0")
-        if torch.is_autocast_enabled("cpu") or torch._C._are_functorch_transforms_active():
+        if torch.is_autocast_enabled("cpu") or transforms_are_on():
             raise Refused("autocast or a function transform")
         kinds: list[Hashable] = []
         content: list[Hashable] = []

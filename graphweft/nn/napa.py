@@ -10,11 +10,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from graphweft._checks import check_rows
 from graphweft._errors import ConfigError, DtypeError, GraphError, ShapeError
+from graphweft._torch_private import transforms_are_on
 from graphweft.frontend.edge_values import EdgeValues, Recipe, edge_values
 from graphweft.frontend.napa import ACTIVATIONS, MODES, REDUCERS, WEIGHTS, write_apply, write_neighbor_apply, write_pull
 from graphweft.graph.graph import Graph
@@ -113,7 +113,7 @@ def _values(recipe: Recipe, wait: bool = True) -> Tensor:
     unseen = any(tensor.is_inference() for tensor, _ in recipe.fields.values())  # torch counts no changes of those
     if not wait or not fits or unseen or recipe.mode == "dot" or width == 1:
         return call(recipe.fields)
-    if torch._C._are_functorch_transforms_active():
+    if transforms_are_on():
         return call(recipe.fields)
     return edge_values(recipe, width)
 

@@ -12,16 +12,15 @@ from typing import ParamSpec, TypeVar
 
 import torch
 
+from graphweft._torch_private import eval_frame_callback
+
 P = ParamSpec("P")
 R = TypeVar("R")
-
-# None where nothing is being traced; asking does not load torch's compiler, which takes seconds
-_tracer = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
 
 def traced() -> bool:
     """Whether ``torch.compile`` watches the calling code: traces it, where the first test is a constant, or runs it."""
-    return torch.compiler.is_compiling() or _tracer() is not None
+    return torch.compiler.is_compiling() or eval_frame_callback() is not None
 
 
 def opaque(function: Callable[P, R]) -> Callable[P, R]:

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
+from graphweft._torch_private import forward_ad_is_on, transforms_are_on
 from graphweft.runtime import dense
 from graphweft.runtime.epilogue import Epilogue
 
@@ -129,7 +129,7 @@ def paused() -> Iterator[None]:
 def on_kernels(inputs: tuple[Any, ...]) -> contextlib.AbstractContextManager[Any]:
     """The mode for a forward pass on ``inputs``; nothing where they are small or torch transforms what runs."""
     large = any(isinstance(x, Tensor) and x.dim() >= 1 and x.shape[0] >= _MANY for x in inputs)
-    if not large or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+    if not large or transforms_are_on() or forward_ad_is_on():
         return contextlib.nullcontext()
     return _Products()
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
+from graphweft._torch_private import pytree
 from graphweft.frontend.moves import EdgeSet
 from graphweft.frontend.regions import Planned, Region, plan, renamed
 from graphweft.frontend.tape import Passed, Step, Tape, Var

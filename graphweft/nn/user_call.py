@@ -18,11 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from graphweft import _config
 from graphweft._errors import DtypeError, FallbackWarning, ShapeError
 from graphweft._memory import keep_heap
+from graphweft._torch_private import transforms_are_on, without_modes
 from graphweft.frontend.algebra import MESSAGE, UPDATE
 from graphweft.frontend.call import Call, Fields, absent
 from graphweft.frontend.captured import Captured, capture
@@ -147,12 +147,12 @@ def execute(call: Call) -> Fields:
     """Runs ``call``; warns once where it cannot be compiled."""
     if _OBSERVED.get() is None:
         return _execute(call)
-    with _disable_current_modes():  # who observes counts only what runs around the calls
+    with without_modes():  # who observes counts only what runs around the calls
         return _execute(call)
 
 
 def _execute(call: Call) -> Fields:
-    if _config.current().opt_level == 0 or not call.graph.num_edges or torch._C._are_functorch_transforms_active():
+    if _config.current().opt_level == 0 or not call.graph.num_edges or transforms_are_on():
         return run_reference(call)
     captured = capture((call.message, call.reduce, call.update, call.params))
     compiled, failure, fresh = compiled_call(call, captured)

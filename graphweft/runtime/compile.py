@@ -25,6 +25,7 @@ from torch import Tensor
 from graphweft import _config, _machine
 from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
+from graphweft._torch_private import transforms_are_on
 from graphweft.cost import CostModel
 from graphweft.frontend.edge_values import EdgeValues, read
 from graphweft.frontend.numbers import NUMBER
@@ -149,7 +150,7 @@ class CompiledFunction:
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
         known, standing = len(self._plans), self._standing(arguments)
-        plan = None if torch._C._are_functorch_transforms_active() else self.ready(arguments, standing)
+        plan = None if transforms_are_on() else self.ready(arguments, standing)
         if plan is None:
             return interpret(self.program(arguments), arguments.named())
         fresh = len(self._plans) > known

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from graphweft._torch_private import saved_tensor_hooks_are_on
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
@@ -75,7 +76,7 @@ class RunPlan(torch.autograd.Function):
         ctx.kept = plan.kept(env)
         saved = tuple(env[slot] for slot in plan.saved_outputs)
         ctx.elsewhere = ()
-        if saved_elsewhere():
+        if saved_tensor_hooks_are_on():
             ctx.elsewhere = tuple(slot for slot, item in enumerate(ctx.kept) if is_dense(item))
         ctx.save_for_backward(*tensors, *saved, *(ctx.kept[slot] for slot in ctx.elsewhere))
         for slot in ctx.elsewhere:
@@ -133,8 +134,3 @@ def _ready(ctx: Any, saved: tuple[Tensor, ...], gradients: tuple[Tensor, ...]) -
     plan.restore(env, saved[:count], saved[count:end])
     given = _by_name(plan, gradients)
     return env, {name: x if x.is_contiguous() else x.contiguous() for name, x in given.items()}
-
-
-def saved_elsewhere() -> bool:
-    """Whether the caller has hooks on what autograd saves, as activation checkpointing and offloading have."""
-    return bool(torch._C._autograd._top_saved_tensors_default_hooks(True))

@@ -11,10 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from graphweft._torch_private import TorchDispatchMode, pytree
 from graphweft.cost import CostModel, Work
 from graphweft.runtime.prediction import THREADS
 
@@ -34,8 +33,8 @@ class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
-        read = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
-        written = [x for x in tree_leaves(made) if isinstance(x, Tensor)]
+        read = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        written = [x for x in pytree.tree_leaves(made) if isinstance(x, Tensor)]
         packet = getattr(func, "_overloadpacket", func)
         if packet in flop_registry:
             amount = float(flop_registry[packet](*args, **kwargs, out_val=made))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import FallbackWarning, GraphWeftError, IRError
+from graphweft._torch_private import is_wrapped, transforms_are_on
 from graphweft.ir.grad import Derivative, derivative
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
@@ -179,10 +180,7 @@ class Origin:
 
 def batched(gradients: Iterable[Tensor | None]) -> bool:
     """Whether these are many gradients at once, as ``is_grads_batched`` makes them, for which only torch can run."""
-    kinds = torch._C._functorch
-    return torch._C._are_functorch_transforms_active() or any(
-        x is not None and (kinds.is_legacy_batchedtensor(x) or kinds.is_functorch_wrapped_tensor(x)) for x in gradients
-    )
+    return transforms_are_on() or any(x is not None and is_wrapped(x) for x in gradients)
 
 
 def distinct(outputs: Iterable[Tensor], inputs: Iterable[Tensor]) -> tuple[Tensor, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DtypeError, ShapeError
+from graphweft._torch_private import transforms_are_on
 from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime.sparse import spmm
 from graphweft.storage.feature import SparseFeatures
@@ -39,7 +40,7 @@ class _Product(torch.autograd.Function):
     def forward(held: _Held, b: Tensor) -> Tensor:
         """Shape: x (n, f), b (f, k) -> (n, k)."""
         adjacency, values = held.parts()
-        if torch._C._are_functorch_transforms_active():
+        if transforms_are_on():
             _ = held.x.transposed  # a backward pass under transforms could not make it: its new tensors have no memory
         return spmm(adjacency, b.detach(), weight=values)
 

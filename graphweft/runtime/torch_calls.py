@@ -17,10 +17,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from graphweft._errors import GraphError
+from graphweft._torch_private import eval_frame_callback, without_subclasses
 from graphweft.storage.dense_rows import dense_rows
 from graphweft.storage.feature import SparseFeatures
-
-_tracer = torch._C._dynamo.eval_frame.get_eval_frame_callback  # None where nothing is being traced
 
 HANDLERS: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
 
@@ -40,7 +39,7 @@ _SHAPED = frozenset({
 
 def call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``func(*args, **kwargs)`` of torch, with sparse features somewhere among the arguments."""
-    if torch.compiler.is_compiling() or _tracer() is not None:
+    if torch.compiler.is_compiling() or eval_frame_callback() is not None:
         return torch.compiler.disable(_call)(func, args, kwargs)  # type: ignore[no-untyped-call]
     return _call(func, args, kwargs)
 
@@ -57,7 +56,7 @@ def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if name == "__get__":
         return _attribute(func, args)
     if name in _METADATA:
-        with torch._C.DisableTorchFunctionSubclass():
+        with without_subclasses():
             return func(*args, **kwargs)
     _refuse_change(name, args, kwargs)
     if name in _SHAPED:
@@ -118,7 +117,7 @@ def _attribute(func: Any, args: tuple[Any, ...]) -> Any:
         return x.t()
     if name in ("data", "real"):
         return x
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclasses():
         return func(*args)
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DtypeError
+from graphweft._torch_private import stored_entries
 from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime.torch_calls import HANDLERS, functions, mapped, serves, template
 from graphweft.storage.feature import SparseFeatures
@@ -234,7 +235,7 @@ def _equal(input: Any, other: Any) -> Any:
     return input.shape == other.shape and all(torch.equal(a, b) for a, b in zip(*parts, strict=True))
 
 
-@serves(Tensor._nnz)
+@serves(stored_entries)
 def _nnz(x: SparseFeatures, /) -> Any:
     return x.nnz
 

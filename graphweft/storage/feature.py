@@ -22,6 +22,7 @@ import torch
 from graphweft._errors import DtypeError, GraphError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare
+from graphweft._torch_private import parse_to, wrapper_subclass
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.ids import Ids, as_count, as_ids, borrow, index_dtype, is_wide, to_array
 from graphweft.graph.select import as_selection
@@ -181,7 +182,7 @@ class SparseFeatures(torch.Tensor):
     def _over(cls, adjacency: Adjacency, values: torch.Tensor) -> Self:
         """Features over parts that are known to be canonical."""
         size = (adjacency.num_rows, adjacency.num_cols)
-        features: Self = torch.Tensor._make_wrapper_subclass(cls, size, dtype=values.dtype)
+        features: Self = wrapper_subclass(cls, size, dtype=values.dtype)
         features._adjacency, features._numbers = adjacency, values
         return features
 
@@ -328,7 +329,7 @@ class SparseFeatures(torch.Tensor):
 
         Arguments as of ``torch.Tensor.to``. Raises: DtypeError for another dtype.
         """
-        device, dtype, *_ = torch._C._nn._parse_to(*args, **_without_copy(kwargs))
+        device, dtype = parse_to(*args, **_without_copy(kwargs))
         if dtype is not None and dtype not in _DTYPES:
             raise DtypeError(f"{_WHO}: expected float32 or float64, got {dtype}; to_dense() makes rows of any dtype")
         values = self._numbers if dtype is None else self._numbers.to(dtype)

@@ -17,6 +17,7 @@ from torch.nn import functional
 from graphweft._errors import ConfigError, UserCodeError
 from graphweft._memory import empty
 from graphweft._native import recorder
+from graphweft._torch_private import without_functions
 from graphweft.train.loop_options import LOSSES, check_class_weight
 from graphweft.train.options import check_choice
 from graphweft.train.target import Cells, Classes, OwnCells, Recorded, Scored, SeveralLabels, Target, Values
@@ -68,7 +69,7 @@ class OwnLoss(Target):
 
             if recorder.calls is not None:
                 recorder.calls.append((compute, ()))
-            with torch._C.DisableTorchFunction():
+            with without_functions():
                 compute()
             return cells, gradient
 

@@ -1,0 +1,70 @@
+"""Private parts of torch that the package stands on, under names of our own.
+
+Comes in: torch. Goes out: functions and classes. ``_torch_recording.py`` has those that recording needs, which take
+longer to import; no other module uses private parts of torch. ``tests/test_torch_private.py`` tests what is relied on,
+so a version of torch that changes one of them fails there, by name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as without_modes
+
+__all__ = [
+    "NATIVE_FUNCTIONS",
+    "TorchDispatchMode",
+    "eval_frame_callback",
+    "forward_ad_is_on",
+    "is_wrapped",
+    "parse_to",
+    "pytree",
+    "saved_tensor_hooks_are_on",
+    "stored_entries",
+    "transforms_are_on",
+    "without_functions",
+    "without_modes",
+    "without_subclasses",
+    "wrapper_subclass",
+]
+
+# bool: inside torch.func.grad, vmap and the like, which wrap the tensors that they give on
+transforms_are_on = torch._C._are_functorch_transforms_active
+# None where torch.compile watches nothing; asking does not load its compiler, which takes seconds
+eval_frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
+# contexts: functions of torch ignore __torch_function__ of tensors, or of tensors and modes
+without_subclasses = torch._C.DisableTorchFunctionSubclass
+without_functions = torch._C.DisableTorchFunction
+# (class, shape, dtype=) -> a tensor of that class that has no memory
+wrapper_subclass = torch.Tensor._make_wrapper_subclass
+# of a sparse matrix, how many entries it stores
+stored_entries = torch.Tensor._nnz
+# the module in which torch.nn.functional's native functions live, as their __module__ says
+NATIVE_FUNCTIONS = torch._C._nn
+
+
+def saved_tensor_hooks_are_on() -> bool:
+    """Whether the caller has hooks on what autograd saves, as activation checkpointing and offloading have."""
+    return bool(torch._C._autograd._top_saved_tensors_default_hooks(True))
+
+
+def forward_ad_is_on() -> bool:
+    """Whether forward-mode differentiation is under way."""
+    return forward_ad._current_level >= 0
+
+
+def is_wrapped(x: Tensor) -> bool:
+    """Whether ``x`` stands for many tensors at once, as ``is_grads_batched`` and ``vmap`` make them."""
+    kinds = torch._C._functorch
+    return bool(kinds.is_legacy_batchedtensor(x) or kinds.is_functorch_wrapped_tensor(x))
+
+
+def parse_to(*args: Any, **kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:
+    """Device and dtype that arguments of ``Tensor.to`` ask for."""
+    device, dtype, *_ = torch._C._nn._parse_to(*args, **kwargs)
+    return device, dtype

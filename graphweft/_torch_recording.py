@@ -1,0 +1,56 @@
+"""Private parts of torch that recording needs: stand-ins without memory, graphs of operations, symbolic sizes.
+
+Comes in: torch. Goes out: its own classes and functions. Apart from ``_torch_private.py`` because importing these takes
+longer, and a program whose functions are all in the cache folder records none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.interp import sympy_interp
+from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+__all__ = [
+    "SYMBOLIC",
+    "DimDynamic",
+    "FakeTensor",
+    "FakeTensorMode",
+    "PythonReferenceAnalysis",
+    "ShapeEnv",
+    "Source",
+    "applies_function",
+    "decomposition_table",
+    "get_proxy_mode",
+    "is_of_stand_ins",
+    "make_fx",
+    "sympy_interp",
+]
+
+# functions of symbolic numbers, by the names of Python's math
+SYMBOLIC: dict[str, Callable[[Any], Any]] = {
+    name: getattr(torch, f"_sym_{name}") for name in ("sqrt", "log2", "sin", "cos", "tanh")
+}
+
+
+_APPLY = getattr(torch.autograd.Function.apply, "__func__", None)  # native since torch 2.15
+
+
+def applies_function(called: Any) -> bool:
+    """Whether a call of this code object or native function applies a custom ``autograd.Function``."""
+    if _APPLY is not None and called is _APPLY.__code__:
+        return True
+    owner = getattr(called, "__self__", None)
+    return isinstance(owner, type) and issubclass(owner, torch.autograd.Function) and called.__name__ == "apply"
+
+
+def is_of_stand_ins(failure: BaseException) -> bool:
+    """Whether ``failure`` is torch's own, of tensors without memory."""
+    return type(failure).__module__.startswith("torch._subclasses")

@@ -1,0 +1,265 @@
+"""What the package relies on of torch's private parts; and that they are used in two modules only."""
+
+from __future__ import annotations
+
+import ast
+import math
+import sys
+from pathlib import Path
+
+import pytest
+import sympy
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
+
+import graphweft
+from graphweft import _torch_private as private
+from graphweft import _torch_recording as recording
+
+aten = torch.ops.aten
+ROOT = Path(graphweft.__file__).parent
+ALLOWED = {"_torch_private.py", "_torch_recording.py"}
+
+
+def private_uses(text: str) -> list[str]:
+    """Private names of torch in a module's text, and its experimental modules."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Attribute):
+            parts = _dotted(node)
+            if parts[0] in ("torch", "Tensor") and any(map(_is_private, parts)):
+                found.append(".".join(parts))
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None) or ""
+            for name in node.names:
+                whole = f"{module}.{name.name}".lstrip(".")
+                parts = whole.split(".")
+                if parts[0] == "torch" and any(_is_private(part) or part == "experimental" for part in parts):
+                    found.append(whole)
+    return found
+
+
+def _dotted(node: ast.expr) -> list[str]:
+    """The names of ``a.b.c``; of another expression, an empty one first."""
+    if isinstance(node, ast.Attribute):
+        return [*_dotted(node.value), node.attr]
+    return [node.id] if isinstance(node, ast.Name) else [""]
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def test_private_uses_are_found() -> None:
+    assert private_uses("import torch\ntorch._C.f()") == ["torch._C.f", "torch._C"]
+    assert private_uses("from torch.utils import _pytree as p") == ["torch.utils._pytree"]
+    assert private_uses("import torch.fx.experimental.proxy_tensor") == ["torch.fx.experimental.proxy_tensor"]
+    assert private_uses("from torch import Tensor\ntorch.Tensor.__len__\ntorch.stack(self._x).sum()") == []
+
+
+def test_other_modules_use_public_torch() -> None:
+    paths = [path for path in ROOT.rglob("*.py") if path.name not in ALLOWED]
+    found = {path: uses for path in paths if (uses := private_uses(path.read_text()))}
+    assert len(paths) > 100
+    assert found == {}
+
+
+def test_every_name_is_there() -> None:
+    for module in (private, recording):
+        assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+def test_transforms_are_seen() -> None:
+    seen = []
+
+    def f(x: Tensor) -> Tensor:
+        seen.append(private.transforms_are_on())
+        return x.sum()
+
+    torch.func.grad(f)(torch.ones(2))
+    assert seen == [True]
+    assert not private.transforms_are_on()
+
+
+def test_nothing_is_traced_by_default() -> None:
+    assert private.eval_frame_callback() is None
+    assert "torch._dynamo" not in sys.modules or private.eval_frame_callback() is None
+
+
+def test_forward_ad_is_seen() -> None:
+    assert not private.forward_ad_is_on()
+    with forward_ad.dual_level():
+        assert private.forward_ad_is_on()
+
+
+def test_hooks_on_saved_tensors_are_seen() -> None:
+    assert not private.saved_tensor_hooks_are_on()
+    with saved_tensors_hooks(lambda x: x, lambda x: x):
+        assert private.saved_tensor_hooks_are_on()
+
+
+def test_many_tensors_in_one_are_seen() -> None:
+    seen = []
+
+    class Twice(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(private.is_wrapped(gradient))
+            return 2 * gradient
+
+    x = torch.ones(3, requires_grad=True)
+    torch.autograd.grad(Twice.apply(x), x, torch.eye(3), is_grads_batched=True)
+    torch.autograd.grad(Twice.apply(x), x, torch.ones(3))
+    assert seen == [True, False]
+
+
+class Loud(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise ValueError("asked")
+
+
+def test_functions_of_tensors_are_left_out() -> None:
+    x = torch.ones(2).as_subclass(Loud)
+    with pytest.raises(ValueError, match="asked"):
+        torch.sin(x)
+    for context in (private.without_subclasses, private.without_functions):
+        with context():
+            torch.sin(x)
+
+
+def test_modes_over_functions_are_left_out() -> None:
+    class Refuses(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            raise ValueError("asked")
+
+    with Refuses(), private.without_functions():
+        torch.sin(torch.ones(2))
+
+
+def test_dispatch_modes_see_operations_and_are_left_out() -> None:
+    seen = []
+
+    class Watch(private.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        torch.sin(torch.ones(2))
+        before = len(seen)
+        with private.without_modes():
+            torch.cos(torch.ones(2))
+    assert aten.sin.default in seen
+    assert len(seen) == before
+
+
+def test_trees_are_taken_apart_and_put_together() -> None:
+    leaves, spec = private.pytree.tree_flatten({"a": [1, (2,)], "b": 3})
+    assert leaves == [1, 2, 3]
+    assert private.pytree.tree_unflatten([4, 5, 6], spec) == {"a": [4, (5,)], "b": 6}
+    assert private.pytree.tree_leaves((1, [2])) == [1, 2]
+    assert private.pytree.tree_map_only(int, str, [1, "x"]) == ["1", "x"]
+
+
+def test_arguments_of_to() -> None:
+    assert private.parse_to(torch.float64) == (None, torch.float64)
+    assert private.parse_to("cpu", torch.float16) == (torch.device("cpu"), torch.float16)
+    assert private.parse_to(torch.ones(1, dtype=torch.float64)) == (torch.device("cpu"), torch.float64)
+
+
+def test_tensors_without_memory() -> None:
+    class Empty(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            raise ValueError("asked")
+
+    made = private.wrapper_subclass(Empty, (3, 2), dtype=torch.float64)
+    assert (type(made), made.shape, made.dtype) == (Empty, (3, 2), torch.float64)
+    with pytest.raises(ValueError, match="asked"):
+        made + 1
+
+
+def test_stored_entries() -> None:
+    assert private.stored_entries(torch.eye(3).to_sparse()) == 3
+
+
+def test_native_functions_say_where_they_live() -> None:
+    assert private.NATIVE_FUNCTIONS.gelu is torch.nn.functional.gelu
+    assert private.NATIVE_FUNCTIONS.gelu.__module__ == "torch._C._nn"
+
+
+def test_stand_ins_have_shapes_and_no_numbers() -> None:
+    with recording.FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        x = mode.from_tensor(torch.ones(4, 3))
+        y = torch.relu(x @ torch.ones(3, 2))
+    assert isinstance(y, recording.FakeTensor)
+    assert y.shape == (4, 2)
+    with mode, pytest.raises(RuntimeError) as failure:
+        torch.nonzero(x)
+    assert recording.is_of_stand_ins(failure.value)
+    assert not recording.is_of_stand_ins(RuntimeError())
+
+
+def test_functions_are_recorded_over_symbolic_sizes() -> None:
+    def f(x: Tensor) -> Tensor:
+        assert recording.get_proxy_mode() is not None
+        return (x + 1).mul_(x.shape[0])
+
+    table = {aten.mse_loss.default: recording.decomposition_table[aten.mse_loss.default]}
+    graph = recording.make_fx(torch.func.functionalize(f), table, tracing_mode="symbolic")(torch.ones(5, 2))
+    targets = {node.target for node in graph.graph.nodes if node.op == "call_function"}
+    assert aten.add.Tensor in targets
+    assert aten.mul.Tensor in targets
+    assert graph(torch.ones(7, 2)).tolist() == [[14.0, 14.0]] * 7
+    assert recording.get_proxy_mode() is None
+
+
+def test_symbolic_numbers() -> None:
+    sizes = recording.ShapeEnv()
+
+    class Where(recording.Source):
+        @property
+        def name(self) -> str:
+            return "n"
+
+    size = sizes.create_symbol(9, Where(), dynamic_dim=recording.DimDynamic.DYNAMIC)
+    number = sizes.create_symintnode(size, hint=9)
+    assert isinstance(recording.SYMBOLIC["sqrt"](number), torch.SymFloat)
+    for name, function in recording.SYMBOLIC.items():
+        assert float(function(number)) == pytest.approx(getattr(math, name)(9))
+    expression = recording.SYMBOLIC["log2"](number).node.expr
+    found = recording.sympy_interp(recording.PythonReferenceAnalysis, {size: 8.0}, expression)
+    assert float(found) == pytest.approx(3.0)
+    assert isinstance(expression, sympy.Basic)
+
+
+def test_custom_functions_are_seen_when_they_are_applied() -> None:
+    class Same(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+    seen = []
+
+    def look(frame, event, called):
+        found = event == "call" and recording.applies_function(frame.f_code)
+        seen.append(found or (event == "c_call" and recording.applies_function(called)))
+
+    def run(function):
+        seen.clear()
+        sys.setprofile(look)
+        try:
+            function(torch.ones(2))
+        finally:
+            sys.setprofile(None)
+        return any(seen)
+
+    assert run(Same.apply)
+    assert not run(torch.sin)
