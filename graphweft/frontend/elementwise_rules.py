@@ -163,10 +163,29 @@ def _elu(a: Algebra, out: Out, x: Raised, alpha: float = 1, scale: float = 1, in
     return made if scale == 1 else a.ewise("mul", made, a.number(scale, out.dtype))
 
 
-@rule(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default, aten.hardtanh.default)
+def _passes_at_its_bounds() -> bool:
+    with torch.inference_mode(False), torch.enable_grad():
+        x = torch.zeros(1, requires_grad=True)
+        return bool(torch.autograd.grad(x.clamp(min=0.0), x)[0])
+
+
+CLAMP_PASSES = _passes_at_its_bounds()  # the gradient of a number at a bound of torch.clamp; since torch 2.15 not
+
+
+@rule(aten.clamp.default, aten.clamp_min.default, aten.clamp_max.default)
 def _clamp(a: Algebra, out: Out, x: Raised, low: Any = None, high: Any = None) -> Raised:
+    return _bounded(a, out, x, low, high, CLAMP_PASSES)
+
+
+@rule(aten.hardtanh.default)
+def _hardtanh(a: Algebra, out: Out, x: Raised, low: float = -1.0, high: float = 1.0) -> Raised:
+    return _bounded(a, out, x, low, high, passes=False)
+
+
+def _bounded(a: Algebra, out: Out, x: Raised, low: Any, high: Any, passes: bool) -> Raised:
+    """``x`` between two bounds; ``passes``: a number at a bound gives its gradient on."""
     x = a.cast(x, out.dtype)
-    for bound, fn in ((low, "lt"), (high, "gt")):
+    for bound, fn in ((low, "lt" if passes else "le"), (high, "gt" if passes else "ge")):
         if bound is not None and not (isinstance(bound, float) and bound in (inf, -inf)):
             limit = a.cast(bound, out.dtype)
             x = a.ewise("where", a.ewise(fn, x, limit), limit, x)
@@ -280,18 +299,26 @@ def _drawn(a: Algebra, x: Raised, p: float) -> Raised:
 
 # Torch's own decompositions of these take exp of what the other branch of a selection is for: where that overflows, its
 # gradient is infinite times zero.
+def _at_most(x: torch.Tensor, bound: float) -> torch.Tensor:
+    """``x`` up to ``bound``, where its gradient is still 1."""
+    return torch.where(x > bound, bound, x)
+
+
 def _softplus(x: torch.Tensor, beta: float = 1.0, threshold: float = 20.0) -> torch.Tensor:
     scaled = x * beta
-    return torch.where(scaled > threshold, x, torch.log1p(torch.exp(torch.clamp(scaled, max=threshold))) / beta)
+    return torch.where(scaled > threshold, x, torch.log1p(torch.exp(_at_most(scaled, threshold))) / beta)
 
 
 def _celu(x: torch.Tensor, alpha: float = 1.0) -> torch.Tensor:
-    return torch.where(x > 0, x, alpha * torch.expm1(torch.clamp(x, max=0.0) / alpha))
+    return torch.where(x > 0, x, alpha * torch.expm1(_at_most(x, 0.0) / alpha))
 
 
 register_rule(aten.softplus.default, _softplus)
 register_rule(aten.mish.default, lambda x: x * torch.tanh(_softplus(x)))
 register_rule(aten.celu.default, _celu)
+# nor do torch's have its gradients at the ends of their slopes
+register_rule(aten.hardswish.default, lambda x: x * torch.nn.functional.hardtanh(x + 3.0, 0.0, 6.0) / 6.0)
+register_rule(aten.hardsigmoid.default, lambda x: torch.nn.functional.hardtanh(x + 3.0, 0.0, 6.0) / 6.0)
 
 
 def _cross_entropy_of_logits(

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 
 from graphweft.frontend.algebra import Algebra
+from graphweft.frontend.elementwise_rules import CLAMP_PASSES
 from graphweft.frontend.layout import D, N, Raised, Symbols, UnraisableError
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Value
@@ -106,8 +107,9 @@ def _margin(node: Node, symbols: Symbols) -> Margin | None:
         return None
     cut, dims = node.args[0], _listed(node.args[1])
     difference = cut.args[0] if cut.args else None
-    closed = cut.target in _CLAMPS
-    if not (cut.target is aten.relu.default or (closed and _at_zero(cut))) or not isinstance(difference, Node):
+    clamps = cut.target in _CLAMPS and _at_zero(cut)
+    closed = clamps and CLAMP_PASSES
+    if not (cut.target is aten.relu.default or clamps) or not isinstance(difference, Node):
         return None
     if difference.target is not aten.sub.Tensor or difference.kwargs or len(difference.args) != 2:
         return None
