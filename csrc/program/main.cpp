@@ -93,7 +93,8 @@ struct Record {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-double median(std::vector<double> values) {
+// Of numbers that are put in order.
+double median(std::vector<double>& values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
@@ -137,9 +138,20 @@ class Log {
   std::FILE* file_ = nullptr;
 };
 
-std::vector<Record> train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
-  std::vector<Record> history;
-  history.reserve(size_t(std::max<int64_t>(options.epochs - done, 0)));
+// What grows with the number of epochs; all of its room is taken before the first of them.
+struct History {
+  std::vector<Record> records;
+  std::vector<double> steps, evaluations;  // seconds, for medians
+
+  explicit History(size_t epochs) {
+    records.reserve(epochs);
+    steps.reserve(epochs);
+    evaluations.reserve(epochs);
+  }
+};
+
+History train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
+  History history(size_t(std::max<int64_t>(options.epochs - done, 0)));
   Log log(options.metrics);
   program::keep_freed_memory();
   for (int64_t epoch = done + 1; epoch <= options.epochs; ++epoch) {
@@ -152,30 +164,30 @@ std::vector<Record> train(const Options& options, program::Model& model, const p
       throw std::runtime_error("epoch " + std::to_string(epoch) + ": the loss is not finite; train with a smaller lr");
     if (epoch % options.eval_every == 0 || epoch == options.epochs) evaluate(model, data, record);
     log.write(record);
-    history.push_back(record);
+    history.records.push_back(record);
   }
   return history;
 }
 
-Json summary(const Options& options, const program::Dataset& data, const std::vector<Record>& history,
-             double prepare_seconds, double total_seconds) {
-  std::vector<double> steps, evaluations;
+Json summary(const Options& options, const program::Dataset& data, History& history, double prepare_seconds,
+             double total_seconds) {
+  const std::vector<Record>& records = history.records;
   const Record* best = nullptr;
-  for (const Record& record : history) {
-    steps.push_back(record.epoch_seconds);
-    if (record.eval_seconds > 0) evaluations.push_back(record.eval_seconds);
+  for (const Record& record : records) {
+    // the first step counts only where there is no other
+    if (records.size() == 1 || &record != &records.front()) history.steps.push_back(record.epoch_seconds);
+    if (record.eval_seconds > 0) history.evaluations.push_back(record.eval_seconds);
     if (!std::isnan(record.val_acc) && (!best || record.val_acc > best->val_acc)) best = &record;
   }
-  if (steps.size() > 1) steps.erase(steps.begin());
-  const Record last = history.empty() ? Record() : history.back();
+  const Record last = records.empty() ? Record() : records.back();
   Json json;
   json.add("dataset", options.data).add("model", facts.name).add("mode", "full");
   json.add("num_nodes", facts.expected.nodes).add("num_edges", data.graph.num_edges());
   json.add("num_features", facts.expected.features).add("num_classes", facts.expected.classes);
   json.add("num_parameters", facts.num_parameters).add("layers", facts.layers).add("hidden", facts.hidden);
-  json.add("epochs", history.empty() ? int64_t{0} : last.epoch);
-  json.add("first_epoch_seconds", history.empty() ? 0.0 : history.front().epoch_seconds);
-  json.add("epoch_seconds_median", median(steps)).add("eval_seconds_median", median(evaluations));
+  json.add("epochs", records.empty() ? int64_t{0} : last.epoch);
+  json.add("first_epoch_seconds", records.empty() ? 0.0 : records.front().epoch_seconds);
+  json.add("epoch_seconds_median", median(history.steps)).add("eval_seconds_median", median(history.evaluations));
   json.add("peak_rss_mb", std::round(program::peak_rss_mb() * 10) / 10);
   json.add("feature_path", facts.feature_path).add("metric", "accuracy").add("loss", last.loss);
   json.add("train_acc", last.train_acc).add("val_acc", last.val_acc).add("test_acc", last.test_acc);
@@ -194,7 +206,7 @@ void run(const Options& options) {
   const int64_t done =
       options.load.empty() ? 0 : program::load_weights(options.load, model.weights(), model.optimizer_state());
   const double prepared = now();
-  const std::vector<Record> history = train(options, model, data, done);
+  History history = train(options, model, data, done);
   if (!options.save.empty()) {
     std::vector<program::Tensor> all = model.weights();
     for (const program::Tensor& tensor : model.optimizer_state()) all.push_back(tensor);
@@ -205,7 +217,7 @@ void run(const Options& options) {
     std::printf("%s\n", json.text().c_str());
     return;
   }
-  for (const Record& record : history) std::printf("%s\n", record.text().c_str());
+  for (const Record& record : history.records) std::printf("%s\n", record.text().c_str());
 }
 
 }  // namespace

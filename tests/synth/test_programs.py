@@ -169,7 +169,6 @@ def test_the_seed_may_be_another(gcn: Built, graphs: Graphs, tmp_path: Path) -> 
     assert [line["loss"] for line in found] == [line["loss"] for line in wanted]
 
 
-@pytest.mark.xfail(reason="nine epochs ask for one block more than two, in the report", strict=True)
 @pytest.mark.slow
 @pytest.mark.parametrize("threads", [1, 2])
 def test_no_memory_is_asked_for_after_the_first_epoch(
