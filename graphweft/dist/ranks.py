@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import FileStore
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._errors import CheckpointError, ConfigError, RankError
+from graphweft._errors import CheckpointError, ConfigError, GraphWeftError, RankError
 from graphweft._trace import span
 from graphweft.dist.board import Board
 from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
@@ -218,15 +218,16 @@ class Ranks:
     def from_first(self, make: Callable[[], bytes | None]) -> bytes | None:
         """What rank 0 makes, on every rank; the others do not call ``make``.
 
-        Raises: what ``make`` raises, as a CheckpointError on the other ranks.
+        Raises: an error of ours that ``make`` raises, as a CheckpointError on the other ranks.
         """
         if self.size == 1:
             return make()
-        data, failure = None, None
+        data: bytes | None = None
+        failure: GraphWeftError | None = None
         if self.is_first:
             try:
                 data = make()
-            except CheckpointError as found:
+            except GraphWeftError as found:
                 failure = found
         state = "" if data is None else "data"
         said = self.texts(state if failure is None else f"!{failure}")[0]
