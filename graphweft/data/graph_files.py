@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
@@ -386,7 +386,7 @@ class _Text(EdgeSource):
                 yield file
                 return
             with gzip.open(file) as stream:
-                yield stream
+                yield cast(IO[bytes], stream)
 
     def chunks(self, most: int) -> Iterator[tuple[Ids, Ids]]:
         who = show(self._path)
