@@ -1,5 +1,6 @@
 // Trains the model of model.cpp on an .npz file: no Python, no torch.
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -31,12 +32,13 @@ struct Options {
   bool json = false;
 };
 
-int64_t whole(const char* flag, const char* text, int64_t least) {
+int64_t whole(const char* flag, const char* text, int64_t least, int64_t most) {
   char* end = nullptr;
+  errno = 0;
   const long long value = std::strtoll(text, &end, 10);
-  if (*text == 0 || *end != 0 || value < least)
-    throw std::runtime_error(std::string(flag) + ": expected an integer from " + std::to_string(least) + ", got " +
-                             text);
+  if (*text == 0 || *end != 0 || errno != 0 || value < least || value > most)
+    throw std::runtime_error(std::string(flag) + ": expected an integer from " + std::to_string(least) + " to " +
+                             std::to_string(most) + ", got " + text);
   return value;
 }
 
@@ -63,13 +65,13 @@ Options parse(int argc, char** argv) {
     else if (flag == "--metrics")
       found.metrics = value;
     else if (flag == "--epochs")
-      found.epochs = whole("--epochs", value, 1);
+      found.epochs = whole("--epochs", value, 1, 1'000'000'000);
     else if (flag == "--seed")
-      found.seed = whole("--seed", value, 0);
+      found.seed = whole("--seed", value, 0, INT64_MAX);
     else if (flag == "--threads")
-      found.threads = whole("--threads", value, 1);
+      found.threads = whole("--threads", value, 1, 4096);
     else if (flag == "--eval-every")
-      found.eval_every = whole("--eval-every", value, 1);
+      found.eval_every = whole("--eval-every", value, 1, 1'000'000'000);
     else
       throw std::runtime_error(flag + ": expected a known flag; --help lists them");
   }
@@ -120,7 +122,7 @@ void evaluate(program::Model& model, const program::Dataset& data, Record& recor
 
 class Log {
  public:
-  explicit Log(const std::string& path) {
+  explicit Log(const std::string& path) : path_(path) {
     if (path.empty()) return;
     file_ = std::fopen(path.c_str(), "w");
     if (!file_) throw std::runtime_error(path + ": cannot be written");
@@ -131,10 +133,12 @@ class Log {
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
   void write(const Record& record) {
-    if (file_) std::fprintf(file_, "%s\n", record.text().c_str());
+    if (file_ && (std::fprintf(file_, "%s\n", record.text().c_str()) < 0 || std::fflush(file_) != 0))
+      throw std::runtime_error(path_ + ": cannot be written");
   }
 
  private:
+  const std::string path_;
   std::FILE* file_ = nullptr;
 };
 
@@ -215,9 +219,10 @@ void run(const Options& options) {
   const Json json = summary(options, data, history, prepared - start, now() - start);
   if (options.json) {
     std::printf("%s\n", json.text().c_str());
-    return;
+  } else {
+    for (const Record& record : history.records) std::printf("%s\n", record.text().c_str());
   }
-  for (const Record& record : history.records) std::printf("%s\n", record.text().c_str());
+  if (std::fflush(stdout) != 0) throw std::runtime_error("standard output: cannot be written");
 }
 
 }  // namespace
