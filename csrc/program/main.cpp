@@ -157,7 +157,7 @@ struct History {
 History train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
   History history(size_t(std::max<int64_t>(options.epochs - done, 0)));
   Log log(options.metrics);
-  program::keep_freed_memory();
+  program::keep_freed_memory(gw::num_threads());
   for (int64_t epoch = done + 1; epoch <= options.epochs; ++epoch) {
     Record record;
     record.epoch = epoch;
