@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from graphweft import bench
-from graphweft._errors import ConfigError, DataError
+from graphweft._errors import ConfigError, DataError, RankError
 from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
@@ -60,8 +60,8 @@ from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
 from graphweft.train.options import GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
-from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.ranked_run import check_shared
+from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.same_run import check_same_run, content_checksum
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
@@ -155,6 +155,8 @@ def _shows_features_alone(spec: TrainSpec) -> bool:
 def _join(spec: TrainSpec) -> Ranks:
     """This process among the ranks. Raises: ConfigError where there are others than the spec says."""
     ranks = Ranks.join(spec.rank_reduce)
+    if spec.ranks and spec.ranks != ranks.size and not ranks.is_first:
+        raise RankError("", 2)  # the first says it
     if spec.ranks and spec.ranks != ranks.size:
         raise ConfigError(f"ranks: expected as many as were started, {ranks.size}, got {spec.ranks}")
     return ranks

@@ -18,8 +18,8 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 import torch.distributed.distributed_c10d as distributed_c10d
-from torch._C._distributed_c10d import FileStore
 from torch import Tensor
+from torch._C._distributed_c10d import FileStore
 
 from graphweft import _config
 from graphweft._errors import CheckpointError, ConfigError, GraphWeftError, RankError
@@ -97,7 +97,11 @@ class Ranks:
         wait = timedelta(seconds=_config.current().rank_timeout)
         with self._watched():
             if folder is None:
-                dist.init_process_group("gloo", timeout=wait)
+                try:
+                    dist.init_process_group("gloo", timeout=wait)
+                except ValueError as failure:
+                    what = str(failure).splitlines()[0][:200]
+                    raise ConfigError(f"ranks: expected the environment that torchrun sets, got: {what}") from None
                 self._reports = Reports(distributed_c10d._get_default_store(), self.rank, self.size, self.host)
             else:
                 store = FileStore(str(Path(folder) / "store"), self.size)
