@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from graphweft import bench
-from graphweft._errors import ConfigError, DataError
+from graphweft._errors import ConfigError, DataError, RankError
 from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset, training_labels
@@ -60,6 +60,7 @@ from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
 from graphweft.train.options import GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
+from graphweft.train.ranked_run import check_shared
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.same_run import check_same_run, content_checksum
 from graphweft.train.scores import PARTS
@@ -110,7 +111,7 @@ def run(spec: TrainSpec) -> dict[str, Any]:
     start = time.perf_counter()
     ranks = _join(spec)
     with ranks.guarded(), _threads(max(1, (spec.threads or usable_cores()) // local_size())):
-        trainer, sparsity = all_ready(ranks, lambda: _start(spec, ranks), lambda made: _facts(spec, made[0]))
+        trainer, sparsity = _started(spec, ranks)
         if spec.resume:
             trainer.resume()
         ranks.at("compiling")
@@ -154,29 +155,49 @@ def _shows_features_alone(spec: TrainSpec) -> bool:
 def _join(spec: TrainSpec) -> Ranks:
     """This process among the ranks. Raises: ConfigError where there are others than the spec says."""
     ranks = Ranks.join(spec.rank_reduce)
+    if spec.ranks and spec.ranks != ranks.size and not ranks.is_first:
+        raise RankError("", 2)  # the first says it
     if spec.ranks and spec.ranks != ranks.size:
         raise ConfigError(f"ranks: expected as many as were started, {ranks.size}, got {spec.ranks}")
     return ranks
 
 
-def _start(spec: TrainSpec, ranks: Ranks) -> tuple[Trainer, float]:
-    """A trainer, and the sparsity of its features, once the folder was seen to be free for it."""
+def _started(spec: TrainSpec, ranks: Ranks) -> tuple[Trainer, float]:
+    """A trainer that is the only holder of its data, so that it may let go of features; and their sparsity.
+
+    What ranks are given is compared before they make trainers, which talk to each other while they are made.
+    """
+    held = [all_ready(ranks, lambda: _read(spec, ranks), lambda made: _facts(spec, made[0]))]
+    sparsity = held[0][0].feature_sparsity
+    quiet = {} if ranks.is_first else {"progress": False}
+
+    def make() -> Trainer:
+        ds, model = held.pop()
+        return make_trainer(spec, ds, model, keep_features=False, ranks=ranks, **quiet)
+
+    return all_ready(ranks, make, lambda made: {}), sparsity
+
+
+def _read(spec: TrainSpec, ranks: Ranks) -> tuple[Dataset, nn.Module]:
+    """Data and model, once the folder was seen to be free for the run."""
+    check_shared(ranks, spec.task, check_mode(spec.mode), None, None)
     ranks.at("reading data")
     if ranks.is_first:
         check_folder(spec.folder)
         if spec.resume:
             _check_resumable(spec)
-    return _make_trainer(spec if ranks.is_first else replace(spec, progress=False), ranks)
+    ds = load_dataset(spec if ranks.is_first else replace(spec, progress=False))
+    return ds, make_model(spec, ds)
 
 
-def _facts(spec: TrainSpec, trainer: Trainer) -> dict[str, Any]:
+def _facts(spec: TrainSpec, ds: Dataset) -> dict[str, Any]:
     """What every rank has to agree on."""
     options = {name: value for name, value in spec.identity().items() if name != "data"}
     later = ("epochs", "patience", "resume")
     return {
         **options,
         **{name: getattr(spec, name) for name in later},
-        "data": f"{trainer.ds.name}, checksum {content_checksum(trainer.ds)}",
+        "data": f"{ds.name}, checksum {content_checksum(ds)}",
         "version": _version(),
     }
 
@@ -428,13 +449,6 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding |
             given, options["num_nodes"] = None, ds.num_nodes
         model = MODELS[spec.model](given, spec.hidden, width, **options)
         return NodeEmbedding(ds.num_nodes, model) if learned else model
-
-
-def _make_trainer(spec: TrainSpec, ranks: Ranks) -> tuple[Trainer, float]:
-    """A trainer that is the only holder of its data, so that it may let go of features; and their sparsity."""
-    ds = load_dataset(spec)
-    sparsity = ds.feature_sparsity
-    return make_trainer(spec, ds, make_model(spec, ds), keep_features=False, ranks=ranks), sparsity
 
 
 def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any) -> Trainer:

@@ -95,6 +95,9 @@ Dataset::Dataset(const std::string& path, const Expected& expected)
     : graph(Graph::from_csr({0}, {})), file_(path), expected_(expected) {
   if (!file_.has("edge_index") && !(file_.has("indptr") && file_.has("indices")))
     throw std::runtime_error(path + ": expected indptr and indices, or edge_index");
+  for (const char* name : {"edge_weight", "edge_features"})
+    if (file_.has(name))
+      throw std::runtime_error(path + ": expected a graph without " + name + ", which programs do not have yet");
   graph = read_graph(file_, expected.nodes);
   require_size("edges", expected.edges, graph.num_edges());
   labels = read_labels(file_, expected.nodes, expected.classes);
@@ -178,6 +181,7 @@ SparseFeatures Dataset::read_sparse_features(bool normalize) const {
     check(gw_require_finite(0, int64_t(found.values.size()), found.values.data()));
     make_canonical(*x, found.values);
   }
+  require_size("stored entries of x", expected_.nonzeros, int64_t(found.values.size()));  // buffers have this size
   const gw_adjacency native = x->native();
   if (normalize) {
     std::vector<float> shares(found.values.size());

@@ -12,7 +12,7 @@ namespace program {
 
 // What the program was written for.
 struct Expected {
-  int64_t nodes, edges, features, classes, train_rows;
+  int64_t nodes, edges, features, classes, train_rows, nonzeros;  // nonzeros: of sparse features, else 0
 };
 
 // Rows of features in compressed form, and the same by column.

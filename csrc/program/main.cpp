@@ -1,5 +1,6 @@
 // Trains the model of model.cpp on an .npz file: no Python, no torch.
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -31,12 +32,13 @@ struct Options {
   bool json = false;
 };
 
-int64_t whole(const char* flag, const char* text, int64_t least) {
+int64_t whole(const char* flag, const char* text, int64_t least, int64_t most) {
   char* end = nullptr;
+  errno = 0;
   const long long value = std::strtoll(text, &end, 10);
-  if (*text == 0 || *end != 0 || value < least)
-    throw std::runtime_error(std::string(flag) + ": expected an integer from " + std::to_string(least) + ", got " +
-                             text);
+  if (*text == 0 || *end != 0 || errno != 0 || value < least || value > most)
+    throw std::runtime_error(std::string(flag) + ": expected an integer from " + std::to_string(least) + " to " +
+                             std::to_string(most) + ", got " + text);
   return value;
 }
 
@@ -63,13 +65,13 @@ Options parse(int argc, char** argv) {
     else if (flag == "--metrics")
       found.metrics = value;
     else if (flag == "--epochs")
-      found.epochs = whole("--epochs", value, 1);
+      found.epochs = whole("--epochs", value, 1, 1'000'000'000);
     else if (flag == "--seed")
-      found.seed = whole("--seed", value, 0);
+      found.seed = whole("--seed", value, 0, INT64_MAX);
     else if (flag == "--threads")
-      found.threads = whole("--threads", value, 1);
+      found.threads = whole("--threads", value, 1, 4096);
     else if (flag == "--eval-every")
-      found.eval_every = whole("--eval-every", value, 1);
+      found.eval_every = whole("--eval-every", value, 1, 1'000'000'000);
     else
       throw std::runtime_error(flag + ": expected a known flag; --help lists them");
   }
@@ -93,7 +95,8 @@ struct Record {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-double median(std::vector<double> values) {
+// Of numbers that are put in order.
+double median(std::vector<double>& values) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   const size_t middle = values.size() / 2;
@@ -119,7 +122,7 @@ void evaluate(program::Model& model, const program::Dataset& data, Record& recor
 
 class Log {
  public:
-  explicit Log(const std::string& path) {
+  explicit Log(const std::string& path) : path_(path) {
     if (path.empty()) return;
     file_ = std::fopen(path.c_str(), "w");
     if (!file_) throw std::runtime_error(path + ": cannot be written");
@@ -130,18 +133,31 @@ class Log {
   Log(const Log&) = delete;
   Log& operator=(const Log&) = delete;
   void write(const Record& record) {
-    if (file_) std::fprintf(file_, "%s\n", record.text().c_str());
+    if (file_ && (std::fprintf(file_, "%s\n", record.text().c_str()) < 0 || std::fflush(file_) != 0))
+      throw std::runtime_error(path_ + ": cannot be written");
   }
 
  private:
+  const std::string path_;
   std::FILE* file_ = nullptr;
 };
 
-std::vector<Record> train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
-  std::vector<Record> history;
-  history.reserve(size_t(std::max<int64_t>(options.epochs - done, 0)));
+// What grows with the number of epochs; all of its room is taken before the first of them.
+struct History {
+  std::vector<Record> records;
+  std::vector<double> steps, evaluations;  // seconds, for medians
+
+  explicit History(size_t epochs) {
+    records.reserve(epochs);
+    steps.reserve(epochs);
+    evaluations.reserve(epochs);
+  }
+};
+
+History train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
+  History history(size_t(std::max<int64_t>(options.epochs - done, 0)));
   Log log(options.metrics);
-  program::keep_freed_memory();
+  program::keep_freed_memory(gw::num_threads());
   for (int64_t epoch = done + 1; epoch <= options.epochs; ++epoch) {
     Record record;
     record.epoch = epoch;
@@ -152,30 +168,30 @@ std::vector<Record> train(const Options& options, program::Model& model, const p
       throw std::runtime_error("epoch " + std::to_string(epoch) + ": the loss is not finite; train with a smaller lr");
     if (epoch % options.eval_every == 0 || epoch == options.epochs) evaluate(model, data, record);
     log.write(record);
-    history.push_back(record);
+    history.records.push_back(record);
   }
   return history;
 }
 
-Json summary(const Options& options, const program::Dataset& data, const std::vector<Record>& history,
-             double prepare_seconds, double total_seconds) {
-  std::vector<double> steps, evaluations;
+Json summary(const Options& options, const program::Dataset& data, History& history, double prepare_seconds,
+             double total_seconds) {
+  const std::vector<Record>& records = history.records;
   const Record* best = nullptr;
-  for (const Record& record : history) {
-    steps.push_back(record.epoch_seconds);
-    if (record.eval_seconds > 0) evaluations.push_back(record.eval_seconds);
+  for (const Record& record : records) {
+    // the first step counts only where there is no other
+    if (records.size() == 1 || &record != &records.front()) history.steps.push_back(record.epoch_seconds);
+    if (record.eval_seconds > 0) history.evaluations.push_back(record.eval_seconds);
     if (!std::isnan(record.val_acc) && (!best || record.val_acc > best->val_acc)) best = &record;
   }
-  if (steps.size() > 1) steps.erase(steps.begin());
-  const Record last = history.empty() ? Record() : history.back();
+  const Record last = records.empty() ? Record() : records.back();
   Json json;
   json.add("dataset", options.data).add("model", facts.name).add("mode", "full");
   json.add("num_nodes", facts.expected.nodes).add("num_edges", data.graph.num_edges());
   json.add("num_features", facts.expected.features).add("num_classes", facts.expected.classes);
   json.add("num_parameters", facts.num_parameters).add("layers", facts.layers).add("hidden", facts.hidden);
-  json.add("epochs", history.empty() ? int64_t{0} : last.epoch);
-  json.add("first_epoch_seconds", history.empty() ? 0.0 : history.front().epoch_seconds);
-  json.add("epoch_seconds_median", median(steps)).add("eval_seconds_median", median(evaluations));
+  json.add("epochs", records.empty() ? int64_t{0} : last.epoch);
+  json.add("first_epoch_seconds", records.empty() ? 0.0 : records.front().epoch_seconds);
+  json.add("epoch_seconds_median", median(history.steps)).add("eval_seconds_median", median(history.evaluations));
   json.add("peak_rss_mb", std::round(program::peak_rss_mb() * 10) / 10);
   json.add("feature_path", facts.feature_path).add("metric", "accuracy").add("loss", last.loss);
   json.add("train_acc", last.train_acc).add("val_acc", last.val_acc).add("test_acc", last.test_acc);
@@ -194,7 +210,7 @@ void run(const Options& options) {
   const int64_t done =
       options.load.empty() ? 0 : program::load_weights(options.load, model.weights(), model.optimizer_state());
   const double prepared = now();
-  const std::vector<Record> history = train(options, model, data, done);
+  History history = train(options, model, data, done);
   if (!options.save.empty()) {
     std::vector<program::Tensor> all = model.weights();
     for (const program::Tensor& tensor : model.optimizer_state()) all.push_back(tensor);
@@ -203,9 +219,10 @@ void run(const Options& options) {
   const Json json = summary(options, data, history, prepared - start, now() - start);
   if (options.json) {
     std::printf("%s\n", json.text().c_str());
-    return;
+  } else {
+    for (const Record& record : history.records) std::printf("%s\n", record.text().c_str());
   }
-  for (const Record& record : history) std::printf("%s\n", record.text().c_str());
+  if (std::fflush(stdout) != 0) throw std::runtime_error("standard output: cannot be written");
 }
 
 }  // namespace

@@ -28,7 +28,7 @@ Arena::~Arena() {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(PROGRAM_PLAIN_NEW)
 
-void program::keep_freed_memory() {}
+void program::keep_freed_memory(int) {}
 
 #else
 
@@ -37,14 +37,23 @@ namespace {
 // A block's first bytes tell its size class; freed blocks of a class are chained through them.
 struct header {
   header* next;
-  int size_class;
+  int size_class, taker;
 };
 constexpr size_t usual_alignment = 64;
-constexpr int size_classes = 64;
+constexpr int size_classes = 64, most_threads = 1024;
 
-std::atomic<bool> keeps{false};
+// Blocks of one size class. A thread that has never held so many at once makes room for all threads to do the same,
+// so that it does not matter later which of them happen to work at the same time.
+struct pool {
+  header* free = nullptr;
+  int total = 0, most = 0;  // blocks in all; the most that one thread has held at once
+};
+
+std::atomic<int> threads{0};  // that blocks are kept for; 0: none are kept
 std::atomic_flag busy = ATOMIC_FLAG_INIT;
-header* kept[size_classes];
+pool pools[size_classes];
+int in_use[most_threads][size_classes];  // by the thread that took them
+std::atomic<int> seen{0};
 
 class held {
  public:
@@ -63,22 +72,37 @@ int size_class_of(size_t bytes) {
   return found;
 }
 
+header* allocate(size_t front, size_t room, int size_class) {
+  auto* made = static_cast<header*>(std::aligned_alloc(front, front + room));
+  if (!made) throw std::bad_alloc();
+  made->size_class = size_class;
+  return made;
+}
+
+header* take_kept(int size_class, int count) {
+  thread_local const int me = seen++ % most_threads;
+  const held lock;
+  pool& blocks = pools[size_class];
+  const int mine = ++in_use[me][size_class];
+  if (mine > blocks.most) blocks.most = mine;
+  while (!blocks.free || blocks.total < blocks.most * count) {
+    header* made = allocate(usual_alignment, size_t{1} << size_class, size_class);
+    made->next = blocks.free;
+    blocks.free = made;
+    ++blocks.total;
+  }
+  header* found = blocks.free;
+  blocks.free = found->next;
+  found->taker = me;
+  return found;
+}
+
 void* take(size_t bytes, size_t alignment) {
   const size_t front = alignment < usual_alignment ? usual_alignment : alignment;
-  const bool is_usual = front == usual_alignment;
-  const int size_class = is_usual && keeps.load(std::memory_order_relaxed) ? size_class_of(bytes) : -1;
-  header* found = nullptr;
-  if (size_class >= 0) {
-    const held lock;
-    found = kept[size_class];
-    if (found) kept[size_class] = found->next;
-  }
-  if (!found) {
-    const size_t room = size_class >= 0 ? size_t{1} << size_class : (bytes + front - 1) / front * front;
-    found = static_cast<header*>(std::aligned_alloc(front, front + room));
-    if (!found) throw std::bad_alloc();
-    found->size_class = size_class;
-  }
+  const int count = threads.load(std::memory_order_relaxed);
+  const bool is_kept = front == usual_alignment && count > 0;
+  header* found =
+      is_kept ? take_kept(size_class_of(bytes), count) : allocate(front, (bytes + front - 1) / front * front, -1);
   return reinterpret_cast<char*>(found) + front;
 }
 
@@ -88,13 +112,14 @@ void give(void* memory, size_t alignment) noexcept {
   auto* block = reinterpret_cast<header*>(static_cast<char*>(memory) - front);
   if (block->size_class < 0) return std::free(block);
   const held lock;
-  block->next = kept[block->size_class];
-  kept[block->size_class] = block;
+  --in_use[block->taker][block->size_class];
+  block->next = pools[block->size_class].free;
+  pools[block->size_class].free = block;
 }
 
 }  // namespace
 
-void program::keep_freed_memory() { keeps = true; }
+void program::keep_freed_memory(int for_threads) { threads = for_threads; }
 
 void* operator new(size_t bytes) { return take(bytes, usual_alignment); }
 void* operator new[](size_t bytes) { return take(bytes, usual_alignment); }

@@ -23,8 +23,8 @@ class Arena {
   int64_t bytes_;
 };
 
-// From here on memory that `delete` gets back is kept for the next `new` of its size: an epoch asks the system for
-// none.
-void keep_freed_memory();
+// From here on memory that `delete` gets back is kept for the next `new` of its size, and there is as much of it as so
+// many threads want at once: after the first, an epoch asks the system for none.
+void keep_freed_memory(int for_threads);
 
 }  // namespace program

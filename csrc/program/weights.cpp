@@ -1,5 +1,6 @@
 #include "weights.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <map>
@@ -183,8 +184,17 @@ int64_t load_weights(const std::string& path, const std::vector<Tensor>& require
   };
   for (const Tensor& tensor : required) fill(tensor, true);
   for (const Tensor& tensor : optional) fill(tensor, false);
+  for (const auto& [name, entry] : header.entries)
+    if (name.compare(0, 10, "optimizer.") != 0 &&
+        std::none_of(required.begin(), required.end(), [&](const Tensor& tensor) { return tensor.name == name; }))
+      throw std::runtime_error(path + ": expected the tensors of this model alone, got " + name);
   const auto told = header.metadata.find("epochs");
-  return told == header.metadata.end() ? 0 : std::stoll(told->second);
+  if (told == header.metadata.end()) return 0;
+  const std::string& epochs = told->second;
+  const bool is_number = !epochs.empty() && epochs.size() < 19 &&
+                         std::all_of(epochs.begin(), epochs.end(), [](unsigned char c) { return std::isdigit(c); });
+  if (!is_number) throw std::runtime_error(path + ": expected a number of epochs, got " + epochs);
+  return std::stoll(epochs);
 }
 
 }  // namespace program

@@ -62,8 +62,8 @@ def prepare(
         raise ConfigError("out: expected a folder for the store, got none")
     if (data is None) == (edge_file is None):
         raise ConfigError("data: expected --data or --edge-file, got " + ("none" if data is None else "both"))
-    if edge_file is None and (x_file or y_file or split_file or num_nodes):
-        raise ConfigError("edge_file: expected a file of edges with --x-file, --y-file, --split-file or --num-nodes")
+    streamed = {"--x-file": x_file, "--y-file": y_file, "--split-file": split_file, "--num-nodes": num_nodes}
+    _check_streamed(edge_file, root, {**streamed, "--bidirected": bidirected, "--regression": regression})
 
     def write() -> list[str]:
         given: Any = data
@@ -88,6 +88,15 @@ def prepare(
         return [f"{out}: {', '.join(told)}"]
 
     return write
+
+
+def _check_streamed(edge_file: File, root: File, given: dict[str, Any]) -> None:
+    """Flags go with the kind of input that they describe. Raises: ConfigError."""
+    left = [flag for flag, held in given.items() if held]
+    if edge_file is None and left:
+        raise ConfigError(f"edge_file: expected a file of edges with {left[0]}, got none")
+    if edge_file is not None and root is not None:
+        raise ConfigError("root: expected --data with it, got --edge-file")
 
 
 def _is_method(text: str) -> bool:

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft._errors import DataError
 from graphweft.data.store_input import Ids, check_ends
-from graphweft.data.store_writes import write_all
-from graphweft.storage.block_io import array_bytes, forget_pages
+from graphweft.data.store_writes import opened, settle, write_all
+from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
 
 _EDGE_BYTES = 72  # of a chunk's edge at its peak: ends as read and renumbered, part, order, sorted pairs
 
@@ -37,6 +36,11 @@ class EdgeRuns:
         self.path, self.parts, self.dtype, self.cuts = path, parts, dtype, cuts
 
     @property
+    def nbytes(self) -> int:
+        """Size of the file."""
+        return 2 * self.dtype.itemsize * self.num_edges
+
+    @property
     def num_edges(self) -> int:
         """Edges of all runs."""
         return int(self.cuts[-1][-1]) if self.cuts else 0
@@ -54,9 +58,7 @@ class EdgeRuns:
                 for first in range(int(cut[part]), int(cut[part + 1]), most):
                     last = min(first + most, int(cut[part + 1]))
                     pairs = np.empty((last - first, 2), self.dtype)
-                    got = os.preadv(handle, [array_bytes(pairs)], first * width)
-                    if got != pairs.nbytes:
-                        raise DataError(f"{self.path}: expected {pairs.nbytes} bytes at {first * width}, got {got}")
+                    read_bytes(handle, str(self.path), first * width, array_bytes(pairs))
                     yield pairs
             forget_pages(handle)
         finally:
@@ -90,8 +92,7 @@ def sort_edges(
     runs = EdgeRuns(path, parts, new_id.dtype, [])
     most = max(memory // _EDGE_BYTES, 1024)
     written = 0
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-    try:
+    with opened(path, fresh=True) as handle:
         for src, dst in edges(most):
             check_ends(who, src, dst, len(part))
             of = part[dst]
@@ -104,9 +105,6 @@ def sort_edges(
             runs.cuts.append(cut + written)
             write_all(handle, path, pairs, written * 2 * new_id.dtype.itemsize)
             written += len(pairs)
-            os.fdatasync(handle)
-            forget_pages(handle)
+            settle(handle, path)
             done(written)
-    finally:
-        os.close(handle)
     return runs

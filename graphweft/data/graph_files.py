@@ -6,29 +6,35 @@ by :mod:`graphweft.data.prepare_store`; nothing here holds more than a chunk, an
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import io
 import os
+import warnings
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft._errors import DataError
-from graphweft.data.readers.files import open_regular, show
+from graphweft._errors import DataError, DataWarning
+from graphweft.data.readers.files import one_line, open_regular, show
 from graphweft.data.readers.text_edges import choose_columns
 from graphweft.data.store_input import Ids, LabelKind, Rows
 from graphweft.graph.graph import Graph
-from graphweft.storage.block_io import array_bytes, forget_pages
+from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
 from graphweft.storage.store_format import SPLIT_BITS
 
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
+_VALUES = frozenset(f"{name}.npy" for name in ("edge_weight", "edge_attr", "edge_features", "edge_time"))
+_SHORTEST = 4  # bytes of the shortest line with an edge
+_LONGEST = 1 << 16  # bytes of a first line
 _SCANNED = 1 << 22  # entries of a scan
 _SHARES = (0.6, 0.8)  # training, and training with validation, where no split is given
 
@@ -50,14 +56,20 @@ class Array:
     offset: int
 
     @classmethod
-    def of(cls, path: Path, turned: bool = False) -> Array:
-        """A ``.npy`` file; ``turned``: one in Fortran order is its transpose. Raises: DataError for another file."""
+    def of(cls, path: Path) -> Array:
+        """A ``.npy`` file in C order. Raises: DataError for another file."""
+        return cls.turned(path, False)[0]
+
+    @classmethod
+    def turned(cls, path: Path, may_turn: bool = True) -> tuple[Array, bool]:
+        """A ``.npy`` file, of one in Fortran order its transpose, and whether it is that. Raises: DataError."""
         with open_regular(path) as file:
             shape, fortran, dtype = _npy_header(file, show(path))
             offset = file.tell()
-        if fortran and turned:
+        turned = fortran and len(shape) > 1
+        if turned and may_turn:
             shape = shape[::-1]
-        elif fortran and len(shape) > 1:
+        elif turned:
             raise DataError(
                 f"{show(path)}: expected an array in C order, got Fortran order; np.ascontiguousarray makes one"
             )
@@ -65,7 +77,7 @@ class Array:
         size = path.stat().st_size
         if size < offset + made.nbytes:
             raise DataError(f"{show(path)}: expected {offset + made.nbytes} bytes, got {size}; the file is truncated")
-        return made
+        return made, turned
 
     @property
     def nbytes(self) -> int:
@@ -82,13 +94,9 @@ class Array:
         into = array_bytes(out)
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            at, done = self.offset + first * width, 0
-            while done < len(into):
-                got = os.preadv(handle, [into[done : done + (16 << 20)]], at + done)
-                if got == 0:
-                    raise DataError(f"{show(self.path)}: expected a byte at {at + done}, got the end; it is truncated")
-                done += got
-            forget_pages(handle, at, done)
+            at = self.offset + first * width
+            read_bytes(handle, show(self.path), at, into)
+            forget_pages(handle, at, len(into))
         finally:
             os.close(handle)
         return out
@@ -126,7 +134,6 @@ class GraphFiles:
 class FilesInput:
     """:class:`GraphFiles` opened and checked. Raises: DataError."""
 
-    notes: tuple[str, ...] = ()
     graph: Graph | None = None
 
     def __init__(self, files: GraphFiles) -> None:
@@ -148,6 +155,10 @@ class FilesInput:
         self._split = self._bits()
         self.resident = 0 if self._split is None else self._split.nbytes
         self._edges = edge_source(Path(files.edges))
+        self.notes: tuple[str, ...] = ()
+        if self._edges.left_out:
+            self.notes = (f"{', '.join(self._edges.left_out)} are not kept in a store",)
+            warnings.warn(f"{self.name}: {self.notes[0]}", DataWarning, stacklevel=4)
         known = self._edges.count
         self.num_edges = None if known is None else known * (2 if files.bidirected else 1)
 
@@ -158,7 +169,8 @@ class FilesInput:
         for path in (files.edges, files.x, files.y, files.split):
             found = None if path is None else Path(path).stat()
             marks.append(None if found is None else [str(path), found.st_size, found.st_mtime_ns])
-        return {"files": marks, "nodes": self.num_nodes, "bidirected": files.bidirected, "seed": files.seed}
+        options = {"bidirected": files.bidirected, "regression": files.regression, "seed": files.seed}
+        return {"files": marks, "name": self.name, "nodes": self.num_nodes, **options}
 
     def training_labels(self) -> Tensor | None:
         """Those of training nodes, where labels are classes."""
@@ -266,6 +278,7 @@ class EdgeSource:
     """Edges of one file; ``count`` is None where it is not known."""
 
     count: int | None = None
+    left_out: tuple[str, ...] = ()  # what the file says of edges beside their ends
 
     def chunks(self, most: int) -> Iterator[tuple[Ids, Ids]]:
         """Sources and destinations, ``most`` at a time."""
@@ -273,16 +286,20 @@ class EdgeSource:
 
 
 class _Pairs(EdgeSource):
-    """An array of shape (2, E) or (E, 2)."""
+    """An array of shape (2, E) or (E, 2); ``turned``: in Fortran order, so its transpose lies in the file.
 
-    def __init__(self, array: Array) -> None:
-        shape = array.shape
+    ``of_pairs``: (E, 2) whatever E is.
+    """
+
+    def __init__(self, array: Array, turned: bool = False, of_pairs: bool = False) -> None:
+        shape = array.shape[::-1] if turned else array.shape
         if len(shape) != 2 or 2 not in shape or array.dtype.kind not in "iu":
             raise DataError(
                 f"{show(array.path)}: expected edges (2, E) or (E, 2) of integers, got {array.dtype} {shape}"
             )
-        self._array, self._stacked = array, shape[0] == 2
-        self.count = shape[1] if self._stacked else shape[0]
+        is_rows = shape[0] == 2 and not of_pairs
+        self._array, self._stacked = array, is_rows != turned
+        self.count = shape[1] if is_rows else shape[0]
 
     def chunks(self, most: int) -> Iterator[tuple[Ids, Ids]]:
         array = self._array
@@ -304,40 +321,51 @@ class _Archive(EdgeSource):
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        try:
-            with zipfile.ZipFile(path) as held:
-                names = set(held.namelist())
-        except (OSError, zipfile.BadZipFile) as failure:
-            raise DataError(f"{show(path)}: expected an .npz, got: {failure}") from None
+        with _readable(path), zipfile.ZipFile(path) as held:
+            self._describe(held)
+
+    def _describe(self, held: zipfile.ZipFile) -> None:
+        """Which members the edges are in. Raises: DataError."""
+        path, names = self._path, set(held.namelist())
         pairs = next((pair for pair in (("src", "dst"), ("row", "col")) if {f"{e}.npy" for e in pair} <= names), None)
         self._members = pairs or ("edge_index", "edge_index")
         if pairs is None and "edge_index.npy" not in names:
             got = ", ".join(sorted(names)[:6])
             raise DataError(f"{show(path)}: expected edge_index, or src and dst, got {got}; gw.load reads other forms")
-        shapes = [self._opened(held, member)[1] for held in [zipfile.ZipFile(path)] for member in self._members]
-        if pairs is None and (len(shapes[0]) != 2 or shapes[0][0] != 2):
-            raise DataError(f"{show(path)}: expected edge_index of shape (2, E), got {shapes[0]}")
+        (shapes, turned) = zip(*(self._opened(held, member)[1:3] for member in self._members), strict=True)
+        if pairs is None and (len(shapes[0]) != 2 or 2 not in shapes[0]):
+            raise DataError(f"{show(path)}: expected edge_index of shape (2, E) or (E, 2), got {shapes[0]}")
         if pairs is not None and (len(shapes[0]) != 1 or shapes[0] != shapes[1]):
             raise DataError(f"{show(path)}: expected src and dst of one length, got {shapes[0]} and {shapes[1]}")
-        self.count = shapes[0][-1]
+        is_rows = shapes[0][0] == 2
+        self._in_pairs = pairs is None and is_rows == turned[0]
+        self.count = shapes[0][-1] if pairs is not None or is_rows else shapes[0][0]
+        self.left_out = tuple(sorted(name.removesuffix(".npy") for name in names & _VALUES))
 
-    def _opened(self, held: zipfile.ZipFile, member: str) -> tuple[IO[bytes], tuple[int, ...], np.dtype[Any]]:
+    def _opened(self, held: zipfile.ZipFile, member: str) -> tuple[IO[bytes], tuple[int, ...], bool, np.dtype[Any]]:
+        """The stream behind a member's header; shape, whether in Fortran order, and dtype."""
         file = held.open(f"{member}.npy")
         shape, fortran, dtype = _npy_header(file, f"{show(self._path)}: {member}")
-        if dtype.kind not in "iu" or (fortran and len(shape) > 1):
-            raise DataError(f"{show(self._path)}: expected {member} of integers in C order, got {dtype}")
-        return file, shape, dtype
+        if dtype.kind not in "iu":
+            raise DataError(f"{show(self._path)}: expected {member} of integers, got {dtype}")
+        return file, shape, fortran, dtype
 
     def chunks(self, most: int) -> Iterator[tuple[Ids, Ids]]:
         count = self.count or 0
-        with zipfile.ZipFile(self._path) as held, zipfile.ZipFile(self._path) as other:
-            src, shape, kind = self._opened(held, self._members[0])
-            dst, _, other_kind = self._opened(other, self._members[1])
+        path = self._path
+        with _readable(path), zipfile.ZipFile(path) as held, zipfile.ZipFile(path) as other:
+            src, shape, _, kind = self._opened(held, self._members[0])
+            if self._in_pairs:
+                for first in range(0, count, most):
+                    pairs = _taken(src, kind, 2 * min(most, count - first), path)
+                    yield pairs[0::2].copy(), pairs[1::2].copy()
+                return
+            dst, _, _, other_kind = self._opened(other, self._members[1])
             if len(shape) == 2:
                 _skip(dst, count * kind.itemsize)
             for first in range(0, count, most):
                 length = min(most, count - first)
-                yield _taken(src, kind, length, self._path), _taken(dst, other_kind, length, self._path)
+                yield _taken(src, kind, length, path), _taken(dst, other_kind, length, path)
 
 
 class _Text(EdgeSource):
@@ -345,20 +373,31 @@ class _Text(EdgeSource):
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        with self._lines() as stream:
+            first = _first_line(stream)
+        if first and choose_columns(show(path), first.decode("utf-8", "replace").strip()).weight >= 0:
+            self.left_out = ("edge_weight",)
+
+    @contextlib.contextmanager
+    def _lines(self) -> Iterator[IO[bytes]]:
+        """The file as text. Raises: DataError where it is damaged."""
+        with _readable(self._path), open_regular(self._path) as file:
+            if not self._path.name.endswith(".gz"):
+                yield file
+                return
+            with gzip.open(file) as stream:
+                yield cast(IO[bytes], stream)
 
     def chunks(self, most: int) -> Iterator[tuple[Ids, Ids]]:
         who = show(self._path)
-        file: IO[bytes] = open_regular(self._path)
-        with gzip.open(file) if self._path.name.endswith(".gz") else file as stream:
-            first = b""
-            while first.strip() == b"" or first.lstrip()[:1] in (b"#", b"%"):
-                first = stream.readline()
-                if not first:
-                    return
+        with self._lines() as stream:
+            first = _first_line(stream)
+            if not first:
+                return
             columns = choose_columns(who, first.decode("utf-8", "replace").strip())
             rest = b"" if columns.titles else first
             while True:
-                block = stream.read(max(16 * most, 1 << 12))
+                block = stream.read(max(_SHORTEST * most, 1 << 12))
                 if not block and not rest:
                     return
                 whole = rest + block
@@ -369,6 +408,23 @@ class _Text(EdgeSource):
                     yield _parsed(text, columns.delimiter, taken, who)
                 if not block:
                     return
+
+
+def _first_line(stream: IO[bytes]) -> bytes:
+    """The first line that is neither blank nor a remark; empty where there is none."""
+    line = stream.readline(_LONGEST)
+    while line and (line.strip() == b"" or line.lstrip()[:1] in (b"#", b"%")):
+        line = stream.readline(_LONGEST)
+    return line
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """What reading an archive raises, as DataError of one line."""
+    try:
+        yield
+    except (OSError, EOFError, zlib.error, zipfile.BadZipFile, NotImplementedError, RuntimeError) as failure:
+        raise DataError(f"{show(path)}: expected a readable file of edges, got: {one_line(str(failure), 80)}") from None
 
 
 def _parsed(text: bytes, delimiter: str | None, taken: tuple[int, int], who: str) -> tuple[Ids, Ids]:
@@ -383,7 +439,7 @@ def edge_source(path: Path) -> EdgeSource:
     """The edges of a file by its suffix. Raises: DataError for another."""
     name = path.name.lower()
     if name.endswith(".npy"):
-        return _Pairs(Array.of(path, turned=True))
+        return _Pairs(*Array.turned(path))
     if name.endswith(".npz"):
         return _Archive(path)
     if name.endswith(".bin"):
@@ -391,13 +447,8 @@ def edge_source(path: Path) -> EdgeSource:
         size = path.stat().st_size
         if size % 16:
             raise DataError(f"{show(path)}: expected pairs of int64, 16 bytes each, got {size} bytes")
-        return (
-            _Pairs(Array(path, np.dtype("<i8"), (size // 16, 2), 0))
-            if size
-            else _Pairs(Array(path, np.dtype("<i8"), (0, 2), 0))
-        )
+        return _Pairs(Array(path, np.dtype("<i8"), (size // 16, 2), 0), of_pairs=True)
     if name.removesuffix(".gz").endswith(_TEXT):
-        open_regular(path).close()
         return _Text(path)
     raise DataError(f"{show(path)}: expected edges as .npy, .npz, .bin, .csv, .tsv or .txt, got another file")
 

@@ -6,10 +6,14 @@ and by ``graphweft prepare``.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import io
 import json
 import os
-import shutil
 import zipfile
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,12 @@ from graphweft._errors import ConfigError, DataError
 from graphweft.data.dataset import Dataset
 from graphweft.data.graph_files import FilesInput, GraphFiles, hashed
 from graphweft.data.load import load
-from graphweft.data.store_build import Build, Told, build_bytes, finish, part_dtype
+from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
 from graphweft.data.store_input import DatasetInput, StoreInput
-from graphweft.data.store_writes import write_json
+from graphweft.data.store_writes import opened, write_all, write_json
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.partition import METHODS, partition
+from graphweft.storage.block_io import array_bytes
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store, is_store, partial_of
 from graphweft.storage.store_format import FEATURE_DTYPES, MANIFEST, Shape
@@ -90,6 +95,8 @@ def prepare_store(
         raise ConfigError(f"dtype: expected one of {', '.join(FEATURE_DTYPES)}, got {dtype!r}")
     if method not in ASSIGNMENTS:
         raise ConfigError(f"method: expected one of {', '.join(ASSIGNMENTS)}, got {method!r}")
+    if part is not None and method != "auto":
+        raise ConfigError(f"method={method} cannot be combined with part, which is an assignment; give one of them")
     budget = memory_bytes(memory)
     source = _input(data, root, seed)
     count = _checked_parts(parts, source.num_nodes)
@@ -99,20 +106,21 @@ def prepare_store(
             f"memory: expected at least {shown_bytes(held + _LEAST_WORK)} for {source.num_nodes:,} nodes, "
             f"got {shown_bytes(budget)}"
         )
+    given = None if part is None else _given_part(part, count, source.num_nodes)
     labels = source.labels
     index = "int32" if source.num_nodes < 2**31 else "int64"
     shape = Shape(source.num_features, dtype, index, labels.dtype, labels.columns)
     key = {
         **{"version": _VERSION, "parts": count, "method": method, "dtype": dtype, "seed": seed},
-        **{"part": None if part is None else _mark(part), "source": source.identity()},
+        **{"part": None if given is None else zlib.crc32(array_bytes(given)), "source": source.identity()},
     }
-    partial = _begun(partial_of(folder), key)
-    if not (partial / MANIFEST).is_file():
-        told = progress or _quiet
-        assigned, made_by = _assignment(source, count, part, method, seed, budget, partial, told)
-        work = (budget - held) * 3 // 4  # the rest is for what lies between
-        Build(source, assigned, count, shape, partial, work, told).run(made_by)
-    finish(partial, folder)
+    with _begun(partial_of(folder), key) as partial:
+        if not (partial / MANIFEST).is_file():
+            told = progress or _quiet
+            assigned, made_by = _assignment(source, count, given, method, seed, budget, partial, told)
+            work = (budget - held) * 3 // 4  # the rest is for what lies between
+            Build(source, assigned, count, shape, partial, work, told).run(made_by)
+        finish(partial, folder)
     return Store(folder)
 
 
@@ -146,33 +154,65 @@ def _checked_parts(parts: Any, nodes: int) -> int:
     return count
 
 
-def _begun(partial: Path, key: dict[str, Any]) -> Path:
-    """The temporary folder: that of an earlier try with the same arguments, or a new one. Raises: DataError."""
+@contextlib.contextmanager
+def _begun(partial: Path, key: dict[str, Any]) -> Iterator[Path]:
+    """The temporary folder: that of an earlier try with the same arguments, or an empty one; for this process alone.
+
+    Raises: DataError for a folder that cannot be written, or that another process writes.
+    """
     text = json.dumps(key, sort_keys=True, default=str)
-    mark = partial / "key.json"
     try:
-        if mark.is_file() and json.loads(mark.read_text()) == json.loads(text):
-            return partial
-        if partial.exists():
-            shutil.rmtree(partial)
-        partial.mkdir(parents=True)
-        write_json(mark, json.loads(text))
-    except (OSError, ValueError) as failure:
-        raise DataError(f"{partial}: expected a folder that can be written, got: {failure}") from None
-    return partial
+        partial.mkdir(parents=True, exist_ok=True)
+        lock = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as failure:
+        raise DataError(f"{partial}: expected a folder that can be written, got: {failure.strerror}") from None
+    try:
+        _claim(lock, partial, json.loads(text))
+        yield partial
+    finally:
+        os.close(lock)
 
 
-def _mark(part: Any) -> int:
-    """A checksum of a given assignment."""
-    array = np.asarray(part)
-    return int((np.arange(1, array.size + 1) % 65521 * array.reshape(-1).astype(np.int64)).sum())
+def _claim(lock: int, partial: Path, key: Any) -> None:
+    """Locks the folder, and empties it where it was begun with another key. Raises: DataError."""
+    mark = partial / KEY
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if mark.is_file() and _held(mark) == key:
+            return
+        for path in partial.iterdir():
+            path.unlink()
+    except BlockingIOError:
+        raise DataError(f"{partial}: expected one preparation at a time, got another one under way") from None
+    except OSError as failure:
+        raise DataError(f"{partial}: expected a folder that can be written, got: {failure.strerror}") from None
+    write_json(mark, key)
+
+
+def _held(mark: Path) -> Any:
+    """What the folder was begun with; None where that cannot be read."""
+    try:
+        return json.loads(mark.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
 
 
 def _assignment(
-    source: StoreInput, parts: int, given: Any, method: str, seed: int, budget: int, partial: Path, told: Told
+    source: StoreInput,
+    parts: int,
+    given: NDArray[np.integer] | None,
+    method: str,
+    seed: int,
+    budget: int,
+    partial: Path,
+    told: Told,
 ) -> tuple[NDArray[np.integer], str]:
     """The part of every node, kept for a build that goes on; and what made it."""
-    file, kind = partial / "assignment.npy", np.dtype(part_dtype(parts))
+    kind = np.dtype(part_dtype(parts))
+    for file in partial.glob("assignment-*.npy"):
+        found = _read_assignment(file, source.num_nodes)
+        if found is not None:
+            return found, file.stem.removeprefix("assignment-")
     chosen = "given" if given is not None else method
     fits = _fits(source, budget)
     if chosen == "auto":
@@ -181,12 +221,9 @@ def _assignment(
         raise ConfigError(
             f"method: expected range or hash, or part=, for a structure larger than the memory, got {method!r}"
         )
-    if file.is_file():
-        found: NDArray[np.integer] = np.load(file, allow_pickle=False)
-        return found, chosen
     told("assigning nodes to parts", 0, source.num_nodes)
     if given is not None:
-        made = _given_part(given, parts, source.num_nodes, kind)
+        made = given
     elif chosen in METHODS:
         graph = _graph_of(source)
         labels = source.training_labels() if chosen == "gap" else None
@@ -194,10 +231,22 @@ def _assignment(
     else:
         made = _by_number(source.num_nodes, parts, chosen, seed, kind)
     told("assigning nodes to parts", source.num_nodes, source.num_nodes)
-    with (partial / "assignment.new").open("wb") as stream:
-        np.save(stream, made)
-    (partial / "assignment.new").replace(file)
+    fresh = partial / "assignment.new"
+    held = io.BytesIO()
+    np.save(held, made)
+    with opened(fresh, fresh=True) as handle:
+        write_all(handle, fresh, held.getbuffer(), 0)
+    fresh.replace(partial / f"assignment-{chosen}.npy")
     return made, chosen
+
+
+def _read_assignment(file: Path, nodes: int) -> NDArray[np.integer] | None:
+    """What an earlier try has kept; None where a crash of the machine left half of it."""
+    try:
+        found: NDArray[np.integer] = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return None
+    return found if found.shape == (nodes,) else None
 
 
 def _by_number(nodes: int, parts: int, method: str, seed: int, kind: np.dtype[Any]) -> NDArray[np.integer]:
@@ -210,7 +259,7 @@ def _by_number(nodes: int, parts: int, method: str, seed: int, kind: np.dtype[An
     return made
 
 
-def _given_part(given: Any, parts: int, nodes: int, kind: np.dtype[Any]) -> NDArray[np.integer]:
+def _given_part(given: Any, parts: int, nodes: int) -> NDArray[np.integer]:
     """Raises: ConfigError for parts that do not fit."""
     array = given.numpy() if isinstance(given, Tensor) else np.asarray(given)
     if array.shape != (nodes,) or array.dtype.kind not in "iu":
@@ -218,7 +267,7 @@ def _given_part(given: Any, parts: int, nodes: int, kind: np.dtype[Any]) -> NDAr
     if nodes and (int(array.min()) < 0 or int(array.max()) >= parts):
         wrong = int(array[(array < 0) | (array >= parts)][0])
         raise ConfigError(f"part: expected numbers in [0, {parts}), got {wrong}; parts={wrong + 1} has room for it")
-    return array.astype(kind)
+    return np.ascontiguousarray(array, part_dtype(parts))
 
 
 def _fits(source: StoreInput, budget: int) -> bool:

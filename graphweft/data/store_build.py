@@ -8,7 +8,6 @@ build that was killed goes on; the store has its name only when it is whole.
 from __future__ import annotations
 
 import json
-import os
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -19,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from graphweft._errors import DataError
 from graphweft.data.edge_runs import EdgeRuns, sort_edges
 from graphweft.data.store_input import StoreInput
-from graphweft.data.store_writes import sync_folder, write_all, write_json, write_text
-from graphweft.storage.block_io import array_bytes, bytes_of, forget_pages
+from graphweft.data.store_writes import opened, settle, sync_folder, write_all, write_json, write_text
+from graphweft.storage.block_io import array_bytes, bytes_of
 from graphweft.storage.store_format import (
     DTYPES,
     MANIFEST,
@@ -37,9 +37,11 @@ from graphweft.storage.store_format import (
 
 Told = Callable[[str, int, int | None], None]
 
+KEY = "key.json"  # what a build is made of, in its temporary folder
 _STATE, _RUNS = "build.json", "edges.runs"
 _ROW_BLOCKS = ("x", "y", "split", "node_ids")
 _SYNCED = 1 << 18  # bytes; fewer wait for the end of their part
+_OFFSETS = 16  # bytes of a node of a part while its edges are counted: the sum so far, and what a range adds
 _SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, key, sorted key, column
 
 
@@ -67,9 +69,11 @@ class Build:
         told: Told,
     ) -> None:
         self.source, self.part, self.parts, self.shape, self.folder = source, part, parts, shape, folder
-        self.memory, self.told = memory, told
+        self.told = told
         self.sizes = _counts(part, parts)
         self.bounds = np.concatenate([[0], np.cumsum(self.sizes)])
+        larger = int(self.sizes.max(initial=0)) - _share(source.num_nodes, parts)  # than was counted on
+        self.memory = max(memory - _OFFSETS * larger, 1 << 20)
         self.state: dict[str, Any] = self._state()
 
     def run(self, method: str) -> Manifest:
@@ -123,7 +127,7 @@ class Build:
             cuts = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=self.parts))])
             at = torch.from_numpy(order)
             rows = {
-                "x": torch.empty(last - first, 0) if x is None else x[at].to(DTYPES[self.shape.feature_dtype]),
+                "x": torch.empty(last - first, 0) if x is None else self._rounded(x[at], at + first),
                 "y": y[at].to(DTYPES[self.shape.label_dtype]),
                 "split": torch.from_numpy(split[order]),
                 "node_ids": at + first,
@@ -140,11 +144,22 @@ class Build:
             write_json(self.folder / _STATE, self.state)
             self.told("copying features", first, nodes)
 
+    def _rounded(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        """Features as they are stored. Raises: DataError for one that their type cannot hold."""
+        made = x.to(DTYPES[self.shape.feature_dtype])
+        if made.dtype != x.dtype and not bool(made.isfinite().all()):
+            at = int((~made.isfinite()).any(dim=1).nonzero()[0])
+            wrong = x[at][~made[at].isfinite()][0]
+            raise DataError(
+                f"{self.source.name}: expected features that {self.shape.feature_dtype} can hold, got {float(wrong):g} "
+                f"in row {int(ids[at])}; dtype='bfloat16' or 'float32' has more room"
+            )
+        return made
+
     def _put_rows(self, number: int, blocks: tuple[Block, ...], rows: dict[str, torch.Tensor], filled: int) -> None:
         """Rows of one part behind those that are there; checksums go on."""
         path = self._path(number)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
+        with opened(path) as handle:
             for block in blocks:
                 if block.name not in rows:
                     continue
@@ -153,10 +168,7 @@ class Build:
                 write_all(handle, path, content, block.offset + filled * width)
                 self.state[block.name][number] = zlib.crc32(content, self.state[block.name][number])
             if rows["x"].nbytes >= _SYNCED:
-                os.fdatasync(handle)  # only then can the system drop its copy
-                forget_pages(handle)
-        finally:
-            os.close(handle)
+                settle(handle, path)
         for name, bit in SPLIT_BITS.items():
             self.state[name][number] += int(((rows["split"] & bit) > 0).sum())
 
@@ -165,7 +177,9 @@ class Build:
         path = self.folder / _RUNS
         kind = np.dtype(self.shape.index_dtype)
         if self.state["cuts"] is not None and path.is_file():
-            return EdgeRuns(path, self.parts, kind, [np.array(cut, np.int64) for cut in self.state["cuts"]])
+            found = EdgeRuns(path, self.parts, kind, [np.array(cut, np.int64) for cut in self.state["cuts"]])
+            if path.stat().st_size == found.nbytes:
+                return found
         new_id = _new_ids(self.part, self.bounds, kind)
         total = self.source.num_edges
 
@@ -199,8 +213,7 @@ class Build:
         np.cumsum(indptr, out=indptr)
         crc, row = 0, 0
         path = self._path(number)
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
+        with opened(path) as handle:
             while row < nodes:
                 last = max(int(np.searchsorted(indptr, indptr[row] + most, "right")) - 1, row + 1)
                 columns = self._columns(runs, number, start + row, start + last, int(indptr[last] - indptr[row]), most)
@@ -208,11 +221,7 @@ class Build:
                 crc = zlib.crc32(array_bytes(columns), crc)
                 row = last
             write_all(handle, path, indptr, blocks["indptr"].offset)
-            os.ftruncate(handle, aligned(blocks["indices"].offset + blocks["indices"].nbytes))
-            os.fsync(handle)
-            forget_pages(handle)
-        finally:
-            os.close(handle)
+            settle(handle, path, aligned(blocks["indices"].offset + blocks["indices"].nbytes))
         sums = {"indptr": zlib.crc32(array_bytes(indptr)), "indices": crc}
         sums |= {name: int(self.state[name][number]) for name in _ROW_BLOCKS}
         made = tuple(replace(block, crc32=sums[block.name]) for block in blocks.values())
@@ -246,24 +255,39 @@ def _parsed(file: Path) -> dict[str, Any] | None:
 
 
 def finish(partial: Path, folder: Path) -> None:
-    """Gives a store that is whole its name, without what its building needed."""
-    for path in partial.iterdir():
-        if path.name != MANIFEST and path.suffix != ".bin":
-            path.unlink()
-    sync_folder(partial)
-    partial.rename(folder)
-    sync_folder(folder.absolute().parent)
+    """Gives a store that is whole its name, without what its building needed.
+
+    The key stays to the last: until the store has its name, a process that is killed finds out that all is done.
+
+    Raises: DataError where something else has taken the name.
+    """
+    key = folder / KEY
+    try:
+        for path in partial.iterdir():
+            if path.name not in (MANIFEST, KEY) and path.suffix != ".bin":
+                path.unlink()
+        sync_folder(partial)
+        partial.rename(folder)
+        key.unlink(missing_ok=True)
+        sync_folder(folder.absolute().parent)
+    except OSError as failure:
+        raise DataError(f"{folder}: expected a folder that can be made, got: {failure.strerror}") from None
 
 
 def build_bytes(nodes: int, parts: int) -> int:
-    """Bytes that a build holds throughout: part and new id of every node, tables of parts.
+    """Bytes that a build holds throughout: part and new id of every node, offsets of a part, tables of parts.
 
     Example:
         >>> build_bytes(1000, 4) > 6000
         True
     """
     ids = 4 if nodes < 2**31 else 8
-    return nodes * (ids + np.dtype(part_dtype(parts)).itemsize) + 4096 * parts
+    return nodes * (ids + np.dtype(part_dtype(parts)).itemsize) + _OFFSETS * _share(nodes, parts) + 4096 * parts
+
+
+def _share(nodes: int, parts: int) -> int:
+    """Nodes of a part where all are alike."""
+    return -(-nodes // parts)
 
 
 def part_dtype(parts: int) -> type[np.unsignedinteger]:

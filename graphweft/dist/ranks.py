@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.distributed import FileStore  # type: ignore[attr-defined]
 
 from graphweft import _config
-from graphweft._errors import CheckpointError, ConfigError, RankError
+from graphweft._errors import CheckpointError, ConfigError, GraphWeftError, RankError
 from graphweft._trace import span
 from graphweft.dist.board import Board
 from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
@@ -97,7 +97,11 @@ class Ranks:
         wait = timedelta(seconds=_config.current().rank_timeout)
         with self._watched():
             if folder is None:
-                dist.init_process_group("gloo", timeout=wait)
+                try:
+                    dist.init_process_group("gloo", timeout=wait)
+                except ValueError as failure:
+                    what = str(failure).splitlines()[0][:200]
+                    raise ConfigError(f"ranks: expected the environment that torchrun sets, got: {what}") from None
                 self._reports = Reports(distributed_c10d._get_default_store(), self.rank, self.size, self.host)
             else:
                 store = FileStore(str(Path(folder) / "store"), self.size)
@@ -218,15 +222,16 @@ class Ranks:
     def from_first(self, make: Callable[[], bytes | None]) -> bytes | None:
         """What rank 0 makes, on every rank; the others do not call ``make``.
 
-        Raises: what ``make`` raises, as a CheckpointError on the other ranks.
+        Raises: an error of ours that ``make`` raises, as a CheckpointError on the other ranks.
         """
         if self.size == 1:
             return make()
-        data, failure = None, None
+        data: bytes | None = None
+        failure: GraphWeftError | None = None
         if self.is_first:
             try:
                 data = make()
-            except CheckpointError as found:
+            except GraphWeftError as found:
                 failure = found
         state = "" if data is None else "data"
         said = self.texts(state if failure is None else f"!{failure}")[0]

@@ -68,19 +68,28 @@ def read_into(handle: int, path: Path, offset: int, out: Tensor, counts: ReadCou
     Raises: DataError for a file that ends before, or a failing read.
     """
     wanted = bytes_of(out)
-    done = 0
-    while done < len(wanted):
+    counts.requests += read_bytes(handle, str(path), offset, wanted)
+    counts.nbytes += len(wanted)
+
+
+def read_bytes(handle: int, name: str, offset: int, out: memoryview) -> int:
+    """Fills ``out`` with the bytes from ``offset`` on, whatever a call of the system gives; how many calls it took.
+
+    Raises: DataError for a file that ends before, or a failing read; ``name`` is what it calls the file.
+    """
+    done = requests = 0
+    while done < len(out):
         try:
-            got = os.preadv(handle, [wanted[done : done + REQUEST]], offset + done)
+            got = os.preadv(handle, [out[done : done + REQUEST]], offset + done)
         except OSError as failure:
-            raise DataError(f"{path}: reading failed at byte {offset + done}: {failure.strerror}") from None
+            raise DataError(f"{name}: reading failed at byte {offset + done}: {failure.strerror}") from None
         if got == 0:
             raise DataError(
-                f"{path}: expected {len(wanted)} bytes from byte {offset} on, got {done}; the file is truncated"
+                f"{name}: expected {len(out)} bytes from byte {offset} on, got {done}; the file is truncated"
             )
         done += got
-        counts.requests += 1
-    counts.nbytes += done
+        requests += 1
+    return requests
 
 
 def check_crc(path: Path, name: str, offset: int, stated: int, content: Tensor) -> None:

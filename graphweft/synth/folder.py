@@ -138,6 +138,8 @@ def check_folder(out: Path) -> None:
     """``out`` can become a program's folder. Raises: ConfigError."""
     if out.exists() and not (out.is_dir() and ((out / _MARK).is_file() or not any(out.iterdir()))):
         raise ConfigError(f"out: expected a new folder or one of an earlier program, got {out}")
+    if out.resolve() == Path.cwd():
+        raise ConfigError("out: expected another folder than the working one, which is replaced as a whole, got it")
     parent = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
     if not parent.is_dir():
         raise ConfigError(f"out: expected a folder, got {parent}")
@@ -146,6 +148,7 @@ def check_folder(out: Path) -> None:
 def write_folder(out: Path, files: dict[str, str]) -> None:
     """Writes ``files`` beside ``out`` and puts the whole in its place. Raises: ConfigError, OSError."""
     check_folder(out)
+    out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
@@ -155,11 +158,27 @@ def write_folder(out: Path, files: dict[str, str]) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         if out.exists():
-            shutil.rmtree(out)
-        fresh.rename(out)
+            _exchange(fresh, out)
+        else:
+            fresh.rename(out)
     except BaseException:
         shutil.rmtree(fresh, ignore_errors=True)
         raise
+
+
+def _exchange(fresh: Path, out: Path) -> None:
+    """``fresh`` in the place of ``out``, which goes only then."""
+    aside = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    former = aside / out.name
+    try:
+        out.rename(former)
+        try:
+            fresh.rename(out)
+        except BaseException:
+            former.rename(out)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 __all__ = ["check_folder", "program_files", "sources", "write_folder"]

@@ -64,11 +64,12 @@ def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     path = "sparse" if steps.plans.is_sparse else "dense"
     return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
 constexpr int64_t nodes = {rows["V"]}, edges = {rows["E"]}, features = {width}, classes = {classes};
-constexpr int64_t train_rows = {steps.plans.train_rows};
+constexpr int64_t train_rows = {steps.plans.train_rows}, nonzeros = {steps.plans.sizes.nonzeros.get("x", 0)};
 
 // Name, data, layout of the features; layers, hidden width, parameters; epochs, seed and how often it is evaluated.
 const Facts facts = {{"{spec.model}", {_quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
-                     {spec.epochs}, {spec.seed}, {spec.eval_every}, {{nodes, edges, features, classes, train_rows}}}};
+                     {spec.epochs}, {spec.seed}, {spec.eval_every},
+                     {{nodes, edges, features, classes, train_rows, nonzeros}}}};
 """
 
 

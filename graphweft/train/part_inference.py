@@ -7,6 +7,7 @@ file, and memory holds the rows of one tile. Another model sees the graph that a
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from graphweft._errors import DataError
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
@@ -25,6 +27,7 @@ from graphweft.loader.groups import PartSource, read_group
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.gather import gather_rows
+from graphweft.storage.memory_size import shown_bytes
 
 _SHARE = 8  # of the memory: the rows that a tile's edges lead to
 _LEAST_TILE = 1 << 12  # edges
@@ -157,12 +160,22 @@ class PartInference:
         return self._degrees
 
     def _room(self, rows: int, width: int) -> Tensor:
-        """Memory of a temporary file without a name."""
+        """Memory of a temporary file without a name; its room on the disk is taken before it is written.
+
+        Raises: DataError for a full disk, which would otherwise end the process while rows are written.
+        """
         if rows * width == 0:
             return torch.empty(rows, width)
         folder = self._scratch if self._scratch is not None and self._scratch.is_dir() else None
         with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
-            file.truncate(4 * rows * width)
+            nbytes = 4 * rows * width
+            try:
+                os.posix_fallocate(file.fileno(), 0, nbytes)
+            except OSError as failure:
+                where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
+                raise DataError(
+                    f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}"
+                ) from None
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
 
 

@@ -134,9 +134,11 @@ class RankedMiniBatch(MiniBatch):
         return isinstance(self.model, CompiledModule) or bool(getattr(self.model, "takes_blocks", False))
 
     def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
-        batch_size, seed, macro, _ = self._given
+        batch_size, seed, macro, prepare = self._given
         if macro is not None:
             raise conflict(self.ranks, "macro", "no macro-batches")
+        if prepare != "whole":
+            raise conflict(self.ranks, f"prepare={prepare}", "prepare='whole'")
         if not isinstance(self.sampler, NeighborSampler):
             raise conflict(self.ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
         seeds = torch.unique(self.rows["train"], sorted=True)

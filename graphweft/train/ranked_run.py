@@ -50,6 +50,8 @@ def check_shared(ranks: Ranks, task: str, mode: str, loss: Any, class_weight: An
     """``ranks``. Raises: ConfigError for what they cannot train together yet."""
     if not ranks.is_shared:
         return ranks
+    if mode == "macro":
+        raise ConfigError(f"mode=macro cannot be combined with ranks={ranks.size}; use mode='mini' or one rank")
     if task != "nodes":
         raise ConfigError(f"task={task} cannot be combined with ranks={ranks.size}; use one rank")
     for name, given in (("loss", loss), ("class_weight", class_weight)):

@@ -267,7 +267,7 @@ class TrainSpec(LoopOptions, TableOptions):
         return self.task == "graphs" or self.task in GRAPH_TASKS
 
     def _check_macro_and_ranks(self) -> None:
-        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
+        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL}, self.memory)
         check_integer("ranks", self.ranks, 0, 4096)
         check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
         if self.macro is not None:
@@ -276,8 +276,6 @@ class TrainSpec(LoopOptions, TableOptions):
             raise ConfigError(
                 f"macro: expected parts:A/B with mode macro, got {self.macro!r}; large:A/B goes with mode mini"
             )
-        if self.memory is not None and self.mode not in ("macro", "auto"):
-            raise ConfigError(f"memory: expected mode macro with it, got mode {self.mode!r}")
         if self.quality is None:
             return
         check_quality(self.quality)

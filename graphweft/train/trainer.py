@@ -217,7 +217,7 @@ class Trainer:
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
+        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)), memory)
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
         chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}

@@ -69,6 +69,8 @@ def test_prepare_inspect_train_resume_and_predict(files: Path, capsys: pytest.Ca
         (["prepare", *FILES], "--out: expected a folder for the store, got none"),
         (["prepare", *FILES, "--data", "cora", "--out", "s"], "expected --data or --edge-file, got both"),
         (["prepare", "--data", "cora", "--x-file", "x.npy", "--out", "s"], "expected a file of edges with --x-file"),
+        (["prepare", "--data", "cora", "--bidirected", "--out", "s"], "expected a file of edges with --bidirected"),
+        (["prepare", *FILES, "--root", ".", "--out", "s"], "--root: expected --data with it, got --edge-file"),
         (["prepare", *FILES, "--out", "s", "--parts", "x"], "--parts: expected an integer, got 'x'"),
         (["prepare", *FILES, "--out", "s", "--parts", "999"], "--parts: expected an integer from 1 to the 150 nodes"),
         (["prepare", *FILES, "--out", "s", "--memory", "1MB"], "--memory: expected at least"),

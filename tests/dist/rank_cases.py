@@ -1,13 +1,18 @@
-"""What ranks do in the tests of this folder: ``python rank_cases.py CASE FOLDER [OPTION...]`` is one rank."""
+"""What ranks do in the tests of this folder: ``python rank_cases.py SIZE CASE FOLDER [OPTION...]`` is a whole group.
+
+The package is read once; every rank is a child of that process, with the environment of a rank that was started.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from dist.rank_processes import rank_environment
 from torch import Tensor, nn
 
 import graphweft as gw
@@ -89,7 +94,10 @@ def train(folder: Path, *names: str) -> None:
 
         trainer._batch.loader.make = watched  # type: ignore[method-assign]
         trainer.fit(2)
-        state = state_of(trainer) | {"seeds": sorted(s.tolist() for s in seeds), "bytes": trainer.exchanged()["bytes_sent_per_epoch"]}
+        state = state_of(trainer) | {
+            "seeds": sorted(s.tolist() for s in seeds),
+            "bytes": trainer.exchanged()["bytes_sent_per_epoch"],
+        }
         torch.save(state, folder / f"{name}-{reduce}-{ranks.rank}.pt")
 
 
@@ -144,6 +152,22 @@ def tell(folder: Path) -> None:
 
 CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "tell": tell}
 
+
+def as_ranks(size: int, folder: Path, act: Callable[[], None]) -> int:
+    """``act`` in a child a rank; 0 where all succeed."""
+    children = []
+    for rank in range(size):
+        environment = rank_environment(folder, rank, size)
+        child = os.fork()
+        if child == 0:
+            os.environ.update(environment)
+            act()
+            sys.exit(0)
+        children.append(child)
+    return max(abs(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])) for child in children)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    CASES[sys.argv[1]](Path(sys.argv[2]), *sys.argv[3:])
+    size, case, folder, *options = sys.argv[1:]
+    sys.exit(as_ranks(int(size), Path(folder), lambda: CASES[case](Path(folder), *options)))

@@ -89,6 +89,11 @@ def test_what_cannot_be_shared_is_refused_with_a_remedy() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"mode": "mini", "sampler": "shadow"}, "sampler=ShadowSampler cannot be combined with ranks=2"),
         ({"mode": "mini", "macro": "large:1/2"}, "macro cannot be combined with ranks=2; use no macro-batches"),
+        (
+            {"mode": "mini", "prepare": "subtasks"},
+            "prepare=subtasks cannot be combined with ranks=2; use prepare='whole'",
+        ),
+        ({"mode": "macro", "macro": "parts:1/2"}, "mode=macro cannot be combined with ranks=2; use mode='mini'"),
         ({"mode": "mini", "task": "link"}, "task=link cannot be combined with ranks=2; use one rank"),
     ]
     for options, text in cases:

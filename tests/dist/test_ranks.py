@@ -9,8 +9,11 @@ import torch
 from dist.rank_processes import run_case
 
 from graphweft._errors import ConfigError, DataError, RankError
+from graphweft.dist.launch import FOLDER
 from graphweft.dist.preflight import difference, ready
 from graphweft.dist.ranks import Ranks
+from graphweft.run import run
+from graphweft.train.spec import TrainSpec
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -40,6 +43,23 @@ def test_bad_groups_are_refused() -> None:
         Ranks(reduce="sorted")
     with pytest.raises(ConfigError, match="cannot be combined with more than 8 ranks, got 9"):
         Ranks(0, 9, "ordered")
+
+
+def test_a_rank_of_another_starter_is_refused_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batch systems set these two names as well."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for name in ("MASTER_ADDR", "MASTER_PORT", FOLDER):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=r"expected the environment that torchrun sets, got: .*MASTER_ADDR"):
+        Ranks.join()
+
+
+def test_more_ranks_than_were_started_are_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank, (error, text) in enumerate(((ConfigError, "as many as were started, 2, got 3"), (RankError, "^$"))):
+        monkeypatch.setattr(Ranks, "join", classmethod(lambda *_, rank=rank: Ranks(rank, 2)))
+        with pytest.raises(error, match=text):
+            run(TrainSpec(ranks=3))
 
 
 def test_a_difference_is_told_by_name_rank_and_host() -> None:

@@ -1,8 +1,8 @@
 """Kills mini-batch training at random steps and resumes it. A script, started by test_kill_steps.py.
 
-``python kill_steps.py FOLDER WAY KILLS``. Each run is a forked child, so that a kill is a real one; torch stays on one
-thread, as threads do not survive a fork. The kill comes right before or right after an update, with the checkpoint of
-the step before on disk and batches under way in the loader's threads.
+``python kill_steps.py FOLDER KILLS WAY...``. Each run is a forked child, so that a kill is a real one; torch stays
+on one thread, as threads do not survive a fork. The kill comes right before or right after an update, with the
+checkpoint of the step before on disk and batches under way in the loader's threads.
 """
 
 from __future__ import annotations
@@ -96,4 +96,4 @@ def main(folder: Path, way: str, kills: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+    sys.exit(max(main(Path(sys.argv[1]) / way, way, int(sys.argv[2])) for way in sys.argv[3:]))

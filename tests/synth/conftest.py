@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from pathlib import Path
 
 import pytest
 from built_program import FLAGS, Build, Built
-from filelock import FileLock
+from synth.compile_once import compiled
 
 import graphweft as gw
 from graphweft.runtime.build import find_compiler
@@ -30,25 +29,10 @@ def build(objects: Path) -> Build:
     if compiler is None:
         pytest.skip("no C++ compiler")
 
-    def compile_one(source: Path, folder: Path, flags: tuple[str, ...]) -> Path:
-        headers = sorted([*folder.glob("support/*.h"), *folder.glob("include/graphweft/*.h")])
-        content = b"\0".join(p.read_bytes() for p in (source, *headers))
-        key = hashlib.sha256(content + " ".join(flags).encode()).hexdigest()[:24]
-        made = objects / f"{key}.o"
-        include = [f"-I{folder / name}" for name in ("support", "include")]
-        with FileLock(objects / f"{key}.lock"):
-            if not made.exists():
-                fresh = made.with_suffix(".tmp")
-                command = [*compiler.command, *flags, *include, "-c", str(source), "-o", str(fresh)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                assert done.returncode == 0, done.stderr[:2000]
-                fresh.rename(made)
-        return made
-
     def build_program(folder: Path, *more: Path, flags: tuple[str, ...] = FLAGS) -> Built:
         sources = [folder / "main.cpp", folder / "model.cpp", *more]
         sources += [path for part in ("core", "support") for path in sorted((folder / part).glob("*.cpp"))]
-        made = [str(compile_one(source, folder, flags)) for source in sources]
+        made = [str(compiled(objects, compiler.command, source, folder, flags)) for source in sources]
         train = folder / "train"
         link = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
         subprocess.run([*compiler.command, *link, *made, "-lz", "-o", str(train)], check=True)

@@ -84,6 +84,30 @@ def test_an_earlier_program_is_replaced_and_nothing_else(tmp_path: Path) -> None
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
 
 
+def test_a_program_that_cannot_be_put_in_place_leaves_the_earlier_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, rename = ProgramSpec(scale=0.02, hidden=8), Path.rename
+    write_program(spec, tmp_path / "program")
+    (tmp_path / "link").symlink_to("program")
+
+    def fail(path: Path, target: Path) -> Path:
+        if (path / "model.toml").exists() and "hidden = 4" in (path / "model.toml").read_text():
+            raise OSError(28, "No space left on device")
+        return rename(path, target)
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(Path, "rename", fail)
+        write_program(ProgramSpec(scale=0.02, hidden=4), tmp_path / "program")
+    assert "hidden = 8" in (tmp_path / "program" / "model.toml").read_text()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "program"]
+    write_program(ProgramSpec(scale=0.02, hidden=4), tmp_path / "link")
+    assert "hidden = 4" in (tmp_path / "program" / "model.toml").read_text() and (tmp_path / "link").is_symlink()
+    monkeypatch.chdir(tmp_path / "program")
+    with pytest.raises(ConfigError, match="expected another folder than the working one"):
+        write_program(spec, ".")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

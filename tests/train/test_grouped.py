@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import subprocess
 import sys
 import textwrap
@@ -199,11 +200,25 @@ def test_options_that_do_not_fit_are_told_in_one_line(ds: gw.Dataset, store: gw.
         (store, {"macro": "parts:2/16"}, "macro: expected parts:B/8 for a store of 8 parts, got parts:2/16"),
         (store, {"macro": "large:1/8"}, "macro: expected parts:B/P with mode macro"),
         (ds, {}, "macro: expected parts:B/P with mode macro on a dataset in memory, got None"),
+        (ds, {"mode": "mini", "memory": "1GB"}, "memory: expected mode macro with it, got mode 'mini'"),
         (store, {"sampler": "saint-node", "fanouts": None}, "sampler: expected neighbor with mode macro"),
         (store, {"macro": gw.Macro("parts:2/8", quality=0.1)}, "macro: expected neither quality nor refresh"),
     ):
         with pytest.raises(gw.ConfigError, match=text):
             _trainer(ds, data, **more)
+
+
+def test_a_full_disk_while_rows_are_kept_is_one_line(ds: gw.Dataset, part: torch.Tensor) -> None:
+    """Room is taken before rows are written: writing past the end of a disk through a map ends the process."""
+    source = MemoryParts(ds.graph, ds.x, ds.y, part, PARTS)
+    model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes)
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, former[1]))
+    try:
+        with pytest.raises(gw.DataError, match=r"expected room for .* of hidden rows, got: File too large"):
+            PartInference(model, source, 1 << 24, 2).outputs(np.arange(ds.num_nodes))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
 
 
 def test_a_damaged_block_stops_training_in_one_line(ds: gw.Dataset, store: gw.Store) -> None:
