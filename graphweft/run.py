@@ -54,12 +54,13 @@ from graphweft.storage.store import Store, is_store
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
-from graphweft.train.history import EpochRecord, History
+from graphweft.train.history import History
 from graphweft.train.link_task import HITS_AT
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
 from graphweft.train.options import GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
+from graphweft.train.record import EpochRecord
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.same_run import check_same_run, content_checksum
 from graphweft.train.scores import PARTS

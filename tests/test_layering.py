@@ -45,6 +45,7 @@ ROOM_OF_MODULE = {
             "bench",
             "explanation",
             "synthesis",
+            "sweeping",
             "__main__",
         ],
         "app",

@@ -28,6 +28,7 @@ KINDS = {
     "parts": "int",
     "passes": "int",
     "num_nodes": "int",
+    "seeds": "int",
     **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
 }
 

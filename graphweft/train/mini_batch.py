@@ -39,12 +39,12 @@ from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
-from graphweft.train.history import GUARDED
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric
 from graphweft.train.options import PREPARE, check_choice
+from graphweft.train.record import GUARDED
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 from graphweft.train.target import Target, target_of

@@ -36,7 +36,7 @@ from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.full_batch import SPLITS, FullBatch
 from graphweft.train.graph_task import for_graphs
-from graphweft.train.history import COLUMNS, EpochRecord, History
+from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
@@ -58,6 +58,7 @@ from graphweft.train.other_keywords import refuse
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
+from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
 from graphweft.train.samplers import AnySampler
@@ -245,6 +246,7 @@ class Trainer:
             self._batch = sampled(given, Drawn(*drawn), self._seed, self._batch_key, self._memory, self.out)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
+        self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
         self._config: dict[str, Any] = {
             **{"dataset": self.ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
@@ -338,7 +340,7 @@ class Trainer:
                 self._train(target, folder, stop)
             if folder is not None and self.epoch:
                 folder.save(self.state_dict())
-                folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
+                folder.plot(self.history, self.history.name, self.metric)
         self._weights.put_best(self._update.averages)
         signum = stop.asked()
         if signum is not None:
@@ -439,6 +441,7 @@ class Trainer:
             text = " ".join(str(failure).split())[:200]
             raise CheckpointError(f"checkpoint: expected a state of this model and optimiser, got {text}") from None
         history.constant_guess = self.history.constant_guess
+        history.metric, history.name = self.history.metric, self.history.name
         self.history = history
         if history.best is None:
             self._weights.forget()
