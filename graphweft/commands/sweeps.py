@@ -243,4 +243,10 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _say(quiet: bool) -> Callable[[str], None]:
     """Tells on standard error which run it is."""
-    return lambda text: None if quiet or sys.stderr is None else print(text, file=sys.stderr, flush=True)
+
+    def say(text: str) -> None:
+        if not quiet and sys.stderr is not None:
+            sys.stderr.write(f"{text}\n")
+            sys.stderr.flush()
+
+    return say
