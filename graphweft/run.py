@@ -254,6 +254,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     """
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
+    if given.get("sampler") == "graphs":
+        given = {"batch_size": 1, **given}
     if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):
         given = {**given, "mode": "macro"}
     spec = TrainSpec(**{**(_OF_GRAPHS if _are_graphs(given) else {}), **given})

@@ -38,6 +38,7 @@ from graphweft.data.given import (
     given_rows,
     given_times,
 )
+from graphweft.data.graph_samples import of_parts
 from graphweft.data.prepare import save_npz
 from graphweft.data.random_rows import random_rows
 from graphweft.data.structure_features import structure_features
@@ -273,6 +274,43 @@ class Dataset:
             encoding=encoding,
         )
         return cls(**arguments, seed=seed)
+
+    @classmethod
+    def from_graphs(
+        cls,
+        train: Sequence[Any],
+        val: Sequence[Any] = (),
+        test: Sequence[Any] = (),
+        name: str = "graphs",
+        **others: Any,
+    ) -> Dataset:
+        """A dataset of the nodes of several graphs, side by side, in which a graph is in one part of the split.
+
+        ``Trainer(mode="mini", sampler="graphs", batch_size=2)`` trains on two graphs at a time.
+
+        Args:
+            train: Graphs to train on: ``Data`` of PyTorch Geometric, samples, or ``gw.Graph`` with ``ndata["x"]`` and
+                ``ndata["y"]``; labels are those of the nodes, (N,) or (N, C).
+            val: Graphs for validation.
+            test: Graphs for the test.
+            name: Of the dataset.
+            others: Further keywords of :class:`Dataset`, such as ``task``.
+
+        Returns: The dataset; ``ds.arrays["graph_id"]`` has the number of the graph of each node, in the order given.
+
+        Raises: DataError naming the graph whose part does not fit.
+
+        Example:
+            >>> def ring(size):
+            ...     ids = torch.arange(size)
+            ...     graph = Graph(ids, (ids + 1) % size)
+            ...     graph.ndata["x"], graph.ndata["y"] = torch.ones(size, 2), ids % 2
+            ...     return graph
+            >>> ds = Dataset.from_graphs([ring(3), ring(4)], val=[ring(2)])
+            >>> ds.num_nodes, ds.train_idx.numel(), ds.val_idx.tolist(), ds.arrays["graph_id"].tolist()
+            (9, 7, [7, 8], [0, 0, 0, 1, 1, 1, 1, 2, 2])
+        """
+        return cls(name, **{**of_parts(train, val, test), **others})
 
     @property
     def num_nodes(self) -> int:

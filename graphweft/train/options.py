@@ -23,7 +23,7 @@ STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
 EDGE_DATA = ("use", "ignore")
 RANK_REDUCE = ("any", "ordered")
-SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk")
+SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs")
 
 
 def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:

@@ -61,7 +61,7 @@ from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
 from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
-from graphweft.train.samplers import AnySampler
+from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
 from graphweft.train.steps import Drawn, Given, full_batch, sampled
 from graphweft.train.target import Target
@@ -99,7 +99,8 @@ class Trainer:
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
-        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those.
+        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those;
+            for "graphs" graphs (1).
         task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
             a :class:`gw.GraphDataset` (found from the data). "link", in mode "mini", holds some edges out and learns
             embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under the ROC curve.
@@ -108,8 +109,9 @@ class Trainer:
             parts of a group; None: as many parts of a store as fit into ``memory``.
         memory: For "macro": bytes, or a text such as "2GB", for the groups in memory; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
-        sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
-            the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
+        sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
+            graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
+            layer for "layer", and the scope of "shadow".
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
@@ -205,7 +207,7 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        task, mode, ds, batch_size = for_graphs(task, *opened(mode, ds), batch_size)
+        task, mode, ds, batch_size = for_graphs(task, *opened(mode, ds), usual_graphs(sampler, mode, batch_size))
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)

@@ -16,6 +16,7 @@ from torch import Tensor
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
 from graphweft.data.given import Features
+from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
     MAX_CLASSES,
@@ -42,7 +43,7 @@ from graphweft.data.table_encoding import TableEncoding
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
-_SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold")
+_SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold", GRAPH_ID)
 _ROW_KEYS = ("x", "node_ids", "node_tag")
 _LABEL_KEYS = ("y", "train_mask", "val_mask", "test_mask")
 _MAX_TAGS = 4096
