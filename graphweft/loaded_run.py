@@ -30,6 +30,7 @@ from graphweft.storage.store import Store
 from graphweft.train.chosen import judged_by
 from graphweft.train.description import Description, make_model
 from graphweft.train.edge_data import edge_data_of
+from graphweft.train.edge_task import edge_outputs
 from graphweft.train.finished import history_of, of_state
 from graphweft.train.full_batch import SPLITS, features_of
 from graphweft.train.graph_task import graph_outputs
@@ -174,6 +175,8 @@ class Run:
         if isinstance(ds, GraphDataset) and self._description.task != "link":
             given = replace(ds, x=x, edge_weight=edges.weight, edge_features=edges.attr)
             return graph_outputs(self.model, given, USUAL_GRAPHS, self._description.num_classes)
+        if ds.edge_label_index is not None and self._description.task != "link":
+            return edge_outputs(self.model, ds, x, edges.keywords())
         self.model.eval()
         with torch.no_grad():
             out: Tensor = self.model(ds.graph, x, **edges.keywords())

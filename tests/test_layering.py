@@ -46,6 +46,7 @@ ROOM_OF_MODULE = {
             "explanation",
             "synthesis",
             "sweeping",
+            "model_of_spec",
             "__main__",
         ],
         "app",

@@ -35,6 +35,7 @@ from graphweft.data.given import (
     given_floats,
     given_labels,
     given_node_ids,
+    given_pairs,
     given_rows,
     given_times,
 )
@@ -80,6 +81,7 @@ class Dataset:
         edge_features: (E, K) float32 in the same order, or None.
         features: Features of each node type of a typed graph.
         target_type: Node type that is labelled, for a typed graph.
+        edge_label_index: (2, P) int64 pairs of nodes that are the rows of ``y``, where edges are predicted; else None.
         graph_ptr: (G + 1,) int64; graph g has nodes ``graph_ptr[g]`` to ``graph_ptr[g + 1]``.
         node_ids: (N,) int64 ids the nodes had in the source, where they were renumbered. Given as texts, or as the
             ``NodeIds`` of ``Graph.from_ids`` over texts, they become ``node_names``.
@@ -115,6 +117,7 @@ class Dataset:
     edge_features: Tensor | None
     features: Mapping[str, Features]
     target_type: str | None
+    edge_label_index: Tensor | None
     graph_ptr: Tensor | None
     node_ids: Tensor | None
     class_names: tuple[str, ...]
@@ -149,6 +152,7 @@ class Dataset:
         node_names: Sequence[str] = (),
         edge_time: Any = None,
         encoding: TableEncoding | None = None,
+        edge_label_index: Any = None,
         *,
         seed: int = 0,
     ) -> None:
@@ -156,14 +160,22 @@ class Dataset:
         ptr = None if graph_ptr is None else torch.as_tensor(graph_ptr)
         if ptr is not None:
             check_graph_ptr(ptr, graph.num_nodes)
+        pairs = None if edge_label_index is None else given_pairs(edge_label_index, graph.num_nodes)
         rows = graph.num_nodes if ptr is None else ptr.numel() - 1
+        rows = rows if pairs is None else pairs.shape[1]
         labels, classes, found = given_labels(y, rows, num_classes, task)
         ids, names = given_node_ids(node_ids)
         parts, more = _split((train_idx, val_idx, test_idx), labels, classes, rows, seed)
         fields: dict[str, Any] = {
             **{"name": name, "graph": graph, "x": given_features("x", x), "y": labels},
             **{f"{part}_idx": idx for part, idx in parts.items()},
-            **{"num_classes": classes, "task": found, "graph_ptr": ptr, "target_type": target_type},
+            **{
+                "num_classes": classes,
+                "task": found,
+                "graph_ptr": ptr,
+                "edge_label_index": pairs,
+                "target_type": target_type,
+            },
             "edge_weight": None if edge_weight is None else given_floats("edge_weight", edge_weight),
             "edge_features": None if edge_features is None else given_floats("edge_features", edge_features),
             "features": {kind: given_features(f"features of {kind!r}", x) for kind, x in (features or {}).items()},
@@ -324,8 +336,52 @@ class Dataset:
 
     @property
     def num_rows(self) -> int:
-        """Rows of ``y``: nodes, or graphs of a set of graphs."""
+        """Rows of ``y``: nodes, graphs of a set of graphs, or pairs of nodes."""
+        if self.edge_label_index is not None:
+            return self.edge_label_index.shape[1]
         return self.num_nodes if self.graph_ptr is None else self.graph_ptr.numel() - 1
+
+    @property
+    def has_node_rows(self) -> bool:
+        """Whether the rows of ``y`` are nodes."""
+        return self.graph_ptr is None and self.edge_label_index is None
+
+    def with_edge_labels(
+        self,
+        y: Any,
+        edge_label_index: Any = None,
+        train_idx: Any = None,
+        val_idx: Any = None,
+        test_idx: Any = None,
+        num_classes: int | None = None,
+        task: Task | None = None,
+        seed: int = 0,
+    ) -> Dataset:
+        """The same graph and features with labels of edges, or other pairs of nodes, in the place of those of nodes.
+
+        Args:
+            y: Labels of the pairs: class ids, values (``task="regression"``) or rows of several labels.
+            edge_label_index: (2, P) the pairs; None: all edges of the graph, in the order of ``graph.edges()``.
+            train_idx: Ids or a mask of the pairs to train on; without any of the three 60/20/20 at random by ``seed``.
+            val_idx: Those for validation.
+            test_idx: Those for the test.
+            num_classes: Classes, where ``y`` does not have all.
+            task: What ``y`` holds, where that does not follow from it.
+            seed: Of the split.
+
+        Raises: DataError for labels that do not fit the pairs.
+
+        Example:
+            >>> ds = Dataset("ring", Graph([0, 1, 2], [1, 2, 0]), torch.eye(3))
+            >>> edges = ds.with_edge_labels([0, 1, 1], train_idx=[0, 1], val_idx=[2])
+            >>> edges.num_rows, edges.edge_label_index.tolist(), edges.num_classes
+            (3, [[0, 1, 2], [1, 2, 0]], 2)
+        """
+        pairs = torch.stack(self.graph.edges()) if edge_label_index is None else edge_label_index
+        kept = ("name", "graph", "x", "edge_weight", "edge_features", "features", "node_ids", "node_names", "edge_time")
+        given = {"train_idx": train_idx, "val_idx": val_idx, "test_idx": test_idx}
+        labels = {"y": y, "edge_label_index": pairs, "num_classes": num_classes, "task": task, "seed": seed}
+        return Dataset(**{name: getattr(self, name) for name in kept}, **given, **labels)
 
     @property
     def num_features(self) -> int:
@@ -515,7 +571,7 @@ def training_labels(ds: Dataset) -> Tensor | None:
         >>> training_labels(Dataset("pair", graph, None, torch.tensor([1, 1]), every[:1], every[1:], every[:0], 2))
         tensor([ 1, -1])
     """
-    if ds.task != "classification" or ds.graph_ptr is not None:
+    if ds.task != "classification" or not ds.has_node_rows:
         return None
     labels = torch.full((ds.num_nodes,), -1, dtype=torch.int64)
     labels[ds.train_idx] = ds.y[ds.train_idx].long()

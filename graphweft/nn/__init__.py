@@ -1,6 +1,7 @@
 """Models and layers, each compiled as a whole."""
 
 from graphweft.nn.cgat import CGAT, CGATConv
+from graphweft.nn.edge_model import EdgeDecoder, EdgeModel
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv
 from graphweft.nn.gcn import GCN, GCNConv
 from graphweft.nn.gin import GIN, GINConv
@@ -27,6 +28,8 @@ __all__ = [
     "AttentionPool",
     "CGATConv",
     "CompiledModule",
+    "EdgeDecoder",
+    "EdgeModel",
     "GATConv",
     "GATv2Conv",
     "GCNConv",

@@ -385,10 +385,15 @@ class MiniBatch:
             logits = self._forward(batch)
         norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
         with span("loss", "loss"):
-            loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size], norm)
+            loss, gradient = self._loss(logits.detach(), self._label_rows(batch), norm)
         with span("backward", "backward"):
             logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
         return loss
+
+    def _label_rows(self, batch: Any) -> Tensor:
+        """Which rows of the labels the outputs for a batch are for."""
+        rows: Tensor = batch.n_id[: batch.batch_size]
+        return rows
 
     def _backward_staged(self, batch: PreparedBatch, weight: int) -> Tensor:
         """As :meth:`_gradients`, of a batch whose first stage has run."""

@@ -19,17 +19,20 @@ from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.train.chosen import Loop
 from graphweft.train.edge_data import EdgeData
+from graphweft.train.edge_task import EdgeTask
 from graphweft.train.full_batch import FullBatch, features_of
-from graphweft.train.graph_task import GRAPH_TASKS, GraphTask
+from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.options import check_counts
+from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_counts
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedMiniBatch
 from graphweft.train.samplers import AnySampler
 from graphweft.train.update import Update
+
+_KINDS: dict[str, type[MiniBatch]] = {**dict.fromkeys(GRAPH_TASKS, GraphTask), **dict.fromkeys(EDGE_TASKS, EdgeTask)}
 
 
 class Drawn(NamedTuple):
@@ -100,7 +103,7 @@ def sampled(
         drawing = (drawn.fanouts, drawn.batch_size)
         return Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
     else:
-        made: Callable[..., MiniBatch] = GraphTask if given.task in GRAPH_TASKS else MiniBatch
+        made: Callable[..., MiniBatch] = _KINDS.get(given.task, MiniBatch)
         made = partial(RankedMiniBatch, given.ranks) if given.ranks.is_shared else made
         batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
     batch.use(given.edges)

@@ -34,6 +34,7 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
+from graphweft.train.edge_task import for_edges
 from graphweft.train.full_batch import SPLITS, FullBatch
 from graphweft.train.graph_task import for_graphs
 from graphweft.train.history import History
@@ -102,8 +103,10 @@ class Trainer:
         batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those;
             for "graphs" graphs (1).
         task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
-            a :class:`gw.GraphDataset` (found from the data). "link", in mode "mini", holds some edges out and learns
-            embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under the ROC curve.
+            a :class:`gw.GraphDataset`, "edge_classification" or "edge_regression" those of pairs of nodes
+            (:meth:`Dataset.with_edge_labels`); they are found from the data. "link", in mode "mini", holds some edges
+            out and learns embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under
+            the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
@@ -207,7 +210,8 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        task, mode, ds, batch_size = for_graphs(task, *opened(mode, ds), usual_graphs(sampler, mode, batch_size))
+        rows = for_graphs(task, *opened(mode, ds), usual_graphs(sampler, mode, batch_size))
+        task, mode, ds, batch_size = for_edges(*rows)
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
