@@ -236,6 +236,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     """
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
+    if given.get("edge_label") is not None:
+        given = {"task": "edge", **given}
     if given.get("task") in ("edge", *EDGE_TASKS):
         given = {"model": "sage", **given}
     if given.get("sampler") == "graphs":

@@ -26,7 +26,7 @@ Json = Annotated[bool, switch("--json/--no-json", "Answer in JSON.")]
 Seeds = Annotated[
     str | None, option("seeds", "N", "Train N times, from --seed on; show mean and deviation.", "one run of --seed")
 ]
-_HOLD_COMMAS = ("fanouts", "class_weight", "label", "drop", "categories", "metrics", "logger")
+_HOLD_COMMAS = ("fanouts", "class_weight", "label", "edge_label", "drop", "categories", "metrics", "logger")
 _NOT_SWEPT = {
     "seed": "--seeds N",
     "out": "--out",

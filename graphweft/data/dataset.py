@@ -216,6 +216,7 @@ class Dataset:
         source: str | None = None,
         target: str | None = None,
         label: str | Sequence[str] | None = None,
+        edge_label: str | Sequence[str] | None = None,
         weight: str | None = None,
         time: str | None = None,
         split: str | None = None,
@@ -249,9 +250,11 @@ class Dataset:
             label: Column of ``nodes`` to be predicted. Texts, booleans and whole numbers are classes
                 (``ds.class_names``), other numbers are values; where it is missing, the node is unlabelled. Several
                 columns are several labels a node, or several values.
+            edge_label: Column of ``edges`` to be predicted, in the place of ``label``; the rows of ``ds.y`` are then
+                those of ``edges`` (``ds.edge_label_index``).
             weight: Column of ``edges`` for ``ds.edge_weight``.
             time: Column of ``edges`` for ``ds.edge_time``; dates become seconds since 1970.
-            split: Column of ``nodes`` with train, val, test or nothing; None: 60/20/20 of the labels by ``seed``.
+            split: Column beside the labels with train, val, test or nothing; None: 60/20/20 of the labels by ``seed``.
             drop: Columns of either table that are left out.
             categories: Columns of either table whose numbers are categories, such as postcodes.
             max_categories: The most categories of a column.
@@ -272,8 +275,11 @@ class Dataset:
             >>> ds.node_names, ds.y.tolist(), ds.class_names, ds.encoding.titles
             (('ann', 'bob', 'eve'), [0, 1, -1], ('no', 'yes'), ('age', 'age missing'))
         """
-        labels = label if label is None or isinstance(label, str) else tuple(label)
-        roles = Roles(id, source, target, labels, weight, time, split, as_names(drop), as_names(categories))
+        labels, of_edges = (
+            names if names is None or isinstance(names, str) else tuple(names) for names in (label, edge_label)
+        )
+        dropped = as_names(drop), as_names(categories)
+        roles = Roles(id, source, target, labels, weight, time, split, *dropped, edge_label=of_edges)
         arguments = dataset_arguments(
             nodes,
             edges,

@@ -88,7 +88,9 @@ class Predictions:
         names = self.class_names or tuple(map(str, range(self.outputs.shape[1])))
         found: dict[str, NDArray[Any]] = {self.id_name: ids}
         if self.ds.edge_label_index is not None:
-            found = {name: ids[ends] for name, ends in zip(_ENDS, self.ds.edge_label_index.numpy(), strict=True)}
+            roles = None if self.ds.encoding is None else self.ds.encoding.roles
+            ends = _ENDS if roles is None else (roles.source or _ENDS[0], roles.target or _ENDS[1])
+            found = {name: ids[rows] for name, rows in zip(ends, self.ds.edge_label_index.numpy(), strict=True)}
         outputs, labels = self.outputs[rows], self.labels[rows]
         if self.label_task == "link":
             return found | {f"e_{i}": outputs[:, i].numpy() for i in range(outputs.shape[1])}

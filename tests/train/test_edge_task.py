@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from run_files import assert_same_run
@@ -240,3 +241,62 @@ def test_the_task_needs_labels_of_edges() -> None:
     ds = gw.synthetic("default", scale=0.01)
     with pytest.raises(gw.DataError, match=r"expected labels of edges for the task edge.*with_edge_labels"):
         gw.Trainer(gw.nn.EdgeModel(ds.num_features, 4, 2), ds, task="edge")
+
+
+USERS = 150
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Transfers with a label that follows from the ages of both users; some are not known."""
+    pandas = pytest.importorskip("pandas")
+    draw = np.random.Generator(np.random.PCG64(0))
+    age = draw.normal(40, 10, USERS).round(1)
+    ends = draw.integers(0, USERS, (2, 900))
+    fraud = np.where(age[ends[0]] > age[ends[1]], "yes", "no").astype(object)
+    fraud[::10] = None
+    names = np.array([f"u{i:03d}" for i in range(USERS)])
+    pandas.DataFrame({"user": names, "age": age}).to_csv(tmp_path / "users.csv", index=False)
+    columns = {"sender": names[ends[0]], "receiver": names[ends[1]], "fraud": fraud}
+    pandas.DataFrame(columns).to_csv(tmp_path / "transfers.csv", index=False)
+    return tmp_path
+
+
+ROLES = ["--id", "user", "--source", "sender", "--target", "receiver", "--edge-label", "fraud"]
+
+
+def test_labels_of_edges_from_two_tables_to_predictions(
+    tables: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], threads_restored: None
+) -> None:
+    monkeypatch.chdir(tables)
+    files = ["--nodes", "users.csv", "--edges", "transfers.csv"]
+    words = [*files, *ROLES, "--epochs", "40", "--lr", "0.02", "--batch-size", "128", "--out", "run", "--quiet"]
+    assert cli.main(["train", *words, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert summary["task"] == "edge_classification" and summary["test_acc_at_best_val"] > 0.85
+    assert cli.main(["predict", "run", "--out", "p.csv"]) == 0
+    rows = list(csv.DictReader(Path("p.csv").read_text().splitlines()))
+    given = list(csv.DictReader(Path("transfers.csv").read_text().splitlines()))
+    assert list(rows[0]) == ["sender", "receiver", "prediction", "p_no", "p_yes"]
+    assert [(r["sender"], r["receiver"]) for r in rows] == [(r["sender"], r["receiver"]) for r in given]
+    known = [(r["prediction"], g["fraud"]) for r, g in zip(rows, given, strict=True) if g["fraud"]]
+    assert len(known) == 810 and np.mean([a == b for a, b in known]) > 0.85
+    Path("new.csv").write_text("sender,receiver\n" + "".join(f"{r['sender']},{r['receiver']}\n" for r in given))
+    assert cli.main(["predict", "run", "--nodes", "users.csv", "--edges", "new.csv", "--out", "n.csv"]) == 0
+    later = list(csv.DictReader(Path("n.csv").read_text().splitlines()))
+    assert [row["prediction"] for row in later] == [row["prediction"] for row in rows]
+
+
+def test_edges_that_are_dropped_lead_back_or_have_a_split() -> None:
+    nodes = {"id": ["a", "b", "c"], "v": [1.0, 2.0, 4.0]}
+    edges = {"source": ["a", "x", "b", "c"], "target": ["b", "a", "c", "a"], "score": [0.5, 1.5, -2.5, None]}
+    roles: dict[str, Any] = {"edge_label": "score", "split": "part", "unknown_ids": "drop", "bidirected": True}
+    ds = gw.Dataset.from_tables(nodes, {**edges, "part": ["train", "val", "test", ""]}, **roles)
+    assert ds.task == "regression" and ds.num_edges == 6 and ds.num_rows == 3
+    assert ds.edge_label_index.tolist() == [[0, 1, 2], [1, 2, 0]]  # type: ignore[union-attr]
+    assert ds.y.nan_to_num(9).tolist() == [0.5, -2.5, 9]
+    assert (ds.train_idx.tolist(), ds.val_idx.tolist(), ds.test_idx.tolist()) == ([0], [], [1])
+    with pytest.raises(gw.DataError, match=r"^label cannot be combined with edge_label"):
+        gw.Dataset.from_tables(nodes, edges, label="v", edge_label="score")
+    with pytest.raises(gw.DataError, match="edge_label: expected a column of edges, got 'scor'; did you mean 'score'"):
+        gw.Dataset.from_tables(nodes, edges, edge_label="scor")
