@@ -1,7 +1,9 @@
 """Models and layers, each compiled as a whole."""
 
 from graphweft.nn.cgat import CGAT, CGATConv
+from graphweft.nn.dgi import DGI
 from graphweft.nn.edge_model import EdgeDecoder, EdgeModel
+from graphweft.nn.gae import GAE, VGAE
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv
 from graphweft.nn.gcn import GCN, GCNConv
 from graphweft.nn.gin import GIN, GINConv
@@ -18,6 +20,8 @@ from graphweft.nn.sage import SAGE, SAGEConv
 
 __all__ = [
     "CGAT",
+    "DGI",
+    "GAE",
     "GAT",
     "GCN",
     "GIN",
@@ -25,6 +29,7 @@ __all__ = [
     "NGCF",
     "RGCN",
     "SAGE",
+    "VGAE",
     "AttentionPool",
     "CGATConv",
     "CompiledModule",
