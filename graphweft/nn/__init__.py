@@ -12,6 +12,7 @@ from graphweft.nn.graph_pooling import SAGPool, TopKPool
 from graphweft.nn.hgt import HGT, HGTConv
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
+from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.pyg_weights import load_pyg_state_dict
 from graphweft.nn.readout import AttentionPool, Readout, Set2Set, graph_softmax, readout
@@ -42,6 +43,7 @@ __all__ = [
     "GraphModel",
     "HGTConv",
     "NGCFConv",
+    "Node2Vec",
     "NodeEmbedding",
     "RGCNConv",
     "Readout",
