@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from graphweft.sample.shadow import ShadowSampler
     from graphweft.sample.stages import LargeBatch, Parts, Whole
     from graphweft.sample.walk import WalkSampler, random_walk
+    from graphweft.sample.whole_graphs import GraphSampler
     from graphweft.schedule.subtasks import Subtasks
     from graphweft.schedule.tier import Tier
     from graphweft.storage.feature import SparseFeatures
@@ -110,6 +111,7 @@ __all__ = [
     "GraphError",
     "GraphFiles",
     "GraphLoader",
+    "GraphSampler",
     "GraphWeftError",
     "IRError",
     "IndexRangeError",
@@ -208,6 +210,7 @@ _HOMES = {
     "from_pyg": "graphweft.interop.pyg",
     "to_pyg": "graphweft.interop.to_pyg",
     "GraphLoader": "graphweft.loader.graphs",
+    "GraphSampler": "graphweft.sample.whole_graphs",
     "LinkLoader": "graphweft.loader.link",
     "Loader": "graphweft.loader.loader",
     "MultistageLoader": "graphweft.loader.multistage",

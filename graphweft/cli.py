@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 import json
 import os
 import shlex
@@ -23,7 +24,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
-from graphweft.commands import datasets, programs, runs, stores
+from graphweft.commands import datasets, programs, runs, stores, sweeps
 from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -118,7 +119,7 @@ Features = Annotated[
 ]
 Task = Annotated[
     str | None,
-    _option("task", _one_of(TASKS), "Predict labels of nodes, of graphs, or links.", "nodes; graphs for a set of them"),
+    _option("task", _one_of(TASKS), "Predict labels of nodes, graphs or edges, or links.", "that of the labels"),
 ]
 Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: how the nodes of a graph are combined.")]
 Fold = Annotated[
@@ -212,6 +213,7 @@ def train(
     batch_size: BatchSize = None,
     sampler: SamplerName = None,
     seed: Seed = None,
+    seeds: sweeps.Seeds = None,
     threads: Threads = None,
     patience: Annotated[
         str | None, _option("patience", "N", "Stop after N epochs without a better validation score.", "never")
@@ -231,7 +233,8 @@ def train(
 ) -> Action:
     """Train a model on --data, or on tables of --nodes and --edges; without either, on a synthetic graph.
 
-    With --ranks P, or started by torchrun, several processes train together.
+    With --ranks P, or started by torchrun, several processes train together. With --seeds N it trains N times, into
+    the folders seed-0, seed-1 and so on of --out.
 
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. An existing run in --out is
     moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
@@ -360,10 +363,15 @@ runs.add_to(app)
 programs.add_to(app)
 datasets.add_to(app)
 stores.add_to(app)
+_OF_TRAIN = inspect.signature(train).parameters.values()
+sweeps.add_to(app, {flag.name: flag.annotation for flag in _OF_TRAIN})
 
 
 def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Sequence[str]:
-    """By this process, or by as many as are asked for."""
+    """By this process, or by as many as are asked for; once, or with several seeds."""
+    seeds = given.pop("seeds", None)
+    if seeds is not None:
+        return sweeps.repeat(given, seeds, as_json)
     if given.get("ranks", 0) > 1 and not is_rank():
         TrainSpec(**given)  # what can be refused is refused once
         return _launch(arguments, given["ranks"])

@@ -250,7 +250,7 @@ def _balance(ds: Dataset) -> dict[str, int]:
 
 def _mixing(ds: Dataset, src: NDArray[np.int64], dst: NDArray[np.int64]) -> NDArray[np.float64] | None:
     """Edges from class to class, (C, C); None where nodes have no classes."""
-    if ds.task != "classification" or ds.num_classes == 0 or ds.graph_ptr is not None:
+    if ds.task != "classification" or ds.num_classes == 0 or not ds.has_node_rows:
         return None
     y = ds.y.numpy()
     known = (y[src] >= 0) & (y[dst] >= 0)
@@ -350,7 +350,7 @@ def _draw_balance(axis: Any, ds: Dataset) -> None:
         if any(held):
             axis.bar(shown, held, bottom=base, color=_COLORS[title], label=title)
         base += held
-    axis.set_ylabel("nodes" if ds.graph_ptr is None else "graphs", color=_INK)
+    axis.set_ylabel("nodes" if ds.has_node_rows else "edges" if ds.graph_ptr is None else "graphs", color=_INK)
     axis.tick_params(axis="x", rotation=90 if len(shown) > 8 else 0, labelsize=8)
     axis.legend(frameon=False, fontsize=9, loc="upper right")
 

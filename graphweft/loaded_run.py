@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import CheckpointError, ConfigError, DataError, DataWarning
+from graphweft._errors import ConfigError, DataError, DataWarning
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.data.graph_dataset import GraphDataset
@@ -30,12 +30,13 @@ from graphweft.storage.store import Store
 from graphweft.train.chosen import judged_by
 from graphweft.train.description import Description, make_model
 from graphweft.train.edge_data import edge_data_of
+from graphweft.train.edge_task import edge_outputs
+from graphweft.train.finished import history_of, of_state
 from graphweft.train.full_batch import SPLITS, features_of
 from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
 from graphweft.train.options import OPTIMIZERS, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
-from graphweft.train.run_folder import read_last
 from graphweft.train.same_run import data_checksum
 from graphweft.train.scores import shown
 from graphweft.train.spec import TrainSpec
@@ -65,9 +66,7 @@ class Run:
     ) -> None:
         self.folder, self.model, self.spec = folder, model, spec
         self.options: dict[str, Any] = state["config"]
-        self.history = History.from_state(
-            state["history"], since=int(state.get("best_since", 0)), **judged_by(self.options)
-        )
+        self.history = history_of(state, description)
         self.metric, self.class_names, self.encoding = description.metric, description.class_names, description.encoding
         self._state, self._description = state, description
         self._given: Dataset | None = None
@@ -176,6 +175,8 @@ class Run:
         if isinstance(ds, GraphDataset) and self._description.task != "link":
             given = replace(ds, x=x, edge_weight=edges.weight, edge_features=edges.attr)
             return graph_outputs(self.model, given, USUAL_GRAPHS, self._description.num_classes)
+        if ds.edge_label_index is not None and self._description.task != "link":
+            return edge_outputs(self.model, ds, x, edges.keywords())
         self.model.eval()
         with torch.no_grad():
             out: Tensor = self.model(ds.graph, x, **edges.keywords())
@@ -262,13 +263,7 @@ def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds:
         True
     """
     path = Path(folder)
-    state = read_last(path)
-    if state is None:
-        raise CheckpointError(f"{path}: expected the folder of a run, with last.pt in it, got none")
-    text = state.get("options", {}).get("description")
-    if text is None:
-        raise CheckpointError(f"{path}: expected a run that says how its model was made, got one of an earlier version")
-    description = Description.from_json(text)
+    state, description = of_state(path)
     if model is None:
         if description.model is None:
             raise ConfigError(

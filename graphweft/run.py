@@ -6,13 +6,12 @@ Called by ``graphweft train`` and by programs that want the same in Python.
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import json
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -37,50 +36,31 @@ from graphweft.dist.preflight import ready as all_ready
 from graphweft.dist.ranks import Ranks, local_size
 from graphweft.explanation import explain
 from graphweft.graph.graph import Graph
-from graphweft.nn.cgat import CGAT
-from graphweft.nn.gat import GAT
-from graphweft.nn.gcn import GCN
-from graphweft.nn.gin import GIN
+from graphweft.model_of_spec import make_model
+from graphweft.nn.edge_model import EdgeModel
 from graphweft.nn.graph_model import GraphModel
-from graphweft.nn.hgt import HGT
 from graphweft.nn.module import CompiledModule
-from graphweft.nn.ngcf import NGCF
-from graphweft.nn.node_data import edge_columns
 from graphweft.nn.node_embedding import NodeEmbedding
-from graphweft.nn.rgcn import RGCN
-from graphweft.nn.sage import SAGE
 from graphweft.partitioning.partition import partition
 from graphweft.storage.store import Store, is_store
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
 from graphweft.train.full_batch import features_of
-from graphweft.train.history import EpochRecord, History
+from graphweft.train.history import History
 from graphweft.train.link_task import HITS_AT
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
-from graphweft.train.options import GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
+from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
 from graphweft.train.progress import working
 from graphweft.train.ranked_run import check_shared
+from graphweft.train.record import EpochRecord
 from graphweft.train.run_folder import SUMMARY, check_folder, read_last
 from graphweft.train.same_run import check_same_run, content_checksum
 from graphweft.train.scores import PARTS
 from graphweft.train.settle import settle_features
-from graphweft.train.spec import ATTENTIVE, DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
+from graphweft.train.spec import DEFAULT_DATA, FOLDS, LOOPING, TYPED, TrainSpec
 from graphweft.train.table_options import TableOptions
 from graphweft.train.trainer import Trainer
-
-MODELS: dict[str, Callable[..., CompiledModule]] = {
-    "gcn": GCN,
-    "sage": SAGE,
-    "gin": GIN,
-    "gat": GAT,
-    "gatv2": functools.partial(GAT, v2=True),
-    "cgat": CGAT,
-    "ngcf": NGCF,
-    "rgcn": RGCN,
-    "hgt": HGT,
-}
-
 
 # What options are for a set of graphs where they are not given.
 _OF_GRAPHS: dict[str, Any] = {
@@ -215,6 +195,9 @@ def explain_run(spec: TrainSpec, full: bool = False) -> str:
         if isinstance(model, GraphModel):
             assert isinstance(model.encoder, CompiledModule)  # as make_model made it
             return explain(model.encoder, ds.graph, features_of(ds), full=full)
+        if isinstance(model, EdgeModel):
+            assert isinstance(model.encoder, CompiledModule)  # as make_model made it
+            return explain(model.encoder, ds.graph, features_of(ds), full=full)
         if isinstance(model, NodeEmbedding):
             return explain(model.model, ds.graph, model.rows.weight.detach(), full=full)
         if spec.mode == "mini":
@@ -274,6 +257,12 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     """
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
+    if given.get("edge_label") is not None:
+        given = {"task": "edge", **given}
+    if given.get("task") in ("edge", *EDGE_TASKS):
+        given = {"model": "sage", **given}
+    if given.get("sampler") == "graphs":
+        given = {"batch_size": 1, **given}
     if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):
         given = {**given, "mode": "macro"}
     spec = TrainSpec(**{**(_OF_GRAPHS if _are_graphs(given) else {}), **given})
@@ -318,8 +307,11 @@ def load_dataset(spec: TrainSpec) -> Dataset:
     ds = read_dataset(spec)
     if isinstance(ds, GraphDataset) and spec.task != "link":
         return _graphs(spec, ds)
+    if spec.has_pairs != (ds.edge_label_index is not None) and spec.task != "link":
+        other = "nodes" if spec.has_pairs else "edges"
+        raise DataError(f"{ds.name}: expected labels for the task {spec.task}, got labels of {other}")
     ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
-    ds.check_trainable() if spec.task == "nodes" else ds.check_features()
+    ds.check_trainable() if spec.task == "nodes" or spec.has_pairs else ds.check_features()
     return _for_model(spec, ds)
 
 
@@ -406,49 +398,6 @@ def _with_features(spec: TrainSpec, ds: Dataset) -> Dataset:
     held_out = spec.task == "link" and spec.features in STRUCTURAL
     graph = split_links(ds.graph, seed=spec.seed).graph if held_out else None
     return ds.with_features(spec.features, graph=graph, seed=spec.seed)
-
-
-def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding | GraphModel:
-    """The model that ``spec`` names for ``ds``; its parameters depend on the seed alone.
-
-    Raises: ConfigError when it cannot fit in memory.
-    """
-    learned = spec.features == "embedding"
-    if check_mode(spec.mode) == "full":
-        check_fits(ds.num_nodes, spec.hidden if learned else ds.num_features, spec.hidden, ds.num_classes, spec.layers)
-    options: dict[str, Any] = {
-        "num_layers": spec.layers,
-        "dropout": spec.dropout,
-        "norm": None if spec.norm == "none" else spec.norm,
-        "residual": spec.residual,
-    }
-    if spec.reduce != "auto":
-        options["reduce"] = spec.reduce
-    if spec.activation != "auto":
-        options["activation"] = spec.activation
-    if spec.model in ATTENTIVE:
-        options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
-    if spec.model in ("gat", "gatv2") and spec.edge_data == "use":
-        options["edge_dim"] = edge_columns(ds)
-    if spec.value_dropout:
-        options["value_dropout"] = spec.value_dropout
-    if spec.model == "hgt":
-        options |= {"heads": spec.heads, "num_node_types": len(ds.graph.node_types)}
-    if spec.model in TYPED:
-        options["num_relations"] = len(ds.graph.relations)
-    if spec.model == "rgcn" and spec.bases:
-        options["num_bases"] = spec.bases
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(spec.seed)
-        if spec.has_graphs:
-            sizes = (ds.num_features, spec.hidden, ds.num_classes, options.pop("num_layers"), spec.model)
-            return GraphModel(*sizes, readout=spec.readout, **options)
-        width = ds.num_classes if spec.task == "nodes" else spec.hidden
-        given: int | None = spec.hidden if learned else ds.num_features
-        if spec.model == "rgcn" and ds.x is None:
-            given, options["num_nodes"] = None, ds.num_nodes
-        model = MODELS[spec.model](given, spec.hidden, width, **options)
-        return NodeEmbedding(ds.num_nodes, model) if learned else model
 
 
 def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any) -> Trainer:

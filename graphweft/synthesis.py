@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from graphweft._errors import ConfigError
+from graphweft.model_of_spec import make_model
 from graphweft.nn.module import CompiledModule
-from graphweft.run import load_dataset, make_model
+from graphweft.run import load_dataset
 from graphweft.synth.folder import check_folder, program_files, write_folder
 from graphweft.synth.plans import plans_of
 from graphweft.synth.spec import ProgramSpec, check_target, read_spec

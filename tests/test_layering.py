@@ -46,6 +46,8 @@ ROOM_OF_MODULE = {
             "bench",
             "explanation",
             "synthesis",
+            "sweeping",
+            "model_of_spec",
             "__main__",
         ],
         "app",

@@ -34,6 +34,7 @@ PAGES = {
     "training": 50,
     "troubleshooting": 15,
     "tutorial": 15,
+    "unsupervised": 12,
 }
 
 

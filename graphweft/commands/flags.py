@@ -28,6 +28,7 @@ KINDS = {
     "parts": "int",
     "passes": "int",
     "num_nodes": "int",
+    "seeds": "int",
     **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
 }
 
@@ -103,9 +104,15 @@ TABLES = {
     "source": Annotated[_Text, option("source", "COLUMN", "edges: ids of the sources.", "source")],
     "target": Annotated[_Text, option("target", "COLUMN", "edges: ids of the targets.", "target")],
     "label": Annotated[_Text, option("label", "COLUMN,...", "nodes: columns to predict.", "")],
+    "edge_label": Annotated[
+        _Text, option("edge_label", "COLUMN,...", "edges: columns to predict, with --task edge.", "")
+    ],
     "weight": Annotated[_Text, option("weight", "COLUMN", "edges: weights.", "")],
     "time": Annotated[_Text, option("time", "COLUMN", "edges: times.", "")],
-    "split": Annotated[_Text, option("split", "COLUMN", "nodes: train, val, test or nothing.", "60/20/20 at random")],
+    "split": Annotated[
+        _Text,
+        option("split", "COLUMN", "Beside the labels: train, val, test or nothing.", "60/20/20 at random"),
+    ],
     "drop": Annotated[_Text, option("drop", "COLUMN,...", "Columns to ignore.", "")],
     "categories": Annotated[
         _Text, option("categories", "COLUMN,...", "Columns of numbers to treat as categories.", "")

@@ -35,9 +35,11 @@ from graphweft.data.given import (
     given_floats,
     given_labels,
     given_node_ids,
+    given_pairs,
     given_rows,
     given_times,
 )
+from graphweft.data.graph_samples import of_parts
 from graphweft.data.prepare import save_npz
 from graphweft.data.random_rows import random_rows
 from graphweft.data.structure_features import structure_features
@@ -79,6 +81,7 @@ class Dataset:
         edge_features: (E, K) float32 in the same order, or None.
         features: Features of each node type of a typed graph.
         target_type: Node type that is labelled, for a typed graph.
+        edge_label_index: (2, P) int64 pairs of nodes that are the rows of ``y``, where edges are predicted; else None.
         graph_ptr: (G + 1,) int64; graph g has nodes ``graph_ptr[g]`` to ``graph_ptr[g + 1]``.
         node_ids: (N,) int64 ids the nodes had in the source, where they were renumbered. Given as texts, or as the
             ``NodeIds`` of ``Graph.from_ids`` over texts, they become ``node_names``.
@@ -114,6 +117,7 @@ class Dataset:
     edge_features: Tensor | None
     features: Mapping[str, Features]
     target_type: str | None
+    edge_label_index: Tensor | None
     graph_ptr: Tensor | None
     node_ids: Tensor | None
     class_names: tuple[str, ...]
@@ -148,6 +152,7 @@ class Dataset:
         node_names: Sequence[str] = (),
         edge_time: Any = None,
         encoding: TableEncoding | None = None,
+        edge_label_index: Any = None,
         *,
         seed: int = 0,
     ) -> None:
@@ -155,14 +160,22 @@ class Dataset:
         ptr = None if graph_ptr is None else torch.as_tensor(graph_ptr)
         if ptr is not None:
             check_graph_ptr(ptr, graph.num_nodes)
+        pairs = None if edge_label_index is None else given_pairs(edge_label_index, graph.num_nodes)
         rows = graph.num_nodes if ptr is None else ptr.numel() - 1
+        rows = rows if pairs is None else pairs.shape[1]
         labels, classes, found = given_labels(y, rows, num_classes, task)
         ids, names = given_node_ids(node_ids)
         parts, more = _split((train_idx, val_idx, test_idx), labels, classes, rows, seed)
         fields: dict[str, Any] = {
             **{"name": name, "graph": graph, "x": given_features("x", x), "y": labels},
             **{f"{part}_idx": idx for part, idx in parts.items()},
-            **{"num_classes": classes, "task": found, "graph_ptr": ptr, "target_type": target_type},
+            **{
+                "num_classes": classes,
+                "task": found,
+                "graph_ptr": ptr,
+                "edge_label_index": pairs,
+                "target_type": target_type,
+            },
             "edge_weight": None if edge_weight is None else given_floats("edge_weight", edge_weight),
             "edge_features": None if edge_features is None else given_floats("edge_features", edge_features),
             "features": {kind: given_features(f"features of {kind!r}", x) for kind, x in (features or {}).items()},
@@ -203,6 +216,7 @@ class Dataset:
         source: str | None = None,
         target: str | None = None,
         label: str | Sequence[str] | None = None,
+        edge_label: str | Sequence[str] | None = None,
         weight: str | None = None,
         time: str | None = None,
         split: str | None = None,
@@ -236,9 +250,11 @@ class Dataset:
             label: Column of ``nodes`` to be predicted. Texts, booleans and whole numbers are classes
                 (``ds.class_names``), other numbers are values; where it is missing, the node is unlabelled. Several
                 columns are several labels a node, or several values.
+            edge_label: Column of ``edges`` to be predicted, in the place of ``label``; the rows of ``ds.y`` are then
+                those of ``edges`` (``ds.edge_label_index``).
             weight: Column of ``edges`` for ``ds.edge_weight``.
             time: Column of ``edges`` for ``ds.edge_time``; dates become seconds since 1970.
-            split: Column of ``nodes`` with train, val, test or nothing; None: 60/20/20 of the labels by ``seed``.
+            split: Column beside the labels with train, val, test or nothing; None: 60/20/20 of the labels by ``seed``.
             drop: Columns of either table that are left out.
             categories: Columns of either table whose numbers are categories, such as postcodes.
             max_categories: The most categories of a column.
@@ -259,8 +275,11 @@ class Dataset:
             >>> ds.node_names, ds.y.tolist(), ds.class_names, ds.encoding.titles
             (('ann', 'bob', 'eve'), [0, 1, -1], ('no', 'yes'), ('age', 'age missing'))
         """
-        labels = label if label is None or isinstance(label, str) else tuple(label)
-        roles = Roles(id, source, target, labels, weight, time, split, as_names(drop), as_names(categories))
+        labels, of_edges = (
+            names if names is None or isinstance(names, str) else tuple(names) for names in (label, edge_label)
+        )
+        dropped = as_names(drop), as_names(categories)
+        roles = Roles(id, source, target, labels, weight, time, split, *dropped, edge_label=of_edges)
         arguments = dataset_arguments(
             nodes,
             edges,
@@ -274,6 +293,43 @@ class Dataset:
         )
         return cls(**arguments, seed=seed)
 
+    @classmethod
+    def from_graphs(
+        cls,
+        train: Sequence[Any],
+        val: Sequence[Any] = (),
+        test: Sequence[Any] = (),
+        name: str = "graphs",
+        **others: Any,
+    ) -> Dataset:
+        """A dataset of the nodes of several graphs, side by side, in which a graph is in one part of the split.
+
+        ``Trainer(mode="mini", sampler="graphs", batch_size=2)`` trains on two graphs at a time.
+
+        Args:
+            train: Graphs to train on: ``Data`` of PyTorch Geometric, samples, or ``gw.Graph`` with ``ndata["x"]`` and
+                ``ndata["y"]``; labels are those of the nodes, (N,) or (N, C).
+            val: Graphs for validation.
+            test: Graphs for the test.
+            name: Of the dataset.
+            others: Further keywords of :class:`Dataset`, such as ``task``.
+
+        Returns: The dataset; ``ds.arrays["graph_id"]`` has the number of the graph of each node, in the order given.
+
+        Raises: DataError naming the graph whose part does not fit.
+
+        Example:
+            >>> def ring(size):
+            ...     ids = torch.arange(size)
+            ...     graph = Graph(ids, (ids + 1) % size)
+            ...     graph.ndata["x"], graph.ndata["y"] = torch.ones(size, 2), ids % 2
+            ...     return graph
+            >>> ds = Dataset.from_graphs([ring(3), ring(4)], val=[ring(2)])
+            >>> ds.num_nodes, ds.train_idx.numel(), ds.val_idx.tolist(), ds.arrays["graph_id"].tolist()
+            (9, 7, [7, 8], [0, 0, 0, 1, 1, 1, 1, 2, 2])
+        """
+        return cls(name, **{**of_parts(train, val, test), **others})
+
     @property
     def num_nodes(self) -> int:
         """Nodes of the graph."""
@@ -286,8 +342,52 @@ class Dataset:
 
     @property
     def num_rows(self) -> int:
-        """Rows of ``y``: nodes, or graphs of a set of graphs."""
+        """Rows of ``y``: nodes, graphs of a set of graphs, or pairs of nodes."""
+        if self.edge_label_index is not None:
+            return self.edge_label_index.shape[1]
         return self.num_nodes if self.graph_ptr is None else self.graph_ptr.numel() - 1
+
+    @property
+    def has_node_rows(self) -> bool:
+        """Whether the rows of ``y`` are nodes."""
+        return self.graph_ptr is None and self.edge_label_index is None
+
+    def with_edge_labels(
+        self,
+        y: Any,
+        edge_label_index: Any = None,
+        train_idx: Any = None,
+        val_idx: Any = None,
+        test_idx: Any = None,
+        num_classes: int | None = None,
+        task: Task | None = None,
+        seed: int = 0,
+    ) -> Dataset:
+        """The same graph and features with labels of edges, or other pairs of nodes, in the place of those of nodes.
+
+        Args:
+            y: Labels of the pairs: class ids, values (``task="regression"``) or rows of several labels.
+            edge_label_index: (2, P) the pairs; None: all edges of the graph, in the order of ``graph.edges()``.
+            train_idx: Ids or a mask of the pairs to train on; without any of the three 60/20/20 at random by ``seed``.
+            val_idx: Those for validation.
+            test_idx: Those for the test.
+            num_classes: Classes, where ``y`` does not have all.
+            task: What ``y`` holds, where that does not follow from it.
+            seed: Of the split.
+
+        Raises: DataError for labels that do not fit the pairs.
+
+        Example:
+            >>> ds = Dataset("ring", Graph([0, 1, 2], [1, 2, 0]), torch.eye(3))
+            >>> edges = ds.with_edge_labels([0, 1, 1], train_idx=[0, 1], val_idx=[2])
+            >>> edges.num_rows, edges.edge_label_index.tolist(), edges.num_classes
+            (3, [[0, 1, 2], [1, 2, 0]], 2)
+        """
+        pairs = torch.stack(self.graph.edges()) if edge_label_index is None else edge_label_index
+        kept = ("name", "graph", "x", "edge_weight", "edge_features", "features", "node_ids", "node_names", "edge_time")
+        given = {"train_idx": train_idx, "val_idx": val_idx, "test_idx": test_idx}
+        labels = {"y": y, "edge_label_index": pairs, "num_classes": num_classes, "task": task, "seed": seed}
+        return Dataset(**{name: getattr(self, name) for name in kept}, **given, **labels)
 
     @property
     def num_features(self) -> int:
@@ -477,7 +577,7 @@ def training_labels(ds: Dataset) -> Tensor | None:
         >>> training_labels(Dataset("pair", graph, None, torch.tensor([1, 1]), every[:1], every[1:], every[:0], 2))
         tensor([ 1, -1])
     """
-    if ds.task != "classification" or ds.graph_ptr is not None:
+    if ds.task != "classification" or not ds.has_node_rows:
         return None
     labels = torch.full((ds.num_nodes,), -1, dtype=torch.int64)
     labels[ds.train_idx] = ds.y[ds.train_idx].long()

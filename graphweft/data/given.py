@@ -189,3 +189,18 @@ def _plain(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if kinds <= {int, bool}:
         return array.astype(np.int64)
     return array.astype(np.float64) if kinds <= {int, float, bool} else array
+
+
+def given_pairs(pairs: Any, num_nodes: int) -> Tensor:
+    """int64 (2, P): pairs of nodes. Raises: DataError for another shape, or a number that is no node."""
+    try:
+        found = torch.as_tensor(pairs)
+    except (TypeError, ValueError, RuntimeError):
+        raise DataError(f"edge_label_index: expected two rows of node ids, got {type(pairs).__name__}") from None
+    if found.dim() != 2 or found.shape[0] != 2 or found.is_floating_point() or found.dtype == torch.bool:
+        raise DataError(f"edge_label_index: expected int64 of shape (2, P), got {found.dtype} {tuple(found.shape)}")
+    found = found.long().contiguous()
+    wrong = found[(found < 0) | (found >= num_nodes)]
+    if wrong.numel():
+        raise DataError(f"edge_label_index: expected node ids from 0 to {num_nodes - 1}, got {int(wrong[0])}")
+    return found

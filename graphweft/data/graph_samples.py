@@ -7,7 +7,7 @@ Comes in: graphs of ours or of PyTorch Geometric. Goes out: :class:`GraphSample`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,8 +16,11 @@ from torch import Tensor
 from graphweft._errors import DataError, GraphWeftError
 from graphweft.data.given import Features, given_features, given_floats
 from graphweft.graph.graph import Graph
+from graphweft.graph.side_by_side import owners
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
+
+GRAPH_ID = "graph_id"  # the array of a dataset of several graphs with labelled nodes: the graph of each node
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,7 +30,8 @@ class GraphSample:
     Attributes:
         graph: N nodes, E edges.
         x: (N, F) features, or None.
-        y: Its label: an int64 class id or a float32 value of shape (), several labels (C,), or None.
+        y: Its label: an int64 class id or a float32 value of shape (), several labels (C,), or None; labels of its
+            nodes, (N,) or (N, C), where those are predicted.
         edge_weight: (E,) float32, or None.
         edge_features: (E, K) float32, or None.
     """
@@ -76,8 +80,36 @@ def as_sample(item: Any, who: str) -> GraphSample:
     return GraphSample(graph, named["x"], named["y"], named["edge_weight"], named["edge_attr"])
 
 
-def joined(samples: Sequence[GraphSample]) -> dict[str, Any]:
-    """Keywords of a dataset of all samples side by side. Raises: DataError naming the sample that does not fit."""
+def of_parts(train: Sequence[Any], val: Sequence[Any], test: Sequence[Any]) -> dict[str, Any]:
+    """Keywords of a dataset whose rows are the nodes of all graphs, split by graph.
+
+    Raises: DataError naming the graph that does not fit.
+    """
+    parts = {"train": list(train), "val": list(val), "test": list(test)}
+    if not parts["train"]:
+        raise DataError("from_graphs: expected at least one graph to train on, got none")
+    samples, who = [], []
+    for part, graphs in parts.items():
+        for i, item in enumerate(graphs):
+            sample = as_sample(item, f"{part}[{i}]")
+            known = item.stored("ndata").get("y") if isinstance(item, Graph) else sample.y
+            samples.append(replace(sample, y=known))
+            who.append(f"{part}[{i}]")
+    out = joined(samples, of_nodes=True, who=who)
+    owner = owners(out.pop("graph_ptr"))
+    ends = torch.tensor([len(graphs) for graphs in parts.values()]).cumsum(0)
+    for place, part in enumerate(parts):
+        first = 0 if place == 0 else int(ends[place - 1])
+        out[f"{part}_idx"] = ((owner >= first) & (owner < int(ends[place]))).nonzero().reshape(-1)
+    return {**out, "arrays": {GRAPH_ID: owner}}
+
+
+def joined(samples: Sequence[GraphSample], of_nodes: bool = False, who: Sequence[str] | None = None) -> dict[str, Any]:
+    """Keywords of a dataset of all samples side by side. Raises: DataError naming the sample that does not fit.
+
+    ``of_nodes``: labels are those of nodes.
+    """
+    who = who or [f"graphs[{i}]" for i in range(len(samples))]
     counts = torch.tensor([sample.graph.num_nodes for sample in samples])
     ptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
     ends = [torch.stack(sample.graph.edges()) for sample in samples]
@@ -86,21 +118,21 @@ def joined(samples: Sequence[GraphSample]) -> dict[str, Any]:
     out: dict[str, Any] = {"graph": Graph(src, dst, num_nodes=int(ptr[-1])), "graph_ptr": ptr}
     for name in ("x", "edge_weight", "edge_features"):
         on_nodes = name == "x"
-        out[name] = _column(samples, name, on_nodes)
-    out["y"] = _labels(samples)
+        out[name] = _column(samples, name, on_nodes, who)
+    out["y"] = _node_labels(samples, who) if of_nodes else _labels(samples)
     return out
 
 
-def _column(samples: Sequence[GraphSample], name: str, on_nodes: bool) -> Features | None:
+def _column(samples: Sequence[GraphSample], name: str, on_nodes: bool, places: Sequence[str]) -> Features | None:
     """A table of all samples, one under the other; None where none has it."""
     held = [getattr(sample, name) is not None for sample in samples]
     if not any(held):
         return None
     if not all(held):
-        raise DataError(f"graphs[{held.index(False)}]: expected {name} as the others have, got none")
+        raise DataError(f"{places[held.index(False)]}: expected {name} as the others have, got none")
     parts: list[Tensor] = []
     for i, sample in enumerate(samples):
-        who, value = f"graphs[{i}] {name}", getattr(sample, name)
+        who, value = f"{places[i]} {name}", getattr(sample, name)
         rows = given_features(who, value) if on_nodes else given_floats(who, value)
         dense = rows.to_dense() if isinstance(rows, SparseFeatures) else rows
         assert dense is not None  # a value was given
@@ -128,3 +160,19 @@ def _labels(samples: Sequence[GraphSample]) -> Tensor | None:
         raise DataError(f"from_list: expected labels of one width, got {min(widths)} and {max(widths)} columns")
     y = torch.stack(rows)
     return y.reshape(-1) if y.shape[1] == 1 else y
+
+
+def _node_labels(samples: Sequence[GraphSample], who: Sequence[str]) -> Tensor:
+    """Labels of the nodes of all samples, one under the other."""
+    rows: list[Tensor] = []
+    for place, sample in zip(who, samples, strict=True):
+        if sample.y is None:
+            raise DataError(f"{place}: expected labels y of its nodes, got none")
+        row = torch.as_tensor(sample.y)
+        count = sample.graph.num_nodes
+        expected = (count, *(rows[0].shape[1:] if rows else row.shape[1:]))
+        if row.dim() not in (1, 2) or tuple(row.shape) != expected:
+            hint = "; gw.GraphDataset has one label a graph" if row.numel() == 1 else ""
+            raise DataError(f"{place} y: expected labels of its nodes, shape {expected}, got {tuple(row.shape)}{hint}")
+        rows.append(row)
+    return torch.cat(rows)

@@ -70,7 +70,7 @@ def _parts(ds: Any) -> dict[str, Any]:
         idx = ds.idx(part)
         if bool((idx[1:] <= idx[:-1]).any()):  # a mask does not tell their order
             out[f"{part}_idx"] = idx.numpy()
-    for key in ("edge_weight", "edge_features", "edge_time", "graph_ptr", "node_ids"):
+    for key in ("edge_weight", "edge_features", "edge_time", "edge_label_index", "graph_ptr", "node_ids"):
         value: Tensor | None = getattr(ds, key)
         if value is not None:
             out[key] = value.numpy()

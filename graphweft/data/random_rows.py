@@ -7,25 +7,32 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
 def random_rows(y: Tensor, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """60/20/20 of the labelled rows at random by ``seed``, ascending; the same on every machine.
 
-    Shape: y (N,) class ids with -1 for none, or (N, C) with rows of not-a-number for none.
+    Shape: y (N,) class ids with -1 for none; or numbers, (N,) or (N, C), with (rows of) not-a-number for none.
 
     Example:
         >>> [part.numel() for part in random_rows(torch.tensor([0, 1, 0, -1, 1, 1]), 0)]
         [3, 1, 1]
     """
-    known = y.numpy() >= 0 if y.dim() == 1 else ~np.isnan(y.numpy()).all(axis=1)
-    rows = np.flatnonzero(known)
+    rows = np.flatnonzero(_known(y))
     order = rows[np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))]
     train, val = -(-len(rows) * 6 // 10), len(rows) * 2 // 10
     parts = (order[:train], order[train : train + val], order[train + val :])
     first, second, third = (torch.from_numpy(np.sort(part).astype(np.int64)) for part in parts)
     return first, second, third
+
+
+def _known(y: Tensor) -> NDArray[np.bool_]:
+    """Which rows have a label: a class id, or a number; numbers below 0 are some."""
+    values = y.numpy()
+    found: NDArray[np.bool_] = values >= 0
+    return ~np.isnan(values.reshape(len(values), -1)).all(axis=1) if y.is_floating_point() else found
 
 
 def rows_by_class(y: Tensor, seed: int) -> Tensor:
@@ -41,11 +48,9 @@ def rows_by_class(y: Tensor, seed: int) -> Tensor:
         ([1, 3, 5], [0, 4])
     """
     values = y.numpy()
-    floats = values.dtype.kind == "f"
-    known = ~np.isnan(values.reshape(len(values), -1)).all(axis=1) if floats else values >= 0
-    rows = np.flatnonzero(known)
+    rows = np.flatnonzero(_known(y))
     rows = rows[np.random.Generator(np.random.PCG64(seed)).permutation(len(rows))]
-    if not floats:
+    if not y.is_floating_point():
         rows = rows[np.argsort(values[rows], kind="stable")]
     return torch.from_numpy(rows.astype(np.int64))
 

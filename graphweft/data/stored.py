@@ -55,7 +55,9 @@ class StoredDataset(Dataset):
             "x": torch.empty(0, store.num_features) if store.num_features else None,
             **{f"{part}_idx": ((bits & bit) > 0).nonzero().reshape(-1) for part, bit in SPLIT_BITS.items()},
             **{"num_classes": manifest.num_classes, "class_names": manifest.class_names, "notes": manifest.notes},
-            **dict.fromkeys(["edge_weight", "edge_features", "target_type", "graph_ptr", "node_ids"]),
+            **dict.fromkeys(
+                ["edge_weight", "edge_features", "target_type", "edge_label_index", "graph_ptr", "node_ids"]
+            ),
             **{"edge_time": None, "encoding": None, "features": {}, "arrays": {}, "held_out": {}, "node_names": ()},
         }
         for key, value in fields.items():

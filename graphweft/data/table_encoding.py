@@ -35,9 +35,10 @@ class Roles:
         source: Column of the edge table with the node that an edge leaves.
         target: Column of the edge table with the node that an edge enters.
         label: Column, or several, of the node table to be predicted.
+        edge_label: Column, or several, of the edge table to be predicted, in the place of ``label``.
         weight: Column of the edge table.
         time: Column of the edge table.
-        split: Column of the node table with train, val or test.
+        split: Column with train, val or test, of the table that has the labels.
         drop: Columns of either table that are left out.
         categories: Columns of either table whose numbers are categories.
     """
@@ -51,11 +52,18 @@ class Roles:
     split: str | None = None
     drop: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    edge_label: str | tuple[str, ...] | None = None
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The columns to be predicted."""
-        return (self.label,) if isinstance(self.label, str) else self.label or ()
+        named = self.label if self.edge_label is None else self.edge_label
+        return (named,) if isinstance(named, str) else named or ()
+
+    @property
+    def told(self) -> tuple[str, ...]:
+        """Columns with labels and split, of one table."""
+        return (*self.labels, *(() if self.split is None else (self.split,)))
 
     def texts(self, *options: str) -> tuple[str, ...]:
         """Columns whose values are kept as a file has them written."""
@@ -66,24 +74,30 @@ class Roles:
     @property
     def of_nodes(self) -> tuple[str, ...]:
         """Columns of the node table that are no features."""
-        return tuple(name for name in (self.id, *self.labels, self.split) if name is not None)
+        told = self.told if self.edge_label is None else ()
+        return tuple(name for name in (self.id, *told) if name is not None)
 
     @property
     def of_edges(self) -> tuple[str, ...]:
         """Columns of the edge table that are no features."""
-        return tuple(name for name in (self.source, self.target, self.weight, self.time) if name is not None)
+        told = () if self.edge_label is None else self.told
+        return tuple(name for name in (self.source, self.target, self.weight, self.time, *told) if name is not None)
 
     def found_in(self, nodes: Table | None, edges: Table) -> Roles:
         """The same with the usual names of the tables where nothing was said.
 
         Raises: DataError for a name that no column has, with the nearest one.
         """
-        ident = self.id
+        if self.label is not None and self.edge_label is not None:
+            raise DataError("label cannot be combined with edge_label; a dataset predicts nodes or edges")
+        ident, of_edges = self.id, self.edge_label is not None
+        table = edges if of_edges else nodes
+        if table is not None:
+            for name in self.told:
+                table.find("split" if name == self.split else "edge_label" if of_edges else "label", name)
         if nodes is not None:
             ident = _usual("id", ident, nodes)
-            for name in (*self.labels, *(() if self.split is None else (self.split,))):
-                nodes.find("split" if name == self.split else "label", name)
-        elif ident is not None or self.labels or self.split is not None:
+        elif ident is not None or (self.told and not of_edges):
             name = "id" if ident is not None else "label" if self.labels else "split"
             raise DataError(f"{name}: expected nodes, the table that has this column, got edges only")
         for option in ("weight", "time"):
@@ -133,6 +147,7 @@ class TableEncoding:
         task: "classification", "multilabel" or "regression"; None without labels.
         bidirected: Every edge also leads back.
         unknown_ids: "error", or "drop" leaves out edges whose ends are not in the node table.
+        of_edges: What is predicted are edges.
     """
 
     roles: Roles
@@ -143,6 +158,7 @@ class TableEncoding:
     task: str | None = None
     bidirected: bool = False
     unknown_ids: str = "error"
+    of_edges: bool = False
 
     @property
     def titles(self) -> tuple[str, ...]:

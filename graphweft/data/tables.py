@@ -75,12 +75,15 @@ def dataset_arguments(
 
 def _without_labels(encoding: TableEncoding, nodes: Table | None, edges: Table) -> TableEncoding:
     """The encoding for tables that need not have what is to be predicted. Raises: DataError for other columns."""
-    present, roles = (() if nodes is None else nodes.names), encoding.roles
+    roles = encoding.roles
+    of_edges = encoding.of_edges
+    present = edges.names if of_edges else () if nodes is None else nodes.names
     if roles.id is not None and nodes is None:
         raise DataError(f"nodes: expected a table with the column {roles.id!r}, as the first one had, got None")
-    label = roles.label if set(roles.labels) <= set(present) else None
+    there = set(roles.labels) <= set(present)
+    label, edge_label = (roles.label, roles.edge_label) if there else (None, None)
     split = roles.split if roles.split in present else None
-    roles = replace(roles, label=label, split=split, drop=(), categories=())
+    roles = replace(roles, label=label, edge_label=edge_label, split=split, drop=(), categories=())
     return replace(encoding, roles=roles.found_in(nodes, edges))
 
 
@@ -91,9 +94,10 @@ def _fit(
     roles = roles.found_in(nodes, edges)
     columns, notes = ((), ()) if nodes is None else fit_features(nodes, roles.of_nodes, roles, max_categories)
     edge_columns, more = fit_features(edges, roles.of_edges, roles, max_categories)
-    encoding = TableEncoding(roles, columns, edge_columns)
-    if nodes is not None and roles.labels:
-        classes, kind, found = fit_labels([nodes.column(name) for name in roles.labels], task)
+    encoding = TableEncoding(roles, columns, edge_columns, of_edges=roles.edge_label is not None)
+    table = nodes if roles.edge_label is None else edges
+    if table is not None and roles.labels:
+        classes, kind, found = fit_labels([table.column(name) for name in roles.labels], task)
         encoding = replace(encoding, classes=classes, class_kind=kind, task=found)
     return encoding, (*notes, *more)
 
@@ -136,13 +140,18 @@ def _assemble(nodes: Table | None, edges: Table, encoding: TableEncoding) -> dic
         "edge_time": _per_edge(time, keep, both),
         "notes": (*notes, *told, *more),
     }
-    if nodes is not None and encoding.task is not None:
+    of_edges = encoding.of_edges
+    table = edges if of_edges else nodes
+    if table is not None and encoding.task is not None:
         found |= {"task": encoding.task, "num_classes": len(encoding.classes)}
-        found["y"] = encode_labels([nodes.column(name) for name in roles.labels], encoding, nodes.rows)
+        labels = encode_labels([table.column(name) for name in roles.labels], encoding, table.rows)
+        found["y"] = labels if not of_edges or keep is None else labels[keep]
+        if of_edges:
+            found["edge_label_index"] = ends[:, : kept.numel()]
         if encoding.class_kind != "number":
             found["class_names"] = encoding.classes
         if roles.split is not None:
-            found |= _split(nodes.column(roles.split))
+            found |= _split(table.column(roles.split), keep if of_edges else None)
     return found
 
 
@@ -267,11 +276,12 @@ def _first(where: NDArray[np.bool_]) -> int:
     return int(np.flatnonzero(where)[0]) + 1
 
 
-def _split(column: Column) -> dict[str, Tensor]:
-    """Rows of the parts by their names. Raises: DataError for another name."""
+def _split(column: Column, keep: NDArray[np.int64] | None) -> dict[str, Tensor]:
+    """Rows of the parts by their names, of those that are kept. Raises: DataError for another name."""
     texts = [text.lower() for text in column.texts()]
     wrong = next((text for text in texts if text and text not in _PARTS), None)
     if wrong is not None:
         raise DataError(f"{column.who}: expected train, val, test or nothing, got {wrong!r}")
     parts = np.array([_PARTS.get(text, "") for text in texts])
+    parts = parts if keep is None else parts[keep]
     return {f"{part}_idx": torch.from_numpy(np.flatnonzero(parts == part)) for part in ("train", "val", "test")}

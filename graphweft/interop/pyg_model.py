@@ -16,6 +16,7 @@ from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 
+_THIRDS = (["ptr"], ["edge_label_index"])  # what models of graphs and of pairs take beside graph and x
 _EDGES = ("edge_index", "adj_t", "adj")
 
 
@@ -61,7 +62,7 @@ def adapted(model: nn.Module) -> nn.Module:
     names = [name for name, one in signature.parameters.items() if one.kind in (one.POSITIONAL_ONLY, _USUAL)]
     if len(names) > 1 and names[0] == "x" and names[1] in _EDGES:
         return PyGModel(model)
-    if not _takes_two(signature) and names[2:] != ["ptr"] and names[:1] not in (["batch"], ["data"]):
+    if not _takes_two(signature) and names[2:3] not in _THIRDS and names[:1] not in (["batch"], ["data"]):
         given = ", ".join(str(parameter) for parameter in signature.parameters.values())
         raise ConfigError(
             "Trainer: expected a model called as model(graph, x), or model(x, edge_index) as in PyTorch Geometric, "

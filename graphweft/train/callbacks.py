@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from graphweft._errors import CheckpointError, ConfigError
-from graphweft.train.history import EpochRecord
+from graphweft.train.record import EpochRecord
 
 EVENTS = ("on_fit_start", "on_epoch_start", "on_batch_end", "on_epoch_end", "on_fit_end")
 

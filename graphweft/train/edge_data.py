@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from graphweft._errors import DataWarning
 from graphweft.data.dataset import Dataset
+from graphweft.nn.edge_model import EdgeModel
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
@@ -90,7 +91,7 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
         return EdgeData()
     weight, attr = (None if rows is None else rows.detach() for rows in of_data.values())
     compiled = isinstance(model, CompiledModule) and type(model).forward is CompiledModule.forward
-    if (isinstance(model, CompiledModule) and compiled) or isinstance(model, GraphModel):
+    if (isinstance(model, CompiledModule) and compiled) or isinstance(model, GraphModel | EdgeModel):
         weight, attr, width = _fitting(model, weight, attr)
     else:
         known = inspect.signature(model.forward).parameters
@@ -106,7 +107,7 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
 
 
 def _fitting(
-    model: CompiledModule | GraphModel, weight: Tensor | None, attr: Tensor | None
+    model: CompiledModule | GraphModel | EdgeModel, weight: Tensor | None, attr: Tensor | None
 ) -> tuple[Tensor | None, Tensor | None, str]:
     """What a compiled model takes, and a word on the width of features where that is the reason for less."""
     columns = model.edge_columns()

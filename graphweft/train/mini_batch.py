@@ -20,6 +20,7 @@ from graphweft import _config, _machine
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
+from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
@@ -33,18 +34,19 @@ from graphweft.runtime.constants import Watch, owning
 from graphweft.runtime.staged import PreparedBatch, StagedPlan, batch_sizes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
+from graphweft.sample.whole_graphs import GraphSampler
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
-from graphweft.train.history import GUARDED
 from graphweft.train.inference import infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric
 from graphweft.train.options import PREPARE, check_choice
+from graphweft.train.record import GUARDED
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 from graphweft.train.target import Target, target_of
@@ -97,7 +99,8 @@ class MiniBatch:
         x: Its features in the layout that was chosen.
         optimizer: Steps once a batch.
         fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
-        batch_size: Training nodes of a batch; draws of a GraphSAINT sampler, parts of a cluster sampler.
+        batch_size: Training nodes of a batch; draws of a GraphSAINT sampler, parts of a cluster sampler, graphs of
+            a :class:`GraphSampler`.
         seed: Keys order and draws.
         key: (epoch, place of the batch) -> seed of torch's draws in that step.
         macro: How macro-batches are made; None: every batch is drawn from the whole graph.
@@ -155,7 +158,7 @@ class MiniBatch:
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
         """What draws the batches."""
-        return sampler_of(self.model, self.ds.graph, sampler, fanouts)
+        return sampler_of(self.model, self.ds.graph, sampler, fanouts, self.ds.arrays.get(GRAPH_ID))
 
     def guarded(self) -> dict[str, Any]:
         """What the quality guard measured in the epoch that is done, by column."""
@@ -185,6 +188,8 @@ class MiniBatch:
                 self._tables, seeds, self.fanouts, batch_size, True, seed, macro=macro.made(self.ds), ahead=macro.ahead
             )
             return nested, MacroRun(macro, nested, self.model, self.ds, self._on_batch, self.target)
+        if isinstance(self.sampler, GraphSampler):
+            self.sampler = self.sampler.holding(seeds)
         subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
         loader = NodeBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler, prepare=subtasks)
         if is_plain(self.model):  # its kernels give the same bits for any number of threads
@@ -380,10 +385,15 @@ class MiniBatch:
             logits = self._forward(batch)
         norm = None if batch.node_norm is None else batch.node_norm[: batch.batch_size]
         with span("loss", "loss"):
-            loss, gradient = self._loss(logits.detach(), batch.n_id[: batch.batch_size], norm)
+            loss, gradient = self._loss(logits.detach(), self._label_rows(batch), norm)
         with span("backward", "backward"):
             logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
         return loss
+
+    def _label_rows(self, batch: Any) -> Tensor:
+        """Which rows of the labels the outputs for a batch are for."""
+        rows: Tensor = batch.n_id[: batch.batch_size]
+        return rows
 
     def _backward_staged(self, batch: PreparedBatch, weight: int) -> Tensor:
         """As :meth:`_gradients`, of a batch whose first stage has run."""

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, UserCodeError
 from graphweft.train import link_metrics
-from graphweft.train.history import COLUMNS
 from graphweft.train.loop_options import METRICS
 from graphweft.train.metrics import accuracy, f1
 from graphweft.train.metrics import micro_f1 as f1_of_entries
 from graphweft.train.options import check_choice
+from graphweft.train.record import COLUMNS
 from graphweft.train.table_options import split_names
 
 Measure = Callable[[Tensor, Tensor], float | None]
@@ -84,6 +84,8 @@ def _name_of(given: Any) -> str:
 
 
 def _metric(name: str, given: Any, kind: str) -> Metric:
+    if f"val_{name}" in COLUMNS and given != name:
+        raise ConfigError(f"metrics: expected another name than {name}, which the history has; a dict gives it one")
     if isinstance(given, str):
         check_choice("metrics", given, METRICS)
         if given not in _BY_KIND[kind]:
@@ -94,8 +96,6 @@ def _metric(name: str, given: Any, kind: str) -> Metric:
             f"metrics: expected names, functions (outputs, labels) -> number, or objects with update, compute and "
             f"reset, got {'the class ' + given.__name__ if isinstance(given, type) else type(given).__name__}"
         )
-    if f"val_{name}" in COLUMNS:
-        raise ConfigError(f"metrics: expected another name than {name}, which the history has; a dict gives it one")
     return Metric(name, _users(name, given), getattr(given, "higher_is_better", True) is not False)
 
 

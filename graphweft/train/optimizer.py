@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.nn.stack import Stack
 from graphweft.optim import SGD, Adam, AdamW
 from graphweft.train.options import OPTIMIZERS, USUAL_RATE, check_choice
 
@@ -64,7 +65,7 @@ def _checked(
 
 
 def first_layer(model: nn.Module) -> nn.Module:
-    """The first child that holds parameters, looked for inside lists of layers; the model itself when it has none.
+    """The first child that holds parameters, inside lists and stacks of layers; the model itself when it has none.
 
     Example:
         >>> first_layer(nn.ModuleDict({"layers": nn.ModuleList([nn.Dropout(), nn.Linear(2, 3), nn.Linear(3, 1)])}))
@@ -72,6 +73,6 @@ def first_layer(model: nn.Module) -> nn.Module:
     """
     for child in model.children():
         if next(child.parameters(), None) is not None:
-            lists = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
+            lists = (nn.ModuleList, nn.Sequential, nn.ModuleDict, Stack)
             return first_layer(child) if isinstance(child, lists) else child
     return model

@@ -16,14 +16,22 @@ OPTIMIZERS = ("adam", "adamw", "sgd")
 USUAL_RATE = 0.01
 DECAY_ON = ("first", "all")
 GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
-TASKS = ("nodes", "link", "graphs", *GRAPH_TASKS)  # "graphs": one of the two, as the labels are
+EDGE_TASKS = ("edge_classification", "edge_regression")  # samples are pairs of nodes
+TASKS = (
+    "nodes",
+    "link",
+    "graphs",
+    *GRAPH_TASKS,
+    "edge",
+    *EDGE_TASKS,
+)  # "graphs" and "edge": as the labels are
 USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
 MODES = ("full", "mini", "macro", "auto")
 STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
 EDGE_DATA = ("use", "ignore")
 RANK_REDUCE = ("any", "ordered")
-SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk")
+SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs")
 
 
 def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:

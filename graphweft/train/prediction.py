@@ -25,6 +25,7 @@ from graphweft.train.atomic import write_atomic
 from graphweft.train.target import Target
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
+_ENDS = ("source", "target")
 _USUAL_ID = "node"
 
 
@@ -86,6 +87,10 @@ class Predictions:
         ids, rows = self._ids()
         names = self.class_names or tuple(map(str, range(self.outputs.shape[1])))
         found: dict[str, NDArray[Any]] = {self.id_name: ids}
+        if self.ds.edge_label_index is not None:
+            roles = None if self.ds.encoding is None else self.ds.encoding.roles
+            ends = _ENDS if roles is None else (roles.source or _ENDS[0], roles.target or _ENDS[1])
+            found = {name: ids[rows] for name, rows in zip(ends, self.ds.edge_label_index.numpy(), strict=True)}
         outputs, labels = self.outputs[rows], self.labels[rows]
         if self.label_task == "link":
             return found | {f"e_{i}": outputs[:, i].numpy() for i in range(outputs.shape[1])}
@@ -108,7 +113,7 @@ class Predictions:
         return f"Predictions({self.ds.name!r}, {self.outputs.shape[0]} rows, {', '.join(self.columns())})"
 
     def _ids(self) -> tuple[NDArray[Any], slice]:
-        """Ids of the rows that are told, and which rows they are."""
+        """Ids of the rows that are told, of pairs those of all nodes, and which rows they are."""
         ds = self.ds
         if ds.graph_ptr is None and ds.target_type is not None and ds.graph.is_typed:
             nodes = ds.graph.layout.node_range(ds.target_type)
@@ -119,7 +124,7 @@ class Predictions:
             return np.array(ds.node_names, dtype=object), every
         if ds.graph_ptr is None and ds.node_ids is not None:
             return ds.node_ids.numpy(), every
-        return np.arange(ds.num_rows), every
+        return np.arange(ds.num_rows if ds.edge_label_index is None else ds.num_nodes), every
 
     def _named(self, labels: Tensor, names: Sequence[str]) -> NDArray[Any]:
         """The predicted class of every row by its name; several labels joined by semicolons."""

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn
 
 from graphweft.train.durations import clock, duration
-from graphweft.train.history import EpochRecord
+from graphweft.train.record import EpochRecord
 from graphweft.train.scores import ERRORS, PARTS, shown
 
 _REDRAW_SECONDS = 0.1

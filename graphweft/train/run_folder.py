@@ -18,10 +18,12 @@ import filelock
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft.train.atomic import TEMPORARY
 from graphweft.train.checkpoint import load_checkpoint, save_checkpoint
-from graphweft.train.history import EpochRecord, History
+from graphweft.train.history import History
 from graphweft.train.plot import write_plot
+from graphweft.train.record import EpochRecord
 
 LAST, BEST, METRICS, PLOT, SUMMARY = "last.pt", "best.pt", "metrics.jsonl", "curves.png", "summary.json"
+EARLIER = "earlier-"  # then a number
 CSV, TENSORBOARD = "metrics.csv", "tensorboard"
 _OURS = (LAST, BEST, METRICS, PLOT, SUMMARY, CSV, TENSORBOARD)  # in the order they are moved aside: the truth first
 _LEAST_SECONDS = 0.5
@@ -143,9 +145,9 @@ class RunFolder:
             return
         old = [self.path / name for name in _OURS if (self.path / name).exists()]
         number = 1
-        while (self.path / f"earlier-{number}").exists():
+        while (self.path / f"{EARLIER}{number}").exists():
             number += 1
-        self.moved_to = self.path / f"earlier-{number}"
+        self.moved_to = self.path / f"{EARLIER}{number}"
         self.moved_to.mkdir()
         for file in old:
             file.replace(self.moved_to / file.name)

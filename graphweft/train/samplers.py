@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
@@ -22,6 +22,7 @@ from graphweft.sample.saint import SaintEdgeSampler, SaintNodeSampler, SaintWalk
 from graphweft.sample.sampler import GroupSampler, Sampler
 from graphweft.sample.segment import SegmentSampler
 from graphweft.sample.shadow import ShadowSampler
+from graphweft.sample.whole_graphs import GraphSampler
 from graphweft.train.options import SAMPLERS, check_choice
 
 AnySampler = Sampler | GroupSampler
@@ -32,12 +33,19 @@ USUAL_SCOPE = (10, 5)
 USUAL_WALK = 2
 
 
-def sampler_of(model: nn.Module, graph: Graph, given: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler:
+def sampler_of(
+    model: nn.Module,
+    graph: Graph,
+    given: str | AnySampler,
+    fanouts: Sequence[int] | None,
+    graph_id: Tensor | None = None,
+) -> AnySampler:
     """The sampler called ``given``, or ``given`` itself.
 
     ``fanouts``: in-edges of a node for "neighbor" (of every relation for a typed model) and "shadow", nodes of a layer
     for "layer"; None for the usual ones.
-    Walks of "saint-walk" have as many steps as the model has layers.
+    Walks of "saint-walk" have as many steps as the model has layers. "graphs" needs ``graph_id``, the graph of each
+    node.
 
     Raises: ConfigError for an unknown name, or fan-outs that do not fit sampler or model.
 
@@ -66,11 +74,23 @@ def sampler_of(model: nn.Module, graph: Graph, given: str | AnySampler, fanouts:
         return ShadowSampler(graph, USUAL_SCOPE if fanouts is None else tuple(fanouts))
     if fanouts is not None:
         raise ConfigError(f"fanouts: expected none for sampler {given}, got {','.join(map(str, fanouts))}")
+    if given == "graphs":
+        if graph_id is None:
+            raise ConfigError(
+                "sampler='graphs' cannot be combined with one graph; gw.Dataset.from_graphs takes several"
+            )
+        return GraphSampler(graph, graph_id)
     if given == "saint-node":
         return SaintNodeSampler(graph)
     if given == "saint-edge":
         return SaintEdgeSampler(graph)
     return SaintWalkSampler(graph, layers or USUAL_WALK)
+
+
+def usual_graphs(sampler: str | AnySampler, mode: str, batch_size: int | None) -> int | None:
+    """``batch_size``, which is one graph where none is given and whole graphs are drawn."""
+    whole = mode == "mini" and (sampler == "graphs" or isinstance(sampler, GraphSampler))
+    return 1 if whole and batch_size is None else batch_size
 
 
 def fitting_fanouts(

@@ -18,6 +18,7 @@ from graphweft.train.loop_options import LoopOptions
 from graphweft.train.options import (
     DECAY_ON,
     EDGE_DATA,
+    EDGE_TASKS,
     GRAPH_TASKS,
     MINI_USUAL,
     OPTIMIZERS,
@@ -69,9 +70,10 @@ class TrainSpec(LoopOptions, TableOptions):
         scale: Make a synthetic twin of the named dataset with so much of its nodes instead of loading it.
         features: Features made of the graph in the place of the source's: "degree", "onehot", "random", "laplacian" or
             "embedding" (a learned row of width ``hidden`` per node); None: those of the source.
-        task: "nodes" predicts labels of nodes; "graphs" those of graphs, with "graph_classification" and
-            "graph_regression" as its names where the labels are to be of that kind; "link" learns embeddings of width
-            ``hidden`` that tell edges from pairs without one, in mode "mini".
+        task: "nodes" predicts labels of nodes; "graphs" those of graphs, "edge" those of edges, with
+            "graph_classification", "graph_regression", "edge_classification" and "edge_regression" as names where the
+            labels are to be of that kind; "link" learns embeddings of width ``hidden`` that tell edges from pairs
+            without one, in mode "mini".
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
             "rgcn" (without features as published: a learned row per relation and node) or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
@@ -257,7 +259,14 @@ class TrainSpec(LoopOptions, TableOptions):
             check_choice("model", self.model, OF_GRAPHS)
             if self.mode in ("full", "auto"):  # batches of whole graphs
                 object.__setattr__(self, "mode", "mini")
-        elif self.readout != "sum" or self.fold is not None:
+            return
+        if self.has_pairs:
+            check_choice("model", self.model, OF_GRAPHS)
+            if self.features == "embedding":
+                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; degree makes some")
+            if self.mode in ("full", "auto"):  # batches of pairs
+                object.__setattr__(self, "mode", "mini")
+        if self.readout != "sum" or self.fold is not None:
             name, value = ("fold", self.fold) if self.fold is not None else ("readout", self.readout)
             raise ConfigError(f"{name}={value} cannot be combined with task {self.task}, which has no set of graphs")
 
@@ -265,6 +274,11 @@ class TrainSpec(LoopOptions, TableOptions):
     def has_graphs(self) -> bool:
         """Whether samples are graphs."""
         return self.task == "graphs" or self.task in GRAPH_TASKS
+
+    @property
+    def has_pairs(self) -> bool:
+        """Whether samples are pairs of nodes with labels."""
+        return self.task == "edge" or self.task in EDGE_TASKS
 
     def _check_macro_and_ranks(self) -> None:
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL}, self.memory)

@@ -26,9 +26,10 @@ class TableOptions:
         source: Column of the edge table with the node that an edge leaves.
         target: Column of the edge table with the node that an edge enters.
         label: Column of the node table to be predicted, or several with commas between them.
+        edge_label: Column of the edge table to be predicted, in the place of ``label``, or several with commas.
         weight: Column of the edge table with weights.
         time: Column of the edge table with times.
-        split: Column of the node table with train, val or test.
+        split: Column with train, val or test, of the table that has the labels.
         drop: Columns of either table that are left out, with commas between them.
         categories: Columns whose numbers are categories, with commas between them.
         max_categories: The most categories of a column.
@@ -42,6 +43,7 @@ class TableOptions:
     source: str | None = None
     target: str | None = None
     label: str | None = None
+    edge_label: str | None = None
     weight: str | None = None
     time: str | None = None
     split: str | None = None
@@ -80,8 +82,10 @@ class TableOptions:
         found = {name: getattr(self, name) for name in names}
         for name in ("drop", "categories"):
             found[name] = split_names(found[name])
-        labels = split_names(found["label"])
-        return found | {"label": labels[0] if len(labels) == 1 else labels or None}
+        for name in ("label", "edge_label"):
+            labels = split_names(found[name])
+            found[name] = labels[0] if len(labels) == 1 else labels or None
+        return found
 
     def table_identity(self) -> dict[str, Any]:
         """The options that are not as they are without the user's doing."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,6 @@ from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
 from graphweft.dist.ranks import Ranks
-from graphweft.interop.pyg_model import adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
@@ -35,13 +34,12 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
-from graphweft.train.full_batch import SPLITS, FullBatch, features_of
-from graphweft.train.graph_task import GRAPH_TASKS, GraphTask, for_graphs
-from graphweft.train.grouped import Grouped, check_macro_run
-from graphweft.train.history import COLUMNS, EpochRecord, History
+from graphweft.train.edge_task import for_edges
+from graphweft.train.full_batch import SPLITS, FullBatch
+from graphweft.train.graph_task import for_graphs
+from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.link_task import LinkTask
-from graphweft.train.macro import Macro, as_macro
+from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.model_input import as_read, check_parts, costs_of, opened, trains
 from graphweft.train.optimizer import make_optimizer
@@ -60,13 +58,13 @@ from graphweft.train.options import (
 from graphweft.train.other_keywords import refuse
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
-from graphweft.train.ranked_full import RankedFullBatch
-from graphweft.train.ranked_mini import RankedMiniBatch
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
+from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
-from graphweft.train.samplers import AnySampler
+from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
+from graphweft.train.steps import Drawn, Given, full_batch, sampled
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
@@ -102,17 +100,21 @@ class Trainer:
             once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
-        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those.
+        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those;
+            for "graphs" graphs (1).
         task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
-            a :class:`gw.GraphDataset` (found from the data). "link", in mode "mini", holds some edges out and learns
-            embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under the ROC curve.
+            a :class:`gw.GraphDataset`, "edge_classification" or "edge_regression" those of pairs of nodes
+            (:meth:`Dataset.with_edge_labels`); they are found from the data. "link", in mode "mini", holds some edges
+            out and learns embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under
+            the ROC curve.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
         memory: For "macro": bytes, or a text such as "2GB", for the groups in memory; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
-        sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", or a sampler over
-            the dataset's graph. ``fanouts`` are nodes of a layer for "layer", and the scope of "shadow".
+        sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
+            graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
+            layer for "layer", and the scope of "shadow".
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
@@ -208,7 +210,8 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        task, mode, ds, batch_size = for_graphs(task, *opened(mode, ds), batch_size)
+        rows = for_graphs(task, *opened(mode, ds), usual_graphs(sampler, mode, batch_size))
+        task, mode, ds, batch_size = for_edges(*rows)
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
@@ -241,9 +244,15 @@ class Trainer:
         rate = float(self.optimizer.param_groups[0]["lr"])
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
-        self._batch = self._full(keep_features) if self.mode == "full" else self._sampled(*drawn)
+        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, self.mode, self.ranks)
+        self._batch: FullBatch | MiniBatch
+        if self.mode == "full":
+            self._batch = full_batch(given, keep_features)
+        else:
+            self._batch = sampled(given, Drawn(*drawn), self._seed, self._batch_key, self._memory, self.out)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
+        self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
         named = optimizer if isinstance(optimizer, str) else type(optimizer).__name__
         self._config: dict[str, Any] = {
             **{"dataset": self.ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
@@ -337,7 +346,7 @@ class Trainer:
                 self._train(target, folder, stop)
             if folder is not None and self.epoch:
                 folder.save(self.state_dict())
-                folder.plot(self.history, f"{self.ds.name}: {type(self.model).__name__}", self.metric)
+                folder.plot(self.history, self.history.name, self.metric)
         self._weights.put_best(self._update.averages)
         signum = stop.asked()
         if signum is not None:
@@ -438,6 +447,7 @@ class Trainer:
             text = " ".join(str(failure).split())[:200]
             raise CheckpointError(f"checkpoint: expected a state of this model and optimiser, got {text}") from None
         history.constant_guess = self.history.constant_guess
+        history.metric, history.name = self.history.metric, self.history.name
         self.history = history
         if history.best is None:
             self._weights.forget()
@@ -524,43 +534,6 @@ class Trainer:
     def _batches_done(self) -> int:
         """Batches of the epoch under way; 0 where an epoch is one step."""
         return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
-
-    def _full(self, keep_features: bool) -> FullBatch | MiniBatch:
-        data = (self.ds, features_of(self.ds), self._update)
-        labels = (self._loop.target, self._loop.metrics)
-        made: Callable[..., FullBatch] = partial(RankedFullBatch, self.ranks) if self.ranks.is_shared else FullBatch
-        return made(adapted(self.model), *data, keep_features, self._edges, *labels)
-
-    def _sampled(
-        self,
-        fanouts: tuple[int, ...] | None,
-        batch_size: int,
-        macro: Macro | None,
-        accumulate: int,
-        sampler: str | AnySampler,
-        prepare: str,
-    ) -> MiniBatch:
-        check_counts(batch_size=batch_size, accumulate=accumulate)
-        model, loop = adapted(self.model), self._loop
-        data = (self.ds, features_of(self.ds), self._update)
-        keys = (self._seed, self._batch_key)
-        if self.task == "link":
-            if macro is not None or accumulate > 1 or sampler != "neighbor" or prepare != "whole":
-                raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
-            own: dict[str, Any] = {"loss": loop.chosen.loss, "metrics": loop.metrics}
-            batch: MiniBatch = LinkTask(model, *data, fanouts, batch_size, *keys, **own)
-        elif self.mode == "macro":
-            check_macro_run(self.ds, self.task, sampler, prepare)
-            own = {"target": loop.target, "metrics": loop.metrics}
-            own |= {"memory": self._memory, "scratch": self.out}
-            return Grouped(model, *data, fanouts, batch_size, *keys, macro, accumulate, **own)
-        else:
-            own = {"target": loop.target, "metrics": loop.metrics}
-            made: Callable[..., MiniBatch] = GraphTask if self.task in GRAPH_TASKS else MiniBatch
-            made = partial(RankedMiniBatch, self.ranks) if self.ranks.is_shared else made
-            batch = made(model, *data, fanouts, batch_size, *keys, macro, accumulate, sampler, prepare, **own)
-        batch.use(self._edges)
-        return batch
 
     def _batch_key(self, epoch: int, batch: int) -> int:
         """Keys the draws of one step."""

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from graphweft._errors import CheckpointError
-from graphweft.train.history import COLUMNS, MEASURED, EpochRecord, History
+from graphweft.train.history import History
+from graphweft.train.record import COLUMNS, MEASURED, EpochRecord
 
 
 def _history(*values: float | None) -> History:

@@ -12,6 +12,7 @@ from standin import make_model, make_task
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.nn.graph_model import GraphModel
 from graphweft.train.optimizer import first_layer, make_optimizer
 
 DECAY = 0.1
@@ -71,3 +72,10 @@ trainer.load_state_dict(trainer.state_dict())
 sys.exit("torch._dynamo" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_the_first_layer_of_a_stack_inside_a_model_decays() -> None:
+    model = GraphModel(4, 8, 2, 3)
+    first = make_optimizer(model, "adam", 0.1, 0.5, "first").param_groups[0]
+    assert first["weight_decay"] == 0.5
+    assert [id(p) for p in first["params"]] == [id(p) for p in model.encoder.layers[0].parameters()]  # type: ignore[union-attr, index]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from matplotlib import image
 
-from graphweft.train.history import EpochRecord, History
-from graphweft.train.plot import write_plot
+from graphweft._errors import ConfigError
+from graphweft.train.history import History
+from graphweft.train.plot import NamedRun, picture_of, picture_of_several, write_plot
+from graphweft.train.record import EpochRecord
 
 
 def _picture(path: Path, history: History) -> np.ndarray:
@@ -46,3 +48,27 @@ def test_pyplot_and_its_global_state_stay_out(tmp_path: Path) -> None:
     assert "import pyplot" not in source and "matplotlib.use" not in source
     with pytest.raises(OSError):
         write_plot(tmp_path / "none" / "a.png", History([EpochRecord(1, 1.0)]), "x")
+
+
+def test_several_runs_have_a_curve_each_and_their_test_scores(tmp_path: Path) -> None:
+    runs = [
+        NamedRun(name, History([EpochRecord(i, 1 / i, None, top * i / 9, top, 1 / i) for i in range(1, 10)]))
+        for name, top in (("one", 0.5), ("two", 0.75))
+    ]
+    figure = picture_of_several(runs, "both", "accuracy")
+    lower = figure.axes[1]
+    assert [text.get_text() for text in lower.get_legend().get_texts()] == ["one  50.0 %", "two  75.0 %"]
+    assert [len(line.get_xdata()) for line in lower.lines] == [9, 1, 9, 1]
+    assert lower.lines[2].get_ydata()[-1] == 0.75 and figure.axes[0].get_ylabel() == "validation loss"
+    many = [runs[0]._replace(name=str(i)) for i in range(25)]
+    legend = picture_of_several(many, "many", "accuracy").axes[1].get_legend()
+    assert len(legend.get_texts()) == 20 and legend.get_title().get_text().endswith("and 5 more")
+
+
+def test_the_picture_has_validation_loss_and_test_score_of_the_best_epoch() -> None:
+    history = History([EpochRecord(i, 1 / i, 0.9, 1 - abs(i - 4) / 10, i / 10, 2 / i) for i in range(1, 10)])
+    upper = picture_of(history, "run").axes[0]
+    assert upper.lines[1].get_ydata()[3] == 0.5
+    assert upper.get_title(loc="right") == "best validation: 100.0 % at epoch 4, test 40.0 %"
+    with pytest.raises(ConfigError, match=r"^path: expected a file name ending in .png, .svg or .pdf, got 'a.gif'$"):
+        history.plot("a.gif")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft.train.history import EpochRecord
 from graphweft.train.progress import EpochProgress, working
+from graphweft.train.record import EpochRecord
 
 
 def test_plain_lines_are_few_and_end_with_the_last_epoch(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from graphweft._errors import CheckpointError, ConfigError
-from graphweft.train.history import EpochRecord, History
+from graphweft.train.history import History
+from graphweft.train.record import EpochRecord
 from graphweft.train.run_folder import RunFolder, check_folder, read_last
 
 

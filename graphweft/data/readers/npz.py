@@ -16,6 +16,7 @@ from torch import Tensor
 from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset
 from graphweft.data.given import Features
+from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.data.readers.archive import NpzArchive
 from graphweft.data.readers.assemble import (
     MAX_CLASSES,
@@ -42,7 +43,8 @@ from graphweft.data.table_encoding import TableEncoding
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
-_SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold")
+_SIDE_ARRAYS = ("node_kind", "node_tag", "y_source", "fold", GRAPH_ID)
+_PAIRS = "edge_label_index"
 _ROW_KEYS = ("x", "node_ids", "node_tag")
 _LABEL_KEYS = ("y", "train_mask", "val_mask", "test_mask")
 _MAX_TAGS = 4096
@@ -62,6 +64,8 @@ def read_npz(archive: NpzArchive, options: ReadOptions) -> Dataset:
     num_nodes = graph.num_nodes
     graph_ptr = as_ids("graph_ptr", archive.array("graph_ptr", (None,))).long() if "graph_ptr" in archive else None
     rows = num_nodes if graph_ptr is None else graph_ptr.numel() - 1
+    pairs = torch.from_numpy(archive.array(_PAIRS, (2, None), "iu").astype(np.int64)) if _PAIRS in archive else None
+    rows = rows if pairs is None else pairs.shape[1]
     notes: list[str] = []
     x = read_features(archive, "x", num_nodes)
     if x is None and "x_known_index" in archive:
@@ -80,6 +84,7 @@ def read_npz(archive: NpzArchive, options: ReadOptions) -> Dataset:
         num_classes=found.num_classes,
         task=found.task,
         graph_ptr=graph_ptr,
+        edge_label_index=pairs,
         encoding=read_encoding(archive),
         **edge_parts(archive, graph.num_edges),
         node_ids=as_ids("node_ids", archive.array("node_ids", (num_nodes,))).long() if "node_ids" in archive else None,
@@ -105,7 +110,7 @@ def _graph(archive: NpzArchive) -> Graph:
 def _count_nodes(archive: NpzArchive, edges: Tensor, declared: int | None) -> int:
     """Nodes of an ``edge_index`` file: as declared, or as most of its members have rows, or the largest id + 1."""
     if declared is None:
-        keys = [*_ROW_KEYS, *(() if "graph_ptr" in archive else _LABEL_KEYS)]
+        keys = [*_ROW_KEYS, *(() if "graph_ptr" in archive or _PAIRS in archive else _LABEL_KEYS)]
         shapes = [(key, archive.header(key).shape) for key in keys if key in archive]
         masks = [shape for key, shape in shapes if shape and key.endswith("mask")]
         sizes = [shape[0] for key, shape in shapes if shape and not key.endswith("mask")]

@@ -1,0 +1,89 @@
+"""The model that a spec names.
+
+Comes in: a :class:`TrainSpec` and a dataset. Goes out: a model with new parameters. Called by :mod:`graphweft.run` and
+whatever runs a spec.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from graphweft.data.dataset import Dataset
+from graphweft.nn.cgat import CGAT
+from graphweft.nn.edge_model import EdgeModel
+from graphweft.nn.gat import GAT
+from graphweft.nn.gcn import GCN
+from graphweft.nn.gin import GIN
+from graphweft.nn.graph_model import GraphModel
+from graphweft.nn.hgt import HGT
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.ngcf import NGCF
+from graphweft.nn.node_data import edge_columns
+from graphweft.nn.node_embedding import NodeEmbedding
+from graphweft.nn.rgcn import RGCN
+from graphweft.nn.sage import SAGE
+from graphweft.train.footprint import check_fits
+from graphweft.train.options import check_mode
+from graphweft.train.spec import ATTENTIVE, TYPED, TrainSpec
+
+MODELS: dict[str, Callable[..., CompiledModule]] = {
+    "gcn": GCN,
+    "sage": SAGE,
+    "gin": GIN,
+    "gat": GAT,
+    "gatv2": functools.partial(GAT, v2=True),
+    "cgat": CGAT,
+    "ngcf": NGCF,
+    "rgcn": RGCN,
+    "hgt": HGT,
+}
+
+
+def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding | GraphModel | EdgeModel:
+    """The model that ``spec`` names for ``ds``; its parameters depend on the seed alone.
+
+    Raises: ConfigError when it cannot fit in memory.
+    """
+    learned = spec.features == "embedding"
+    if check_mode(spec.mode) == "full":
+        check_fits(ds.num_nodes, spec.hidden if learned else ds.num_features, spec.hidden, ds.num_classes, spec.layers)
+    options: dict[str, Any] = {
+        "num_layers": spec.layers,
+        "dropout": spec.dropout,
+        "norm": None if spec.norm == "none" else spec.norm,
+        "residual": spec.residual,
+    }
+    if spec.reduce != "auto":
+        options["reduce"] = spec.reduce
+    if spec.activation != "auto":
+        options["activation"] = spec.activation
+    if spec.model in ATTENTIVE:
+        options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
+    if spec.model in ("gat", "gatv2") and spec.edge_data == "use":
+        options["edge_dim"] = edge_columns(ds)
+    if spec.value_dropout:
+        options["value_dropout"] = spec.value_dropout
+    if spec.model == "hgt":
+        options |= {"heads": spec.heads, "num_node_types": len(ds.graph.node_types)}
+    if spec.model in TYPED:
+        options["num_relations"] = len(ds.graph.relations)
+    if spec.model == "rgcn" and spec.bases:
+        options["num_bases"] = spec.bases
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(spec.seed)
+        if spec.has_graphs:
+            sizes = (ds.num_features, spec.hidden, ds.num_classes, options.pop("num_layers"), spec.model)
+            return GraphModel(*sizes, readout=spec.readout, **options)
+        if spec.has_pairs:
+            sizes = (ds.num_features, spec.hidden, ds.num_classes, options.pop("num_layers"), spec.model)
+            return EdgeModel(*sizes, **options)
+        width = ds.num_classes if spec.task == "nodes" else spec.hidden
+        given: int | None = spec.hidden if learned else ds.num_features
+        if spec.model == "rgcn" and ds.x is None:
+            given, options["num_nodes"] = None, ds.num_nodes
+        model = MODELS[spec.model](given, spec.hidden, width, **options)
+        return NodeEmbedding(ds.num_nodes, model) if learned else model

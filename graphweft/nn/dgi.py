@@ -1,0 +1,73 @@
+"""Deep Graph Infomax: node embeddings that tell the graph from one with its features mixed up.
+
+Comes in: a node model as encoder, a graph, rows of its nodes. Goes out: embeddings, and the loss to train them by.
+Source: Velickovic et al., Deep Graph Infomax, ICLR 2019.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphweft._errors import ConfigError
+from graphweft.graph.graph import Graph
+
+
+def mean_summary(z: Tensor) -> Tensor:
+    """The sigmoid of the mean row, as published. Shape: (N, C) -> (C,)."""
+    return torch.sigmoid(z.mean(0))
+
+
+class DGI(nn.Module):
+    """Trains ``encoder`` without labels: a bilinear form of a row and a summary of the graph tells real rows from
+    those of a graph whose features were dealt to other nodes.
+
+    Args:
+        encoder: A node model, called as ``encoder(graph, x)``.
+        width: Columns of its rows.
+        summary: Called with the rows of all nodes, returns one row.
+
+    Raises: ConfigError for an encoder that is no module, or a width below 1.
+
+    Example:
+        >>> from graphweft.nn.gcn import GCN
+        >>> graph, x = Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.eye(4)
+        >>> model = DGI(GCN(4, 8, 8), width=8)
+        >>> model.loss(graph, x).shape, model(graph, x).shape
+        (torch.Size([]), torch.Size([4, 8]))
+    """
+
+    def __init__(self, encoder: nn.Module, width: int, summary: Callable[[Tensor], Tensor] = mean_summary) -> None:
+        super().__init__()
+        if not isinstance(encoder, nn.Module):
+            raise ConfigError(f"DGI: expected encoder as a module, got {type(encoder).__name__}")
+        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
+            raise ConfigError(f"DGI: expected width >= 1, got {width!r}")
+        self.encoder, self.summary = encoder, summary
+        self.weight = nn.Parameter(torch.empty(width, width))
+        nn.init.uniform_(self.weight, -1 / math.sqrt(width), 1 / math.sqrt(width))
+
+    def forward(self, graph: Graph, x: Any, **given: Any) -> Tensor:
+        """The embeddings. Shape: x (N, F) -> (N, width)."""
+        out: Tensor = self.encoder(graph, x, **given)
+        return out
+
+    def discriminate(self, z: Tensor, summary: Tensor) -> Tensor:
+        """Logits of rows being real. Shape: z (N, C), summary (C,) -> (N,)."""
+        return z @ (self.weight @ summary)
+
+    def contrast(self, positive: Tensor, negative: Tensor) -> Tensor:
+        """The loss of rows of the graph and of the mixed one, (N, C) each; shape ()."""
+        summary = self.summary(positive)
+        real, mixed = self.discriminate(positive, summary), self.discriminate(negative, summary)
+        return functional.softplus(-real).mean() + functional.softplus(mixed).mean()
+
+    def loss(self, graph: Graph, x: Tensor, **given: Any) -> Tensor:
+        """:meth:`contrast` with ``x`` and with its rows in an order that torch's generator draws."""
+        mixed = x[torch.randperm(x.shape[0])]
+        return self.contrast(self(graph, x, **given), self(graph, mixed, **given))

@@ -1,0 +1,171 @@
+"""Models of pairs of nodes: a node model, and a decoder of what it says of both ends.
+
+Comes in: a graph with rows of its nodes, or blocks of a batch, and pairs of nodes. Goes out: one row a pair. The node
+model is compiled as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphweft._errors import ConfigError, ShapeError
+from graphweft.graph.graph import Graph
+from graphweft.nn.graph_model import CONVS
+from graphweft.nn.made_with import Made, arguments_of
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.node_data import NodeData
+
+
+class EdgeDecoder(nn.Module):
+    """A row for every pair: a perceptron over the rows of both ends, side by side.
+
+    ``last(relu(first([h_src, h_dst])))``; the first product is made once a node, not once a pair.
+
+    Args:
+        width: Columns of the rows of nodes.
+        hidden: Width between the two products.
+        out_features: Columns of the result.
+
+    Example:
+        >>> decoder = EdgeDecoder(4, 8, 2)
+        >>> decoder(torch.randn(3, 4), torch.tensor([[0, 1, 2, 2], [1, 1, 0, 2]])).shape
+        torch.Size([4, 2])
+    """
+
+    def __init__(self, width: int, hidden: int, out_features: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(2 * width, hidden), nn.Linear(hidden, out_features)
+
+    def forward(self, rows: Tensor, edge_label_index: Tensor) -> Tensor:
+        """Shape: rows (N, width), edge_label_index (2, P) int64 -> (P, out_features)."""
+        if edge_label_index.dim() != 2 or edge_label_index.shape[0] != 2:
+            got = tuple(edge_label_index.shape)
+            raise ShapeError(f"EdgeDecoder: expected edge_label_index of shape (2, P), got {got}")
+        src, dst = edge_label_index
+        of_src, of_dst = self.first.weight.chunk(2, dim=1)
+        sources = functional.linear(rows, of_src, self.first.bias)
+        destinations = functional.linear(rows, of_dst)
+        both = torch.index_select(sources, 0, src) + torch.index_select(destinations, 0, dst)
+        out: Tensor = self.last(torch.relu(both))
+        return out
+
+
+class EdgeModel(nn.Module):
+    """A row for every pair of nodes: a node model and an :class:`EdgeDecoder` over what it says of both ends.
+
+    Args:
+        in_features: Width of the node features.
+        hidden: Width of every layer.
+        out_features: Classes, labels or values of a pair.
+        num_layers: Layers of the node model.
+        conv: "sage", "gcn", "gin", "gat" or "gatv2"; or a module called as ``conv(graph, x)`` that returns rows of
+            width ``hidden``, which takes the place of the layers.
+        options: More arguments of the node model, such as ``dropout``, ``norm``, ``heads``.
+
+    Raises: ConfigError for a value out of range.
+
+    Example:
+        >>> model = EdgeModel(4, 8, 2)
+        >>> graph = Graph([0, 1, 2], [1, 0, 1])
+        >>> model(graph, torch.randn(3, 4), torch.tensor([[0, 2], [2, 1]])).shape, model(graph, torch.randn(3, 4)).shape
+        (torch.Size([2, 2]), torch.Size([3, 2]))
+    """
+
+    _made_with: Made | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keeps the constructor's arguments, so that a run's model can be made again."""
+        made = super().__new__(cls)
+        made.__dict__["_made_with"] = arguments_of(args, kwargs)
+        return made
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        num_layers: int = 2,
+        conv: str | nn.Module = "sage",
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        if isinstance(conv, str):
+            if conv not in CONVS:
+                raise ConfigError(f"EdgeModel: expected conv among {', '.join(CONVS)}, or a module, got {conv!r}")
+            self.encoder: nn.Module = CONVS[conv](in_features, hidden, hidden, num_layers, **options)
+        elif options:
+            raise ConfigError(f"EdgeModel: {min(options)} cannot be combined with a module as conv, which has its own")
+        else:
+            self.encoder = conv
+        self.decoder = EdgeDecoder(hidden, hidden, out_features)
+
+    @classmethod
+    def for_data(cls, ds: NodeData, hidden: int, out_features: int | None = None, **options: Any) -> Self:
+        """A model whose sizes are those of a dataset with labels of edges.
+
+        Args:
+            ds: The dataset.
+            hidden: Width of every layer.
+            out_features: Width of the result; None: the number of classes or values.
+            options: As the constructor's.
+
+        Raises: ConfigError for a dataset without features or classes.
+        """
+        out_features = ds.num_classes if out_features is None else out_features
+        if out_features == 0:
+            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with labels, or out_features, got none")
+        if ds.x is None:
+            raise ConfigError(
+                f"{cls.__name__}.for_data: expected node features x, got none; ds.with_features('degree') makes some"
+            )
+        return cls(ds.x.shape[1], hidden, out_features, **options)
+
+    def forward(
+        self,
+        graph: Graph | Sequence[Any],
+        x: Any,
+        edge_label_index: Tensor | None = None,
+        edge_weight: Any = None,
+        edge_attr: Any = None,
+    ) -> Tensor:
+        """One row a pair.
+
+        Shape: x (N, in_features), edge_label_index (2, P) int64 -> (P, out_features).
+
+        Args:
+            graph: The graph, or blocks of a batch.
+            x: Rows of its nodes.
+            edge_label_index: Pairs of its nodes, of the first destinations of blocks; None: all edges of the graph.
+            edge_weight: Weights of the edges, for models that take them.
+            edge_attr: Features of the edges, for models that take them.
+
+        Raises: ShapeError for rows that do not fit.
+        """
+        named = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+        rows = self.encoder(graph, x, **{name: value for name, value in named.items() if value is not None})
+        if edge_label_index is None:
+            if not isinstance(graph, Graph):
+                raise ShapeError("EdgeModel: expected edge_label_index with blocks, got None")
+            edge_label_index = torch.stack(graph.edges()).long()
+        out: Tensor = self.decoder(rows, edge_label_index)
+        return out
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether the node model runs on the blocks of a batch."""
+        return isinstance(self.encoder, CompiledModule) or bool(getattr(self.encoder, "takes_blocks", False))
+
+    @property
+    def takes_edge_weight(self) -> bool:
+        """Whether the node model weighs its sums over in-edges."""
+        return isinstance(self.encoder, CompiledModule) and self.encoder.takes_edge_weight
+
+    def edge_columns(self) -> int:
+        """Columns of edge features that the node model reads; 0 for none."""
+        return self.encoder.edge_columns() if isinstance(self.encoder, CompiledModule) else 0

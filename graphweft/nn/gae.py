@@ -1,0 +1,119 @@
+"""Graph auto-encoders: node embeddings learned from the edges alone, plain and variational.
+
+Comes in: a node model as encoder, a graph, rows of its nodes. Goes out: embeddings, whose dot products say how likely
+an edge is, and the losses to train them by. Source: Kipf and Welling, Variational Graph Auto-Encoders (2016).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from graphweft._errors import ConfigError, ShapeError
+from graphweft.graph.graph import Graph
+from graphweft.sample.negative import NegativeSampler
+
+_MOST_LOGSTD = 10.0
+
+
+def _pairs(who: str, pairs: Tensor) -> Tensor:
+    """Raises: ShapeError for another shape."""
+    if pairs.dim() != 2 or pairs.shape[0] != 2:
+        raise ShapeError(f"{who}: expected pairs of shape (2, P), got {tuple(pairs.shape)}")
+    return pairs
+
+
+class GAE(nn.Module):
+    """A graph auto-encoder: ``sigmoid(z_i . z_j)`` is the probability of an edge from i to j.
+
+    Args:
+        encoder: A node model, called as ``encoder(graph, x)``; its rows are the embeddings z.
+
+    Example:
+        >>> from graphweft.nn.gcn import GCN
+        >>> graph, x = Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.eye(4)
+        >>> model = GAE(GCN(4, 8, 2))
+        >>> model.loss(graph, x, seed=1).shape, model.decode(model(graph, x), torch.tensor([[0, 1], [1, 2]])).shape
+        (torch.Size([]), torch.Size([2]))
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        if not isinstance(encoder, nn.Module):
+            raise ConfigError(f"{type(self).__name__}: expected encoder as a module, got {type(encoder).__name__}")
+        self.encoder = encoder
+
+    def forward(self, graph: Graph, x: Any, **given: Any) -> Tensor:
+        """The embeddings. Shape: x (N, F) -> (N, width of the encoder)."""
+        out: Tensor = self.encoder(graph, x, **given)
+        return out
+
+    def decode(self, z: Tensor, edge_label_index: Tensor) -> Tensor:
+        """Logits of pairs, whose sigmoids are probabilities. Shape: z (N, C), edge_label_index (2, P) -> (P,)."""
+        src, dst = _pairs(type(self).__name__, edge_label_index)
+        return (torch.index_select(z, 0, src) * torch.index_select(z, 0, dst)).sum(1)
+
+    def recon_loss(self, z: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """Cross-entropy of edges and of other pairs, the sum of both means, shape ().
+
+        Args:
+            z: Embeddings, (N, C).
+            positive: Edges, (2, P).
+            negative: Pairs without an edge, (2, P').
+        """
+        there, not_there = self.decode(z, positive), self.decode(z, negative)
+        return functional.softplus(-there).mean() + functional.softplus(not_there).mean()
+
+    def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Tensor:
+        """:meth:`recon_loss` of all edges of ``graph`` against as many pairs without one, which ``seed`` draws."""
+        return self.recon_loss(self(graph, x, **given), *self._drawn(graph, seed))
+
+    def _drawn(self, graph: Graph, seed: int) -> tuple[Tensor, Tensor]:
+        """All edges, and as many pairs that are none."""
+        edges = torch.stack(graph.edges()).long()
+        return edges, NegativeSampler(graph).pairs(torch.arange(edges.shape[1]), seed=seed)
+
+
+class VGAE(GAE):
+    """A variational graph auto-encoder: embeddings are drawn around ``mu`` with deviation ``exp(logstd)`` in training.
+
+    Args:
+        encoder: A node model whose rows are mu and logstd side by side, (N, 2 C); or one that returns both.
+
+    Example:
+        >>> from graphweft.nn.gcn import GCN
+        >>> graph, x = Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.eye(4)
+        >>> model = VGAE(GCN(4, 8, 2 * 3))
+        >>> model.eval()(graph, x).shape, model.train().loss(graph, x).shape
+        (torch.Size([4, 3]), torch.Size([]))
+    """
+
+    def moments(self, graph: Graph, x: Any, **given: Any) -> tuple[Tensor, Tensor]:
+        """Mu and logstd, (N, C) each. Raises: ShapeError for an odd number of columns."""
+        out = self.encoder(graph, x, **given)
+        if isinstance(out, Tensor):
+            if out.shape[1] % 2:
+                raise ShapeError(f"VGAE: expected rows of mu and logstd from the encoder, got {out.shape[1]} columns")
+            out = out.chunk(2, dim=1)
+        mu, logstd = out
+        return mu, logstd.clamp(max=_MOST_LOGSTD)
+
+    def forward(self, graph: Graph, x: Any, **given: Any) -> Tensor:
+        """Embeddings: mu, in training with noise of torch's generator. Shape: x (N, F) -> (N, C)."""
+        return self._around(*self.moments(graph, x, **given))
+
+    def kl_loss(self, mu: Tensor, logstd: Tensor) -> Tensor:
+        """Divergence from the normal distribution, the mean over nodes, shape ()."""
+        return -0.5 * (1 + 2 * logstd - mu.square() - (2 * logstd).exp()).sum(1).mean()
+
+    def loss(self, graph: Graph, x: Any, seed: int = 0, **given: Any) -> Tensor:
+        """:meth:`recon_loss` as of :class:`GAE`, and the divergence divided by the number of nodes."""
+        mu, logstd = self.moments(graph, x, **given)
+        found = self.recon_loss(self._around(mu, logstd), *self._drawn(graph, seed))
+        return found + self.kl_loss(mu, logstd) / graph.num_nodes
+
+    def _around(self, mu: Tensor, logstd: Tensor) -> Tensor:
+        return mu + torch.randn_like(logstd) * logstd.exp() if self.training else mu

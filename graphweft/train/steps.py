@@ -1,0 +1,110 @@
+"""The way to take a step that task and mode ask for.
+
+Comes in: what a trainer was given. Goes out: a :class:`FullBatch`, or one of the kinds of :class:`MiniBatch`. Called by
+the trainer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset
+from graphweft.dist.ranks import Ranks
+from graphweft.interop.pyg_model import adapted
+from graphweft.train.chosen import Loop
+from graphweft.train.edge_data import EdgeData
+from graphweft.train.edge_task import EdgeTask
+from graphweft.train.full_batch import FullBatch, features_of
+from graphweft.train.graph_task import GraphTask
+from graphweft.train.grouped import Grouped, check_macro_run
+from graphweft.train.link_task import LinkTask
+from graphweft.train.macro import Macro
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_counts
+from graphweft.train.ranked_full import RankedFullBatch
+from graphweft.train.ranked_mini import RankedMiniBatch
+from graphweft.train.samplers import AnySampler
+from graphweft.train.update import Update
+
+_KINDS: dict[str, type[MiniBatch]] = {**dict.fromkeys(GRAPH_TASKS, GraphTask), **dict.fromkeys(EDGE_TASKS, EdgeTask)}
+
+
+class Drawn(NamedTuple):
+    """How batches are made; see the keywords of :class:`gw.Trainer`."""
+
+    fanouts: tuple[int, ...] | None
+    batch_size: int
+    macro: Macro | None
+    accumulate: int
+    sampler: str | AnySampler
+    prepare: str
+
+
+class Given(NamedTuple):
+    """What a step is made of.
+
+    Attributes:
+        model: The model.
+        ds: The data.
+        update: Steps in the place of the optimiser.
+        loop: What the user chose about the loop.
+        edges: Weights and features of edges that the model reads.
+        task: The task of the trainer.
+        mode: "full", "mini" or "macro".
+        ranks: The processes that train together.
+    """
+
+    model: nn.Module
+    ds: Dataset
+    update: Update
+    loop: Loop
+    edges: EdgeData
+    task: str
+    mode: str
+    ranks: Ranks
+
+
+def full_batch(given: Given, keep_features: bool) -> FullBatch:
+    """Steps over all nodes."""
+    data = (given.ds, features_of(given.ds), given.update)
+    labels = (given.loop.target, given.loop.metrics)
+    made: Callable[..., FullBatch] = partial(RankedFullBatch, given.ranks) if given.ranks.is_shared else FullBatch
+    return made(adapted(given.model), *data, keep_features, given.edges, *labels)
+
+
+def sampled(
+    given: Given, drawn: Drawn, seed: int, key: Callable[[int, int], int], memory: Any, scratch: Path | None
+) -> MiniBatch:
+    """Steps over some rows. ``memory`` and ``scratch`` are for groups of parts.
+
+    Raises: ConfigError for options that do not fit the task or each other.
+    """
+    check_counts(batch_size=drawn.batch_size, accumulate=drawn.accumulate)
+    if memory is not None and given.mode != "macro":
+        raise ConfigError(f"memory={memory} cannot be combined with mode={given.mode}; it is for mode='macro'")
+    model, loop = adapted(given.model), given.loop
+    data = (given.ds, features_of(given.ds), given.update)
+    keys = (seed, key)
+    own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
+    if given.task == "link":
+        if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
+            raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
+        own = {"loss": loop.chosen.loss, "metrics": loop.metrics}
+        batch: MiniBatch = LinkTask(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
+    elif given.mode == "macro":
+        check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare)
+        own |= {"memory": memory, "scratch": scratch}
+        drawing = (drawn.fanouts, drawn.batch_size)
+        return Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
+    else:
+        made: Callable[..., MiniBatch] = _KINDS.get(given.task, MiniBatch)
+        made = partial(RankedMiniBatch, given.ranks) if given.ranks.is_shared else made
+        batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
+    batch.use(given.edges)
+    return batch
