@@ -76,8 +76,8 @@ inline vd::vec lanes_exp(vd::vec x) {
   return half * rest;
 }
 
-// exp(x) - 1 for x <= 0, exact to a few units in the last place near 0 as well.
-inline vf::vec expm1_lanes(vf::vec x) {
+// exp(x) - 1 for |x| <= 0.5, exact to a few units in the last place.
+inline vf::vec expm1_near(vf::vec x) {
   vf::vec p = x * (1.0f / 40320.0f) + (1.0f / 5040.0f);
   p = p * x + (1.0f / 720.0f);
   p = p * x + (1.0f / 120.0f);
@@ -85,11 +85,22 @@ inline vf::vec expm1_lanes(vf::vec x) {
   p = p * x + (1.0f / 6.0f);
   p = p * x + 0.5f;
   p = p * x + 1.0f;
-  return x > -0.5f ? p * x : exp_lanes(x) - 1.0f;
+  return p * x;
 }
-inline vd::vec expm1_lanes(vd::vec x) {
-  const vd::vec small = x > -0.5 ? x : vd::vec{};
-  return x > -0.5 ? exp_less_one(small) : exp_lanes(x) - 1.0;
+inline vd::vec expm1_near(vd::vec x) { return exp_less_one(x); }
+
+// The same for all x <= 0.
+template <class V>
+inline V expm1_lanes(V x) {
+  const V near = x > real_of<V>(-0.5) ? x : V{};
+  return x > real_of<V>(-0.5) ? expm1_near(near) : exp_lanes(x) - real_of<V>(1);
+}
+
+// The same for all x; infinite where exp is.
+template <class V>
+inline V lanes_expm1(V x) {
+  const ints_of<V> small = lanes_abs(x) < real_of<V>(0.5);
+  return small ? expm1_near(small ? x : V{}) : lanes_exp(x) - real_of<V>(1);
 }
 template <class V>
 inline V lanes_elu(V x, real_of<V> alpha) {
@@ -156,8 +167,7 @@ inline V lanes_sign(V x) {
     return map_lanes(x, [](double v) { return __builtin_##twice(v); }); \
   }
 GW_MAPPED(mapped_log, logf, log)
-GW_MAPPED(log1p, log1pf, log1p)
-GW_MAPPED(expm1, expm1f, expm1)
+GW_MAPPED(mapped_log1p, log1pf, log1p)
 GW_MAPPED(sin, sinf, sin)
 GW_MAPPED(cos, cosf, cos)
 GW_MAPPED(erf, erff, erf)
@@ -174,6 +184,17 @@ inline V lanes_log(V x) {
   bool all = true;
   for (int lane = 0; lane < int(sizeof(V) / sizeof(real_of<V>)); ++lane) all &= normal[lane] != 0;
   return all ? y : (normal ? y : lanes_mapped_log(x));
+}
+// log(1 + x): what 1 + x loses of x is added to first order.
+template <class V>
+inline V lanes_log1p(V x) {
+  const V one = V{} + real_of<V>(1), u = x + one;
+  const ints_of<V> normal = (u >= lane_of<V>::smallest) & (u <= lane_of<V>::largest);
+  const V near = normal ? u : one;
+  const V y = log_lanes(near) + (x - (near - one)) / near;
+  bool all = true;
+  for (int lane = 0; lane < int(sizeof(V) / sizeof(real_of<V>)); ++lane) all &= normal[lane] != 0;
+  return all ? y : (normal ? y : lanes_mapped_log1p(x));
 }
 __attribute__((noinline)) inline vf::vec lanes_pow(vf::vec x, vf::vec y) {
 #pragma GCC unroll 1
