@@ -58,7 +58,11 @@ def doubled(inputs: Any) -> Any:
     """The same in float64."""
     names = inputs.__dataclass_fields__
     tensors = {name: getattr(inputs, name) for name in names}
-    floats = {name: t.detach().double().requires_grad_(t.requires_grad) for name, t in tensors.items() if t.is_floating_point()}
+    floats = {
+        name: t.detach().double().requires_grad_(t.requires_grad)
+        for name, t in tensors.items()
+        if t.is_floating_point()
+    }
     return coverage.replace(inputs, **floats)
 
 
