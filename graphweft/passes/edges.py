@@ -22,6 +22,7 @@ from graphweft.ir.pattern import end_of
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.fuse import Group, ordered
+from graphweft.passes.hoist import frontier
 from graphweft.passes.opened import REALS, compared, has_same_bits
 
 # What codegen/edge_nest.py can write for an edge.
@@ -63,11 +64,19 @@ def edge_bytes(program: Program, tensor_bytes: Callable[[Value], float]) -> floa
     )
 
 
-def is_wide(value: Value, program: Program) -> bool:
-    """Whether ``value`` is more than a few numbers per edge: too much to keep between calls."""
-    if not isinstance(value.type, TensorType) or prod(value.type.dims) <= NARROW:
-        return False
-    return value.type.rows in {v.struct.edge for v in program.values if isinstance(v.type, StructType)}
+def without_wide(program: Program, hoisted: set[Value]) -> set[Value]:
+    """``hoisted`` without what is more than a few numbers per edge and would be kept: too much memory.
+
+    Such a value that only kept ones are made of is computed with them and let go.
+    """
+    edges = {v.struct.edge for v in program.values if isinstance(v.type, StructType)}
+    rows = [v for v in hoisted if isinstance(v.type, TensorType) and v.type.rows in edges]
+    wide = {v for v in rows if prod(v.tensor.dims) > NARROW}
+    left = set(hoisted)
+    while lost := wide.intersection(frontier(program, left)):
+        left -= lost
+        wide -= lost
+    return left
 
 
 def fuse_edges(program: Program, hoisted: set[Value], phase: Mapping[Value, int]) -> tuple[list[Group], set[Value]]:

@@ -1,4 +1,5 @@
-"""Operations over edges written out as what a walk computes: a softmax, and the edges that attain an extremum.
+"""Operations over edges written out as what a walk computes: a softmax, the edges that attain an extremum, products by
+weights with the numbers of a result side by side.
 
 Comes in: a joint program, forward and backward. Goes out: the same with exponentials, sums and comparisons in place of
 the operations. What is compared with its own extremum must have the same bits in both walks: here is told which values
@@ -15,8 +16,10 @@ from graphweft.ir.elementwise_grad import Formula
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.residency import StructType
 
 REALS = (torch.float32, torch.float64)  # what walks are written for: one of both in a program
+_WIDE = 8  # numbers of a result from which vectors run along it
 _SUMS = frozenset({Op.ADD, Op.BIAS, Op.ROW_ADD, Op.ADD_CONST, "add", "sub"})
 _PRODUCTS = frozenset({Op.MUL, Op.ROW_SCALE, Op.COL_SCALE, Op.MUL_SCALAR, Op.SCALE, "mul", "leaky_relu"})
 _CHOICES = frozenset({"neg", "abs", "relu", "maximum", "minimum", "copy", "where", "eq", "ne", "lt", "le", "gt", "ge"})
@@ -53,6 +56,21 @@ def _spread(b: Builder, graph: Value, *rows: Value) -> list[Value]:
     edge = b.add(Op.BROADCAST_DST, graph, pair)
     parts = (b.add(Op.SLICE, edge, axis=0, start=k, stop=k + 1, step=1) for k in range(len(rows)))
     return [b.add(Op.RESHAPE, part, dims=dims) for part in parts]
+
+
+def lay_out_weights(program: Program) -> Program:
+    """Weights of products of edge rows as walks read them: the numbers of a result side by side."""
+    edges = {v.struct.edge for v in program.values if isinstance(v.type, StructType)}
+
+    def rule(b: Builder, v: Value) -> Value | None:
+        if v.op is not Op.MATMUL or not v.get("tb") or v.tensor.rows not in edges or v.tensor.dims[-1] < _WIDE:
+            return None
+        x, weight = v.inputs
+        if weight.tensor.rows is not None:
+            return None
+        return b.add(Op.MATMUL, x, b.add(Op.PERMUTE, weight, order=(1, 0)))
+
+    return rewrite(program, rule)
 
 
 def open_extrema(program: Program) -> Program:
