@@ -206,6 +206,16 @@ __attribute__((noinline)) inline vd::vec lanes_pow(vd::vec x, vd::vec y) {
   for (int lane = 0; lane < vd::lanes; ++lane) x[lane] = __builtin_pow(x[lane], y[lane]);
   return x;
 }
+__attribute__((noinline)) inline vf::vec lanes_atan2(vf::vec y, vf::vec x) {
+#pragma GCC unroll 1
+  for (int lane = 0; lane < vf::lanes; ++lane) y[lane] = __builtin_atan2f(y[lane], x[lane]);
+  return y;
+}
+__attribute__((noinline)) inline vd::vec lanes_atan2(vd::vec y, vd::vec x) {
+#pragma GCC unroll 1
+  for (int lane = 0; lane < vd::lanes; ++lane) y[lane] = __builtin_atan2(y[lane], x[lane]);
+  return y;
+}
 
 // A whole vector of a matrix, or its last few elements.
 template <class T>
