@@ -365,8 +365,8 @@ class _Planner:
             return not any(step.args[1:]) and out.shape[0] in self.sets
         if step.target is aten.index_put.default:
             return step not in self.moves and out.shape[0] in self.sets
-        picked = step.target in (aten.index.Tensor, aten.index_select.default) and step.reads[0].shape[:1]
-        return bool(picked) and picked[0] in self.sets and out.shape[0] not in self.sets
+        picks = step.target in (aten.index.Tensor, aten.index_select.default)
+        return picks and step.reads[0].shape[0] in self.sets and out.shape[0] not in self.sets
 
     def plan(self) -> Planned:
         """All parts."""

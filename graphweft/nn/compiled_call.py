@@ -25,6 +25,8 @@ from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
+from graphweft.graph.graph import Graph
+from graphweft.nn.edge_arguments import as_tensor, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Recorded
 from graphweft.nn.settings import has_hooks, is_watched
@@ -80,6 +82,10 @@ class CompiledCalls:
         """What the module's forward returns."""
         try:
             flat, spec = pytree.tree_flatten((args, kwargs))
+            if any(isinstance(item, Graph) for item in flat):
+                flat = with_edge_index(flat, self.module)
+                args, kwargs = pytree.tree_unflatten(flat, spec)
+            flat = [as_tensor(item) for item in flat]
             kinds, content = self._kinds(flat)
         except Refused as refusal:
             return self._as_it_stands(args, kwargs, str(refusal))
@@ -135,6 +141,9 @@ class CompiledCalls:
         edges = False
         for item in flat:
             if isinstance(item, Tensor):
+                if item.layout != torch.strided:
+                    self._tell(_SPARSE)
+                    raise Refused(_SPARSE)
                 if (
                     type(item) not in (Tensor, nn.Parameter)
                     or item.device.type != "cpu"
@@ -295,6 +304,7 @@ class _Inner:
 
 
 _NO_SUMS = "no sums over edges"
+_SPARSE = "a sparse matrix as an argument: the call runs as it stands; an edge_index and weights are compiled"
 _PLAIN_TORCH = "no edges are known there"
 
 
