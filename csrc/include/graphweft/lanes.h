@@ -66,9 +66,10 @@ inline V lanes_minimum(V x, V y) {
 
 // exp over the whole range: infinite above 88.72, in double precision above 709.78.
 inline vf::vec lanes_exp(vf::vec x) {
-  const vf::vec half = exp_lanes((x > 88.0f ? vf::splat(88.0f) : x));
-  const vf::vec rest = exp_lanes(x > 88.0f ? (x > 89.0f ? vf::splat(1.0f) : x - 88.0f) : vf::vec{});
-  return half * rest;
+  const float_exp e = exp_parts(x > 89.0f ? vf::splat(89.0f) : x);
+  const int_lanes half = e.power >> 1;  // the power of two may be one more than a number has
+  const vf::vec scaled = e.part * vf::vec((half + 127) << 23) * vf::vec((e.power - half + 127) << 23);
+  return x < -87.33f ? vf::vec{} : scaled;
 }
 inline vd::vec lanes_exp(vd::vec x) {
   const vd::vec half = exp_lanes((x > 709.0 ? vd::splat(709.0) : x));
