@@ -167,8 +167,6 @@ inline V lanes_sign(V x) {
   inline vd::vec lanes_##name(vd::vec x) {                              \
     return map_lanes(x, [](double v) { return __builtin_##twice(v); }); \
   }
-GW_MAPPED(mapped_log, logf, log)
-GW_MAPPED(mapped_log1p, log1pf, log1p)
 GW_MAPPED(sin, sinf, sin)
 GW_MAPPED(cos, cosf, cos)
 GW_MAPPED(erf, erff, erf)
@@ -177,25 +175,29 @@ GW_MAPPED(ceil, ceilf, ceil)
 GW_MAPPED(round, nearbyintf, nearbyint)
 #undef GW_MAPPED
 
-// Normal positive numbers by the polynomial, the rest as the mathematical library has it.
+// The logarithm y of a number x where it has one: infinite at 0 and infinity, none below 0.
+template <class V>
+inline V log_or_none(V x, V y) {
+  const V infinite = V{} + real_of<V>(__builtin_inf()), zero = V{};
+  const V low = x == zero ? -infinite : (x < zero ? infinite - infinite : x);
+  return x > zero ? (x > lane_of<V>::largest ? infinite : y) : low;
+}
+// Subnormal numbers are scaled by 2^54, which leaves all their digits.
 template <class V>
 inline V lanes_log(V x) {
-  const ints_of<V> normal = (x >= lane_of<V>::smallest) & (x <= lane_of<V>::largest);
-  const V y = log_lanes(normal ? x : V{} + real_of<V>(1));
-  bool all = true;
-  for (int lane = 0; lane < int(sizeof(V) / sizeof(real_of<V>)); ++lane) all &= normal[lane] != 0;
-  return all ? y : (normal ? y : lanes_mapped_log(x));
+  constexpr real_of<V> ln2_54 = real_of<V>(37.429947750237047);
+  const ints_of<V> tiny = x < lane_of<V>::smallest, normal = (x > V{}) & (x <= lane_of<V>::largest);
+  const V near = normal ? (tiny ? x * real_of<V>(0x1p54) : x) : V{} + real_of<V>(1);
+  const V y = log_lanes(near);
+  return log_or_none(x, tiny ? y - ln2_54 : y);
 }
 // log(1 + x): what 1 + x loses of x is added to first order.
 template <class V>
 inline V lanes_log1p(V x) {
   const V one = V{} + real_of<V>(1), u = x + one;
-  const ints_of<V> normal = (u >= lane_of<V>::smallest) & (u <= lane_of<V>::largest);
+  const ints_of<V> normal = (u > V{}) & (u <= lane_of<V>::largest);
   const V near = normal ? u : one;
-  const V y = log_lanes(near) + (x - (near - one)) / near;
-  bool all = true;
-  for (int lane = 0; lane < int(sizeof(V) / sizeof(real_of<V>)); ++lane) all &= normal[lane] != 0;
-  return all ? y : (normal ? y : lanes_mapped_log1p(x));
+  return log_or_none(u, log_lanes(near) + (x - (near - one)) / near);
 }
 __attribute__((noinline)) inline vf::vec lanes_pow(vf::vec x, vf::vec y) {
 #pragma GCC unroll 1
