@@ -71,6 +71,7 @@ _elementwise("mul", aten.mul.Tensor, aten.mul.Scalar)
 _elementwise("div", aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 _elementwise("maximum", aten.maximum.default)
 _elementwise("minimum", aten.minimum.default)
+_elementwise("atan2", aten.atan2.default)
 
 
 def _promoted(operands: Sequence[Operand]) -> torch.dtype:

@@ -32,7 +32,7 @@ _DRAWS = (aten.native_dropout.default,)
 _FLOATS = (torch.float32, torch.float64)
 _PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # where the left operand stands
 _SHORT = 64  # numbers of a constant that rules may read
-_HEAVY = 128  # multiplications a row
+_HEAVY = 2048  # multiplications a row, from which a walk takes longer than reading what is stored
 _MANY = 1 << 20  # elements of a result
 STORED = "a product of edge rows, which is stored"
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
@@ -308,7 +308,7 @@ class _Planner:
         self.early: set[Var] = set()  # what follows from arguments alone, by steps that run as they stand
         self.wanted = self._readers()
         self.free = self._of_parameters()
-        self.ahead = self._before_products()
+        self.ahead = self._ahead_of_all()
 
     def _readers(self) -> dict[Var, list[Any]]:
         """Who reads each value; None for the caller."""
@@ -330,22 +330,43 @@ class _Planner:
                 found |= {var: step for var in step.outs if var is not None}
         return found
 
-    def _before_products(self) -> set[Step]:
-        """Products of given edge rows by weights that are stored, and what these follow from."""
+    def _ahead_of_all(self) -> set[Step]:
+        """Edge rows that are made of given ones before anything else, and what these follow from.
+
+        These are rows put behind others, as for self-loops, and products by weights that are stored.
+        """
         makers = {var: step for step in self.tape.steps for var in step.outs if var is not None}
         given = set(self.tape.inputs)
         for step in self.tape.steps:
             if step not in self.moves and all(var in given for var in step.reads):
                 given.update(var for var in step.outs if var is not None)
+        alone = {var for var in self.tape.inputs if var.source is not None and var.source[0] == "arg"}
+        for step in self.tape.steps:
+            if step.target not in _DRAWS and step.reads and all(var in alone for var in step.reads):
+                alone.update(var for var in step.outs if var is not None)
         found: set[Step] = set()
         for step in reversed(self.tape.steps):
             if step.target in _PRODUCTS:
                 left = step.args[_PRODUCTS[step.target]]
                 if isinstance(left, Var) and left in given and left.shape[0] in self.sets and is_heavy(step, left):
                     found.add(step)
+            elif all(var in alone for var in step.reads) and self._is_by_position(step):
+                found.add(step)
             if step in found:
                 found.update(makers[var] for var in step.reads if var in makers and var not in self.free)
         return found
+
+    def _is_by_position(self, step: Step) -> bool:
+        """Whether rows of edges are joined, picked or written by their positions, which no program does."""
+        out = step.outs[0]
+        if out is None or not out.shape or not step.reads:
+            return False
+        if step.target is aten.cat.default:
+            return not any(step.args[1:]) and out.shape[0] in self.sets
+        if step.target is aten.index_put.default:
+            return step not in self.moves and out.shape[0] in self.sets
+        picks = step.target in (aten.index.Tensor, aten.index_select.default)
+        return picks and step.reads[0].shape[0] in self.sets and out.shape[0] not in self.sets
 
     def plan(self) -> Planned:
         """All parts."""

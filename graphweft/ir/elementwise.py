@@ -81,6 +81,7 @@ FUNCTIONS: dict[str, Function] = {
     "mul": _binary(torch.mul),
     "div": _binary(_divide),
     "pow": _binary(in_pieces(torch.pow)),
+    "atan2": _binary(in_pieces(torch.atan2)),
     "maximum": _binary(torch.maximum),
     "minimum": _binary(torch.minimum),
     "eq": _binary(torch.eq, to_bool=True),

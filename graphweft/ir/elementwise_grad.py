@@ -7,7 +7,7 @@ dimensions that were broadcast are added up again. Conventions are torch's: ReLU
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import pi, sqrt
+from math import inf, pi, sqrt
 from typing import Any
 
 from graphweft.ir.elementwise import FUNCTIONS
@@ -59,6 +59,13 @@ def _pow(f: Formula, v: Value, g: Value) -> Sequence[Value | None]:
     return dx, f.mul(g, f.where(zero, 0.0, f.mul(v, f.log(x))))
 
 
+def _atan2(f: Formula, v: Value, g: Value) -> Sequence[Value | None]:
+    y, x = v.inputs
+    share = f.reciprocal(f.add(f.square(y), f.square(x)))
+    share = f.mul(g, f.where(f.eq(share, inf), 0.0, share))
+    return f.mul(share, x), f.neg(f.mul(share, y))
+
+
 def _extremum(f: Formula, v: Value, g: Value) -> Sequence[Value | None]:
     x, y = v.inputs
     wins, loses = (f.gt(x, y), f.lt(x, y)) if v["fn"] == "maximum" else (f.lt(x, y), f.gt(x, y))
@@ -93,6 +100,7 @@ _PARTIALS: dict[str, Partial] = {
     "mul": lambda f, v, g: (f.mul(g, v.inputs[1]), f.mul(g, v.inputs[0])),
     "div": lambda f, v, g: (f.div(g, v.inputs[1]), f.neg(f.mul(g, f.div(v, v.inputs[1])))),
     "pow": _pow,
+    "atan2": _atan2,
     "maximum": _extremum,
     "minimum": _extremum,
     "where": lambda f, v, g: (None, f.where(v.inputs[0], g, 0.0), f.where(v.inputs[0], 0.0, g)),

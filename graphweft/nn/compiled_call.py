@@ -25,8 +25,10 @@ from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
+from graphweft.graph.graph import Graph
+from graphweft.nn.edge_arguments import as_tensor, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
-from graphweft.nn.recorded import Recorded
+from graphweft.nn.recorded import Env, Recorded
 from graphweft.nn.settings import has_hooks, is_watched
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.constants import is_declared
@@ -63,6 +65,8 @@ class CompiledCalls:
         self._recorded: OrderedDict[Hashable, Recorded] = OrderedDict()
         self._failed: dict[Hashable, dict[Hashable, UnraisableError]] = {}
         self._inside: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
+        self._places: dict[tuple[str, Any], tuple[dict[str, Any], str]] = {}
+        self._settings: Hashable = None
         self._lock = threading.RLock()
         self._told: set[str] = set()
         self.last: Recorded | None = None
@@ -80,14 +84,20 @@ class CompiledCalls:
         """What the module's forward returns."""
         try:
             flat, spec = pytree.tree_flatten((args, kwargs))
+            if any(isinstance(item, Graph) for item in flat):
+                flat = with_edge_index(flat, self.module)
+                args, kwargs = pytree.tree_unflatten(flat, spec)
+            flat = [as_tensor(item) for item in flat]
             kinds, content = self._kinds(flat)
         except Refused as refusal:
             return self._as_it_stands(args, kwargs, str(refusal))
         settings = self._guard.read()
         kind = (settings, spec, kinds, torch.is_grad_enabled(), torch.get_default_dtype())
         with self._lock:  # stand-ins are in the place of parameters while another thread records
-            found = self._find(kind, content, flat, spec)
-            env = None if isinstance(found, UnraisableError) else found.inputs(flat, self._held)
+            if settings is not self._settings:  # modules or attributes were replaced
+                self._settings = settings
+                self._places.clear()
+            found, env = self._find(kind, content, flat, spec)
         if isinstance(found, UnraisableError) or env is None:
             failure = found if isinstance(found, UnraisableError) else UnraisableError(_NO_SUMS)
             return self._in_parts(args, kwargs, failure)
@@ -97,27 +107,30 @@ class CompiledCalls:
             setattr(self.module.get_submodule(path), name, value)
         return result
 
-    def _find(self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any) -> Recorded | UnraisableError:
-        """The recording for such arguments, made where there is none."""
+    def _find(
+        self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any
+    ) -> tuple[Recorded | UnraisableError, Env | None]:
+        """The recording for such arguments and its inputs; it is made where there is none."""
         key = (kind, content)
         known = self._recorded.get(key)
-        if known is not None and known.inputs(flat, self._held) is not None:
+        env = None if known is None else known.inputs(flat, self._held)
+        if known is not None and env is not None:
             self._recorded.move_to_end(key)
-            return known
+            return known, env
         failed = self._failed.setdefault(kind, {})
         if known is None and (content in failed or len(failed) >= _TRIED):
-            return failed.get(content) or next(iter(failed.values()))
+            return failed.get(content) or next(iter(failed.values())), None
         found = self._record(flat, spec)
         if isinstance(found, UnraisableError):
             failed[content] = found
             while len(self._failed) > _KEPT:
                 del self._failed[next(iter(self._failed))]
-            return found
+            return found, None
         del self._failed[kind]
         self._recorded[key] = found
         while len(self._recorded) > _KEPT:
             self._recorded.popitem(last=False)
-        return found
+        return found, found.inputs(flat, self._held)
 
     # arguments
 
@@ -135,6 +148,9 @@ class CompiledCalls:
         edges = False
         for item in flat:
             if isinstance(item, Tensor):
+                if item.layout != torch.strided:
+                    self._tell(_SPARSE)
+                    raise Refused(_SPARSE)
                 if (
                     type(item) not in (Tensor, nn.Parameter)
                     or item.device.type != "cpu"
@@ -224,7 +240,9 @@ class CompiledCalls:
         return (owner._parameters if kind == "parameter" else owner._buffers), last
 
     def _held(self, source: tuple[str, Any]) -> Tensor:
-        holder, last = self._place(*source)
+        if source not in self._places:
+            self._places[source] = self._place(*source)
+        holder, last = self._places[source]
         found: Tensor = holder[last]
         return found
 
@@ -295,6 +313,7 @@ class _Inner:
 
 
 _NO_SUMS = "no sums over edges"
+_SPARSE = "a sparse matrix as an argument: the call runs as it stands; an edge_index and weights are compiled"
 _PLAIN_TORCH = "no edges are known there"
 
 

@@ -7,7 +7,9 @@ anew in every call at the cost of a few comparisons. Called by ``compiled_call.p
 from __future__ import annotations
 
 import inspect
-from collections.abc import Hashable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from operator import is_
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -17,6 +19,7 @@ from graphweft.frontend.captured import Identity, is_installed, is_library, name
 from graphweft.nn.settings import plain
 
 _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_CONTAINERS = (dict, OrderedDict, list, set)
 _STEADY = (bool, int, float, complex, str, bytes, type(None), type, FunctionType)
 
 
@@ -37,7 +40,8 @@ class Guard:
 
     def __init__(self, root: nn.Module) -> None:
         self._root = root
-        self._held: list[tuple[dict[str, Any], tuple[tuple[str, Any], ...], tuple[Any, ...]]] | None = None
+        self._held: list[tuple[dict[str, Any], list[str], list[Any], list[Any]]] | None = None
+        self._empty: list[Any] = []
         self._mutable: list[tuple[Any, Hashable]] = []
         self._outside: list[tuple[Any, Any, Hashable]] = []
         self._key: Hashable = None
@@ -52,24 +56,24 @@ class Guard:
         """Whether all is as it was when it was last described."""
         if self._held is None:
             return False
-        for attributes, items, modules in self._held:
-            if len(attributes) != len(items) or tuple(attributes["_modules"].values()) != modules:
+        for attributes, names, values, modules in self._held:
+            if list(attributes) != names or not all(map(is_, attributes.values(), values)):
                 return False
-            for name, value in items:
-                if attributes.get(name, _GONE) is not value:
-                    return False
-        if any(described(value) != before for value, before in self._mutable):
+            inner = attributes["_modules"]
+            if len(inner) != len(modules) or not all(map(is_, inner.values(), modules)):
+                return False
+        if any(self._empty) or any(described(value) != before for value, before in self._mutable):
             return False
         return all(plain(_look(place, name)) == before for place, name, before in self._outside)
 
     def _describe(self) -> Hashable:
-        self._held, self._mutable, self._outside = [], [], []
+        self._held, self._empty, self._mutable, self._outside = [], [], [], []
         parts: list[Hashable] = []
         for name, module in self._root.named_modules():
             attributes = module.__dict__
             items = tuple(attributes.items())
-            self._held.append((attributes, items, tuple(module._modules.values())))
-            self._mutable += [(v, described(v)) for k, v in items if k not in _HELD and not isinstance(v, _STEADY)]
+            self._held.append((attributes, list(attributes), list(attributes.values()), list(module._modules.values())))
+            self._watch(value for name, value in items if name not in _HELD)
             empty = tuple(key for key, value in module._parameters.items() if value is None)
             parts.append((name, type(module), Identity(module), empty, *(_item(k, v) for k, v in items)))
         seen: set[int] = set()
@@ -78,6 +82,17 @@ class Guard:
                 self._outside += _reads(function, seen)
         parts += [(str(name), before) for _, name, before in self._outside]
         return tuple(parts)
+
+    def _watch(self, values: Iterable[Any]) -> None:
+        """Notes attributes whose content may change while they stay the same objects."""
+        for value in values:
+            if isinstance(value, _STEADY):
+                continue
+            before = described(value)
+            if type(value) in _CONTAINERS and not value:
+                self._empty.append(value)
+            elif not isinstance(before, Identity):
+                self._mutable.append((value, before))
 
 
 _GONE = object()

@@ -23,6 +23,7 @@ from graphweft.frontend.tape import Passed, Step, Tape, Var
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
 from graphweft.runtime.compile import Arguments, CompiledFunction, Field
+from graphweft.storage.fingerprint import read_once
 
 _KEPT = 256  # compiled functions
 _FUNCTIONS: OrderedDict[str, CompiledFunction] = OrderedDict()
@@ -162,12 +163,14 @@ class Recorded:
         """What the module returns; ``seen`` receives the compiled functions that run, with their arguments."""
         for var in self._overwritten:  # the backward pass may read what is there before
             env[var] = env[var].clone()
-        for run, dying in zip(self.runs, self._dying, strict=True):
-            if seen is not None and isinstance(run, RegionRun):
-                seen.append((run.function, run.arguments(env)))
-            run(env)
-            for var in dying:
-                del env[var]
+        several = [item for item in flat if isinstance(item, Tensor)] if len(self.regions) > 1 else []
+        with read_once(several):
+            for run, dying in zip(self.runs, self._dying, strict=True):
+                if seen is not None and isinstance(run, RegionRun):
+                    seen.append((run.function, run.arguments(env)))
+                run(env)
+                for var in dying:
+                    del env[var]
         for name, var in self.tape.buffers.items():
             with torch.no_grad():
                 held(("buffer", name)).copy_(env[var])

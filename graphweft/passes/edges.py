@@ -17,12 +17,13 @@ from math import prod
 import torch
 
 from graphweft.ir.elementwise import FUNCTIONS
-from graphweft.ir.elementwise_grad import Formula
 from graphweft.ir.ops import Op
-from graphweft.ir.pattern import end_of, rewrite
-from graphweft.ir.program import Builder, Program, Value
+from graphweft.ir.pattern import end_of
+from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.fuse import Group, ordered
+from graphweft.passes.hoist import frontier
+from graphweft.passes.opened import REALS, compared, has_same_bits
 
 # What codegen/edge_nest.py can write for an edge.
 WRITTEN = frozenset({
@@ -31,7 +32,6 @@ WRITTEN = frozenset({
     Op.FILL_COLS, Op.FILL_ROWS, Op.ROW_SUM, Op.SUM_DIMS, Op.DETACH, Op.RESHAPE, Op.EXPAND, Op.PERMUTE, Op.SLICE,
     Op.UNSLICE, Op.CAT,
 })  # fmt: skip
-REALS = (torch.float32, torch.float64)  # what it can write them for: one of both in a program
 NARROW = 16  # numbers per edge that may be stored
 _CONTRACTIONS = frozenset({Op.SDDMM, Op.EINSUM, Op.MATMUL, Op.ROW_SUM, Op.SUM_DIMS})
 _MOVES = frozenset({Op.BROADCAST_SRC, Op.BROADCAST_DST, Op.BROADCAST_SHARED})
@@ -54,35 +54,6 @@ class _Nest:
         return {o for o in operands if o not in self.inside or o.tensor.rows != self.edge}
 
 
-def open_softmax(program: Program) -> Program:
-    """A softmax over in-edges as exponentials of the score less its row's maximum, times one over their sum.
-
-    The maximum and the sum stay two numbers: the logarithm of the sum added to a maximum of 10,000 would keep three
-    of its digits in float32. They lie side by side, so a walk over the reversed graph reads one row for both.
-    """
-
-    def rule(b: Builder, v: Value) -> Value | None:
-        if v.op is not Op.EDGE_SOFTMAX or v.tensor.dtype not in REALS:
-            return None
-        f, (graph, score), log = Formula(b), v.inputs, v.get("log")
-        top = b.add(Op.REDUCE, graph, score, kind="max")
-        total = b.add(Op.REDUCE, graph, f.exp(f.sub(score, b.add(Op.BROADCAST_DST, graph, top))), kind="sum")
-        top, rest = _spread(b, graph, top, f.log(total) if log else f.reciprocal(total))
-        below = f.sub(score, top)
-        return f.sub(below, rest) if log else f.mul(f.exp(below), rest)
-
-    return rewrite(program, rule)
-
-
-def _spread(b: Builder, graph: Value, *rows: Value) -> list[Value]:
-    """Rows of destinations of equal dimensions at every in-edge, read as one row."""
-    dims = rows[0].tensor.dims
-    pair = b.add(Op.CAT, *(b.add(Op.RESHAPE, x, dims=(1, *dims)) for x in rows), axis=0)
-    edge = b.add(Op.BROADCAST_DST, graph, pair)
-    parts = (b.add(Op.SLICE, edge, axis=0, start=k, stop=k + 1, step=1) for k in range(len(rows)))
-    return [b.add(Op.RESHAPE, part, dims=dims) for part in parts]
-
-
 def edge_bytes(program: Program, tensor_bytes: Callable[[Value], float]) -> float:
     """Memory of all values of edges that the program names and a nest could compute."""
     edges = {v.struct.edge for v in program.values if isinstance(v.type, StructType)}
@@ -93,11 +64,19 @@ def edge_bytes(program: Program, tensor_bytes: Callable[[Value], float]) -> floa
     )
 
 
-def is_wide(value: Value, program: Program) -> bool:
-    """Whether ``value`` is more than a few numbers per edge: too much to keep between calls."""
-    if not isinstance(value.type, TensorType) or prod(value.type.dims) <= NARROW:
-        return False
-    return value.type.rows in {v.struct.edge for v in program.values if isinstance(v.type, StructType)}
+def without_wide(program: Program, hoisted: set[Value]) -> set[Value]:
+    """``hoisted`` without what is more than a few numbers per edge and would be kept: too much memory.
+
+    Such a value that only kept ones are made of is computed with them and let go.
+    """
+    edges = {v.struct.edge for v in program.values if isinstance(v.type, StructType)}
+    rows = [v for v in hoisted if isinstance(v.type, TensorType) and v.type.rows in edges]
+    wide = {v for v in rows if prod(v.tensor.dims) > NARROW}
+    left = set(hoisted)
+    while lost := wide.intersection(frontier(program, left)):
+        left -= lost
+        wide -= lost
+    return left
 
 
 def fuse_edges(program: Program, hoisted: set[Value], phase: Mapping[Value, int]) -> tuple[list[Group], set[Value]]:
@@ -179,7 +158,7 @@ class _Search:
                 break
             self.written -= lost
             self._find_again()
-        self.kept = stored | {v for v in self.written if self._is_costly(v)}
+        self.kept = stored | {v for v in self.written if self._is_costly(v) or self._is_compared(v)}
 
     def _find_again(self) -> None:
         while lost := {v for v in self.written if not self._feeds(v)}:
@@ -246,6 +225,11 @@ class _Search:
         width = prod(value.tensor.dims)
         widest = max(prod(o.tensor.dims) for o in value.inputs if isinstance(o.type, TensorType))
         return width <= NARROW and widest > width and len(self._results_of(value)) > 1
+
+    def _is_compared(self, value: Value) -> bool:
+        """A value that is compared with its own extremum, and might come out otherwise in another walk."""
+        own = value.tensor.dtype == self.real
+        return own and compared(value, self.users) and not has_same_bits(value, self.written)
 
     def _results_of(self, value: Value) -> set[Value]:
         """Results of walks that are computed from ``value`` without another one in between."""

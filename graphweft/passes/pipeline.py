@@ -27,12 +27,14 @@ from graphweft.passes.canonical import canonicalise
 from graphweft.passes.certificate import Certificate, Certifier, Outcome, Refuted, Rewrite
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
-from graphweft.passes.edges import cover_edges, edge_bytes, is_wide, open_softmax
+from graphweft.passes.edges import cover_edges, edge_bytes, without_wide
 from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import constant_values, frontier, kept_tensors
 from graphweft.passes.join import join_products
 from graphweft.passes.message import fuse_messages
+from graphweft.passes.narrow import slice_products
+from graphweft.passes.opened import lay_out_weights, open_extrema, open_softmax
 from graphweft.passes.placement import Order, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
 from graphweft.passes.stage_fuse import fold_gathers, fuse_first_layer, fuse_structure
@@ -217,7 +219,7 @@ class _Run:
         if not program.count(Op.EWISE, Op.EINSUM):
             return program
         if request.on("split", 2):
-            program = self._step("split", split_joined, program)
+            program = self._step("split", lambda p: slice_products(split_joined(p)), program)
         if request.on("reorder", 2):
             rows = request.sizes(program).rows
             program = self._step("reorder", lambda p: reorder_broadcasts(p, rows), program)
@@ -380,10 +382,10 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         and edge_bytes(joint, lambda v: tensor_bytes(v, sizes)) >= WORTH_A_KERNEL
     )
     if walks:
-        joint = _tidied(open_softmax(joint), request)
+        joint = _tidied(lay_out_weights(open_extrema(open_softmax(joint))), request)
     hoisted = constant_values(joint, request.constants if request.on("hoist", request.hoists_from) else ())
     if walks:
-        hoisted = {v for v in hoisted if not is_wide(v, joint)}
+        hoisted = without_wide(joint, hoisted)
     if sum(tensor_bytes(value, sizes) for value in kept_tensors(joint, hoisted)) > sizes.memory:
         hoisted = constant_values(joint, ())
     phase = phases(forward, joint)

@@ -6,7 +6,10 @@ calls, and by ``frontend/edge_values.py`` for fields that are read later.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from torch import Tensor
@@ -16,8 +19,34 @@ from graphweft.storage.feature import SparseFeatures
 
 _fingerprint = declare("gw_fingerprint", recorded=False)
 
+Mark = tuple[Any, ...]
 
-def fingerprint(item: Tensor | SparseFeatures) -> tuple[Any, ...]:
+
+class _Read(threading.local):
+    """Tensors whose memory this thread reads once, with the version at which it was read, and the mark."""
+
+    def __init__(self) -> None:
+        self.marks: dict[int, tuple[Tensor, int, Mark | None]] = {}
+
+
+_READ = _Read()
+
+
+@contextlib.contextmanager
+def read_once(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Inside, on this thread, each tensor is read once, and again after a change that torch sees.
+
+    For one call that several programs look at; the tensors live as long as it takes.
+    """
+    before = _READ.marks
+    _READ.marks = {id(tensor): (tensor, -1, None) for tensor in tensors if not tensor.is_inference()}
+    try:
+        yield
+    finally:
+        _READ.marks = before
+
+
+def fingerprint(item: Tensor | SparseFeatures) -> Mark:
     """A mark of the content: equal for equal bytes, different, but for a chance of 2^-64, for any others.
 
     Memory is read once, by all threads; the mark does not depend on their number.
@@ -30,6 +59,18 @@ def fingerprint(item: Tensor | SparseFeatures) -> tuple[Any, ...]:
         >>> fingerprint(x) == before, fingerprint(torch.zeros(4)) == before
         (False, True)
     """
+    watched = _READ.marks.get(id(item))
+    if watched is None:
+        return _read(item)
+    tensor, version, mark = watched
+    if mark is None or version != tensor._version:
+        mark = _read(tensor)
+        _READ.marks[id(tensor)] = tensor, tensor._version, mark
+    return mark
+
+
+def _read(item: Tensor | SparseFeatures) -> Mark:
+    """The mark of what memory holds now."""
     if isinstance(item, SparseFeatures):
         return (item.shape, *(fingerprint(part) for part in (item.indptr, item.indices, item.values)))
     tensor = item.detach()
@@ -40,4 +81,4 @@ def fingerprint(item: Tensor | SparseFeatures) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, made[0], made[1]
 
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "read_once"]

@@ -344,6 +344,26 @@ def test_bipartite_and_static_graphs() -> None:
     compare(plain, compiled, (x, edge_index), [x])
 
 
+def test_other_forms_of_edges() -> None:
+    """An EdgeIndex and a graph of this package are compiled; a sparse matrix runs as it stands and says so."""
+    inputs = coverage.random_inputs(3, dtype=torch.float64)
+    plain = torch_geometric.nn.SAGEConv(16, 8).double()
+    compiled = gw.compile(copy.deepcopy(plain))
+    x, edge_index, size = inputs.x, inputs.edge_index, (40, 40)
+    expected = plain(x, edge_index)
+    forms = [torch_geometric.EdgeIndex(edge_index, sparse_size=size), gw.Graph(*edge_index, num_nodes=40)]
+    for edges in forms:
+        torch.testing.assert_close(compiled(x, edges), expected)
+        assert calls_of(compiled).last is not None
+    values = torch.ones(edge_index.shape[1], dtype=torch.float64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        matrix = torch.sparse_coo_tensor(edge_index.flip(0), values, size).to_sparse_csr()
+        wanted = plain(x, matrix)
+    with pytest.warns(gw.FallbackWarning, match="a sparse matrix as an argument"):
+        torch.testing.assert_close(compiled(x, matrix), wanted)
+
+
 @pytest.mark.parametrize("count", [0, 1])
 def test_hardly_any_edges(count: int) -> None:
     """No edge, one edge; graphs after them are compiled."""

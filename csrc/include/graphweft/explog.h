@@ -11,8 +11,12 @@ namespace gw {
 typedef int32_t int_lanes __attribute__((vector_size(vector_bytes)));
 typedef int64_t long_lanes __attribute__((vector_size(vector_bytes)));
 
-// exp(x) for x <= 88: 0 below -87.33 (no subnormal results), NaN stays NaN.
-inline vf::vec exp_lanes(vf::vec x) {
+// exp(x) = part * 2^power, for -104 < x < 104.
+struct float_exp {
+  vf::vec part;
+  int_lanes power;
+};
+inline float_exp exp_parts(vf::vec x) {
   constexpr float rounder = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const vf::vec shifted = x * 1.44269504088896341f + rounder;
   const vf::vec whole = shifted - rounder;
@@ -24,8 +28,13 @@ inline vf::vec exp_lanes(vf::vec x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + (r + 1.0f);
-  const int_lanes power = (int_lanes(shifted) + (127 - 0x4B400000)) << 23;
-  return x < -87.33f ? vf::vec{} : p * vf::vec(power);
+  return {p, int_lanes(shifted) - 0x4B400000};
+}
+
+// exp(x) for x <= 88: 0 below -87.33 (no subnormal results), NaN stays NaN.
+inline vf::vec exp_lanes(vf::vec x) {
+  const float_exp e = exp_parts(x);
+  return x < -87.33f ? vf::vec{} : e.part * vf::vec((e.power + 127) << 23);
 }
 
 // log(x) for normal positive x; NaN stays NaN.

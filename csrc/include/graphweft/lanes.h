@@ -66,9 +66,10 @@ inline V lanes_minimum(V x, V y) {
 
 // exp over the whole range: infinite above 88.72, in double precision above 709.78.
 inline vf::vec lanes_exp(vf::vec x) {
-  const vf::vec half = exp_lanes((x > 88.0f ? vf::splat(88.0f) : x));
-  const vf::vec rest = exp_lanes(x > 88.0f ? (x > 89.0f ? vf::splat(1.0f) : x - 88.0f) : vf::vec{});
-  return half * rest;
+  const float_exp e = exp_parts(x > 89.0f ? vf::splat(89.0f) : x);
+  const int_lanes half = e.power >> 1;  // the power of two may be one more than a number has
+  const vf::vec scaled = e.part * vf::vec((half + 127) << 23) * vf::vec((e.power - half + 127) << 23);
+  return x < -87.33f ? vf::vec{} : scaled;
 }
 inline vd::vec lanes_exp(vd::vec x) {
   const vd::vec half = exp_lanes((x > 709.0 ? vd::splat(709.0) : x));
@@ -76,8 +77,8 @@ inline vd::vec lanes_exp(vd::vec x) {
   return half * rest;
 }
 
-// exp(x) - 1 for x <= 0, exact to a few units in the last place near 0 as well.
-inline vf::vec expm1_lanes(vf::vec x) {
+// exp(x) - 1 for |x| <= 0.5, exact to a few units in the last place.
+inline vf::vec expm1_near(vf::vec x) {
   vf::vec p = x * (1.0f / 40320.0f) + (1.0f / 5040.0f);
   p = p * x + (1.0f / 720.0f);
   p = p * x + (1.0f / 120.0f);
@@ -85,11 +86,22 @@ inline vf::vec expm1_lanes(vf::vec x) {
   p = p * x + (1.0f / 6.0f);
   p = p * x + 0.5f;
   p = p * x + 1.0f;
-  return x > -0.5f ? p * x : exp_lanes(x) - 1.0f;
+  return p * x;
 }
-inline vd::vec expm1_lanes(vd::vec x) {
-  const vd::vec small = x > -0.5 ? x : vd::vec{};
-  return x > -0.5 ? exp_less_one(small) : exp_lanes(x) - 1.0;
+inline vd::vec expm1_near(vd::vec x) { return exp_less_one(x); }
+
+// The same for all x <= 0.
+template <class V>
+inline V expm1_lanes(V x) {
+  const V near = x > real_of<V>(-0.5) ? x : V{};
+  return x > real_of<V>(-0.5) ? expm1_near(near) : exp_lanes(x) - real_of<V>(1);
+}
+
+// The same for all x; infinite where exp is.
+template <class V>
+inline V lanes_expm1(V x) {
+  const ints_of<V> small = lanes_abs(x) < real_of<V>(0.5);
+  return small ? expm1_near(small ? x : V{}) : lanes_exp(x) - real_of<V>(1);
 }
 template <class V>
 inline V lanes_elu(V x, real_of<V> alpha) {
@@ -155,9 +167,6 @@ inline V lanes_sign(V x) {
   inline vd::vec lanes_##name(vd::vec x) {                              \
     return map_lanes(x, [](double v) { return __builtin_##twice(v); }); \
   }
-GW_MAPPED(mapped_log, logf, log)
-GW_MAPPED(log1p, log1pf, log1p)
-GW_MAPPED(expm1, expm1f, expm1)
 GW_MAPPED(sin, sinf, sin)
 GW_MAPPED(cos, cosf, cos)
 GW_MAPPED(erf, erff, erf)
@@ -166,14 +175,29 @@ GW_MAPPED(ceil, ceilf, ceil)
 GW_MAPPED(round, nearbyintf, nearbyint)
 #undef GW_MAPPED
 
-// Normal positive numbers by the polynomial, the rest as the mathematical library has it.
+// The logarithm y of a number x where it has one: infinite at 0 and infinity, none below 0.
+template <class V>
+inline V log_or_none(V x, V y) {
+  const V infinite = V{} + real_of<V>(__builtin_inf()), zero = V{};
+  const V low = x == zero ? -infinite : (x < zero ? infinite - infinite : x);
+  return x > zero ? (x > lane_of<V>::largest ? infinite : y) : low;
+}
+// Subnormal numbers are scaled by 2^54, which leaves all their digits.
 template <class V>
 inline V lanes_log(V x) {
-  const ints_of<V> normal = (x >= lane_of<V>::smallest) & (x <= lane_of<V>::largest);
-  const V y = log_lanes(normal ? x : V{} + real_of<V>(1));
-  bool all = true;
-  for (int lane = 0; lane < int(sizeof(V) / sizeof(real_of<V>)); ++lane) all &= normal[lane] != 0;
-  return all ? y : (normal ? y : lanes_mapped_log(x));
+  constexpr real_of<V> ln2_54 = real_of<V>(37.429947750237047);
+  const ints_of<V> tiny = x < lane_of<V>::smallest, normal = (x > V{}) & (x <= lane_of<V>::largest);
+  const V near = normal ? (tiny ? x * real_of<V>(0x1p54) : x) : V{} + real_of<V>(1);
+  const V y = log_lanes(near);
+  return log_or_none(x, tiny ? y - ln2_54 : y);
+}
+// log(1 + x): what 1 + x loses of x is added to first order.
+template <class V>
+inline V lanes_log1p(V x) {
+  const V one = V{} + real_of<V>(1), u = x + one;
+  const ints_of<V> normal = (u > V{}) & (u <= lane_of<V>::largest);
+  const V near = normal ? u : one;
+  return log_or_none(u, log_lanes(near) + (x - (near - one)) / near);
 }
 __attribute__((noinline)) inline vf::vec lanes_pow(vf::vec x, vf::vec y) {
 #pragma GCC unroll 1
@@ -184,6 +208,16 @@ __attribute__((noinline)) inline vd::vec lanes_pow(vd::vec x, vd::vec y) {
 #pragma GCC unroll 1
   for (int lane = 0; lane < vd::lanes; ++lane) x[lane] = __builtin_pow(x[lane], y[lane]);
   return x;
+}
+__attribute__((noinline)) inline vf::vec lanes_atan2(vf::vec y, vf::vec x) {
+#pragma GCC unroll 1
+  for (int lane = 0; lane < vf::lanes; ++lane) y[lane] = __builtin_atan2f(y[lane], x[lane]);
+  return y;
+}
+__attribute__((noinline)) inline vd::vec lanes_atan2(vd::vec y, vd::vec x) {
+#pragma GCC unroll 1
+  for (int lane = 0; lane < vd::lanes; ++lane) y[lane] = __builtin_atan2(y[lane], x[lane]);
+  return y;
 }
 
 // A whole vector of a matrix, or its last few elements.
