@@ -550,7 +550,7 @@ class Trainer:
             own: dict[str, Any] = {"loss": loop.chosen.loss, "metrics": loop.metrics}
             batch: MiniBatch = LinkTask(model, *data, fanouts, batch_size, *keys, **own)
         elif self.mode == "macro":
-            check_macro_run(self.ds, self.task, sampler, prepare)
+            check_macro_run(self.ds, self.task, sampler, prepare, self._edges.inputs is not None)
             own = {"target": loop.target, "metrics": loop.metrics}
             own |= {"memory": self._memory, "scratch": self.out}
             return Grouped(model, *data, fanouts, batch_size, *keys, macro, accumulate, **own)
