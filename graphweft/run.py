@@ -133,12 +133,11 @@ def _shows_features_alone(spec: TrainSpec) -> bool:
 
 
 def _join(spec: TrainSpec) -> Ranks:
-    """This process among the ranks. Raises: ConfigError where there are others than the spec says."""
+    """This process among the ranks. Raises: RankError where there are others than the spec says."""
     ranks = Ranks.join(spec.rank_reduce)
-    if spec.ranks and spec.ranks != ranks.size and not ranks.is_first:
-        raise RankError("", 2)  # the first says it
     if spec.ranks and spec.ranks != ranks.size:
-        raise ConfigError(f"ranks: expected as many as were started, {ranks.size}, got {spec.ranks}")
+        said = f"ranks: expected as many as were started, {ranks.size}, got {spec.ranks}"
+        raise RankError(said if ranks.is_first else "", 2)
     return ranks
 
 

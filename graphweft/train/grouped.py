@@ -41,8 +41,8 @@ from graphweft.train.update import Update
 _NO_EDGES = ("edge_weight", "edge_features")
 
 
-def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: str) -> None:
-    """Options of mode "macro" are those it can train with. Raises: ConfigError."""
+def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: str, reads_edges: bool) -> None:
+    """Options of mode "macro" are those it can train with; values of edges are not read. Raises: ConfigError."""
     for name, value, wanted in (
         ("task", task, "nodes"),
         ("sampler", sampler, "neighbor"),
@@ -52,9 +52,10 @@ def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: str) -> None:
             given = value if isinstance(value, str) else type(value).__name__
             raise ConfigError(f"{name}: expected {wanted} with mode macro, got {given!r}")
     left = [name for name in _NO_EDGES if getattr(ds, name, None) is not None]
-    if left:
+    if left and reads_edges:
         raise ConfigError(
-            f"mode=macro cannot be combined with {left[0]}, which groups of parts do not have; use mode mini"
+            f"mode=macro cannot be combined with {left[0]}, which groups of parts do not have; use mode mini, or "
+            "edge_data='ignore'"
         )
 
 

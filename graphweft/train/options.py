@@ -141,7 +141,7 @@ def check_mini_only(mode: str, given: Mapping[str, Any], memory: Any) -> None:
         if mode == "full" and not (given[name] is usual or given[name] == usual):
             raise ConfigError(f"{name}: expected mode mini as well, got mode {mode!r}")
     if memory is not None and mode not in ("macro", "auto"):
-        raise ConfigError(f"memory: expected mode macro with it, got mode {mode!r}")
+        raise ConfigError(f"memory={memory} cannot be combined with mode={mode}; it is for mode='macro'")
 
 
 def check_task(task: Any, mode: str) -> str:

@@ -86,8 +86,6 @@ def sampled(
     Raises: ConfigError for options that do not fit the task or each other.
     """
     check_counts(batch_size=drawn.batch_size, accumulate=drawn.accumulate)
-    if memory is not None and given.mode != "macro":
-        raise ConfigError(f"memory={memory} cannot be combined with mode={given.mode}; it is for mode='macro'")
     model, loop = adapted(given.model), given.loop
     data = (given.ds, features_of(given.ds), given.update)
     keys = (seed, key)
@@ -98,7 +96,7 @@ def sampled(
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics}
         batch: MiniBatch = LinkTask(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
     elif given.mode == "macro":
-        check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare)
+        check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare, given.edges.inputs is not None)
         own |= {"memory": memory, "scratch": scratch}
         drawing = (drawn.fanouts, drawn.batch_size)
         return Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)

@@ -56,10 +56,11 @@ def test_a_rank_of_another_starter_is_refused_in_one_line(monkeypatch: pytest.Mo
 
 
 def test_more_ranks_than_were_started_are_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rank, (error, text) in enumerate(((ConfigError, "as many as were started, 2, got 3"), (RankError, "^$"))):
+    for rank, text in enumerate(("ranks: expected as many as were started, 2, got 3", "^$")):
         monkeypatch.setattr(Ranks, "join", classmethod(lambda *_, rank=rank: Ranks(rank, 2)))
-        with pytest.raises(error, match=text):
+        with pytest.raises(RankError, match=text) as caught:
             run(TrainSpec(ranks=3))
+        assert caught.value.status == 2
 
 
 def test_a_difference_is_told_by_name_rank_and_host() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,15 @@ def test_a_full_disk_while_rows_are_kept_is_one_line(ds: gw.Dataset, part: torch
             PartInference(model, source, 1 << 24, 2).outputs(np.arange(ds.num_nodes))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+def test_values_of_edges_are_refused_unless_they_are_ignored(ds: gw.Dataset, part: torch.Tensor) -> None:
+    weighted = replace(ds, edge_weight=torch.rand(ds.num_edges))
+    options = {"kind": "GCN", "macro": gw.Macro(gw.Parts(part, 2))}
+    with pytest.raises(gw.ConfigError, match="mode=macro cannot be combined with edge_weight"):
+        _trainer(ds, weighted, **options)
+    trainer = _trainer(ds, weighted, edge_data="ignore", **options)
+    assert trainer.fit(1)[-1].loss == _trainer(ds, ds, **options).fit(1)[-1].loss
 
 
 def test_a_damaged_block_stops_training_in_one_line(ds: gw.Dataset, store: gw.Store) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from graphweft._errors import CheckpointError, ConfigError
+from graphweft.cli import main
 from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
 from graphweft.nn.gat import GAT
@@ -123,20 +124,7 @@ def json_safe(state: dict[str, Any]) -> dict[str, Any]:
 
 
 COMMAND = [
-    *(
-        sys.executable,
-        "-m",
-        "graphweft",
-        "train",
-        "--data",
-        "arxiv",
-        "--scale",
-        "0.02",
-        "--model",
-        "sage",
-        "--mode",
-        "mini",
-    ),
+    *("train", "--data", "arxiv", "--scale", "0.02", "--model", "sage", "--mode", "mini"),
     *("--fanouts", "6,4", "--batch-size", "16", "--hidden", "16", "--epochs", "3", "--dropout", "0.2", "--quiet"),
 ]
 
@@ -148,13 +136,15 @@ def _last(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", [3])
-def test_a_killed_command_ends_with_the_same_tensors(tmp_path: Path, kills: int) -> None:
+def test_a_killed_command_ends_with_the_same_tensors(
+    tmp_path: Path, kills: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*COMMAND, "--out", str(whole)], check=True, capture_output=True, timeout=300)
+    assert main([*COMMAND, "--out", str(whole)]) == 0
     rng, within = np.random.default_rng(0), 0
     for _ in range(kills):
         child = subprocess.Popen(
-            [*COMMAND, "--out", str(killed), "--resume"],
+            [sys.executable, "-m", "graphweft", *COMMAND, "--out", str(killed), "--resume"],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -167,14 +157,10 @@ def test_a_killed_command_ends_with_the_same_tensors(tmp_path: Path, kills: int)
         child.send_signal(signal.SIGKILL)
         child.wait()
         within += _last(killed).get("batches", 0) > 0
-    done = subprocess.run(
-        [*COMMAND, "--out", str(killed), "--resume", "--json"],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    capsys.readouterr()
+    assert main([*COMMAND, "--out", str(killed), "--resume", "--json"]) == 0
     assert within > 0  # some checkpoint lay inside an epoch
-    assert json.loads(done.stdout.splitlines()[-1])["mode"] == "mini"
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["mode"] == "mini"
     one, other = _last(whole), _last(killed)
     assert same(list(one["model"].values()), list(other["model"].values()))
     assert same(list(one["best_model"].values()), list(other["best_model"].values()))
