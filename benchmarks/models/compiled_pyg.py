@@ -166,7 +166,7 @@ def _peak_kib() -> int:
     return int(status.split("VmHWM:")[1].split()[0])
 
 
-def measure(name: str, scale: float, rounds: int, with_torch: bool) -> dict[str, object]:
+def measure(name: str, scale: float, rounds: int, with_torch: bool, with_memory: bool) -> dict[str, object]:
     """One row of the table."""
     forms, first = _forms(name, scale, with_torch)
     seconds: dict[str, list[float]] = {form: [] for form in forms}
@@ -184,7 +184,7 @@ def measure(name: str, scale: float, rounds: int, with_torch: bool) -> dict[str,
     row |= {"own_ms": medians.get("own", ""), "torch_compile_ms": medians.get("torch", "")}
     row |= {"times": round(medians["eager"] / medians["compiled"], 2), "first_call_s": round(first, 2)}
     for form in ("eager", "compiled", "own"):
-        row[f"{form}_mib"] = round(_memory(name, form, scale)) if form in forms else ""
+        row[f"{form}_mib"] = round(_memory(name, form, scale)) if with_memory and form in forms else ""
     return row
 
 
@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--torch-compile", action="store_true")
+    parser.add_argument("--no-memory", action="store_true", help="leaves the columns of memory empty")
     parser.add_argument("--write", action="store_true", help=f"writes {RESULTS / 'compiled_pyg.csv'}")
     parser.add_argument("--memory-of", choices=("eager", "compiled", "own"), help=argparse.SUPPRESS)
     chosen = parser.parse_args()
@@ -205,7 +206,7 @@ def main() -> None:
         return
     rows: list[dict[str, object]] = []
     for name in chosen.cases:
-        rows.append(measure(name, chosen.scale, chosen.rounds, chosen.torch_compile))
+        rows.append(measure(name, chosen.scale, chosen.rounds, chosen.torch_compile, not chosen.no_memory))
         print("  ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     times = [float(str(row["times"])) for row in rows]
     print(f"geometric mean of {len(times)}: {statistics.geometric_mean(times):.2f} times")
