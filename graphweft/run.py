@@ -307,8 +307,10 @@ def load_dataset(spec: TrainSpec) -> Dataset:
     if isinstance(ds, GraphDataset) and spec.task != "link":
         return _graphs(spec, ds)
     if spec.has_pairs != (ds.edge_label_index is not None) and spec.task != "link":
-        other = "nodes" if spec.has_pairs else "edges"
-        raise DataError(f"{ds.name}: expected labels for the task {spec.task}, got labels of {other}")
+        wanted, got, task = ("edges", "nodes", "nodes") if spec.has_pairs else ("nodes", "edges", "edge")
+        raise DataError(
+            f"{ds.name}: expected labels of {wanted} for task {spec.task}, got those of {got}; use task {task}"
+        )
     ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
     ds.check_trainable() if spec.task == "nodes" or spec.has_pairs else ds.check_features()
     return _for_model(spec, ds)

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
-from graphweft._memory import empty
 from graphweft.data.checks import (
     check_disjoint,
     check_edge_rows,
@@ -31,6 +30,7 @@ from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.data.given import (
     Features,
     Task,
+    check_head,
     given_features,
     given_floats,
     given_labels,
@@ -38,6 +38,7 @@ from graphweft.data.given import (
     given_pairs,
     given_rows,
     given_times,
+    row_normalized,
 )
 from graphweft.data.graph_samples import of_parts
 from graphweft.data.prepare import save_npz
@@ -53,7 +54,6 @@ _KINDS = "|".join(FEATURE_KINDS)
 REMEDY = f"ds.with_features('degree') makes some, in the command --features {_KINDS}"
 NOT_USED = "members of the source that are not used"  # begins a note
 _PARTS: tuple[Part, ...] = ("train", "val", "test")
-_ROWS = 16_384
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
@@ -156,7 +156,7 @@ class Dataset:
         *,
         seed: int = 0,
     ) -> None:
-        _check_head(name, graph)
+        check_head(name, graph)
         ptr = None if graph_ptr is None else torch.as_tensor(graph_ptr)
         if ptr is not None:
             check_graph_ptr(ptr, graph.num_nodes)
@@ -500,8 +500,8 @@ class Dataset:
 
     def row_normalized(self) -> Dataset:
         """The same dataset with each row of the features divided by its sum of absolute values; zero rows stay."""
-        x = None if self.x is None else _row_normalized(self.x)
-        features = {node_type: _row_normalized(value) for node_type, value in self.features.items()}
+        x = None if self.x is None else row_normalized(self.x)
+        features = {node_type: row_normalized(value) for node_type, value in self.features.items()}
         return replace(self, x=x, features=features)
 
     def with_inverse_relations(self) -> Dataset:
@@ -584,18 +584,6 @@ def training_labels(ds: Dataset) -> Tensor | None:
     return labels
 
 
-def _check_head(name: Any, graph: Any) -> None:
-    """Raises: DataError for what is no name or no graph."""
-    if not isinstance(name, str):
-        raise DataError(
-            f"Dataset: expected a name first, as in gw.Dataset('mine', graph, x, y), got {type(name).__name__}"
-        )
-    if not isinstance(graph, Graph):
-        raise DataError(f"graph: expected a gw.Graph, got {type(graph).__name__}; gw.Graph(edge_index) makes one")
-    if graph.num_nodes < 1:
-        raise DataError("graph: expected at least one node, got none")
-
-
 def _split(
     given: tuple[Any, Any, Any], y: Tensor, classes: int, rows: int, seed: int
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
@@ -604,14 +592,3 @@ def _split(
         return {part: given_rows(f"{part}_idx", idx, rows) for part, idx in zip(_PARTS, given, strict=True)}, ()
     parts = dict(zip(map(str, _PARTS), random_rows(y, seed), strict=True))
     return parts, (f"no split was given: the rows with a label are split 60/20/20 at random by seed {seed}",)
-
-
-def _row_normalized(x: Features) -> Features:
-    if isinstance(x, SparseFeatures):
-        return x.row_normalized()
-    out = empty(tuple(x.shape), torch.float32)
-    for begin in range(0, x.shape[0], _ROWS):  # in double precision, as sparse rows are, without a copy of all
-        block = x[begin : begin + _ROWS].double()
-        total = block.abs().sum(dim=1, keepdim=True)
-        out[begin : begin + _ROWS] = block * torch.where(total == 0, 1.0, 1.0 / total)
-    return out

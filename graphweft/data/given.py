@@ -15,9 +15,13 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError, GraphWeftError
+from graphweft._memory import empty
+from graphweft.graph.graph import Graph
 from graphweft.graph.ids import borrow
 from graphweft.graph.node_ids import NodeIds
 from graphweft.storage.feature import SparseFeatures
+
+_ROWS = 16_384  # at a time
 
 Features = Tensor | SparseFeatures
 Task = Literal["classification", "multilabel", "regression"]
@@ -204,3 +208,27 @@ def given_pairs(pairs: Any, num_nodes: int) -> Tensor:
     if wrong.numel():
         raise DataError(f"edge_label_index: expected node ids from 0 to {num_nodes - 1}, got {int(wrong[0])}")
     return found
+
+
+def row_normalized(x: Features) -> Features:
+    """Every row divided by the sum of its magnitudes."""
+    if isinstance(x, SparseFeatures):
+        return x.row_normalized()
+    out = empty(tuple(x.shape), torch.float32)
+    for begin in range(0, x.shape[0], _ROWS):  # in double precision, as sparse rows are, without a copy of all
+        block = x[begin : begin + _ROWS].double()
+        total = block.abs().sum(dim=1, keepdim=True)
+        out[begin : begin + _ROWS] = block * torch.where(total == 0, 1.0, 1.0 / total)
+    return out
+
+
+def check_head(name: Any, graph: Any) -> None:
+    """Raises: DataError for what is no name or no graph."""
+    if not isinstance(name, str):
+        raise DataError(
+            f"Dataset: expected a name first, as in gw.Dataset('mine', graph, x, y), got {type(name).__name__}"
+        )
+    if not isinstance(graph, Graph):
+        raise DataError(f"graph: expected a gw.Graph, got {type(graph).__name__}; gw.Graph(edge_index) makes one")
+    if graph.num_nodes < 1:
+        raise DataError("graph: expected at least one node, got none")

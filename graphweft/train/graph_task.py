@@ -22,6 +22,7 @@ from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
 from graphweft.nn.module import CompiledModule
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
+from graphweft.train.edge_task import for_edges
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
@@ -31,8 +32,8 @@ _Call = Callable[[GraphBatch, dict[str, Any]], Any]
 _CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch) as in PyTorch Geometric"
 
 
-def for_graphs(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, Any, Any]:
-    """Task, mode, dataset and size of a batch, those of graphs as samples where the rows of ``ds`` are graphs.
+def for_rows(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, Any, Any]:
+    """Task, mode, dataset and size of a batch, those of graphs, or of pairs, where these are the rows of ``ds``.
 
     Raises: ConfigError, DataError where the task and the data do not fit each other.
     """
@@ -42,7 +43,7 @@ def for_graphs(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any
             raise DataError(
                 f"{name}: expected a set of graphs for the task {task}, got one graph; gw.GraphDataset is one"
             )
-        return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
+        return for_edges(task, mode, ds, USUAL_BATCH if batch_size is None else batch_size)
     if task not in ("nodes", "graphs", *GRAPH_TASKS):  # links between nodes; an unknown one is told of where all are
         return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
     ds = GraphDataset.of(ds) if isinstance(ds, Dataset) else ds
@@ -127,7 +128,7 @@ class GraphTask(MiniBatch):
     @property
     def graphs(self) -> GraphDataset:
         """The set."""
-        assert isinstance(self.ds, GraphDataset)  # as for_graphs made it
+        assert isinstance(self.ds, GraphDataset)  # as for_rows made it
         return self.ds
 
     def _load(self) -> tuple[GraphLoader, MacroRun | None]:  # type: ignore[override]
@@ -207,4 +208,4 @@ def caller_of(model: nn.Module) -> _Call:
     raise ConfigError(f"Trainer: expected a model of graphs called as {_CALLED_AS}, got forward{signature}")
 
 
-__all__ = ["GRAPH_TASKS", "GraphTask", "caller_of", "for_graphs", "graph_outputs"]
+__all__ = ["GRAPH_TASKS", "GraphTask", "caller_of", "for_rows", "graph_outputs"]

@@ -34,9 +34,8 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
-from graphweft.train.edge_task import for_edges
 from graphweft.train.full_batch import SPLITS, FullBatch
-from graphweft.train.graph_task import for_graphs
+from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.macro import as_macro
@@ -210,8 +209,7 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        rows = for_graphs(task, *opened(mode, ds), usual_graphs(sampler, mode, batch_size))
-        task, mode, ds, batch_size = for_edges(*rows)
+        task, mode, ds, batch_size = for_rows(task, *opened(mode, ds), usual_graphs(sampler, mode, batch_size))
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)

@@ -199,6 +199,10 @@ def test_file_command_and_table_of_predictions(tmp_path: Path, capsys: pytest.Ca
     assert list(rows[0]) == ["source", "target", "prediction", "p_0", "p_1", "p_2"]
     ends = [[int(row["source"]), int(row["target"])] for row in rows]
     assert ends == ds.edge_label_index.T.tolist()  # type: ignore[union-attr]
+    capsys.readouterr()
+    assert cli.main(["train", "--data", str(tmp_path / "e.npz"), "--out", str(tmp_path / "no"), "--quiet"]) == 2
+    error = capsys.readouterr().err
+    assert "expected labels of nodes for task nodes, got those of edges; use task edge" in error
     run = gw.load_run(tmp_path / "r")
     assert [int(row["prediction"]) for row in rows] == run.predict().tolist()
 

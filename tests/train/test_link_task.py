@@ -114,10 +114,8 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert cli.main([*line, "--mode", "full"]) == 2
     assert "--mode: expected mini for the task link, got 'full'" in capsys.readouterr().err
     assert cli.main([*line, "--task", "edges"]) == 2
-    assert (
-        "--task: expected one of nodes, link, graphs, graph_classification, graph_regression, got 'edges'"
-        in capsys.readouterr().err
-    )
+    names = "nodes, link, graphs, graph_classification, graph_regression, edge, edge_classification, edge_regression"
+    assert f"--task: expected one of {names}, got 'edges'" in capsys.readouterr().err
 
 
 def test_cora(tmp_path: Path, shared_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
