@@ -33,7 +33,15 @@ _SPEC.loader.exec_module(coverage)
 NODES, EDGES, WIDTH = 9_000, 60_000, 64
 SOON = ("GATConv edges", "ResGatedGraphConv", "GENConv", "EdgeConv")  # the others are slow tests
 CASES = [
-    pytest.param(case, id=case.name, marks=() if case.name in SOON else pytest.mark.slow) for case in coverage.CASES
+    pytest.param(
+        case,
+        graded,
+        id=f"{case.name}-{'inputs with gradients' if graded else 'parameters only'}",
+        marks=() if case.name in SOON else pytest.mark.slow,
+    )
+    for case in coverage.CASES
+    for graded in (True, False)
+    if graded or case.name in SOON
 ]
 
 
@@ -88,8 +96,7 @@ def distance(found: Tensor | None, wanted: Tensor | None) -> float:
     return float((found - wanted).norm()) / (float(wanted.norm()) or 1.0)
 
 
-@pytest.mark.parametrize("graded", [True, False], ids=["inputs with gradients", "parameters only"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "graded"), CASES)
 def test_generated_kernels(case: Any, graded: bool) -> None:
     """Outputs and all gradients, also in a second call, where what follows from equal inputs was kept."""
     torch.manual_seed(0)

@@ -91,6 +91,7 @@ def test_memory_is_flat_in_edges_per_node_but_for_numbers_per_edge(name: str) ->
 
 
 def test_the_list_of_models_is_complete() -> None:
-    public = {name.lower() for name in gw.nn.__all__ if name.isupper()}
+    without_layers = {"gae", "vgae", "dgi"}  # around an encoder
+    public = {name.lower() for name in gw.nn.__all__ if name.isupper()} - without_layers
     assert public <= {name.removesuffix("_max") for name in BUILT_IN} | {"gat"} | {"rgcn", "hgt"}
     assert isinstance(random_graph(), gw.Graph)
