@@ -46,7 +46,9 @@ def test_a_value_out_of_range_is_named_with_what_was_expected(name: str, value: 
 def test_every_option_is_checked() -> None:
     unchecked = {field.name for field in fields(TrainSpec)} - {name for name, _ in BAD}
     tables = {field.name for field in fields(TableOptions)}  # see test_table_options.py
-    assert unchecked - tables == {"residual", "resume", "progress"}
+    assert unchecked - tables == {"residual", "resume", "progress", "memory"}
+    with pytest.raises(ConfigError, match="^memory=8GB cannot be combined with mode=full"):
+        TrainSpec(memory="8GB")
 
 
 @pytest.mark.parametrize(
