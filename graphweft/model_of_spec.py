@@ -6,7 +6,6 @@ whatever runs a spec.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,27 +14,19 @@ import torch
 from graphweft.data.dataset import Dataset
 from graphweft.nn.cgat import CGAT
 from graphweft.nn.edge_model import EdgeModel
-from graphweft.nn.gat import GAT
-from graphweft.nn.gcn import GCN
-from graphweft.nn.gin import GIN
-from graphweft.nn.graph_model import GraphModel
+from graphweft.nn.graph_model import CONVS, GraphModel
 from graphweft.nn.hgt import HGT
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF
 from graphweft.nn.node_data import edge_columns
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.rgcn import RGCN
-from graphweft.nn.sage import SAGE
 from graphweft.train.footprint import check_fits
 from graphweft.train.options import check_mode
 from graphweft.train.spec import ATTENTIVE, TYPED, TrainSpec
 
 MODELS: dict[str, Callable[..., CompiledModule]] = {
-    "gcn": GCN,
-    "sage": SAGE,
-    "gin": GIN,
-    "gat": GAT,
-    "gatv2": functools.partial(GAT, v2=True),
+    **CONVS,
     "cgat": CGAT,
     "ngcf": NGCF,
     "rgcn": RGCN,

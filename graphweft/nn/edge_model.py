@@ -18,7 +18,7 @@ from graphweft.graph.graph import Graph
 from graphweft.nn.graph_model import CONVS
 from graphweft.nn.made_with import Made, arguments_of
 from graphweft.nn.module import CompiledModule
-from graphweft.nn.node_data import NodeData
+from graphweft.nn.node_data import NodeData, widths_of
 
 
 class EdgeDecoder(nn.Module):
@@ -117,14 +117,8 @@ class EdgeModel(nn.Module):
 
         Raises: ConfigError for a dataset without features or classes.
         """
-        out_features = ds.num_classes if out_features is None else out_features
-        if out_features == 0:
-            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with labels, or out_features, got none")
-        if ds.x is None:
-            raise ConfigError(
-                f"{cls.__name__}.for_data: expected node features x, got none; ds.with_features('degree') makes some"
-            )
-        return cls(ds.x.shape[1], hidden, out_features, **options)
+        given, made = widths_of(cls.__name__, ds, out_features, "degree")
+        return cls(given, hidden, made, **options)
 
     def forward(
         self,

@@ -20,7 +20,7 @@ from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.made_with import Made, arguments_of
 from graphweft.nn.module import CompiledModule
-from graphweft.nn.node_data import NodeData
+from graphweft.nn.node_data import NodeData, widths_of
 from graphweft.nn.readout import Readout
 from graphweft.nn.sage import SAGE
 from graphweft.nn.stack import Stack
@@ -122,13 +122,8 @@ class GraphModel(nn.Module):
 
         Raises: ConfigError for a set without features or classes.
         """
-        out_features = ds.num_classes if out_features is None else out_features
-        if out_features == 0:
-            raise ConfigError(f"{cls.__name__}.for_data: expected a dataset with classes, or out_features, got none")
-        if ds.x is None:
-            remedy = "ds.with_features('degree_onehot') makes some"
-            raise ConfigError(f"{cls.__name__}.for_data: expected node features x, got none; {remedy}")
-        return cls(ds.x.shape[1], hidden, out_features, **options)
+        given, made = widths_of(cls.__name__, ds, out_features, "degree_onehot")
+        return cls(given, hidden, made, **options)
 
     def forward(
         self,

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 
@@ -48,10 +49,31 @@ def flat_columns(ds: NodeData) -> int:
     return sum(widths)
 
 
+def widths_of(who: str, ds: NodeData, out_features: int | None, features: str) -> tuple[int, int]:
+    """Columns of ``x``, and ``out_features`` or the number of classes.
+
+    Args:
+        who: The caller, for errors.
+        ds: The dataset.
+        out_features: Width of the result; None: the number of classes or values.
+        features: The name of features that a dataset without any is told of.
+
+    Raises: ConfigError for a dataset without features, or without classes where no width is given.
+    """
+    out_features = ds.num_classes if out_features is None else out_features
+    if out_features == 0:
+        raise ConfigError(f"{who}.for_data: expected a dataset with labels, or out_features, got none")
+    if ds.x is None:
+        raise ConfigError(
+            f"{who}.for_data: expected node features x, got none; ds.with_features({features!r}) makes some"
+        )
+    return int(ds.x.shape[1]), out_features
+
+
 def edge_columns(ds: NodeData) -> int | None:
     """Columns of weights and features of the edges; None where there are neither."""
     features = 0 if ds.edge_features is None else ds.edge_features.shape[1]
     return features + (ds.edge_weight is not None) or None
 
 
-__all__ = ["NodeData", "edge_columns", "flat_columns"]
+__all__ = ["NodeData", "edge_columns", "flat_columns", "widths_of"]
