@@ -6,6 +6,7 @@ by :mod:`graphweft.data.prepare_store`; nothing here holds more than a chunk, an
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import gzip
 import io
@@ -274,15 +275,15 @@ class FilesInput:
         return bits
 
 
-class EdgeSource:
+class EdgeSource(abc.ABC):
     """Edges of one file; ``count`` is None where it is not known."""
 
     count: int | None = None
     left_out: tuple[str, ...] = ()  # what the file says of edges beside their ends
 
+    @abc.abstractmethod
     def chunks(self, most: int) -> Iterator[tuple[Ids, Ids]]:
         """Sources and destinations, ``most`` at a time."""
-        raise NotImplementedError
 
 
 class _Pairs(EdgeSource):

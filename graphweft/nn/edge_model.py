@@ -16,7 +16,7 @@ from torch.nn import functional
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.nn.graph_model import CONVS
-from graphweft.nn.made_with import Made, arguments_of
+from graphweft.nn.made_with import KeepsArguments
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node_data import NodeData, widths_of
 
@@ -55,7 +55,7 @@ class EdgeDecoder(nn.Module):
         return out
 
 
-class EdgeModel(nn.Module):
+class EdgeModel(KeepsArguments, nn.Module):
     """A row for every pair of nodes: a node model and an :class:`EdgeDecoder` over what it says of both ends.
 
     Args:
@@ -75,14 +75,6 @@ class EdgeModel(nn.Module):
         >>> model(graph, torch.randn(3, 4), torch.tensor([[0, 2], [2, 1]])).shape, model(graph, torch.randn(3, 4)).shape
         (torch.Size([2, 2]), torch.Size([3, 2]))
     """
-
-    _made_with: Made | None = None
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keeps the constructor's arguments, so that a run's model can be made again."""
-        made = super().__new__(cls)
-        made.__dict__["_made_with"] = arguments_of(args, kwargs)
-        return made
 
     def __init__(
         self,

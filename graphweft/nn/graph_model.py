@@ -18,7 +18,7 @@ from graphweft.graph.graph import Graph
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
-from graphweft.nn.made_with import Made, arguments_of
+from graphweft.nn.made_with import KeepsArguments
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node_data import NodeData, widths_of
 from graphweft.nn.readout import Readout
@@ -36,7 +36,7 @@ CONVS: dict[str, Callable[..., Stack]] = {
 _JUMPS = ("cat", "last")
 
 
-class GraphModel(nn.Module):
+class GraphModel(KeepsArguments, nn.Module):
     """A row for every graph: the readout of a node model's rows through a linear head.
 
     As published for GIN (Xu et al., ICLR 2019) it reads out the features and what every layer makes of them, side by
@@ -63,14 +63,6 @@ class GraphModel(nn.Module):
         >>> model(Graph([0, 1, 2], [1, 0, 3], num_nodes=4), torch.randn(4, 4), torch.tensor([0, 2, 4])).shape
         torch.Size([2, 2])
     """
-
-    _made_with: Made | None = None
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keeps the constructor's arguments, so that a run's model can be made again."""
-        made = super().__new__(cls)
-        made.__dict__["_made_with"] = arguments_of(args, kwargs)
-        return made
 
     def __init__(
         self,

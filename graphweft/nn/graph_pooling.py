@@ -6,6 +6,7 @@ with the edges between them. Called within models of graphs, between their layer
 
 from __future__ import annotations
 
+import abc
 import math
 from typing import NamedTuple
 
@@ -39,7 +40,7 @@ class Pooled(NamedTuple):
     edges: Tensor
 
 
-class _ByScore(nn.Module):
+class _ByScore(nn.Module, abc.ABC):
     """What both ways of scoring share.
 
     Args:
@@ -59,9 +60,9 @@ class _ByScore(nn.Module):
             raise ConfigError(f"{who}: expected ratio as a fraction in (0, 1] or a number of nodes >= 1, got {ratio!r}")
         self.width, self.ratio, self.min_score, self.multiplier = width, ratio, min_score, multiplier
 
+    @abc.abstractmethod
     def score(self, graph: Graph, x: Tensor) -> Tensor:
         """A number for every node, (N,)."""
-        raise NotImplementedError
 
     def forward(self, graph: Graph, x: Tensor, ptr: Tensor) -> Pooled:
         """Shape: x (N, width), ptr (graphs + 1,).

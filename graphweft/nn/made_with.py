@@ -1,14 +1,14 @@
 """The arguments that a module was constructed with: to construct it again, and to show them.
 
 Comes in: arguments of a constructor. Goes out: the same, where they are plain values, and a text of them. Called by
-:class:`graphweft.nn.module.CompiledModule`.
+the modules and models of :mod:`graphweft.nn` and by :mod:`graphweft.train.description`.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 Made = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -26,6 +26,23 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made | None:
     if all(isinstance(value, _PLAIN) for value in (*args, *kwargs.values())):
         return tuple(args), dict(kwargs)
     return None
+
+
+class KeepsArguments:
+    """A base of modules that keep the arguments of their constructor, so that a run's model can be made again."""
+
+    _made_with: Made | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        """Keeps the constructor's arguments."""
+        made = super().__new__(cls)
+        made.__dict__["_made_with"] = arguments_of(args, kwargs)
+        return made
+
+    @property
+    def made_with(self) -> Made | None:
+        """The constructor's arguments; None where some are no plain values."""
+        return self._made_with
 
 
 class ConstructorSignature:

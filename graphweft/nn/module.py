@@ -25,7 +25,7 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import Frame
-from graphweft.nn.made_with import ConstructorSignature, Made, arguments_of, described
+from graphweft.nn.made_with import ConstructorSignature, KeepsArguments, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
@@ -39,7 +39,7 @@ NORMS = (None, "batch", "layer")
 _HALVES = (torch.bfloat16, torch.float16)
 
 
-class CompiledModule(nn.Module):
+class CompiledModule(KeepsArguments, nn.Module):
     """A module that is compiled as a whole.
 
     Attributes:
@@ -55,16 +55,13 @@ class CompiledModule(nn.Module):
     tables: ClassVar[Mapping[str, Residency]] = {}
 
     __signature__ = ConstructorSignature()
-    _made_with: Made | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Keeps the constructor's arguments."""
-        made = super().__new__(cls)
+        """Refuses two names for one argument."""
         reduce, aggr = kwargs.get("reduce"), kwargs.get("aggr")
         if reduce is not None and aggr is not None:
             reducer(cls.__name__, reduce, aggr, usual="")
-        made.__dict__["_made_with"] = arguments_of(args, kwargs)
-        return made
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(self, in_features: int) -> None:
         super().__init__()
@@ -89,9 +86,9 @@ class CompiledModule(nn.Module):
             >>> bool((GCN(4, 8, 2).layers[1].weight == model.layers[1].weight).all())
             True
         """
-        if self._made_with is None:
+        if self.made_with is None:
             raise ConfigError(f"{type(self).__name__}: expected a class that writes reset_parameters()")
-        fresh = type(self)(*self._made_with[0], **self._made_with[1])
+        fresh = type(self)(*self.made_with[0], **self.made_with[1])
         mine, drawn = (dict([*m.named_parameters(), *m.named_buffers()]) for m in (self, fresh))
         changed = [name for name in {**mine, **drawn} if name not in mine or name not in drawn]
         changed += [name for name in mine if name in drawn and mine[name].shape != drawn[name].shape]
@@ -104,7 +101,7 @@ class CompiledModule(nn.Module):
 
     def extra_repr(self) -> str:
         """The constructor's arguments: sizes, and what differs from the defaults; as set now where that is known."""
-        return "" if self._made_with is None else described(self, self._made_with)
+        return "" if self.made_with is None else described(self, self.made_with)
 
     @left_out
     def forward(

@@ -19,9 +19,7 @@ from graphweft import nn as models
 from graphweft._errors import CheckpointError
 from graphweft.data.given import Task
 from graphweft.data.table_encoding import TableEncoding
-from graphweft.nn.edge_model import EdgeModel
-from graphweft.nn.graph_model import GraphModel
-from graphweft.nn.module import CompiledModule
+from graphweft.nn.made_with import KeepsArguments
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.settings import settings_of
 from graphweft.train.prediction import label_task
@@ -112,7 +110,7 @@ def _how_made(model: nn.Module) -> dict[str, Any] | None:
         sizes = {"num_nodes": model.rows.num_embeddings, "width": model.rows.embedding_dim}
         return None if inner is None else {"class": "NodeEmbedding", "model": inner, **sizes}
     name = type(model).__name__
-    made = model._made_with if isinstance(model, CompiledModule | GraphModel | EdgeModel) else None
+    made = model.made_with if isinstance(model, KeepsArguments) else None
     if made is None or getattr(models, name, None) is not type(model):
         return None
     found = {"class": name, "args": list(made[0]), "kwargs": dict(made[1])}
