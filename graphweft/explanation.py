@@ -30,12 +30,13 @@ from graphweft.nn.products import paused
 from graphweft.nn.stack import Stack
 from graphweft.nn.user_call import observing
 from graphweft.passes.work import Sizes, tensor_bytes
-from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Standing, measure_sizes, standing_of
+from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Standing, standing_of
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plain_torch import PlainTorch
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import predicted
+from graphweft.runtime.sizes import measure_sizes
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.trainer import Trainer
 
@@ -199,7 +200,7 @@ def _story(function: CompiledFunction, arguments: Arguments, standing: Standing,
     """The verdict, orders, hoisted values, calls and predictions of one compiled function."""
     with torch.enable_grad():
         plan = function.compile(arguments, standing)
-    return _told(plan, measure_sizes(plan.compiled.program, arguments, _config.current().memory), full)
+    return _told(plan, measure_sizes(plan.compiled.program, arguments.named(), _config.current().memory), full)
 
 
 def _told(plan: Plan, sizes: Sizes, full: bool, once: str = "computed once") -> list[str]:

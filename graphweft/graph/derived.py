@@ -62,4 +62,25 @@ def is_derived(owner: Any, make: Callable[..., Any], *arguments: Any) -> bool:
     return ((make, *arguments) if arguments else make) in _KEPT.get(owner, {})
 
 
-__all__ = ["derived", "is_derived", "keep"]
+def while_used(owner: Any, make: Callable[[Any], Made]) -> Made:
+    """``make(owner)``, kept as long as somebody else holds it: one copy of what is large and wanted by some.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> graph = Graph([0, 1], [1, 2])
+        >>> first = while_used(graph, Graph.reverse)
+        >>> while_used(graph, Graph.reverse) is first
+        True
+    """
+    found = _KEPT.get(owner, {}).get((while_used, make), _no_longer)()
+    if found is None:
+        found = make(owner)
+        _KEPT.setdefault(owner, {})[(while_used, make)] = weakref.ref(found)
+    return found  # type: ignore[no-any-return]
+
+
+def _no_longer() -> None:
+    """As a weak reference to nothing."""
+
+
+__all__ = ["derived", "is_derived", "keep", "while_used"]

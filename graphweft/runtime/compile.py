@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweft import _config, _machine
+from graphweft import _config
 from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft._torch_private import transforms_are_on
@@ -31,14 +31,13 @@ from graphweft.frontend.edge_values import EdgeValues, read
 from graphweft.frontend.numbers import NUMBER
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
-from graphweft.ir.interpret import evaluate, interpret
+from graphweft.ir.interpret import interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
-from graphweft.ir.ops import LEAVES, STRUCTURE, Op
+from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
-from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
 from graphweft.runtime.constants import is_declared, is_owned
 from graphweft.runtime.edge_kernels import start_edge_kernels
@@ -49,16 +48,15 @@ from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run
-from graphweft.runtime.size_class import class_size, derived_sizes, fine_size, size_class
+from graphweft.runtime.size_class import size_class
+from graphweft.runtime.sizes import decisive_sizes, measure_sizes
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.fingerprint import fingerprint
 
 Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
 
-_HOISTED_SHARE = 0.5  # of the machine's memory, for what is computed once, unless ``config(memory=...)`` says otherwise
 _MOST_PLANS = 256
-_MEMORY = _machine.memory()
 
 _BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
 
@@ -215,7 +213,7 @@ class CompiledFunction:
             wanted=wanted,
             constants=(*standing.declared, *(name for name in standing.checked if name == "rows")),  # few and cheap
             checked=tuple(name for name in standing.checked if name != "rows"),
-            sizes=lambda joint: _decisive_sizes(joint, arguments, active.memory, standing.exact),
+            sizes=lambda joint: decisive_sizes(joint, arguments.named(), active.memory, standing.exact),
             model=self._decides(standing) or (calibrate.cost_model() if active.tune else CostModel()),
             disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
             certify=active.certify,
@@ -278,7 +276,7 @@ class CompiledFunction:
         plan = self.ready(arguments)
         if plan is None:
             raise GraphWeftError("footprint: expected a computation with a plan")
-        sizes = measure_sizes(plan.compiled.program, arguments, _config.current().memory)
+        sizes = measure_sizes(plan.compiled.program, arguments.named(), _config.current().memory)
         return footprint(plan, sizes)
 
     def plans(self) -> list[Plan]:
@@ -427,50 +425,6 @@ def _derived_run(program: Program) -> Run:
         return function.on_kernels(Arguments(rest["graph"], x, {}, *ids))
 
     return run
-
-
-def measure_sizes(program: Program, arguments: Arguments, memory: int) -> Sizes:
-    """The numbers behind the program's symbols, from the actual graphs that its structure operations give."""
-    named = arguments.named()
-    known: dict[Value, Any] = {v: named[v["name"]] for v in program.inputs if v["name"] in named}
-    rows: dict[str, int] = {}
-    for value in program.values:
-        if value.op in STRUCTURE and isinstance(value.type, StructType):
-            known[value] = evaluate(value, [known[operand] for operand in value.inputs])
-        graph = known.get(value)
-        if isinstance(value.type, StructType) and graph is not None:
-            rows[value.type.src], rows[value.type.dst] = graph.num_src, graph.num_dst
-            rows[value.type.edge] = graph.num_edges
-        if isinstance(value.type, IndexType) and value.type.rows and graph is not None:
-            rows[value.type.rows] = int(graph.numel())
-    if graph_types := [v for v in program.inputs if isinstance(v.type, StructType) and v.type.square]:
-        layout = named[graph_types[0]["name"]].layout
-        rows |= {NODE_TYPES: len(layout.node_types), EDGE_TYPES: len(layout.relations)}
-    sparse = {"x": arguments.x.nnz} if isinstance(arguments.x, SparseFeatures) else {}
-    return Sizes(rows, sparse, memory or _MEMORY * _HOISTED_SHARE)
-
-
-def _decisive_sizes(program: Program, arguments: Arguments, memory: int, exact: bool) -> Sizes:
-    """The sizes that a plan is decided by.
-
-    A plan that serves several graphs is decided by the class of their sizes: which of them comes first depends on the
-    caller, and the bits of a result must not.
-    """
-    if exact:
-        return measure_sizes(program, arguments, memory)
-    graph, kinds = arguments.graph, [v.type for v in program.inputs if isinstance(v.type, StructType)]
-    middle = class_size if graph.is_drawn else fine_size
-    rows = {symbol: middle(n) for kind in kinds for symbol, n in _ends(kind, graph).items()}
-    for name, ids in (("R", arguments.rows), ("P", arguments.receivers)):
-        rows[name] = middle(0 if ids is None else ids.numel())
-    if any(kind.square for kind in kinds):
-        rows |= {NODE_TYPES: len(graph.layout.node_types), EDGE_TYPES: len(graph.layout.relations)}
-    nnz = {"x": middle(arguments.x.nnz)} if isinstance(arguments.x, SparseFeatures) else {}
-    return Sizes(derived_sizes(program, rows), nnz, memory or _MEMORY * _HOISTED_SHARE)
-
-
-def _ends(kind: StructType, graph: Graph) -> dict[str, int]:
-    return {kind.src: graph.num_src, kind.dst: graph.num_dst, kind.edge: graph.num_edges}
 
 
 def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:

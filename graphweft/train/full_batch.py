@@ -21,9 +21,9 @@ from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
 from graphweft.passes.work import Sizes
-from graphweft.runtime.compile import measure_sizes
 from graphweft.runtime.constants import Reference, Watch, owning
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
@@ -148,7 +148,7 @@ class FullBatch:
                 if plan is None:
                     raise ConfigError("model: expected one that kernels run, got one for the interpreter")
                 found.append(plan)
-                sizes = measure_sizes(plan.compiled.program, arguments, 0)
+                sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
                 rows, nonzeros = rows | dict(sizes.rows), nonzeros | dict(sizes.nonzeros)
         return found[0], found[1], self._wanted, Sizes(rows, nonzeros)
 

@@ -20,8 +20,9 @@ from graphweft.ir.program import Builder, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.passes import pipeline
 from graphweft.runtime import build
-from graphweft.runtime.compile import Arguments, CompiledFunction, Standing, measure_sizes
+from graphweft.runtime.compile import Arguments, CompiledFunction, Standing
 from graphweft.runtime.footprint import footprint
+from graphweft.runtime.sizes import measure_sizes
 
 needs_compiler = pytest.mark.skipif(build.find_compiler() is None, reason="no C++ compiler on this machine")
 
@@ -215,7 +216,7 @@ def test_memory_grows_by_a_few_numbers_per_edge(name):
         function = function_of(REGIONS[name])
         plan = function.ready(given)
         assert plan is not None
-        peaks.append(footprint(plan, measure_sizes(plan.compiled.program, given, 0)).peak)
+        peaks.append(footprint(plan, measure_sizes(plan.compiled.program, given.named(), 0)).peak)
         edges.append(graph.num_edges)
     assert (peaks[1] - peaks[0]) / (edges[1] - edges[0]) <= 4 * 4
 

@@ -14,8 +14,8 @@ import graphweft as gw
 from graphweft.codegen.edge_nest import EdgeNest, Sink, Source, Step
 from graphweft.codegen.loops import Operand
 from graphweft.nn.user_call import observing
-from graphweft.runtime.compile import measure_sizes
 from graphweft.runtime.prediction import ACROSS, SIMPLE, edge_nanoseconds, predicted
+from graphweft.runtime.sizes import measure_sizes
 
 
 def _nest(*steps: Step) -> EdgeNest:
@@ -49,7 +49,7 @@ def _seconds(message: Callable[[Any], dict[str, Tensor]], edges: int, threads: i
     arguments = compiled.arguments(seen[0].call, seen[0].captured)
     plan = compiled.form(graph).ready(arguments)
     assert plan is not None and plan.walks
-    sizes = measure_sizes(plan.compiled.program, arguments, 0)
+    sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
     return sum(sum(predicted(plan, steps, sizes, threads)) for steps in (plan.forward, plan.backward))
 
 

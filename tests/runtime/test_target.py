@@ -17,10 +17,10 @@ import graphweft as gw
 from graphweft._errors import ConfigError
 from graphweft.ir.residency import TensorType
 from graphweft.runtime import targets
-from graphweft.runtime.compile import measure_sizes
 from graphweft.runtime.cpu.target import CPU
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.target import Bound, Launch, Target
 from graphweft.storage.feature import is_dense
 
@@ -155,7 +155,7 @@ def test_bytes_of_a_plan_are_those_that_its_calls_touch(name: str, counting: Cou
         model(graph, x).square().sum().backward()
         (plan,) = model.function.plans()
         seen = list(counting.seen)
-        sizes = measure_sizes(plan.compiled.program, model.arguments(graph, x), 0)
+        sizes = measure_sizes(plan.compiled.program, model.arguments(graph, x).named(), 0)
     planned = {call: call.traffic(sizes) for call in (*plan.forward, *plan.backward)}
     ran = [item for item in seen if item[0] in planned]
     assert [call for call, _, _ in ran] == list(planned)  # each once, in this order
