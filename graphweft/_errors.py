@@ -37,6 +37,19 @@ class ConfigError(GraphWeftError, ValueError):
     """An option has a value it cannot take."""
 
 
+class MemoryBudgetError(ConfigError):
+    """A run does not fit the memory that it may take.
+
+    Args:
+        text: One line.
+        least: Bytes that would do; 0 where that is not known.
+    """
+
+    def __init__(self, text: str, least: int = 0) -> None:
+        super().__init__(text)
+        self.least = least
+
+
 class IRError(GraphWeftError, ValueError):
     """A program breaks a rule of the intermediate representation."""
 

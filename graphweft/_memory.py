@@ -19,10 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from graphweft import _budget
 from graphweft._native import declare
 
 _HUGE = 1 << 21
-_SMALL = 1 << 20  # below this, torch's own allocator serves
+SMALL = 1 << 20  # below this, torch's own allocator serves
 _GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt's options in <malloc.h>
@@ -103,9 +104,9 @@ class Pool:
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
-        if nbytes < _SMALL:
+        if nbytes < SMALL:
             return torch.empty(shape, dtype=dtype)
-        size = -(-nbytes // _GRAIN) * _GRAIN
+        size = self.rounded(nbytes)
         address = self._take(size)
         self._leases[address] = size
         flat = np.asarray(_Lease(self, address, size, nbytes))
@@ -113,6 +114,11 @@ class Pool:
         if known is None:  # a dtype that NumPy lacks
             return torch.from_numpy(flat).view(dtype).view(shape)
         return torch.from_numpy(flat.view(known).reshape(shape))  # no view for torch: it owns its storage alone
+
+    @staticmethod
+    def rounded(nbytes: int) -> int:
+        """The size of the region for so many bytes."""
+        return -(-nbytes // _GRAIN) * _GRAIN
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's memory came from here."""
@@ -125,6 +131,12 @@ class Pool:
         with self._lock:
             return PoolStats(self._mapped, self._lent, self._peak, self._maps)
 
+    def begin_peak(self) -> int:
+        """Bytes lent now, from which on ``stats().peak_lent`` counts."""
+        with self._lock:
+            self._peak = self._lent
+            return self._lent
+
     def trim(self) -> None:
         """Returns all free memory to the system, that of the C library's heap too."""
         _trim_heap()
@@ -134,6 +146,12 @@ class Pool:
                 self._mapped -= size
             self._starts.clear()
             self._sizes.clear()
+
+    def _release(self) -> None:
+        """Gives the system all that is free, here and in the pool that everything else comes from."""
+        self.trim()
+        if self is not POOL:
+            POOL.trim()
 
     def confine(self, nbytes: int) -> None:
         """Maps one free interval of at least ``nbytes``, and nothing more from now on: MemoryError instead."""
@@ -163,6 +181,7 @@ class Pool:
             return start
 
     def _map(self, size: int) -> int:
+        _budget.admit(size, self._release)
         out = ctypes.c_void_p()
         try:
             _map(size, ctypes.byref(out))

@@ -12,7 +12,7 @@ import math
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from torch import nn
 
 from graphweft import bench
+from graphweft._budget import Budget
 from graphweft._errors import ConfigError, DataError, RankError
 from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
@@ -42,6 +43,7 @@ from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.partitioning.partition import partition
+from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store, is_store
 from graphweft.train.atomic import write_atomic
 from graphweft.train.footprint import check_fits, peak_rss_mb
@@ -90,7 +92,7 @@ def run(spec: TrainSpec) -> dict[str, Any]:
     """
     start = time.perf_counter()
     ranks = _join(spec)
-    with ranks.guarded(), _threads(max(1, (spec.threads or usable_cores()) // local_size())):
+    with ranks.guarded(), _threads(max(1, (spec.threads or usable_cores()) // local_size())), _limited(spec):
         trainer, sparsity = _started(spec, ranks)
         if spec.resume:
             trainer.resume()
@@ -112,6 +114,13 @@ def run(spec: TrainSpec) -> dict[str, Any]:
         text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
         write_atomic(spec.folder / SUMMARY, lambda file: file.write(text.encode()))
     return summary
+
+
+def _limited(spec: TrainSpec) -> AbstractContextManager[None]:
+    """The memory budget of the whole run, reading included; groups of parts keep to theirs themselves."""
+    if spec.memory is None or spec.mode == "macro":
+        return nullcontext()
+    return Budget(memory_bytes(spec.memory)).enforced()
 
 
 def features_alone(spec: TrainSpec) -> float | None:

@@ -31,7 +31,19 @@ RANKS: list[set[str]] = [
 ]
 ROOM_OF_MODULE = {
     **dict.fromkeys(
-        ["_abi", "_errors", "_machine", "_checks", "_config", "_native", "_memory", "_pieces", "_trace", "_workers"],
+        [
+            "_abi",
+            "_errors",
+            "_budget",
+            "_machine",
+            "_checks",
+            "_config",
+            "_native",
+            "_memory",
+            "_pieces",
+            "_trace",
+            "_workers",
+        ],
         "base",
     ),
     **dict.fromkeys(["_torch_private", "_torch_recording"], "base"),

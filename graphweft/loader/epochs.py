@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
@@ -101,6 +101,15 @@ class EpochLoader(abc.ABC, Generic[B]):
         if len(ways) > 1:
             counts = sorted({1, cores // 4, cores // 2})
             self._tempo.add([Way(count, 2 * count, cores - count) for count in counts if 0 < count < cores])
+
+    @property
+    def ways(self) -> list[Way]:
+        """All ways of preparing that are tried."""
+        return self._tempo.ways
+
+    def keep_ways(self, ways: Sequence[Way]) -> None:
+        """Tries no others from now on."""
+        self._tempo = Tempo(ways, prefers=_waits_least)
 
     @property
     def seconds_by_way(self) -> dict[Way, float]:

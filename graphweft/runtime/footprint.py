@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from graphweft.ir.ops import LEAVES
+from graphweft.ir.ops import LEAVES, STRUCTURE, Op
+from graphweft.ir.program import Value
+from graphweft.ir.residency import StructType
 from graphweft.passes.work import Sizes, tensor_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
+
+_NARROW, _WIDE = 4, 8  # bytes of an id
 
 
 @dataclass(frozen=True)
@@ -23,40 +27,68 @@ class Footprint:
     Attributes:
         hoisted: Values computed once and kept.
         activations: Kept from the forward to the backward calls.
-        peak: Most bytes of intermediate values, outputs and gradients alive at once, hoisted ones not counted.
+        peak: Most bytes of intermediate values, outputs and gradients alive at once, hoisted ones not counted; with
+            what a kernel takes beside its results.
+        structure: Graphs that are made from the one given and kept.
     """
 
     hoisted: int
     activations: int
     peak: int
+    structure: int = 0
 
 
-def footprint(plan: Plan, sizes: Sizes) -> Footprint:
-    """Walks the forward and backward calls of ``plan``."""
+def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
+    """Walks the forward and backward calls of ``plan``; ``symmetric``: the graph given is its own reverse."""
     values = plan.compiled.program.values
     size = [tensor_bytes(value, sizes) for value in values]
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     hoisted = {item.slot for item in plan.hoisted}
     free = inputs | hoisted
     live = {slot for _, slot in plan.outputs if slot in free}
-    peak, live = _walk(plan, plan.forward, live, size, free)
+    peak, live = _walk(plan, plan.forward, live, size, free, sizes)
     saved = set(plan.saved) - free - set(plan.saved_shapes)
     outputs = {slot for _, slot in plan.outputs} - free
     seeds = {slot for _, slot in plan.seeds}
     if plan.backward:
-        after, _ = _walk(plan, plan.backward, saved | outputs | seeds, size, free)
+        after, _ = _walk(plan, plan.backward, saved | outputs | seeds, size, free, sizes)
         peak = max(peak, after)
-    return Footprint(int(sum(size[s] for s in hoisted)), int(sum(size[s] for s in saved)), int(peak))
+    structure = sum(_structure_bytes(item.value, sizes, symmetric) for item in plan.hoisted)
+    kept = sum(size[s] for s in hoisted), sum(size[s] for s in saved)
+    return Footprint(int(kept[0]), int(kept[1]), int(peak), structure)
 
 
 def _walk(
-    plan: Plan, calls: Sequence[KernelCall], live: set[int], size: list[float], free: set[int]
+    plan: Plan, calls: Sequence[KernelCall], live: set[int], size: list[float], free: set[int], sizes: Sizes
 ) -> tuple[float, set[int]]:
     """Peak bytes while ``calls`` run, and what lives afterwards."""
     live = set(live)
     peak = sum(size[s] for s in live - free)
     for call in calls:
+        if call.over:  # the result takes the memory of the first operand of its size, which is read for the last time
+            live -= covered(call, size)
         live |= {slot.at for slot in call.writes}
-        peak = max(peak, sum(size[s] for s in live - free))
+        peak = max(peak, sum(size[s] for s in live - free) + plan.target.scratch(call, sizes))
         live -= set(call.frees)
     return peak, live
+
+
+def covered(call: KernelCall, size: list[float]) -> set[int]:
+    """The operand whose memory the result of ``call`` takes."""
+    made = size[call.writes[0].at]
+    return set(next(([slot.at] for slot in call.reads if slot.at in call.frees and size[slot.at] == made), []))
+
+
+def _structure_bytes(value: Value, sizes: Sizes, symmetric: bool) -> int:
+    """Memory of a graph that ``value`` makes: offsets, and per edge its far end and, where it is numbered anew, its id.
+
+    Degrees and the like count nothing here.
+    """
+    if value.op not in STRUCTURE or not isinstance(value.type, StructType) or value.op is Op.WITHOUT_LOOPS:
+        return 0
+    if value.op is Op.REVERSE and symmetric and value.type.square:
+        return 0
+    edges, rows = sizes.rows.get(value.type.edge, 0), sizes.rows.get(value.type.dst, 0)
+    width = _NARROW if edges < 1 << 31 else _WIDE
+    arrays = 2 if value.op is Op.ONE_LOOP else 1
+    return arrays * width * edges + _WIDE * (rows + 1)

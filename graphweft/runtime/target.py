@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.program import Value
+from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
 
 Launch = Callable[[Slots], None]
@@ -67,6 +68,10 @@ class Target:
     def bind(self, calls: Sequence[KernelCall]) -> Bound:
         """A launcher for every call."""
         return Bound(tuple(self.launch(call) for call in calls), frozenset())
+
+    def scratch(self, call: KernelCall, sizes: Sizes) -> int:
+        """Bytes that a call takes beside its operands and results while it runs."""
+        return 0
 
     def launch(self, call: KernelCall) -> Launch:
         """The launcher of one call."""

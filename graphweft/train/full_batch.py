@@ -29,6 +29,7 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
+from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
 from graphweft.train.settle import Features, settle_model
 from graphweft.train.target import Cells, OwnCells, Target, target_of
 from graphweft.train.update import Update
@@ -112,6 +113,35 @@ class FullBatch:
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(buffers[name])
 
+    def fit_into(self, budget: RunBudget) -> None:
+        """Chooses how much is computed once, so that training keeps to ``budget``.
+
+        Torch's own models and their tensors are counted as they come. Raises: MemoryBudgetError.
+        """
+        if not is_plain(self.model) or _config.current().opt_level == 0:
+            budget.settle(base_needs(self.ds, self.model))
+            return
+        needs = self.needs()
+        if not budget.fits(needs):
+            budget.keep_at_most(0)
+            with budget.bounded():
+                least = self.needs()
+            budget.keep_at_most(budget.limit - least.total)
+            with budget.bounded():
+                needs = self.needs()
+            if not budget.fits(needs):
+                budget.keep_at_most(0)
+                needs = least
+        budget.settle(needs)
+
+    def needs(self) -> Needs:
+        """The memory that training takes, by account. Raises: ConfigError as :meth:`plans`."""
+        step, evaluation, wanted, sizes = self.plans()
+        rows = self.ds.num_nodes if wanted is None else wanted.numel()
+        loss = loss_bytes(rows, self.ds.num_classes)
+        base = base_needs(self.ds, self.model)
+        return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features)
+
     def _compile(self, model: CompiledModule) -> None:
         """Compiles the passes of an evaluation and of a step, hoists, and records the step where that can be done."""
         graph, function = self.ds.graph, model.function
@@ -176,6 +206,13 @@ class FullBatch:
 
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, shape (N, C)."""
+        if self._tape is None:
+            return self._logits()
+        with POOL.within(self._tape.arena, spills=True):
+            made = self._logits()
+        return made.clone()  # what lies in the arena is the next step's
+
+    def _logits(self) -> Tensor:
         self.model.eval()
         with torch.no_grad(), owning(self.x, self._wanted):
             logits: Tensor = self.model(self.ds.graph, self.x, **self.edge_data.keywords())
@@ -184,7 +221,7 @@ class FullBatch:
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss after one forward pass."""
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
-            logits = self.logits()
+            logits = self._logits()
             return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
 
     def _record(self) -> Tape | None:

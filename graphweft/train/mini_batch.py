@@ -41,10 +41,11 @@ from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
-from graphweft.train.inference import infer
+from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric
+from graphweft.train.needs import RunBudget
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.record import GUARDED
 from graphweft.train.samplers import AnySampler, sampler_of
@@ -117,6 +118,7 @@ class MiniBatch:
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
     _watch: Watch | None = None
+    budget: RunBudget | None = None
     _accumulate = 1
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
 
@@ -302,6 +304,8 @@ class MiniBatch:
                 begun = time.perf_counter()
                 loss = float(self._train_on(batch))
                 self._measured(batch, time.perf_counter() - begun)
+            if self.budget is not None:
+                self.budget.check()
             share = _share(batch)
             self._sum += loss * share
             self._count += share
@@ -317,8 +321,9 @@ class MiniBatch:
         model = self.model
         if isinstance(self.sampler, ShadowSampler):
             return self._by_subgraphs(self.sampler)
-        if isinstance(model, Stack) and _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory():
-            return infer(model, self.ds.graph, self.x, edges=self.edge_data.inputs)
+        tile = None if self.budget is None else self.budget.tile
+        if isinstance(model, Stack) and (tile or _whole_bytes(model, self.ds.num_nodes) > _WHOLE_SHARE * _memory()):
+            return infer(model, self.ds.graph, self.x, tile or USUAL_TILE, edges=self.edge_data.inputs)
         model.eval()
         with torch.no_grad(), owning(self.x):
             logits: Tensor = model(self.ds.graph, self.x, **self.edge_data.keywords())
@@ -389,6 +394,11 @@ class MiniBatch:
         with span("backward", "backward"):
             logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
         return loss
+
+    def gradients(self, batch: Batch | PreparedBatch) -> Tensor:
+        """The gradients of a batch, without an update; its mean loss, shape ()."""
+        self.model.train()
+        return self._gradients(batch)
 
     def _label_rows(self, batch: Any) -> Tensor:
         """Which rows of the labels the outputs for a batch are for."""
@@ -499,8 +509,12 @@ def _share(batch: Batch | PreparedBatch) -> int:
 
 def _whole_bytes(model: Stack, nodes: int) -> int:
     """About what a pass over the whole graph holds at once: rows of three consecutive widths."""
-    widest = max(parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2)
-    return 4 * nodes * 3 * widest
+    return 4 * nodes * 3 * widest(model)
+
+
+def widest(model: nn.Module) -> int:
+    """Width of the widest rows between layers."""
+    return max(parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2)
 
 
 def _memory() -> int:

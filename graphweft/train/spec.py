@@ -281,7 +281,8 @@ class TrainSpec(LoopOptions, TableOptions):
         return self.task == "edge" or self.task in EDGE_TASKS
 
     def _check_macro_and_ranks(self) -> None:
-        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL}, self.memory)
+        mode = "full" if self.mode == "auto" and self.memory is None else self.mode
+        check_mini_only(mode, {name: getattr(self, name) for name in MINI_USUAL})
         check_integer("ranks", self.ranks, 0, 4096)
         check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
         if self.macro is not None:

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, MemoryBudgetError
+from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
@@ -26,6 +27,8 @@ from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.mini_needs import fit_into
+from graphweft.train.needs import RunBudget
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_counts
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedMiniBatch
@@ -68,6 +71,55 @@ class Given(NamedTuple):
     task: str
     mode: str
     ranks: Ranks
+
+
+def make_steps(
+    given: Given,
+    drawn: Drawn,
+    keep_features: bool,
+    keys: tuple[int, Callable[[int, int], int]],
+    memory: Any,
+    scratch: Path | None,
+    budget: RunBudget | None,
+) -> tuple[str, FullBatch | MiniBatch]:
+    """The mode, "full" or "mini" for "auto", and its steps, within ``budget`` where there is one.
+
+    Args:
+        given: What a step is made of.
+        drawn: How batches are made.
+        keep_features: As for :class:`FullBatch`.
+        keys: The seed, and (epoch, place of the batch) -> seed of torch's draws in that step.
+        memory: For groups of parts.
+        scratch: A folder for their files.
+        budget: The memory of a run in memory.
+
+    Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
+    """
+    if given.mode in ("full", "auto"):
+        batch = full_batch(given, keep_features)
+        try:
+            if budget is not None:
+                batch.fit_into(budget)
+        except MemoryBudgetError as too_small:
+            if given.mode == "full":
+                raise
+            refused = too_small
+        else:
+            return "full", batch
+        del batch
+        POOL.trim()
+        mini = sampled(given._replace(mode="mini"), drawn, *keys, memory, scratch)
+        assert budget is not None  # it refused
+        budget.keep_at_most(None)
+        try:
+            fit_into(mini, budget)
+        except MemoryBudgetError as failure:
+            raise (failure if failure.least < refused.least else refused) from None
+        return "mini", mini
+    mini = sampled(given, drawn, *keys, memory, scratch)
+    if budget is not None:
+        fit_into(mini, budget)
+    return given.mode, mini
 
 
 def full_batch(given: Given, keep_features: bool) -> FullBatch:

@@ -11,7 +11,7 @@ import inspect
 import math
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,6 +41,7 @@ from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.model_input import as_read, check_parts, costs_of, opened, trains
+from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     MINI_USUAL,
@@ -63,7 +64,7 @@ from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
-from graphweft.train.steps import Drawn, Given, full_batch, sampled
+from graphweft.train.steps import Drawn, Given, make_steps
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
@@ -109,7 +110,10 @@ class Trainer:
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
-        memory: For "macro": bytes, or a text such as "2GB", for the groups in memory; None: a quarter of the machine's.
+        memory: Bytes, or a text such as "2GB", that the run may take: data, kept values, activations, batches. Full
+            batches then keep fewer values, mini-batches are prepared less far ahead and evaluated in tiles, "auto" is
+            "mini" where "full" does not fit, and a run that fits in no way is refused with the least that would do. For
+            "macro" bytes of the groups in memory; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
@@ -216,9 +220,13 @@ class Trainer:
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
+        unknown = {"task": None if self.task == "nodes" else self.task, "macro": macro}
+        unknown["ranks"] = self.ranks.size if self.ranks.is_shared else None
+        self._budget = budget_of(memory, self.ds, self.mode, unknown)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)), memory)
+        self._asked = mode if self._budget is not None else self.mode  # "auto" chooses by memory
+        check_mini_only(self._asked, dict(zip(MINI_USUAL, drawn, strict=True)))
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
         chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
@@ -242,12 +250,11 @@ class Trainer:
         rate = float(self.optimizer.param_groups[0]["lr"])
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
-        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, self.mode, self.ranks)
-        self._batch: FullBatch | MiniBatch
-        if self.mode == "full":
-            self._batch = full_batch(given, keep_features)
-        else:
-            self._batch = sampled(given, Drawn(*drawn), self._seed, self._batch_key, self._memory, self.out)
+        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, self._asked, self.ranks)
+        room = self._memory, self.out, self._budget
+        with self._within():
+            keys = self._seed, self._batch_key
+            self.mode, self._batch = make_steps(given, Drawn(*drawn), keep_features, keys, *room)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
@@ -314,7 +321,7 @@ class Trainer:
     def prepare(self) -> None:
         """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed."""
         if not self._prepared:
-            with randomness(epoch_key(self._seed, 0)):
+            with randomness(epoch_key(self._seed, 0)), self._within():
                 self._batch.prepare()
             self._prepared = True
 
@@ -340,7 +347,7 @@ class Trainer:
                 self.moved_to = folder.moved_to
             self._loop.loggers.start(self.epoch)
             stack.callback(self._loop.loggers.stop)
-            with self._tracing.running():
+            with self._tracing.running(), self._within():
                 self._train(target, folder, stop)
             if folder is not None and self.epoch:
                 folder.save(self.state_dict())
@@ -358,7 +365,8 @@ class Trainer:
         """
         check_choice("split", split, SPLITS)
         self._refresh()
-        value = {str(name): score for name, score in self._batch.evaluate().scores.items()}[split]
+        with self._within():
+            value = {str(name): score for name, score in self._batch.evaluate().scores.items()}[split]
         if value is None:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
         return value
@@ -378,7 +386,8 @@ class Trainer:
     def predictions(self) -> Predictions:
         """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""
         self._refresh()
-        return predictions_of(self.ds, self._batch.logits(), None if self.task == "link" else self._target)
+        with self._within():
+            return predictions_of(self.ds, self._batch.logits(), None if self.task == "link" else self._target)
 
     def resume(self) -> bool:
         """Continues the run in ``out``; False, with nothing changed, if there is none yet.
@@ -451,9 +460,20 @@ class Trainer:
             self._weights.forget()
         self._weights.put_best(self._update.averages)
 
+    def _within(self) -> AbstractContextManager[None]:
+        """Keeps to the memory budget in the block, where there is one."""
+        return nullcontext() if self._budget is None else self._budget.within()
+
+    @property
+    def needs(self) -> Needs | None:
+        """The memory that was predicted for the run, by account; None without ``memory=`` and in mode "macro"."""
+        return None if self._budget is None else self._budget.needs
+
     def _refresh(self) -> None:
         """Takes up labels and splits that were changed in place."""
-        if self._batch.refresh():
+        with self._within():
+            changed = self._batch.refresh()
+        if changed:
             self._take_data()
             self._config["data_checksum"] = data_checksum(self.ds)
             self._changed, self._weights.restores = True, False
@@ -516,6 +536,8 @@ class Trainer:
         if self.history.best is record:
             self._weights.keep(self._update.averages)
         self._rate.end_epoch(record.epoch, record.val_loss, self.history.watched(record))
+        if self._budget is not None:
+            self._budget.check()
         ended = self._loop.callbacks.epoch_end(self, record) or self.should_stop
         self.should_stop = bool(self.ranks.agreed(int(ended)))
         self._loop.loggers.log(record.values(), record.epoch)

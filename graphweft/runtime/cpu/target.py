@@ -8,14 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import torch
 
+from graphweft.ir.residency import StructType, TensorType
+from graphweft.passes.work import Sizes
 from graphweft.runtime.cpu import attention, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
 from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.sparse import PANEL_ROW, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target
 
 
@@ -27,6 +31,15 @@ class _Cpu(Target):
         walks = edge_nests(calls)
         launches = tuple(walks.get(call) or self.launch(call) for call in calls)
         return Bound(launches, frozenset(call.value for call in walks))
+
+    def scratch(self, call: KernelCall, sizes: Sizes) -> int:
+        """Products over many wide rows copy part of each row before."""
+        kinds = {slot.role: slot.value.type for slot in call.reads}
+        graph, x = kinds.get("graph"), kinds.get("x")
+        if call.kernel != "spmm" or not isinstance(graph, StructType) or not isinstance(x, TensorType):
+            return 0
+        columns, row = sizes.rows.get(graph.src, 0), prod(x.dims) * x.dtype.itemsize
+        return columns * PANEL_ROW if wants_panel(columns, sizes.rows.get(graph.edge, 0), row) else 0
 
 
 def _whole(function: Callable[..., Any], in_place: bool = False) -> Callable[[KernelCall], Launch]:

@@ -1,0 +1,97 @@
+"""A limit on the memory that this process takes, and the count of it.
+
+Comes in: a number of bytes. Goes out: an error of one line where memory of node or edge size would go past it. The pool
+(:mod:`graphweft._memory`) asks before it maps anything; the trainer asks after every step, as torch's own allocator
+asks nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from graphweft._errors import MemoryBudgetError
+
+_STATM = Path("/proc/self/statm")
+_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+def own_bytes() -> int:
+    """Resident memory of this process that belongs to no file."""
+    try:
+        sizes = _STATM.read_text().split()
+        return (int(sizes[1]) - int(sizes[2])) * _PAGE
+    except (OSError, ValueError, IndexError):  # not Linux
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@dataclass
+class Budget:
+    """At most ``limit`` bytes above ``floor``, the process's own bytes when counting began.
+
+    Attributes:
+        limit: Bytes that may be taken.
+        floor: Own bytes of the process that do not count.
+        accounts: Text that tells what takes how much, for the error.
+    """
+
+    limit: int
+    floor: int = field(default_factory=own_bytes)
+    accounts: str = ""
+
+    def used(self) -> int:
+        """Bytes taken now."""
+        return own_bytes() - self.floor
+
+    def admit(self, more: int, release: Callable[[], None]) -> None:
+        """``more`` bytes may be taken, if need be after ``release`` gave free memory back.
+
+        Raises: MemoryBudgetError.
+        """
+        if self.used() + more <= self.limit:
+            return
+        release()
+        used = self.used()
+        if used + more > self.limit:
+            told = f" ({self.accounts})" if self.accounts else ""
+            asked = f" and {_shown(more)} more asked for" if more else ""
+            raise MemoryBudgetError(
+                f"memory: expected a run within {_shown(self.limit)}, got {_shown(used)} in use{asked}{told}"
+            )
+
+    @contextlib.contextmanager
+    def enforced(self) -> Iterator[None]:
+        """The pool keeps to this budget in the block, on all threads."""
+        former, _InForce.budget = _InForce.budget, self
+        try:
+            yield
+        finally:
+            _InForce.budget = former
+
+
+class _InForce:
+    """The budget that the pool asks now."""
+
+    budget: Budget | None = None
+
+
+def in_force() -> Budget | None:
+    """The budget that the pool keeps to now."""
+    return _InForce.budget
+
+
+def admit(more: int, release: Callable[[], None]) -> None:
+    """As :meth:`Budget.admit` of the budget in force; nothing without one."""
+    if _InForce.budget is not None:
+        _InForce.budget.admit(more, release)
+
+
+def _shown(count: int) -> str:
+    return f"{-(-count // 10**6)} MB"
+
+
+__all__ = ["Budget", "admit", "in_force", "own_bytes"]

@@ -1,0 +1,98 @@
+"""The memory that the pool maps while plans run, found without running them.
+
+Comes in: plans and sizes. Goes out: bytes. Tensors come and go as the calls make and free them, in a pool of imagined
+addresses, so that intervals which fit nothing are counted as well. Called where the memory of a run is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from graphweft._memory import SMALL, Pool
+from graphweft.ir.ops import LEAVES
+from graphweft.passes.work import Sizes, tensor_bytes
+from graphweft.runtime.footprint import covered
+from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.plan import Plan
+
+_TOP = 1 << 47  # above all imagined mappings
+
+
+class _Imagined(Pool):
+    """A pool that maps nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = _TOP
+
+    def _map(self, size: int) -> int:
+        self._next -= size  # as Linux does it: below the mapping before, so that both merge
+        self._mapped += size
+        return self._next
+
+    def lend(self, nbytes: float) -> tuple[int, int]:
+        """A region of at least so many bytes; an empty one for what torch's own allocator serves."""
+        size = self.rounded(int(nbytes)) if nbytes >= SMALL else 0
+        return (self._take(size) if size else 0), size
+
+    def take_back(self, region: tuple[int, int]) -> None:
+        """The region is free."""
+        if region[1]:
+            self._give_back(*region)
+
+
+def mapped_bytes(runs: Sequence[Plan], sizes: Sizes, loss: float = 0.0) -> int:
+    """What the pool has mapped after ``runs``, one after the other; ``loss``: bytes of the gradient of the loss.
+
+    Hoisted values and inputs do not count.
+    """
+    pool = _Imagined()
+    for plan in runs:
+        _run(plan, sizes, pool, loss)
+    return pool.stats().mapped
+
+
+def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> None:
+    """The forward calls, and the backward calls where there are some."""
+    values = plan.compiled.program.values
+    size = [tensor_bytes(value, sizes) for value in values]
+    inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
+    free = inputs | {item.slot for item in plan.hoisted}
+    held: dict[int, tuple[int, int]] = {}
+    _calls(plan, plan.forward, size, sizes, pool, held, free)
+    if plan.backward:
+        for _, slot in plan.seeds:
+            held[slot] = pool.lend(max(loss, size[slot]))
+        stays = {slot for _, slot in (*plan.outputs, *plan.seeds)}  # the caller holds both
+        _calls(plan, plan.backward, size, sizes, pool, held, free, stays)
+    for region in held.values():
+        pool.take_back(region)
+
+
+def _calls(
+    plan: Plan,
+    calls: Sequence[KernelCall],
+    size: list[float],
+    sizes: Sizes,
+    pool: _Imagined,
+    held: dict[int, tuple[int, int]],
+    free: set[int],
+    stays: Collection[int] = (),
+) -> None:
+    """Regions come and go as ``calls`` run; ``held`` are those of slots."""
+    for call in calls:
+        over = covered(call, size) if call.over else set()
+        for slot in call.writes:
+            at = slot.at
+            taken = next((held.pop(i) for i in over if i in held), None)
+            if at not in free and size[at]:
+                held[at] = taken or pool.lend(size[at])
+        room = plan.target.scratch(call, sizes)
+        if room:
+            pool.take_back(pool.lend(room))
+        for at in call.frees:
+            if at in held and at not in stays:
+                pool.take_back(held.pop(at))
+
+
+__all__ = ["mapped_bytes"]

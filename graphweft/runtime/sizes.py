@@ -1,0 +1,95 @@
+"""The sizes that a plan is decided and judged by.
+
+Comes in: a program and the inputs of a call by name. Goes out: the numbers behind the program's symbols. Called by
+:mod:`graphweft.runtime.compile`, and where the memory of a plan is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from graphweft import _machine
+from graphweft.graph.graph import Graph
+from graphweft.ir.interpret import evaluate
+from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
+from graphweft.ir.ops import STRUCTURE, Op
+from graphweft.ir.program import Program, Value
+from graphweft.ir.residency import IndexType, StructType
+from graphweft.passes.work import Sizes
+from graphweft.runtime.size_class import class_size, derived_sizes, fine_size
+from graphweft.storage.feature import SparseFeatures
+
+_HOISTED_SHARE = 0.5  # of the machine's memory, for what is computed once, unless ``config(memory=...)`` says otherwise
+_MEMORY = _machine.memory()
+
+
+class _Looped:
+    """A graph with one loop at every node, by its sizes: an edge-sized copy that few plans need is not made."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.layout = graph.loopless, graph.layout
+        self.num_src, self.num_dst = graph.num_src, graph.num_dst
+        self.num_edges = self.graph.num_edges + graph.num_dst
+
+
+def measure_sizes(program: Program, named: Mapping[str, Any], memory: int) -> Sizes:
+    """The numbers behind the program's symbols, from the actual graphs that its structure operations give.
+
+    ``memory``: bytes that hoisted values may take; 0 means half of the machine's.
+    """
+    known: dict[Value, Any] = {v: named[v["name"]] for v in program.inputs if v["name"] in named}
+    rows: dict[str, int] = {}
+    for value in program.values:
+        if value.op in STRUCTURE and isinstance(value.type, StructType):
+            known[value] = _structure(value, [known[operand] for operand in value.inputs])
+        graph = known.get(value)
+        if isinstance(value.type, StructType) and graph is not None:
+            rows[value.type.src], rows[value.type.dst] = graph.num_src, graph.num_dst
+            rows[value.type.edge] = graph.num_edges
+        if isinstance(value.type, IndexType) and value.type.rows and graph is not None:
+            rows[value.type.rows] = int(graph.numel())
+    if graph_types := [v for v in program.inputs if isinstance(v.type, StructType) and v.type.square]:
+        layout = named[graph_types[0]["name"]].layout
+        rows |= {NODE_TYPES: len(layout.node_types), EDGE_TYPES: len(layout.relations)}
+    x = named.get("x")
+    sparse = {"x": x.nnz} if isinstance(x, SparseFeatures) else {}
+    return Sizes(rows, sparse, memory or _MEMORY * _HOISTED_SHARE)
+
+
+def _structure(value: Value, operands: list[Any]) -> Any:
+    """The graph that a structure operation gives, or a stand-in of its sizes."""
+    first = operands[0]
+    if value.op is Op.ONE_LOOP and isinstance(first, Graph):
+        return _Looped(first)
+    if not isinstance(first, _Looped):
+        return evaluate(value, operands)
+    if value.op is Op.REVERSE:
+        return first  # of the same sizes
+    if value.op is Op.TAKE_DST:
+        return first.graph.take_dst_with_loops(operands[1])
+    return evaluate(value, [first.graph.with_one_loop(), *operands[1:]])
+
+
+def decisive_sizes(program: Program, named: Mapping[str, Any], memory: int, exact: bool) -> Sizes:
+    """The sizes that a plan is decided by.
+
+    A plan that serves several graphs is decided by the class of their sizes: which of them comes first depends on the
+    caller, and the bits of a result must not.
+    """
+    if exact:
+        return measure_sizes(program, named, memory)
+    graph, kinds = named["graph"], [v.type for v in program.inputs if isinstance(v.type, StructType)]
+    middle = class_size if graph.is_drawn else fine_size
+    rows = {symbol: middle(n) for kind in kinds for symbol, n in _ends(kind, graph).items()}
+    for name, ids in (("R", named.get("rows")), ("P", named.get("receivers"))):
+        rows[name] = middle(0 if ids is None else ids.numel())
+    if any(kind.square for kind in kinds):
+        rows |= {NODE_TYPES: len(graph.layout.node_types), EDGE_TYPES: len(graph.layout.relations)}
+    x = named.get("x")
+    nnz = {"x": middle(x.nnz)} if isinstance(x, SparseFeatures) else {}
+    return Sizes(derived_sizes(program, rows), nnz, memory or _MEMORY * _HOISTED_SHARE)
+
+
+def _ends(kind: StructType, graph: Graph) -> dict[str, int]:
+    return {kind.src: graph.num_src, kind.dst: graph.num_dst, kind.edge: graph.num_edges}

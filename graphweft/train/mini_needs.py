@@ -1,0 +1,89 @@
+"""How mini-batch training keeps to a memory budget.
+
+Comes in: the steps of mode "mini" and a budget. Goes out: batches prepared ahead and evaluations cut as far as the
+budget asks, or an error that names the least that would do. Called by the trainer. Neither changes a batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from graphweft.loader.tempo import Way
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.stack import Stack
+from graphweft.runtime.constants import owning
+from graphweft.runtime.footprint import Footprint
+from graphweft.train.full_batch import is_plain, kept_buffers
+from graphweft.train.inference import USUAL_TILE
+from graphweft.train.mini_batch import MiniBatch, widest
+from graphweft.train.needs import Needs, RunBudget, base_needs, rehearse
+
+_TILES = (USUAL_TILE, USUAL_TILE // 4, USUAL_TILE // 16)
+_SWING = 1.05  # batches differ in size
+
+
+def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
+    """Chooses how many batches are prepared ahead and how an evaluation is cut.
+
+    One batch is made and trained on, without an update, to see what it takes.
+
+    Raises: MemoryBudgetError.
+    """
+    mini.budget = budget
+    mini.prepare()
+    base = base_needs(mini.ds, mini.model)
+    with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
+        places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
+        held, making, step = (int(_SWING * n) for n in rehearse(lambda: mini.loader.make(places, 0), mini.gradients))
+    mini.optimizer.zero_grad(set_to_none=True)
+    base = _with_evaluation(mini, budget, replace(base, step=step))
+
+    def under(way: Way) -> Needs:
+        return replace(base, batches=(way.ahead + 1) * held + max(way.workers, 1) * (making - held))
+
+    ways = {way: under(way) for way in mini.loader.ways}
+    least = min(ways.values(), key=lambda needs: needs.total)
+    fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
+    budget.settle(max(fitting.values(), key=lambda needs: needs.total, default=least))
+    mini.loader.keep_ways(list(fitting))
+
+
+def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
+    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for."""
+    model = mini.model
+    if not is_plain(model):
+        return base
+    whole = _whole(mini, model)
+    needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
+    if budget.fits(needs) or not isinstance(model, Stack):
+        return needs
+    for tile in _TILES:
+        needs, budget.tile = replace(base, evaluation=_tiled(mini, model, tile)), tile
+        if budget.fits(needs):
+            break
+    return needs
+
+
+def _whole(mini: MiniBatch, model: CompiledModule) -> Footprint:
+    """What a pass over the whole graph takes."""
+    training = model.training
+    with torch.no_grad(), owning(mini.x):
+        arguments = model.eval().arguments(mini.ds.graph, mini.x, None, mini.edge_data.inputs)
+        taken = model.function.footprint(arguments)
+    model.train(training)
+    return taken
+
+
+def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
+    """What a pass takes that computes each layer for ``tile`` nodes at a time: rows of two layers, and one tile."""
+    nodes, row = mini.ds.num_nodes, torch.float32.itemsize * widest(model)
+    degrees = torch.nn.functional.pad(mini.ds.graph.in_degrees(), (0, -nodes % tile))
+    edges = int(degrees.view(-1, tile).sum(1).max()) if nodes else 0
+    sources = min(nodes, edges + tile)
+    ids = 2 * torch.int64.itemsize
+    return 2 * nodes * row + (sources + 2 * tile) * row + ids * (edges + sources)
+
+
+__all__ = ["fit_into"]

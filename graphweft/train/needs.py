@@ -1,0 +1,225 @@
+"""The memory that a run takes, by account, before it takes it; and the choice of ways that fit a budget.
+
+Comes in: data, models, plans and a budget. Goes out: bytes by account, settings under which a run fits, or an error
+that names the least budget that would do. Called by the steps of :mod:`graphweft.train`, which the trainer runs inside
+:meth:`RunBudget.within`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft import _config
+from graphweft._budget import Budget, in_force, own_bytes
+from graphweft._errors import ConfigError, MemoryBudgetError
+from graphweft._memory import POOL
+from graphweft.data.dataset import Dataset
+from graphweft.passes.work import Sizes
+from graphweft.runtime.footprint import footprint
+from graphweft.runtime.plan import Plan
+from graphweft.runtime.rehearsal import mapped_bytes
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.memory_size import memory_bytes, shown_bytes
+
+_PROGRAM = 32 << 20  # modules that compile and train, above a bare import
+_COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
+_MARGIN = 1.03  # what rounding to pages, small tensors and Python objects add
+_LEAST_KEPT = 1  # bytes of kept values: none
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Bytes of a run by account.
+
+    Attributes:
+        program: Modules that compile and train.
+        data: Features, labels and the graph as given.
+        structure: Further forms of the graph.
+        kept: Values computed once.
+        parameters: Weights, gradients, the optimiser's moments, the best weights.
+        batches: Batches that are prepared ahead.
+        step: The most that a step takes at once: activations, gradients, room of kernels.
+        evaluation: The most that an evaluation takes at once, in mode "full" beside what is free after a step.
+    """
+
+    program: int = 0
+    data: int = 0
+    structure: int = 0
+    kept: int = 0
+    parameters: int = 0
+    batches: int = 0
+    step: int = 0
+    evaluation: int = 0
+
+    @property
+    def total(self) -> int:
+        """The peak: an evaluation and the batches with a step are not in memory at once."""
+        always = self.program + self.data + self.structure + self.kept + self.parameters
+        return int(_MARGIN * (always + max(self.batches + self.step, self.evaluation)))
+
+    def text(self) -> str:
+        """``data 161 MB, step 240 MB``: accounts that are not empty."""
+        shown = ((f.name, getattr(self, f.name)) for f in fields(self))
+        return ", ".join(f"{name} {shown_bytes(count)}" for name, count in shown if count)
+
+
+class RunBudget:
+    """The memory that a run may take, the settings by which it keeps to that, and its enforcement.
+
+    Args:
+        memory: Bytes, or a text such as "2GB": for the data and all that training takes from now on. Inside of another
+            budget that is in force, as the command's, they are counted from where that began.
+        ds: The data.
+
+    Attributes:
+        needs: What was predicted for the way that was chosen; None before.
+        tile: Nodes that an evaluation computes at once; None: all.
+    """
+
+    def __init__(self, memory: int | str, ds: Dataset) -> None:
+        around = in_force()
+        floor = max(0, own_bytes() - data_bytes(ds)) if around is None else around.floor
+        self._budget = Budget(memory_bytes(memory), floor)
+        self.needs: Needs | None = None
+        self.tile: int | None = None
+        self._kept: int | None = None
+
+    @property
+    def limit(self) -> int:
+        """Bytes that may be taken."""
+        return self._budget.limit
+
+    def fits(self, needs: Needs) -> bool:
+        """Whether a run that needs so much keeps to the budget."""
+        return needs.total <= self.limit
+
+    def keep_at_most(self, count: int | None) -> None:
+        """Values computed once may take so many bytes; None: as many as usual."""
+        self._kept = None if count is None else max(count, _LEAST_KEPT)
+
+    def settle(self, needs: Needs) -> None:
+        """Training goes this way. Raises: MemoryBudgetError where it does not fit."""
+        if not self.fits(needs):
+            raise MemoryBudgetError(
+                f"memory: expected at least {shown_bytes(needs.total)} for this run ({needs.text()}), "
+                f"got {shown_bytes(self.limit)}",
+                needs.total,
+            )
+        self.needs, self._budget.accounts = needs, needs.text()
+
+    def check(self) -> None:
+        """The process keeps to the budget now. Raises: MemoryBudgetError."""
+        self._budget.admit(0, POOL.trim)
+
+    @contextmanager
+    def bounded(self) -> Iterator[None]:
+        """Plans in the block keep no more values than :meth:`keep_at_most` says."""
+        if self._kept is None:
+            yield
+        else:
+            with _config.config(memory=self._kept):
+                yield
+
+    @contextmanager
+    def within(self) -> Iterator[None]:
+        """Whatever runs in the block keeps to the budget."""
+        with self._budget.enforced(), self.bounded():
+            yield
+
+
+def budget_of(memory: int | str | None, ds: Dataset, mode: str, given: Mapping[str, Any]) -> RunBudget | None:
+    """The budget of a run in memory; None without one, or where groups of parts keep to it.
+
+    Raises: ConfigError for a text that is no size, and for any of ``given``, options whose memory is not known.
+    """
+    if memory is None or mode == "macro":
+        return None
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"memory={memory} cannot be combined with {name}={value}")
+    return RunBudget(memory, ds)
+
+
+def base_needs(ds: Dataset, model: nn.Module) -> Needs:
+    """The accounts that every run in memory has."""
+    weights = sum(p.nbytes for p in model.parameters())
+    return Needs(program=_PROGRAM, data=data_bytes(ds), parameters=_COPIES * weights)
+
+
+def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool) -> Needs:
+    """Accounts of mode "full".
+
+    Args:
+        base: Those of every run.
+        ds: The data.
+        plans: Of a step and of an evaluation.
+        sizes: The numbers behind the symbols of both.
+        loss: Bytes of the loss's gradient by the outputs.
+        released: Whether dense features are given up once they are aggregated.
+    """
+    step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
+    kept = max(step.hoisted, evaluation.hoisted)
+    data = base.data
+    reads = any("x" in (*plan.tensors, *plan.fixed) for plan in plans)
+    if released and kept and not reads and isinstance(ds.x, Tensor) and not isinstance(ds.x, SparseFeatures):
+        data -= min(ds.x.nbytes, kept)
+    structure = max(step.structure, evaluation.structure)
+    steps, both = (mapped_bytes(runs, sizes, loss) for runs in ((plans[0],) * 2, (*plans, *plans)))
+    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both)
+
+
+def data_bytes(ds: Dataset) -> int:
+    """Bytes of the tensors of ``ds`` and of the forms of its graph that are there, each counted once."""
+    seen: dict[int, int] = {}
+    for tensor in _tensors(ds):
+        storage = tensor.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+    return sum(seen.values())
+
+
+def _tensors(ds: Dataset) -> Iterator[Tensor]:
+    held = list(vars(ds).values())
+    for item in [*held, *(value for group in held if isinstance(group, Mapping) for value in group.values())]:
+        if isinstance(item, SparseFeatures):
+            yield from (item.indptr, item.indices, item.values)
+        elif isinstance(item, Tensor):
+            yield item
+    csc = ds.graph.csc
+    yield from (csc.indptr, csc.indices)
+    if csc.edge_ids is not None:
+        yield csc.edge_ids
+
+
+def rehearse(make: Callable[[], Any], train: Callable[[Any], object]) -> tuple[int, int, int]:
+    """Bytes of a batch once it is made, the most while it is made, and the most beside it while it is trained on."""
+    before = POOL.begin_peak()
+    batch = make()
+    stats = POOL.stats()
+    held, making = stats.lent - before, stats.peak_lent - before
+    POOL.begin_peak()
+    train(batch)
+    step = POOL.stats().peak_lent - before - held
+    return held, making, step
+
+
+def loss_bytes(rows: int, columns: int) -> int:
+    """A float32 gradient of the loss."""
+    return torch.float32.itemsize * rows * columns
+
+
+__all__ = [
+    "Needs",
+    "RunBudget",
+    "base_needs",
+    "budget_of",
+    "data_bytes",
+    "full_needs",
+    "loss_bytes",
+    "rehearse",
+]
