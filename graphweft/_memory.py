@@ -226,5 +226,35 @@ def keep_heap() -> bool:
     return bool(option(_MMAP_MAX, 0)) and bool(option(_TRIM_THRESHOLD, -1))
 
 
+class _MallInfo(ctypes.Structure):
+    """``struct mallinfo2`` of <malloc.h>: counts of bytes."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keep",
+        )
+    ]
+
+
+def heap_bytes() -> int:
+    """Bytes of the C library's heap that are in use, as those of torch's own tensors; 0 where it does not tell."""
+    ask = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    if ask is None:  # not the GNU C library, or one before 2.33
+        return 0
+    ask.restype = _MallInfo
+    found = ask()
+    return int(found.uordblks + found.hblkhd)
+
+
 POOL = Pool()
 empty = POOL.empty

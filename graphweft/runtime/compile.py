@@ -230,8 +230,8 @@ class CompiledFunction:
         """The model fitted to the first training step, or settled; None before."""
         return self._fitted
 
-    def settle(self, model: CostModel) -> None:
-        """Decides by ``model`` from now on and measures no step."""
+    def settle(self, model: CostModel | None) -> None:
+        """Decides by ``model`` from now on and measures no step; None: by sizes alone."""
         self._fitted = model
 
     def release(self, arguments: Arguments) -> bool:

@@ -59,6 +59,7 @@ class FullBatch:
         self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
         self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
+        self._settles = True
         self._watch = Watch(x)
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
@@ -101,24 +102,24 @@ class FullBatch:
         """Settles what is decided by measuring, then compiles, computes what stays the same, and records the step."""
         if not isinstance(self.model, CompiledModule):
             return
-        buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
-        with owning(self.x, self._wanted):
-            edges = self.edge_data.inputs
-            settle_model(self.model, self.ds.graph, self.x, self._wanted, self._first_step, edges)
-            POOL.trim()  # what deciding took is not needed again
+        with kept_buffers(self.model), owning(self.x, self._wanted):
+            if self._settles:
+                self._settle(self.model)
             self._compile(self.model)
             if self._tape is None:
                 self._first_step()
-        with torch.no_grad():
-            for name, buffer in self.model.named_buffers():
-                buffer.copy_(buffers[name])
+
+    def _settle(self, model: CompiledModule) -> None:
+        """Decides by measured costs, or by those that are remembered."""
+        settle_model(model, self.ds.graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
+        POOL.trim()  # what deciding took is not needed again
 
     def fit_into(self, budget: RunBudget) -> None:
         """Chooses how much is computed once, so that training keeps to ``budget``.
 
         Torch's own models and their tensors are counted as they come. Raises: MemoryBudgetError.
         """
-        if not is_plain(self.model) or _config.current().opt_level == 0:
+        if not is_plain(self.model) or _config.current().opt_level == 0:  # nothing to choose
             budget.settle(base_needs(self.ds, self.model))
             return
         needs = self.needs()
@@ -133,6 +134,15 @@ class FullBatch:
                 budget.keep_at_most(0)
                 needs = least
         budget.settle(needs)
+        with budget.bounded():
+            with torch.random.fork_rng(devices=[]), kept_buffers(self.model), owning(self.x, self._wanted):
+                self._settle(self.model)
+            settled = self.needs()  # measured costs may ask for another order
+        if budget.fits(settled):
+            budget.settle(settled)
+        else:
+            self.model.function.settle(None)
+            self._settles = False
 
     def needs(self) -> Needs:
         """The memory that training takes, by account. Raises: ConfigError as :meth:`plans`."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from graphweft import _config, _machine
 from graphweft._errors import ConfigError, ShapeError
+from graphweft._memory import POOL
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.graph_samples import GRAPH_ID
@@ -331,7 +332,12 @@ class MiniBatch:
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss."""
+        trims = self.budget is not None and self.budget.trims
+        if trims:
+            POOL.trim()
         logits = self.logits()
+        if trims:
+            POOL.trim()
         expected = (self.ds.y.shape[0], self.ds.num_classes)
         if tuple(logits.shape) != expected:
             raise ShapeError(f"model: expected logits of shape {expected}, got {tuple(logits.shape)}")

@@ -44,6 +44,8 @@ def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
         return replace(base, batches=(way.ahead + 1) * held + max(way.workers, 1) * (making - held))
 
     ways = {way: under(way) for way in mini.loader.ways}
+    if not all(map(budget.fits, ways.values())):
+        ways = {way: replace(needs, trims=True) for way, needs in ways.items()}
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     budget.settle(max(fitting.values(), key=lambda needs: needs.total, default=least))
@@ -57,11 +59,11 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
         return base
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
-    if budget.fits(needs) or not isinstance(model, Stack):
+    if budget.fits(replace(needs, trims=True)) or not isinstance(model, Stack):
         return needs
     for tile in _TILES:
         needs, budget.tile = replace(base, evaluation=_tiled(mini, model, tile)), tile
-        if budget.fits(needs):
+        if budget.fits(replace(needs, trims=True)):
             break
     return needs
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._budget import Budget, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
-from graphweft._memory import POOL
+from graphweft._memory import POOL, heap_bytes
 from graphweft.data.dataset import Dataset
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
@@ -46,6 +46,7 @@ class Needs:
         batches: Batches that are prepared ahead.
         step: The most that a step takes at once: activations, gradients, room of kernels.
         evaluation: The most that an evaluation takes at once, in mode "full" beside what is free after a step.
+        trims: Whether what batches took is given back before an evaluation, and the other way round.
     """
 
     program: int = 0
@@ -56,16 +57,18 @@ class Needs:
     batches: int = 0
     step: int = 0
     evaluation: int = 0
+    trims: bool = False
 
     @property
     def total(self) -> int:
-        """The peak: an evaluation and the batches with a step are not in memory at once."""
+        """The peak."""
         always = self.program + self.data + self.structure + self.kept + self.parameters
-        return int(_MARGIN * (always + max(self.batches + self.step, self.evaluation)))
+        steps = self.batches + self.step
+        return int(_MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
 
     def text(self) -> str:
         """``data 161 MB, step 240 MB``: accounts that are not empty."""
-        shown = ((f.name, getattr(self, f.name)) for f in fields(self))
+        shown = ((f.name, getattr(self, f.name)) for f in fields(self) if f.name != "trims")
         return ", ".join(f"{name} {shown_bytes(count)}" for name, count in shown if count)
 
 
@@ -94,6 +97,11 @@ class RunBudget:
     def limit(self) -> int:
         """Bytes that may be taken."""
         return self._budget.limit
+
+    @property
+    def trims(self) -> bool:
+        """Whether an evaluation begins and ends with giving free memory back."""
+        return self.needs is not None and self.needs.trims
 
     def fits(self, needs: Needs) -> bool:
         """Whether a run that needs so much keeps to the budget."""
@@ -171,7 +179,7 @@ def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes,
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
     steps, both = (mapped_bytes(runs, sizes, loss) for runs in ((plans[0],) * 2, (*plans, *plans)))
-    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both)
+    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
 
 
 def data_bytes(ds: Dataset) -> int:
@@ -197,15 +205,18 @@ def _tensors(ds: Dataset) -> Iterator[Tensor]:
 
 
 def rehearse(make: Callable[[], Any], train: Callable[[Any], object]) -> tuple[int, int, int]:
-    """Bytes of a batch once it is made, the most while it is made, and the most beside it while it is trained on."""
-    before = POOL.begin_peak()
+    """Bytes of a batch once it is made, the most while it is made, and the most beside it while it is trained on.
+
+    Small tensors, which torch's own allocator serves, count twice while a batch is made: threads have heaps of their own.
+    """
+    small, before = heap_bytes(), POOL.begin_peak()
     batch = make()
-    stats = POOL.stats()
+    stats, small = POOL.stats(), max(heap_bytes() - small, 0)
     held, making = stats.lent - before, stats.peak_lent - before
     POOL.begin_peak()
     train(batch)
     step = POOL.stats().peak_lent - before - held
-    return held, making, step
+    return held + small, making + 2 * small, step + small
 
 
 def loss_bytes(rows: int, columns: int) -> int:
