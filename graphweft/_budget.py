@@ -55,13 +55,11 @@ class Budget:
         if self.used() + more <= self.limit:
             return
         release()
-        used = self.used()
-        if used + more > self.limit:
+        needed = self.used() + more
+        if needed > self.limit:
             told = f" ({self.accounts})" if self.accounts else ""
-            asked = f" and {_shown(more)} more asked for" if more else ""
-            raise MemoryBudgetError(
-                f"memory: expected a run within {_shown(self.limit)}, got {_shown(used)} in use{asked}{told}"
-            )
+            text = f"memory: expected at least {_shown(needed)} for this run{told}, got {_shown(self.limit)}"
+            raise MemoryBudgetError(text, needed)
 
     @contextlib.contextmanager
     def enforced(self) -> Iterator[None]:

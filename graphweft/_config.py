@@ -28,8 +28,8 @@ class Config:
         disabled_passes: Names of passes to leave out, comma separated.
         cache_dir: Where calibration and compiled kernels are kept. Never inside the package.
         data_dir: Where ``gw.load`` looks for and stores named datasets.
-        memory: Bytes a plan may use for hoisted values; 0 means half of what is free. Also the most bytes of dense rows
-            that sparse features are made into for a function that needs them; 0 means 4 GiB.
+        memory: Bytes a plan may use for hoisted values; 0 means half of the machine's. Also the most bytes of rows
+            that sparse features are made dense into for a function that needs them; 0 means 4 GiB.
         calibrate: Measure this machine once (sparse threshold, cost model) and remember it.
         tune: Fit the cost model to the calls of the first training step and choose orders by it from then on. Times
             differ from run to run, so results may then differ in their last bits between runs. The trainer does it

@@ -229,21 +229,8 @@ def keep_heap() -> bool:
 class _MallInfo(ctypes.Structure):
     """``struct mallinfo2`` of <malloc.h>: counts of bytes."""
 
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in (
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keep",
-        )
-    ]
+    _fields_ = tuple((f"count{i}", ctypes.c_size_t) for i in range(10))
+    in_use, mapped = property(lambda self: self.count7), property(lambda self: self.count4)  # uordblks, hblkhd
 
 
 def heap_bytes() -> int:
@@ -253,7 +240,7 @@ def heap_bytes() -> int:
         return 0
     ask.restype = _MallInfo
     found = ask()
-    return int(found.uordblks + found.hblkhd)
+    return int(found.in_use + found.mapped)
 
 
 POOL = Pool()

@@ -21,7 +21,8 @@ from graphweft.train.mini_batch import MiniBatch, widest
 from graphweft.train.needs import Needs, RunBudget, base_needs, rehearse
 
 _TILES = (USUAL_TILE, USUAL_TILE // 4, USUAL_TILE // 16)
-_SWING = 1.05  # batches differ in size
+_SWING = 1.08  # batches differ in size
+_WORKER = 6 << 20  # a thread's own heap
 
 
 def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
@@ -41,7 +42,8 @@ def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
     base = _with_evaluation(mini, budget, replace(base, step=step))
 
     def under(way: Way) -> Needs:
-        return replace(base, batches=(way.ahead + 1) * held + max(way.workers, 1) * (making - held))
+        own = max(way.workers, 1) * (making - held + _WORKER)
+        return replace(base, batches=(way.ahead + 1) * held + own)
 
     ways = {way: under(way) for way in mini.loader.ways}
     if not all(map(budget.fits, ways.values())):

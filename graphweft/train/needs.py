@@ -20,6 +20,8 @@ from graphweft._budget import Budget, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft._memory import POOL, heap_bytes
 from graphweft.data.dataset import Dataset
+from graphweft.data.stored import StoredDataset
+from graphweft.dist.ranks import Ranks
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
@@ -113,13 +115,17 @@ class RunBudget:
 
     def settle(self, needs: Needs) -> None:
         """Training goes this way. Raises: MemoryBudgetError where it does not fit."""
+        self.check_least(needs)
+        self.needs, self._budget.accounts = needs, needs.text()
+
+    def check_least(self, needs: Needs) -> None:
+        """A run takes at least so much. Raises: MemoryBudgetError."""
         if not self.fits(needs):
             raise MemoryBudgetError(
                 f"memory: expected at least {shown_bytes(needs.total)} for this run ({needs.text()}), "
                 f"got {shown_bytes(self.limit)}",
                 needs.total,
             )
-        self.needs, self._budget.accounts = needs, needs.text()
 
     def check(self) -> None:
         """The process keeps to the budget now. Raises: MemoryBudgetError."""
@@ -141,13 +147,20 @@ class RunBudget:
             yield
 
 
-def budget_of(memory: int | str | None, ds: Dataset, mode: str, given: Mapping[str, Any]) -> RunBudget | None:
-    """The budget of a run in memory; None without one, or where groups of parts keep to it.
+def budget_of(
+    memory: int | str | None, ds: Dataset, mode: str, task: str, macro: object, ranks: Ranks
+) -> RunBudget | None:
+    """The budget of a run in memory; None without one, or where a store or groups of parts keep to it.
 
-    Raises: ConfigError for a text that is no size, and for any of ``given``, options whose memory is not known.
+    Raises: ConfigError for a text that is no size, and for options whose memory is not known.
     """
-    if memory is None or mode == "macro":
+    if memory is None or mode == "macro" or isinstance(ds, StoredDataset):
         return None
+    given = {
+        "task": task if task != "nodes" else None,
+        "macro": macro,
+        "ranks": ranks.size if ranks.is_shared else None,
+    }
     for name, value in given.items():
         if value is not None:
             raise ConfigError(f"memory={memory} cannot be combined with {name}={value}")
@@ -207,7 +220,7 @@ def _tensors(ds: Dataset) -> Iterator[Tensor]:
 def rehearse(make: Callable[[], Any], train: Callable[[Any], object]) -> tuple[int, int, int]:
     """Bytes of a batch once it is made, the most while it is made, and the most beside it while it is trained on.
 
-    Small tensors, which torch's own allocator serves, count twice while a batch is made: threads have heaps of their own.
+    Small tensors, which torch's own allocator serves, count twice while a batch is made: threads have own heaps.
     """
     small, before = heap_bytes(), POOL.begin_peak()
     batch = make()

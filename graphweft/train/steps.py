@@ -28,7 +28,7 @@ from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import fit_into
-from graphweft.train.needs import RunBudget
+from graphweft.train.needs import RunBudget, base_needs
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_counts
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedMiniBatch
@@ -95,6 +95,8 @@ def make_steps(
 
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
+    if budget is not None:
+        budget.check_least(base_needs(given.ds, given.model))
     if given.mode in ("full", "auto"):
         batch = full_batch(given, keep_features)
         try:

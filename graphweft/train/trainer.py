@@ -220,9 +220,7 @@ class Trainer:
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
-        unknown = {"task": None if self.task == "nodes" else self.task, "macro": macro}
-        unknown["ranks"] = self.ranks.size if self.ranks.is_shared else None
-        self._budget = budget_of(memory, self.ds, self.mode, unknown)
+        self._budget = budget_of(memory, self.ds, self.mode, self.task, macro, self.ranks)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         self._asked = mode if self._budget is not None else self.mode  # "auto" chooses by memory

@@ -1,0 +1,71 @@
+"""A limit on the process's memory: asked before the pool maps, told in one line."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+import graphweft as gw
+from graphweft import _budget
+from graphweft._memory import POOL, Pool, heap_bytes
+
+MIB = 1 << 20
+
+
+def test_memory_above_the_limit_is_refused_with_the_least_that_would_do() -> None:
+    POOL.trim()
+    budget = _budget.Budget(64 * MIB, accounts="data 1 MB")
+    with budget.enforced():
+        small = POOL.empty((16 * MIB,), torch.uint8).zero_()
+        with pytest.raises(
+            gw.MemoryBudgetError, match=r"^memory: expected at least \d+ MB for this run \(data"
+        ) as caught:
+            POOL.empty((128 * MIB,), torch.uint8)
+    assert caught.value.least > 128 * MIB
+    assert _budget.in_force() is None
+    assert POOL.empty((128 * MIB,), torch.uint8).numel() == 128 * MIB  # not without the budget
+    del small
+
+
+def test_free_memory_is_given_back_before_anything_is_refused() -> None:
+    POOL.trim()
+    budget = _budget.Budget(96 * MIB)
+    with budget.enforced():
+        held = POOL.empty((64 * MIB,), torch.uint8).zero_()
+        del held
+        other = Pool()
+        other.confine(64 * MIB)  # fits only once the first is unmapped
+        assert POOL.stats().lent == POOL.stats().mapped or POOL.stats().mapped < 64 * MIB
+        other.trim()
+
+
+def test_the_limit_holds_on_all_threads() -> None:
+    failures = []
+
+    def work() -> None:
+        try:
+            POOL.empty((256 * MIB,), torch.uint8)
+        except gw.MemoryBudgetError as failure:
+            failures.append(failure)
+
+    with _budget.Budget(16 * MIB).enforced():
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert len(failures) == 1
+
+
+def test_own_bytes_follow_what_is_touched() -> None:
+    before = _budget.own_bytes()
+    held = torch.ones(32 * MIB, dtype=torch.uint8)
+    assert 28 * MIB < _budget.own_bytes() - before < 64 * MIB
+    del held
+
+
+def test_the_heap_counts_small_tensors() -> None:
+    before = heap_bytes()
+    held = [torch.zeros(1000) for _ in range(100)]
+    assert before == 0 or heap_bytes() - before >= 100 * 4000
+    del held

@@ -1,0 +1,178 @@
+"""Memory budgets of runs in memory: what is predicted, what is chosen, and that it holds."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import graphweft as gw
+from graphweft._memory import POOL, Pool
+from graphweft.data.dataset import Dataset
+from graphweft.train.full_batch import FullBatch
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.needs import Needs, data_bytes
+
+MB = 10**6
+
+
+@pytest.fixture(scope="module")
+def ds() -> Dataset:
+    return gw.synthetic("arxiv", scale=0.15, seed=0)
+
+
+def _model(kind: str, ds: Dataset, hidden: int = 64) -> Any:
+    torch.manual_seed(0)
+    made: nn.Module = getattr(gw.nn, kind)(ds.num_features, hidden, ds.num_classes, num_layers=2)
+    return made
+
+
+def test_an_evaluation_is_beside_the_batches_unless_free_memory_is_given_back() -> None:
+    needs = Needs(data=100 * MB, batches=20 * MB, step=30 * MB, evaluation=40 * MB)
+    assert replace(needs, trims=True).total < needs.total
+    assert needs.text() == "data 100 MB, batches 20 MB, step 30 MB, evaluation 40 MB"
+
+
+def test_tensors_that_share_memory_count_once(ds: Dataset) -> None:
+    csc = ds.graph.csc
+    ids = 0 if csc.edge_ids is None else csc.edge_ids.nbytes
+    assert isinstance(ds.x, torch.Tensor)
+    some = ds.x.nbytes + ds.y.nbytes + csc.indices.nbytes + csc.indptr.nbytes + ids
+    assert some <= data_bytes(ds) <= some + 3 * 8 * ds.num_nodes + ds.num_nodes
+    assert data_bytes(replace(ds, arrays={"again": ds.x[:10]})) == data_bytes(ds)
+
+
+@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN", "GAT"])
+def test_the_pool_maps_for_a_step_what_was_predicted(kind: str, ds: Dataset) -> None:
+    trainer = gw.Trainer(_model(kind, ds), ds)
+    trainer.prepare()
+    batch = trainer._batch
+    assert isinstance(batch, FullBatch)
+    predicted = batch.needs()
+    batch._tape = None
+    pool = Pool()
+    with POOL.within(pool):
+        batch.step()
+        batch.step()
+    assert predicted.step == pytest.approx(pool.stats().mapped, rel=0.2, abs=6 << 20)
+
+
+def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset) -> None:
+    with pytest.raises(gw.MemoryBudgetError, match=r"^memory: expected at least \d+ MB .*data \d+ MB.*, got 30 MB$"):
+        gw.Trainer(_model("GAT", ds), ds, memory="30MB")
+    with pytest.raises(gw.MemoryBudgetError) as caught:
+        gw.Trainer(_model("GAT", ds), ds, memory=data_bytes(ds) + 60 * MB)
+    trainer = gw.Trainer(_model("GAT", ds), ds, memory=caught.value.least + MB)
+    assert len(trainer.fit(2)) == 2
+    assert trainer.needs is not None
+    assert trainer.needs.total <= caught.value.least + MB
+
+
+def test_fewer_values_are_kept_where_memory_is_short(ds: Dataset) -> None:
+    ds = replace(ds, x=torch.randn(ds.num_nodes, 256, generator=torch.Generator().manual_seed(0)))
+    usual = gw.Trainer(_model("GCN", ds, 16), ds, memory="4GB")
+    assert usual.needs is not None
+    assert usual.needs.kept > 0
+    short = gw.Trainer(_model("GCN", ds, 16), ds, memory=usual.needs.total - 4 * MB)
+    assert short.needs is not None
+    assert short.needs.kept < usual.needs.kept
+    losses = [[record.loss for record in trainer.fit(3)] for trainer in (usual, short)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def test_a_roomy_budget_changes_no_bit(ds: Dataset) -> None:
+    for mode, more in (("full", {}), ("mini", {"fanouts": (5, 5), "batch_size": 512})):
+        losses = [
+            [record.loss for record in gw.Trainer(_model("SAGE", ds), ds, mode=mode, memory=memory, **more).fit(2)]  # type: ignore[arg-type]
+            for memory in (None, "8GB")
+        ]
+        assert losses[0] == losses[1]
+
+
+def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Dataset) -> None:
+    given: dict[str, Any] = {"mode": "mini", "fanouts": (10, 10), "batch_size": 512}
+    usual = gw.Trainer(_model("SAGE", ds, 128), ds, memory="4GB", **given)
+    assert usual.needs is not None
+    short = gw.Trainer(_model("SAGE", ds, 128), ds, memory=usual.needs.total - usual.needs.evaluation // 3, **given)
+    assert short.needs is not None
+    assert short.needs.total < usual.needs.total
+    batch = short._batch
+    assert isinstance(batch, MiniBatch)
+    assert batch.budget is not None
+    assert batch.budget.tile or batch.budget.trims or len(batch.loader.ways) < len(usual._batch.loader.ways)  # type: ignore[union-attr]
+    assert [record.loss for record in usual.fit(2)] == [record.loss for record in short.fit(2)]
+    assert usual.evaluate("val") == pytest.approx(short.evaluate("val"), abs=2e-3)
+
+
+def test_auto_takes_mini_batches_where_a_full_batch_does_not_fit(ds: Dataset) -> None:
+    full = gw.Trainer(_model("GAT", ds), ds, mode="auto", memory="4GB")
+    assert full.mode == "full"
+    with pytest.raises(gw.MemoryBudgetError) as caught:
+        gw.Trainer(_model("GAT", ds), ds, mode="full", memory=data_bytes(ds) + 50 * MB)
+    small = gw.Trainer(
+        _model("GAT", ds), ds, mode="auto", fanouts=(4, 4), batch_size=64, memory=caught.value.least - 8 * MB
+    )
+    assert small.mode == "mini"
+    assert len(small.fit(1)) == 1
+
+
+def test_options_whose_memory_is_not_known_are_refused(ds: Dataset) -> None:
+    for more, text in (
+        ({"mode": "mini", "task": "link"}, "memory=1GB cannot be combined with task=link"),
+        (
+            {"mode": "mini", "macro": "large:1/8", "fanouts": (5, 5)},
+            "memory=1GB cannot be combined with macro=large:1/8",
+        ),
+        ({"mode": "auto", "fanouts": (5, 5), "memory": None}, "fanouts: expected mode mini as well, got mode 'full'"),
+        ({"memory": "lots"}, "memory: expected a size such as 8GB or 512MB, got 'lots'"),
+    ):
+        given: dict[str, Any] = {"memory": "1GB", **more}
+        with pytest.raises(gw.ConfigError, match=f"^{text}"):
+            gw.Trainer(_model("SAGE", ds), ds, **given)
+
+
+_MEASURED = """
+import json, sys, threading, time
+import torch
+import graphweft as gw
+from graphweft._budget import own_bytes
+from graphweft._memory import POOL
+from graphweft.train.needs import data_bytes
+kind, mode, memory = sys.argv[1:]
+ds = gw.synthetic("products", scale=0.05, seed=0)
+POOL.trim()
+model = getattr(gw.nn, kind)(ds.num_features, 64, ds.num_classes, num_layers=2)
+gw.Trainer  # its modules are no part of a run
+floor, peak, done = own_bytes() - data_bytes(ds), 0, False
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, own_bytes())
+        time.sleep(0.001)
+thread = threading.Thread(target=watch)
+thread.start()
+try:
+    trainer = gw.Trainer(model, ds, mode=mode, memory=memory)
+    trainer.fit(2)
+    trainer.predict()
+finally:
+    done = True
+    thread.join()
+print(json.dumps([trainer.needs.total, peak - floor]))
+"""
+
+
+@pytest.mark.parametrize(("kind", "mode", "memory"), [("GAT", "full", 600), ("SAGE", "mini", 330)])
+def test_the_peak_is_within_the_budget_and_near_what_was_predicted(kind: str, mode: str, memory: int) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", _MEASURED, kind, mode, f"{memory}MB"], capture_output=True, text=True, check=True
+    )
+    predicted, measured = json.loads(run.stdout.splitlines()[-1])
+    assert measured <= memory * MB
+    assert predicted == pytest.approx(measured, rel=0.2)
