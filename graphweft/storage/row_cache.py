@@ -1,0 +1,156 @@
+"""Rows of features that batches read, kept in a table of fixed size by their exact next use.
+
+Comes in: the nodes of the next batches, and of those that follow as far as they are known. Goes out: a table with the
+rows of the next ones, and where each lies. Called by the loader of batches from disk. Rows that batches at hand read
+are never replaced; among the others the one that is used again last leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphweft._errors import ConfigError
+from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.memory_size import shown_bytes
+from graphweft.storage.replacement import UNKNOWN, farthest
+from graphweft.storage.row_reader import RowReader
+from graphweft.storage.store import Store
+
+Ids = NDArray[np.int64]
+_ELEMENT = 4  # bytes of a float32, as models read features
+_SLOT_BYTES = 8 + 1 + 40  # a row's id and mark, and what its replacement computes
+_NODE_BYTES = 4 + 4 + 2
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What loading rows took.
+
+    Attributes:
+        read: Rows that were read.
+        nbytes: Bytes that were asked of the system, sectors and gaps between rows included.
+        requests: Calls of the system.
+    """
+
+    read: int = 0
+    nbytes: int = 0
+    requests: int = 0
+
+
+class RowCache:
+    """A table of rows.
+
+    Args:
+        store: The store.
+        place: int64 (N,) id in the store of every node, in the numbers that are asked for.
+        memory: Bytes for the table, its books and the buffers of reads.
+
+    Attributes:
+        table: float32 (capacity, F); rows that no node has hold anything.
+        slot: int32 (N,) row of the table that a node has, or -1.
+        capacity: Rows of the table.
+
+    Raises: ConfigError for memory without room for a row.
+
+    Example:
+        >>> import tempfile
+        >>> from graphweft.data.prepare_store import prepare_store
+        >>> from graphweft.data.synthetic import synthetic
+        >>> ds = synthetic("default", scale=0.02)
+        >>> store = prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4)
+        >>> cache = RowCache(store, torch.arange(ds.num_nodes), 1 << 20)
+        >>> cache.load(np.array([3, 5]), np.array([], np.int64), []).read, cache.load(np.array([3]), (), []).read
+        (2, 0)
+    """
+
+    def __init__(self, store: Store, place: Tensor, memory: int) -> None:
+        nodes, self._place = len(place), place.numpy()
+        self._row = row = store.num_features * _ELEMENT
+        self._reader = RowReader(store, memory // 16)
+        room = memory - nodes * _NODE_BYTES - self._reader.buffer_bytes
+        self.capacity = min(room // (row + _SLOT_BYTES), nodes)
+        if self.capacity < 1:
+            least = memory - room + row + _SLOT_BYTES
+            raise ConfigError(f"memory: expected at least {shown_bytes(least)} for rows of features, got too little")
+        self.table = aligned_empty((self.capacity, store.num_features), torch.float32)
+        self.slot = torch.full((nodes,), -1, dtype=torch.int32)
+        self._slot = self.slot.numpy()
+        self._when = np.full(nodes, UNKNOWN, np.int32)  # scratch: next use of each node
+        self._uses = np.zeros(nodes, np.uint16)
+        self._node = np.full(self.capacity, -1, np.int64)
+
+    @property
+    def held(self) -> int:
+        """Rows of nodes in the table."""
+        return int((self._node >= 0).sum())
+
+    def fits(self, ids: Ids, pinned: Ids) -> bool:
+        """Whether the rows of both sets of nodes have room at once."""
+        if len(ids) + len(pinned) <= self.capacity:
+            return True
+        return len(np.union1d(ids, pinned)) <= self.capacity
+
+    def load(self, ids: Ids, pinned: Ids | tuple[()], following: Sequence[Ids]) -> Loaded:
+        """Makes the rows of ``ids`` be in the table.
+
+        Args:
+            ids: Nodes, ascending, each once.
+            pinned: Nodes whose rows stay where they are.
+            following: Nodes of each later batch that is known, the next one first.
+
+        Raises: ConfigError where there is no room for all; DataError for a damaged store, or a failing read.
+        """
+        missing = ids[self._slot[ids] < 0]
+        self._count(ids)
+        if len(missing) == 0:
+            return Loaded()
+        free = np.flatnonzero(self._node < 0)
+        short = len(missing) - len(free)
+        if short > 0:
+            free = np.concatenate([free, self._given_up(short, ids, np.asarray(pinned, np.int64), following)])
+        order = np.argsort(self._place[missing], kind="stable")
+        missing, slots = missing[order], np.sort(free[: len(missing)])
+        before = (self._reader.counts.nbytes, self._reader.counts.requests)
+        self._reader.read(self._place[missing], slots, self.table)
+        self._node[slots] = missing
+        self._slot[missing] = slots
+        after = self._reader.counts
+        return Loaded(len(missing), after.nbytes - before[0], after.requests - before[1])
+
+    def _given_up(self, count: int, ids: Ids, pinned: Ids, following: Sequence[Ids]) -> NDArray[np.int64]:
+        """Slots of ``count`` rows that leave. Raises: ConfigError where so many must stay."""
+        stays = np.zeros(self.capacity + 1, np.bool_)  # the last one stands for nodes that are in no slot
+        stays[self._slot[ids]] = stays[self._slot[pinned]] = True
+        candidates = np.flatnonzero((self._node >= 0) & ~stays[:-1])
+        if len(candidates) < count:
+            rows = self.capacity + count - len(candidates)
+            raise ConfigError(
+                f"memory: expected room for {rows} rows of features at once, {shown_bytes(rows * self._row)}, got room "
+                f"for {self.capacity}; a smaller batch_size or smaller fanouts need less"
+            )
+        for turn, nodes in reversed(list(enumerate(following))):
+            self._when[nodes] = turn
+        held = self._node[candidates]
+        slots = candidates[farthest(self._when[held], self._uses[held], count)]
+        for nodes in following:
+            self._when[nodes] = UNKNOWN
+        self._slot[self._node[slots]] = -1
+        self._node[slots] = -1
+        return slots
+
+    def _count(self, ids: Ids) -> None:
+        """One more use of each node; all are halved before a number overflows."""
+        self._uses[ids] += 1
+        if len(ids) and int(self._uses[ids].max()) == np.iinfo(np.uint16).max:
+            self._uses //= 2
+
+    def rows(self, ids: Tensor) -> Any:
+        """float32 (n, F) rows of nodes that are in the table, a copy."""
+        return self.table[self.slot[ids].long()]

@@ -1,0 +1,112 @@
+"""Rows of features from a store, in few large requests.
+
+Comes in: ids of nodes, where each row is to lie. Goes out: a table with these rows. Called by
+:class:`graphweft.storage.row_cache.RowCache`. Wanted rows that lie near each other are read together; several threads
+read, each into a buffer of its own, so that requests are under way while rows of others are copied.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphweft.storage.block_file import SECTOR
+from graphweft.storage.block_io import ReadCounts, aligned_empty
+from graphweft.storage.requests import merged
+from graphweft.storage.store import Store
+
+_MOST_REQUEST = 4 << 20
+THREADS = 2
+
+
+@dataclass(frozen=True)
+class _Request:
+    """Rows ``first`` to ``end`` of a part, of which those at ``rows`` are wanted at ``places`` of the table."""
+
+    part: int
+    first: int
+    end: int
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+
+
+class RowReader:
+    """Reads rows of features by id.
+
+    Args:
+        store: The store.
+        memory: Bytes for buffers.
+
+    Attributes:
+        counts: What was read.
+
+    Example:
+        >>> import tempfile
+        >>> from graphweft.data.prepare_store import prepare_store
+        >>> from graphweft.data.synthetic import synthetic
+        >>> ds = synthetic("default", scale=0.02)
+        >>> store = prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4)
+        >>> reader, table = RowReader(store), torch.empty(3, ds.num_features)
+        >>> reader.read(np.array([7, 100]), np.array([2, 0]), table)
+        >>> torch.equal(table[2], ds.x[store.block(0, "node_ids")[7]])
+        True
+    """
+
+    def __init__(self, store: Store, memory: int = 8 << 20) -> None:
+        self._store, self.counts = store, ReadCounts()
+        self._width = store.num_features * torch.empty(0, dtype=store.feature_dtype).element_size()
+        self._most = max(min(memory // THREADS - 2 * SECTOR, _MOST_REQUEST) // self._width, 1)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Bytes of all buffers."""
+        return THREADS * (self._most * self._width + 2 * SECTOR)
+
+    def read(self, ids: NDArray[np.int64], places: NDArray[np.int64], table: Tensor) -> None:
+        """``table[places] = features[ids]``; ids of the store, ascending, each once.
+
+        Raises: DataError for a damaged store, or a failing read.
+        """
+        todo = iter(list(self._requests(ids, places)))
+        turn = threading.Lock()
+
+        def work() -> None:
+            buffer = aligned_empty((self._most * self._width + 2 * SECTOR,), torch.uint8)
+            while True:
+                with turn:
+                    request = next(todo, None)
+                if request is None:
+                    return
+                self._take(request, buffer, table)
+
+        with ThreadPoolExecutor(THREADS, "graphweft-rows") as threads:
+            for running in [threads.submit(work) for _ in range(THREADS)]:
+                running.result()
+
+    def _requests(self, ids: NDArray[np.int64], places: NDArray[np.int64]) -> Iterator[_Request]:
+        """Requests in the order of the files."""
+        bounds = self._store.bounds
+        cuts = np.searchsorted(ids, bounds)
+        for part in np.flatnonzero(np.diff(cuts)).tolist():
+            self._store.check(part, "x")  # here, once, before threads ask for it
+            own = slice(int(cuts[part]), int(cuts[part + 1]))
+            rows, wanted = ids[own] - bounds[part], places[own]
+            ranges = merged(rows, self._most)
+            begins = np.searchsorted(rows, ranges[:, 0])
+            ends = np.searchsorted(rows, ranges[:, 1])
+            for (first, end), begin, stop in zip(ranges.tolist(), begins.tolist(), ends.tolist(), strict=True):
+                yield _Request(part, first, end, rows[begin:stop], wanted[begin:stop])
+
+    def _take(self, request: _Request, buffer: Tensor, table: Tensor) -> None:
+        """One request, and its rows where they are wanted."""
+        rows, counts = self._store.feature_range(request.part, request.first, request.end, buffer)
+        taken = rows[torch.from_numpy(request.rows - request.first)]
+        table.index_copy_(0, torch.from_numpy(request.places), taken.to(table.dtype))
+        self.counts.add(counts)
