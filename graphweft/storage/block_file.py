@@ -18,8 +18,8 @@ from torch import Tensor
 
 from graphweft._errors import DataError
 from graphweft.storage.block_io import REQUEST, ReadCounts, aligned_empty, bytes_of, forget_pages
+from graphweft.storage.requests import SECTOR
 
-SECTOR = 4096  # direct reads begin and end at multiples of it
 _PIECE = 4 << 20  # bytes that go through a buffer at a time where memory is not aligned
 
 

@@ -1,7 +1,7 @@
 """Rows of a table on disk as few large requests.
 
-Comes in: ascending rows, their width, how much may be read in vain. Goes out: ranges of rows. A pure function, called
-by :mod:`graphweft.storage.row_reader`.
+Comes in: ascending rows, where they lie, how much may be read in vain. Goes out: ranges of rows. A pure function,
+called by :mod:`graphweft.storage.row_reader`.
 """
 
 from __future__ import annotations
@@ -9,13 +9,24 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-WASTE = 0.25  # bytes read in vain to bytes wanted, at most
+SECTOR = 4096  # what a disk reads at the least; direct reads begin and end at multiples of it
+WASTE = 0.25  # sectors read in vain to sectors with wanted rows, at most
 
 
-def merged(rows: NDArray[np.int64], most: int, waste: float = WASTE) -> NDArray[np.int64]:
+def merged(
+    rows: NDArray[np.int64], most: int, width: int = SECTOR, offset: int = 0, waste: float = WASTE
+) -> NDArray[np.int64]:
     """(n, 2) first row and end of ranges that hold all ``rows``, ascending, each of ``most`` rows at most.
 
-    The smallest gaps are read over, as long as no more than ``waste`` times the wanted rows is read in vain.
+    Rows with a sector in common are read together. So are those around the smallest gaps, as long as no more than
+    ``waste`` times the wanted sectors are read in vain.
+
+    Args:
+        rows: Wanted rows, ascending, each once.
+        most: Rows of a range.
+        width: Bytes of a row.
+        offset: Byte of the file where row 0 begins.
+        waste: Bound of what is read in vain.
 
     Example:
         >>> merged(np.array([0, 1, 3, 4, 5, 9]), 8).tolist(), merged(np.array([0, 1, 2, 3, 4]), 2).tolist()
@@ -23,10 +34,12 @@ def merged(rows: NDArray[np.int64], most: int, waste: float = WASTE) -> NDArray[
     """
     if len(rows) == 0:
         return np.empty((0, 2), np.int64)
-    gaps = np.diff(rows) - 1
+    begins, ends = (offset + rows * width) // SECTOR, -(-(offset + (rows + 1) * width) // SECTOR)
+    gaps = begins[1:] - ends[:-1]  # -1 where two rows share a sector
+    wanted = int((ends - begins).sum() + np.minimum(gaps, 0).sum())
     smallest = np.argsort(gaps, kind="stable")
     joined = np.zeros(len(gaps), np.bool_)
-    joined[smallest[np.cumsum(gaps[smallest]) <= waste * len(rows)]] = True
+    joined[smallest[np.cumsum(np.maximum(gaps[smallest], 0)) <= waste * wanted]] = True
     breaks = np.flatnonzero(~joined)
     first = np.concatenate([rows[:1], rows[breaks + 1]])
     end = np.concatenate([rows[breaks], rows[-1:]]) + 1

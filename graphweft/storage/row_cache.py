@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -151,6 +150,10 @@ class RowCache:
         if len(ids) and int(self._uses[ids].max()) == np.iinfo(np.uint16).max:
             self._uses //= 2
 
-    def rows(self, ids: Tensor) -> Any:
-        """float32 (n, F) rows of nodes that are in the table, a copy."""
-        return self.table[self.slot[ids].long()]
+    def apart(self, ids: Ids) -> tuple[Tensor, Tensor]:
+        """Rows of ``ids``, ascending, in a table of their own, and int32 (N,) the place of each node in it, or -1."""
+        table, place = torch.empty(len(ids), self.table.shape[1]), torch.full_like(self.slot, -1)
+        place[torch.from_numpy(ids)] = torch.arange(len(ids), dtype=torch.int32)
+        order = np.argsort(self._place[ids], kind="stable")
+        self._reader.read(self._place[ids[order]], order, table)
+        return table, place

@@ -17,9 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from graphweft.storage.block_file import SECTOR
 from graphweft.storage.block_io import ReadCounts, aligned_empty
-from graphweft.storage.requests import merged
+from graphweft.storage.requests import SECTOR, merged
 from graphweft.storage.store import Store
 
 _MOST_REQUEST = 4 << 20
@@ -98,7 +97,7 @@ class RowReader:
             self._store.check(part, "x")  # here, once, before threads ask for it
             own = slice(int(cuts[part]), int(cuts[part + 1]))
             rows, wanted = ids[own] - bounds[part], places[own]
-            ranges = merged(rows, self._most)
+            ranges = merged(rows, self._most, self._width, self._store.manifest.parts[part].block("x").offset)
             begins = np.searchsorted(rows, ranges[:, 0])
             ends = np.searchsorted(rows, ranges[:, 1])
             for (first, end), begin, stop in zip(ranges.tolist(), begins.tolist(), ends.tolist(), strict=True):
