@@ -31,6 +31,7 @@ from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.link_split import split_links
 from graphweft.data.load import holds_graphs, load
 from graphweft.data.stored import StoredDataset
+from graphweft.data.stored_graph import StoredGraph
 from graphweft.data.synthetic import synthetic
 from graphweft.dist.preflight import ready as all_ready
 from graphweft.dist.ranks import Ranks, local_size
@@ -331,11 +332,12 @@ def _graphs(spec: TrainSpec, ds: GraphDataset) -> Dataset:
 
 
 def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
-    """The store that ``spec`` names, where it is trained on part by part; None for anything else.
+    """The store that ``spec`` names, where its features stay on disk; None for anything else.
 
     Raises: DataError for a damaged store, ConfigError for options that change features, which are as they were stored.
     """
-    if spec.mode != "macro" or spec.has_tables or spec.scale is not None or not is_store(spec.data):
+    from_disk = spec.mode == "macro" or (spec.mode == "mini" and spec.memory is not None)
+    if not from_disk or spec.has_tables or spec.scale is not None or not is_store(spec.data):
         return None
     for name, usual in (("features", None), ("normalize", "none")):
         if getattr(spec, name) != usual:
@@ -345,7 +347,7 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
             )
     if spec.model in TYPED:
         raise ConfigError(f"model: expected one without types for a store, got {spec.model}")
-    return StoredDataset(Store(spec.data))
+    return StoredDataset(Store(spec.data)) if spec.mode == "macro" else StoredGraph(Store(spec.data))
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:

@@ -21,7 +21,7 @@ from graphweft.storage.block_io import aligned_empty
 from graphweft.storage.store import Store
 from graphweft.storage.store_format import DTYPES, itemsize
 
-_PIECE = 1 << 15  # entries that are sorted at a time
+_LEAST_PIECE, _PIECES = 1 << 12, 64  # entries that are sorted at a time
 _ENTRY_BYTES = 48  # of an entry while it is sorted
 
 
@@ -84,7 +84,12 @@ def structure_bytes(store: Store) -> tuple[int, int]:
     label = itemsize(manifest.shape.label_dtype) * max(manifest.shape.label_columns, 1)
     part = max((entry.edges * width + entry.nodes * 16 for entry in manifest.parts), default=0)
     kept = nodes * (8 + 8 + 1 + label + 8) + store.num_edges * width  # offsets, ids, bits, labels and splits
-    return kept, part + nodes * 8 + _ENTRY_BYTES * min(_PIECE, store.num_edges)
+    return kept, part + nodes * 8 + _ENTRY_BYTES * _piece(store)
+
+
+def _piece(store: Store) -> int:
+    """Entries that are sorted at a time."""
+    return max(store.num_edges // _PIECES, _LEAST_PIECE)
 
 
 def read_structure(store: Store) -> Graph:
@@ -110,7 +115,7 @@ def read_structure(store: Store) -> Graph:
     begins, out = indptr.numpy(), indices.numpy()
     for number, start in enumerate(store.bounds[:-1].tolist()):
         offsets, sources = store.structure(number)
-        for first, end in _pieces(offsets):
+        for first, end in _pieces(offsets, _piece(store)):
             degrees = np.diff(offsets[first : end + 1])
             entries = slice(int(offsets[first]), int(offsets[end]))
             # sorted by row, then by source: one number says both
@@ -121,10 +126,10 @@ def read_structure(store: Store) -> Graph:
     return Graph.from_adjacency(Adjacency(indptr, indices, None, nodes))
 
 
-def _pieces(offsets: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+def _pieces(offsets: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:
     """Ranges of whole rows, of some entries each."""
     first, rows = 0, len(offsets) - 1
     while first < rows:
-        end = max(int(np.searchsorted(offsets, offsets[first] + _PIECE, "right")) - 1, first + 1)
+        end = max(int(np.searchsorted(offsets, offsets[first] + most, "right")) - 1, first + 1)
         yield first, min(end, rows)
         first = min(end, rows)

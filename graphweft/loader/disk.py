@@ -54,19 +54,20 @@ class _Owner(Protocol):
     def _length(self, epoch: int) -> int: ...
 
 
-def tables_of(stored: StoredGraph, memory: int | str | None) -> DiskTables:
-    """The tables within a budget.
+def tables_of(stored: StoredGraph, memory: int | str | None, other: int = 0) -> DiskTables:
+    """The tables within a budget, of which ``other`` bytes are for something else.
 
     Raises: ConfigError naming the least that would do; DataError for a damaged store.
     """
     budget, (kept, reading) = memory_bytes(memory), structure_bytes(stored.store)
-    if kept + reading > budget:
+    least = kept + max(reading, other)
+    if least >= budget:
         raise ConfigError(
-            f"memory: expected more than {shown_bytes(kept + reading)}, the structure and labels of {stored.name}, got "
+            f"memory: expected more than {shown_bytes(least)}, the structure and labels of {stored.name}, got "
             f"{shown_bytes(budget)}; mode macro trains with less"
         )
     stored.check_features()
-    return DiskTables(stored, budget - kept, stored.graph, stored.y, stored.train_idx)
+    return DiskTables(stored, budget - kept - other, stored.graph, stored.y, stored.train_idx)
 
 
 def on_disk(

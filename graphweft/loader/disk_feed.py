@@ -12,7 +12,7 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from graphweft.storage.row_cache import Loaded, RowCache
 
 B = TypeVar("B")
 Ids = NDArray[np.int64]
+_USES = 3  # times the rows of the table: the most uses of rows that are known ahead
 _SHARE = 4  # of the table's rows: what batches that are read together have
 
 
@@ -46,6 +47,10 @@ class RowCounts:
     read: int = 0
     nbytes: int = 0
     requests: int = 0
+
+    def copy(self) -> RowCounts:
+        """The counts as they are now."""
+        return replace(self)
 
 
 @dataclass(frozen=True)
@@ -177,15 +182,15 @@ class DiskFeed(Generic[B]):
 
     def _look_ahead(self) -> list[_Drawn]:
         """The next batches, as many as there is memory for, at least one; drawn where they were not yet."""
-        while sum(drawn.nbytes for drawn in self._pending) <= self._memory:
-            places = [self._next() for _ in range(self._workers)]
-            draw = map if self._drawing is None else self._drawing.map
-            self._pending.extend(draw(self._drawn, places))
-        total, known = 0, list[_Drawn]()
-        for drawn in self._pending:
-            total += drawn.nbytes
-            if known and total > self._memory:  # drawn beside others; not to count on the number of threads
-                break
+        known, nbytes, rows = list[_Drawn](), 0, 0
+        # what follows from more uses than these changes little
+        while nbytes <= self._memory and rows <= _USES * self.cache.capacity and len(known) < self._length(0):
+            if len(known) == len(self._pending):
+                places = [self._next() for _ in range(self._workers)]
+                draw = map if self._drawing is None else self._drawing.map
+                self._pending.extend(draw(self._drawn, places))
+            drawn = self._pending[len(known)]
+            nbytes, rows = nbytes + drawn.nbytes, rows + len(drawn.ids)
             known.append(drawn)
         return known
 

@@ -207,6 +207,11 @@ class StagedPlan:
             tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
         return linearize(plan, env, tensors)
 
+    @property
+    def reads_rows_alone(self) -> bool:
+        """Whether :meth:`over` is possible: the second stage reads nothing of the whole graph but rows of nodes."""
+        return self._relocation.is_possible
+
     def nodes_read(self, batch: PreparedBatch) -> Tensor:
         """int64, ascending: the nodes whose rows the second stage reads."""
         return self._relocation.nodes(batch.seeds, batch.values)

@@ -30,13 +30,16 @@ def farthest(next_use: NDArray[np.int32], uses: NDArray[np.integer[Any]], count:
         >>> farthest(np.array([3, UNKNOWN, 9, UNKNOWN], np.int32), np.array([1, 5, 1, 2]), 3).tolist()
         [1, 2, 3]
     """
-    known = next_use != UNKNOWN
+    if count >= len(next_use):
+        return np.arange(len(next_use))
+    if count <= 0:
+        return np.empty(0, np.int64)
     # an item of unknown use is expected back the sooner, the more often it was used
-    key = np.where(known, next_use.astype(np.int64), (1 << 62) - uses.astype(np.int64))
-    if count >= len(key):
-        return np.arange(len(key))
+    later = np.where(next_use != UNKNOWN, next_use, UNKNOWN - uses.astype(np.int32))
+    least = np.partition(later, len(later) - count)[len(later) - count]
+    leaves = np.flatnonzero(later > least)
     # places break ties, so that the choice follows from the numbers alone
-    return np.sort(np.argsort(-key, kind="stable")[:count])
+    return np.sort(np.concatenate([leaves, np.flatnonzero(later == least)[: count - len(leaves)]]))
 
 
 def optimal_misses(uses: Sequence[Hashable], capacity: int) -> int:

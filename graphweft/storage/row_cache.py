@@ -2,7 +2,8 @@
 
 Comes in: the nodes of the next batches, and of those that follow as far as they are known. Goes out: a table with the
 rows of the next ones, and where each lies. Called by the loader of batches from disk. Rows that batches at hand read
-are never replaced; among the others the one that is used again last leaves.
+are never replaced; among the others the one that is used again last leaves. A disk reads sectors, so rows that lie
+beside the wanted ones come along; they are kept where they are used again sooner than others.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from graphweft.storage.store import Store
 
 Ids = NDArray[np.int64]
 _ELEMENT = 4  # bytes of a float32, as models read features
-_SLOT_BYTES = 8 + 1 + 40  # a row's id and mark, and what its replacement computes
-_NODE_BYTES = 4 + 4 + 2
+_SLOT_BYTES = 8 + 1 + 24  # a row's id and mark, and what its replacement computes
+_NODE_BYTES = 4 + 4 + 4 + 2
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class RowCache:
         self._when = np.full(nodes, UNKNOWN, np.int32)  # scratch: next use of each node
         self._uses = np.zeros(nodes, np.uint16)
         self._node = np.full(self.capacity, -1, np.int64)
+        self._at = np.empty(nodes, np.int32 if nodes < UNKNOWN else np.int64)  # the node at every place of the store
+        self._at[self._place] = np.arange(nodes, dtype=self._at.dtype)
 
     @property
     def held(self) -> int:
@@ -110,39 +113,57 @@ class RowCache:
         self._count(ids)
         if len(missing) == 0:
             return Loaded()
-        free = np.flatnonzero(self._node < 0)
-        short = len(missing) - len(free)
-        if short > 0:
-            free = np.concatenate([free, self._given_up(short, ids, np.asarray(pinned, np.int64), following)])
-        order = np.argsort(self._place[missing], kind="stable")
-        missing, slots = missing[order], np.sort(free[: len(missing)])
+        plan = self._reader.plan(np.sort(self._place[missing]))
+        for turn, nodes in reversed(list(enumerate(following))):
+            self._when[nodes] = turn
+        try:
+            beside = self._room(missing, ids, np.asarray(pinned, np.int64), self._beside(plan, ids))
+        finally:
+            for nodes in following:
+                self._when[nodes] = UNKNOWN
+        taken = np.concatenate([missing, beside])
+        taken = taken[np.argsort(self._place[taken], kind="stable")]
+        slots = np.flatnonzero(self._node < 0)[: len(taken)]
         before = (self._reader.counts.nbytes, self._reader.counts.requests)
-        self._reader.read(self._place[missing], slots, self.table)
-        self._node[slots] = missing
-        self._slot[missing] = slots
+        self._reader.read(plan, self._place[taken], slots, self.table)
+        self._node[slots] = taken
+        self._slot[taken] = slots
         after = self._reader.counts
         return Loaded(len(missing), after.nbytes - before[0], after.requests - before[1])
 
-    def _given_up(self, count: int, ids: Ids, pinned: Ids, following: Sequence[Ids]) -> NDArray[np.int64]:
-        """Slots of ``count`` rows that leave. Raises: ConfigError where so many must stay."""
+    def _beside(self, plan: list[NDArray[np.int64]], ids: Ids) -> Ids:
+        """Nodes whose rows are read with others, in the same sectors, and that a later batch is known to read."""
+        found = [ids[:0]]
+        for first, end in (span for ranges in plan for span in ranges.tolist()):
+            nodes = self._at[first:end]
+            nodes = nodes[(self._when[nodes] != UNKNOWN) & (self._slot[nodes] < 0)]
+            if len(nodes):
+                found.append(nodes.astype(np.int64))
+        return np.setdiff1d(np.concatenate(found), ids, assume_unique=True)
+
+    def _room(self, missing: Ids, ids: Ids, pinned: Ids, beside: Ids) -> Ids:
+        """Makes room for the missing rows; nodes of ``beside`` that have room as well.
+
+        Raises: ConfigError where rows that have to stay leave too little.
+        """
         stays = np.zeros(self.capacity + 1, np.bool_)  # the last one stands for nodes that are in no slot
         stays[self._slot[ids]] = stays[self._slot[pinned]] = True
-        candidates = np.flatnonzero((self._node >= 0) & ~stays[:-1])
-        if len(candidates) < count:
-            rows = self.capacity + count - len(candidates)
+        room = self.capacity - int(stays[:-1].sum()) - len(missing)
+        if room < 0:
+            rows = self.capacity - room
             raise ConfigError(
                 f"memory: expected room for {rows} rows of features at once, {shown_bytes(rows * self._row)}, got room "
                 f"for {self.capacity}; a smaller batch_size or smaller fanouts need less"
             )
-        for turn, nodes in reversed(list(enumerate(following))):
-            self._when[nodes] = turn
-        held = self._node[candidates]
-        slots = candidates[farthest(self._when[held], self._uses[held], count)]
-        for nodes in following:
-            self._when[nodes] = UNKNOWN
-        self._slot[self._node[slots]] = -1
-        self._node[slots] = -1
-        return slots
+        held = np.flatnonzero((self._node >= 0) & ~stays[:-1])
+        nodes = np.concatenate([self._node[held], beside])
+        if len(nodes) > room:
+            leaves = farthest(self._when[nodes], self._uses[nodes], len(nodes) - room)
+            given_up = held[leaves[leaves < len(held)]]
+            self._slot[self._node[given_up]] = -1
+            self._node[given_up] = -1
+            beside = np.delete(beside, leaves[leaves >= len(held)] - len(held))
+        return beside
 
     def _count(self, ids: Ids) -> None:
         """One more use of each node; all are halved before a number overflows."""
@@ -155,5 +176,6 @@ class RowCache:
         table, place = torch.empty(len(ids), self.table.shape[1]), torch.full_like(self.slot, -1)
         place[torch.from_numpy(ids)] = torch.arange(len(ids), dtype=torch.int32)
         order = np.argsort(self._place[ids], kind="stable")
-        self._reader.read(self._place[ids[order]], order, table)
+        where = self._place[ids[order]]
+        self._reader.read(self._reader.plan(where), where, order, table)
         return table, place

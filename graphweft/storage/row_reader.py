@@ -21,7 +21,7 @@ from graphweft.storage.block_io import ReadCounts, aligned_empty
 from graphweft.storage.requests import SECTOR, merged
 from graphweft.storage.store import Store
 
-_MOST_REQUEST = 4 << 20
+_MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
 THREADS = 2
 
 
@@ -53,7 +53,8 @@ class RowReader:
         >>> ds = synthetic("default", scale=0.02)
         >>> store = prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4)
         >>> reader, table = RowReader(store), torch.empty(3, ds.num_features)
-        >>> reader.read(np.array([7, 100]), np.array([2, 0]), table)
+        >>> ids = np.array([7, 100])
+        >>> reader.read(reader.plan(ids), ids, np.array([2, 0]), table)
         >>> torch.equal(table[2], ds.x[store.block(0, "node_ids")[7]])
         True
     """
@@ -61,19 +62,37 @@ class RowReader:
     def __init__(self, store: Store, memory: int = 8 << 20) -> None:
         self._store, self.counts = store, ReadCounts()
         self._width = store.num_features * torch.empty(0, dtype=store.feature_dtype).element_size()
-        self._most = max(min(memory // THREADS - 2 * SECTOR, _MOST_REQUEST) // self._width, 1)
+        room = max(min(memory // THREADS - 2 * SECTOR, _MOST_REQUEST), _LEAST_REQUEST)
+        self._most = max(room // self._width, 1)
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of all buffers."""
         return THREADS * (self._most * self._width + 2 * SECTOR)
 
-    def read(self, ids: NDArray[np.int64], places: NDArray[np.int64], table: Tensor) -> None:
-        """``table[places] = features[ids]``; ids of the store, ascending, each once.
+    def plan(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Ranges of ids, (n, 2) for each part, that hold the rows of ``ids``, ascending, each once.
+
+        Raises: DataError for a damaged store.
+        """
+        bounds = self._store.bounds
+        cuts = np.searchsorted(ids, bounds)
+        found = []
+        for part in np.flatnonzero(np.diff(cuts)).tolist():
+            self._store.check(part, "x")  # here, once, before threads ask for it
+            block = self._store.manifest.parts[part].block("x")
+            rows = ids[cuts[part] : cuts[part + 1]] - bounds[part]
+            found.append(merged(rows, self._most, block.shape[0], self._width, block.offset) + bounds[part])
+        return found
+
+    def read(
+        self, plan: list[NDArray[np.int64]], ids: NDArray[np.int64], places: NDArray[np.int64], table: Tensor
+    ) -> None:
+        """``table[places] = features[ids]``; ids of the store in the ranges of the plan, ascending, each once.
 
         Raises: DataError for a damaged store, or a failing read.
         """
-        todo = iter(list(self._requests(ids, places)))
+        todo = iter(list(self._requests(plan, ids, places)))
         turn = threading.Lock()
 
         def work() -> None:
@@ -89,19 +108,18 @@ class RowReader:
             for running in [threads.submit(work) for _ in range(THREADS)]:
                 running.result()
 
-    def _requests(self, ids: NDArray[np.int64], places: NDArray[np.int64]) -> Iterator[_Request]:
+    def _requests(
+        self, plan: list[NDArray[np.int64]], ids: NDArray[np.int64], places: NDArray[np.int64]
+    ) -> Iterator[_Request]:
         """Requests in the order of the files."""
         bounds = self._store.bounds
-        cuts = np.searchsorted(ids, bounds)
-        for part in np.flatnonzero(np.diff(cuts)).tolist():
-            self._store.check(part, "x")  # here, once, before threads ask for it
-            own = slice(int(cuts[part]), int(cuts[part + 1]))
-            rows, wanted = ids[own] - bounds[part], places[own]
-            ranges = merged(rows, self._most, self._width, self._store.manifest.parts[part].block("x").offset)
-            begins = np.searchsorted(rows, ranges[:, 0])
-            ends = np.searchsorted(rows, ranges[:, 1])
-            for (first, end), begin, stop in zip(ranges.tolist(), begins.tolist(), ends.tolist(), strict=True):
-                yield _Request(part, first, end, rows[begin:stop], wanted[begin:stop])
+        for ranges in plan:
+            part = int(np.searchsorted(bounds, ranges[0, 0], "right")) - 1
+            begins, ends = np.searchsorted(ids, ranges[:, 0]), np.searchsorted(ids, ranges[:, 1])
+            for (first, end), begin, stop in zip(
+                (ranges - bounds[part]).tolist(), begins.tolist(), ends.tolist(), strict=True
+            ):
+                yield _Request(part, first, end, ids[begin:stop] - bounds[part], places[begin:stop])
 
     def _take(self, request: _Request, buffer: Tensor, table: Tensor) -> None:
         """One request, and its rows where they are wanted."""

@@ -130,18 +130,18 @@ MINI_USUAL: dict[str, Any] = {
 }
 
 
-def check_mini_only(mode: str, given: Mapping[str, Any], memory: Any) -> None:
+def check_mini_only(mode: str, given: Mapping[str, Any], memory: Any, stored: bool = False) -> None:
     """Options of mini-batches are as they are without the user's doing, where every step takes all nodes.
 
-    ``memory`` goes with a mode that keeps to it.
+    ``memory`` goes with a mode that keeps to it, or with a store.
 
     Raises: ConfigError naming the first that is not.
     """
     for name, usual in MINI_USUAL.items():
         if mode == "full" and not (given[name] is usual or given[name] == usual):
             raise ConfigError(f"{name}: expected mode mini as well, got mode {mode!r}")
-    if memory is not None and mode not in ("macro", "auto"):
-        raise ConfigError(f"memory={memory} cannot be combined with mode={mode}; it is for mode='macro'")
+    if memory is not None and mode not in ("macro", "auto") and not (stored and mode == "mini"):
+        raise ConfigError(f"memory={memory} cannot be combined with mode={mode}; it is for mode='macro' and for stores")
 
 
 def check_task(task: Any, mode: str) -> str:

@@ -99,7 +99,9 @@ class TrainSpec(LoopOptions, TableOptions):
             rgcn and hgt; None: the trainer's.
         batch_size: For "mini": training nodes of a step, or draws of a GraphSAINT sampler.
         macro: For "mini": macro-batches, as "large:1/8" or "parts:16/128"; None: batches come from the whole graph.
-        memory: For "macro": what groups of parts may take, as "8GB"; None: a quarter of the machine's memory.
+        memory: What training on a store may take, as "8GB": for "macro" groups of parts, for "mini" structure, labels
+            and rows of features, which are on disk then; None: for "macro" a quarter of the machine's memory, for
+            "mini" the store is read into memory.
         quality: With macro: relative error of sampled gradients to keep to; infinite: measured, nothing changed; None:
             not measured.
         accumulate: For "mini": batches whose gradients make one update.
@@ -281,7 +283,9 @@ class TrainSpec(LoopOptions, TableOptions):
         return self.task == "edge" or self.task in EDGE_TASKS
 
     def _check_macro_and_ranks(self) -> None:
-        check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL}, self.memory)
+        check_mini_only(
+            self.mode, {name: getattr(self, name) for name in MINI_USUAL}, self.memory, stored=True
+        )  # the trainer asks
         check_integer("ranks", self.ranks, 0, 4096)
         check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
         if self.macro is not None:

@@ -23,6 +23,7 @@ from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
+from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
@@ -109,7 +110,8 @@ class Trainer:
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
-        memory: For "macro": bytes, or a text such as "2GB", for the groups in memory; None: a quarter of the machine's.
+        memory: Bytes, or a text such as "2GB": for "macro" of the groups in memory, for "mini" on a store of structure,
+            labels and rows of features; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
@@ -218,7 +220,7 @@ class Trainer:
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)), memory)
+        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)), memory, isinstance(ds, StoredDataset))
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
         chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
@@ -549,6 +551,7 @@ class Trainer:
         if isinstance(self._batch, FullBatch):
             self._loop.callbacks.batch_end(self, 1, loss)
         more: dict[str, float | None] = {"lr": self._rate.now} if self._rate.is_set else {}
+        more |= self._batch.measured()
         if epoch % self._eval_every and not last and not self._would_stop(epoch):
             return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._batch.guarded(), metrics=more)
         begun = time.perf_counter()
