@@ -56,6 +56,8 @@ class BlockFile:
                 raise
             self.direct, self._handle = False, os.open(path, flags)
         self.size = os.fstat(self._handle).st_size
+        if not self.direct:
+            self._expect_no_more()
 
     def __enter__(self) -> BlockFile:
         return self
@@ -69,14 +71,10 @@ class BlockFile:
         Raises: DataError for a file that ends before, or a failing read.
         """
         wanted = bytes_of(out)
-        if not self.direct:
-            self._read(offset, wanted, len(wanted))
-            forget_pages(self._handle, offset, len(wanted))  # what is in our memory needs no second copy
-            return
-        straight = 0
-        if offset % SECTOR == 0 and out.data_ptr() % SECTOR == 0:
+        straight = 0 if self.direct else len(wanted)
+        if self.direct and offset % SECTOR == 0 and out.data_ptr() % SECTOR == 0:
             straight = len(wanted) // SECTOR * SECTOR
-            self._read(offset, wanted[:straight], straight)
+        self._read(offset, wanted[:straight], straight)
         if straight < len(wanted):
             self._through_buffer(offset + straight, wanted[straight:])
 
@@ -86,8 +84,6 @@ class BlockFile:
         least = end - begin
         room = -(-least // SECTOR) * SECTOR if self.direct else least
         self._read(begin, bytes_of(buffer)[:room], least)
-        if not self.direct:
-            forget_pages(self._handle, begin, room)
         return buffer[first - begin : least]
 
     def forget(self) -> None:
@@ -123,9 +119,18 @@ class BlockFile:
             self.counts.nbytes += got
             if self.direct and done < least and done % SECTOR:  # what follows begins inside of a sector
                 self._go_through_cache()
+        if not self.direct and done:  # what is in our memory needs no second copy
+            first, end = offset // SECTOR * SECTOR, -(-(offset + done) // SECTOR) * SECTOR
+            forget_pages(self._handle, first, end - first)
 
     def _go_through_cache(self) -> None:
         """Ordinary reads from now on."""
         flags = fcntl.fcntl(self._handle, fcntl.F_GETFL)
         fcntl.fcntl(self._handle, fcntl.F_SETFL, flags & ~os.O_DIRECT)
         self.direct = False
+        self._expect_no_more()
+
+    def _expect_no_more(self) -> None:
+        """The system reads nothing beyond what is asked for."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_RANDOM)
