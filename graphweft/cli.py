@@ -167,7 +167,7 @@ _PARTS_AND_RANKS = {
         str | None,
         _option("macro", "large:A/B|parts:A/B", "mini, macro: macro-batches of A/B of the seeds, or A of B parts.", ""),
     ],
-    "memory": Annotated[str | None, _option("memory", "SIZE", "macro: memory of loaded parts, as 8GB.", "")],
+    "memory": Annotated[str | None, _option("memory", "SIZE", "Training on a store: its memory, as 8GB.", "")],
     "quality": Annotated[
         str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
     ],
