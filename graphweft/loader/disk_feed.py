@@ -26,6 +26,7 @@ from graphweft.storage.row_cache import Loaded, RowCache
 
 B = TypeVar("B")
 Ids = NDArray[np.int64]
+_OBJECTS = 1 << 14  # bytes of a batch beside its tensors
 _USES = 3  # times the rows of the table: the most uses of rows that are known ahead
 _SHARE = 4  # of the table's rows: what batches that are read together have
 
@@ -205,7 +206,7 @@ class DiskFeed(Generic[B]):
         with span("draw ahead", "sample", position=place[1]):
             made = self._draw(*place)
             ids = np.unique(self._nodes(made).numpy())
-            return _Drawn(*place, made, ids, self._size(made) + ids.nbytes)
+            return _Drawn(*place, made, ids, self._size(made) + ids.nbytes + _OBJECTS)
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from graphweft.storage.requests import SECTOR, merged
 from graphweft.storage.store import Store
 
 _MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
-THREADS = 2
+THREADS = 8  # requests under way at a time
 
 
 @dataclass(frozen=True)

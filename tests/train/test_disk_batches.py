@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -218,3 +221,51 @@ def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder:
         gw.Loader(ds, memory="1GB")
     with pytest.raises(gw.ConfigError, match="prefetch and workers cannot be combined with a store"):
         gw.Loader(store, prefetch=2)
+
+
+def test_a_loader_keeps_to_its_memory(tmp_path: Path) -> None:
+    """Anonymous memory while features of 8 times the budget are read; RssAnon, sampled."""
+    program = textwrap.dedent(
+        """
+        import sys, threading, time
+        import graphweft as gw
+        def anonymous():
+            for line in open("/proc/self/status"):
+                if line.startswith("RssAnon"):
+                    return 1024 * int(line.split()[1])
+        def batches(path, memory):
+            loader = gw.Loader(gw.Store(path), fanouts=[2], batch_size=20, shuffle=True, memory=memory)
+            for batch in loader:
+                del batch
+            return loader.disk.read
+        batches(sys.argv[2], 10**6)  # what the first use of libraries takes is none of the budget's
+        base = peak = anonymous()
+        done = False
+        def watch():
+            global peak
+            while not done:
+                peak = max(peak, anonymous())
+                time.sleep(0.0005)
+        thread = threading.Thread(target=watch); thread.start()
+        read = batches(sys.argv[1], int(sys.argv[3]))
+        done = True; thread.join()
+        print(read, peak - base)
+        """
+    )
+    rng = np.random.default_rng(0)
+    folders = []
+    for nodes, width in ((5_000, 1024), (100, 4)):
+        np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, 5 * nodes)))
+        np.save(tmp_path / "x.npy", rng.random((nodes, width), np.float32))
+        np.save(tmp_path / "y.npy", rng.integers(0, 4, nodes))
+        files = gw.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
+        folders.append(str(tmp_path / str(nodes)))
+        store = gw.prepare_store(files, folders[-1], parts=max(nodes // 500, 1), memory="64MB", method="hash")
+    budget = 2_500_000
+    assert gw.Store(folders[0]).nbytes > 8 * budget and store.num_nodes == 100
+    command = [sys.executable, "-c", program, *folders, str(budget)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    read, peak = map(int, done.stdout.split())
+    assert read > 2_000
+    assert peak <= budget + (2 << 20)  # and batches
