@@ -10,16 +10,31 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from graphweft._errors import ConfigError
-from graphweft.data.stored_graph import StoredGraph, structure_bytes
+from graphweft._errors import ConfigError, DataError
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch, Data
 from graphweft.loader.disk_feed import DiskFeed
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.row_cache import RowCache
 from graphweft.storage.store import Store
+from graphweft.storage.stored_structure import StoredNodes, structure_bytes
 
 _AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
+
+
+class Nodes(Protocol):
+    """What is in memory of a store; see :class:`StoredNodes`."""
+
+    @property
+    def store(self) -> Store: ...  # noqa: D102
+    @property
+    def row_ids(self) -> Tensor: ...  # noqa: D102
+    @property
+    def graph(self) -> Graph: ...  # noqa: D102
+    @property
+    def y(self) -> Tensor: ...  # noqa: D102
+    @property
+    def train_idx(self) -> Tensor: ...  # noqa: D102
 
 
 @dataclass
@@ -27,14 +42,14 @@ class DiskTables:
     """What batches are made from: a store's structure and labels, and no features.
 
     Attributes:
-        stored: The store.
+        stored: The store, with its structure.
         memory: Bytes for rows of features and batches drawn ahead.
         graph: Its structure.
         y: Labels of all nodes.
         train_idx: Its training nodes.
     """
 
-    stored: StoredGraph
+    stored: Nodes
     memory: int
     graph: Graph
     y: Tensor
@@ -54,7 +69,7 @@ class _Owner(Protocol):
     def _length(self, epoch: int) -> int: ...
 
 
-def tables_of(stored: StoredGraph, memory: int | str | None, other: int = 0) -> DiskTables:
+def tables_of(stored: Nodes, memory: int | str | None, other: int = 0) -> DiskTables:
     """The tables within a budget, of which ``other`` bytes are for something else.
 
     Raises: ConfigError naming the least that would do; DataError for a damaged store.
@@ -63,10 +78,11 @@ def tables_of(stored: StoredGraph, memory: int | str | None, other: int = 0) -> 
     least = kept + max(reading, other)
     if least >= budget:
         raise ConfigError(
-            f"memory: expected more than {shown_bytes(least)}, the structure and labels of {stored.name}, got "
+            f"memory: expected more than {shown_bytes(least)}, the structure and labels of {stored.store.name}, got "
             f"{shown_bytes(budget)}; mode macro trains with less"
         )
-    stored.check_features()
+    if not stored.store.num_features:
+        raise DataError(f"{stored.store.name}: expected a store with features to read, got one without")
     return DiskTables(stored, budget - kept - other, stored.graph, stored.y, stored.train_idx)
 
 
@@ -77,8 +93,8 @@ def on_disk(
 
     Raises: ConfigError for options that do not go together.
     """
-    if isinstance(ds, Store | StoredGraph):
-        ds = tables_of(ds if isinstance(ds, StoredGraph) else StoredGraph(ds), memory)
+    if isinstance(ds, Store):
+        ds = tables_of(StoredNodes(ds), memory)
     elif memory is not None:
         raise ConfigError(f"memory={memory} cannot be combined with data in memory; it is for a gw.Store")
     if not isinstance(ds, DiskTables):

@@ -119,10 +119,7 @@ class Loader(EpochLoader[Batch]):
             raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}")
         elif sampler.graph is not graph:
             raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
-        if prepare is not None and not isinstance(sampler, NeighborSampler):
-            raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
-        if prepare is not None and not hasattr(prepare, "prepare"):
-            raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
+        _check_preparer(prepare, sampler)
         self.sampler: Sampler | GroupSampler = sampler
         self.preparer = prepare
         self._mask_ids = _mask_ids(seeds)
@@ -222,6 +219,14 @@ class Loader(EpochLoader[Batch]):
     def _inputs(self, places: Tensor) -> Tensor:
         """What ``input_id`` says of the seeds at these places."""
         return places if self._mask_ids is None else self._mask_ids[places]
+
+
+def _check_preparer(prepare: Any, sampler: Any) -> None:
+    """Raises: ConfigError."""
+    if prepare is not None and not isinstance(sampler, NeighborSampler):
+        raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
+    if prepare is not None and not hasattr(prepare, "prepare"):
+        raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
 
 
 def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) -> Tensor:

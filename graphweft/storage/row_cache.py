@@ -73,12 +73,15 @@ class RowCache:
     def __init__(self, store: Store, place: Tensor, memory: int) -> None:
         nodes, self._place = len(place), place.numpy()
         self._row = row = store.num_features * _ELEMENT
-        self._reader = RowReader(store, memory // 16)
+        self._reader = RowReader(store, memory // 8)
         room = memory - nodes * _NODE_BYTES - self._reader.buffer_bytes
         self.capacity = min(room // (row + _SLOT_BYTES), nodes)
         if self.capacity < 1:
             least = memory - room + row + _SLOT_BYTES
-            raise ConfigError(f"memory: expected at least {shown_bytes(least)} for rows of features, got too little")
+            raise ConfigError(
+                f"memory: expected at least {shown_bytes(least)} for rows of features beside the structure, got "
+                f"{shown_bytes(memory)}"
+            )
         self.table = aligned_empty((self.capacity, store.num_features), torch.float32)
         self.slot = torch.full((nodes,), -1, dtype=torch.int32)
         self._slot = self.slot.numpy()

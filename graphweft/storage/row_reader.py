@@ -22,7 +22,7 @@ from graphweft.storage.requests import SECTOR, merged
 from graphweft.storage.store import Store
 
 _MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
-THREADS = 8  # requests under way at a time
+THREADS = 8  # requests under way at a time, at most
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,14 @@ class RowReader:
     def __init__(self, store: Store, memory: int = 8 << 20) -> None:
         self._store, self.counts = store, ReadCounts()
         self._width = store.num_features * torch.empty(0, dtype=store.feature_dtype).element_size()
-        room = max(min(memory // THREADS - 2 * SECTOR, _MOST_REQUEST), _LEAST_REQUEST)
+        self._threads = min(max(memory // (_LEAST_REQUEST + 2 * SECTOR), 1), THREADS)
+        room = max(min(memory // self._threads - 2 * SECTOR, _MOST_REQUEST), _LEAST_REQUEST)
         self._most = max(room // self._width, 1)
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of all buffers."""
-        return THREADS * (self._most * self._width + 2 * SECTOR)
+        return self._threads * (self._most * self._width + 2 * SECTOR)
 
     def plan(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
         """Ranges of ids, (n, 2) for each part, that hold the rows of ``ids``, ascending, each once.
@@ -104,8 +105,8 @@ class RowReader:
                     return
                 self._take(request, buffer, table)
 
-        with ThreadPoolExecutor(THREADS, "graphweft-rows") as threads:
-            for running in [threads.submit(work) for _ in range(THREADS)]:
+        with ThreadPoolExecutor(self._threads, "graphweft-rows") as threads:
+            for running in [threads.submit(work) for _ in range(self._threads)]:
                 running.result()
 
     def _requests(

@@ -62,7 +62,8 @@ def _weights(trainer: gw.Trainer) -> list[torch.Tensor]:
 )
 def test_losses_are_those_of_memory_bit_for_bit(kind: str, more: dict[str, Any], ds: gw.Dataset, folder: Path) -> None:
     disk, memory = _trainer(ds, gw.Store(folder), kind, memory=MEMORY, **more), _trainer(ds, ds, kind, **more)
-    told, known = disk.fit(2), memory.fit(2)
+    epochs = 1 if more or kind in ("GIN", "GAT") else 2
+    told, known = disk.fit(epochs), memory.fit(epochs)
     assert [r.loss for r in told] == [r.loss for r in known]
     assert all(torch.equal(a, b) for a, b in zip(_weights(disk), _weights(memory), strict=True))
     assert torch.allclose(disk.predictions().outputs, memory.predictions().outputs, atol=1e-4)
