@@ -126,6 +126,7 @@ def batch_bytes(made: Any) -> int:
     """About the bytes of a batch without rows of features.
 
     Example:
+        >>> import torch
         >>> batch_bytes((torch.zeros(4), [torch.zeros(2)], "name"))
         24
     """

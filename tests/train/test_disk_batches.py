@@ -143,6 +143,14 @@ def test_what_an_epoch_read_is_in_the_history(ds: gw.Dataset, folder: Path, tmp_
     assert '"bytes_read": ' in (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
+def test_a_loaded_run_predicts_and_scores(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
+    trainer = _trainer(ds, gw.Store(folder), memory=MEMORY, out=tmp_path / "run", restore_best=True)
+    trainer.fit(1)
+    run = gw.load_run(tmp_path / "run", ds=gw.Store(folder))
+    assert torch.equal(run.predict(), trainer.predict())
+    assert run.evaluate("test") == pytest.approx(trainer.evaluate("test"))
+
+
 def test_neither_memory_nor_threads_change_the_result(ds: gw.Dataset, folder: Path) -> None:
     former, found = torch.get_num_threads(), []
     try:
