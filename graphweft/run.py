@@ -32,6 +32,7 @@ from graphweft.data.graph_dataset import GraphDataset
 from graphweft.data.link_split import split_links
 from graphweft.data.load import holds_graphs, load
 from graphweft.data.stored import StoredDataset
+from graphweft.data.stored_graph import StoredGraph
 from graphweft.data.synthetic import synthetic
 from graphweft.dist.preflight import ready as all_ready
 from graphweft.dist.ranks import Ranks, local_size
@@ -117,8 +118,8 @@ def run(spec: TrainSpec) -> dict[str, Any]:
 
 
 def _limited(spec: TrainSpec) -> AbstractContextManager[None]:
-    """The memory budget of the whole run, reading included; groups of parts keep to theirs themselves."""
-    if spec.memory is None or spec.mode == "macro":
+    """The memory budget of the whole run, reading included; what trains on stores keeps to its own."""
+    if spec.memory is None or spec.mode == "macro" or is_store(str(spec.data)):
         return nullcontext()
     return Budget(memory_bytes(spec.memory)).enforced()
 
@@ -340,11 +341,12 @@ def _graphs(spec: TrainSpec, ds: GraphDataset) -> Dataset:
 
 
 def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
-    """The store that ``spec`` names, where it is trained on part by part; None for anything else.
+    """The store that ``spec`` names, where its features stay on disk; None for anything else.
 
     Raises: DataError for a damaged store, ConfigError for options that change features, which are as they were stored.
     """
-    if spec.mode != "macro" or spec.has_tables or spec.scale is not None or not is_store(spec.data):
+    from_disk = spec.mode == "macro" or (spec.mode == "mini" and spec.memory is not None)
+    if not from_disk or spec.has_tables or spec.scale is not None or not is_store(spec.data):
         return None
     for name, usual in (("features", None), ("normalize", "none")):
         if getattr(spec, name) != usual:
@@ -354,7 +356,7 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
             )
     if spec.model in TYPED:
         raise ConfigError(f"model: expected one without types for a store, got {spec.model}")
-    return StoredDataset(Store(spec.data))
+    return StoredDataset(Store(spec.data)) if spec.mode == "macro" else StoredGraph(Store(spec.data))
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:

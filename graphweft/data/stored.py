@@ -49,7 +49,7 @@ class StoredDataset(Dataset):
 
     def __init__(self, store: Store) -> None:
         manifest = store.manifest
-        ids, y, bits = _split_rows(store)
+        ids, y, bits = self._rows(store)
         fields: dict[str, Any] = {
             **{"store": store, "row_ids": ids, "name": store.name, "y": y, "task": manifest.task},
             "x": torch.empty(0, store.num_features) if store.num_features else None,
@@ -62,6 +62,21 @@ class StoredDataset(Dataset):
         }
         for key, value in fields.items():
             object.__setattr__(self, key, value)
+
+    @staticmethod
+    def _rows(store: Store) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, labels and bits of the nodes of any split, ascending."""
+        shape = store.manifest.shape
+        columns = (0, shape.label_columns) if shape.label_columns else (0,)
+        ids, labels = [torch.empty(0, dtype=torch.int64)], [torch.empty(columns, dtype=DTYPES[shape.label_dtype])]
+        bits = [torch.empty(0, dtype=torch.uint8)]
+        for number, start in enumerate(store.bounds[:-1].tolist()):
+            split = store.block(number, "split")
+            rows = split.nonzero().reshape(-1)
+            ids.append(rows + start)
+            bits.append(split[rows])
+            labels.append(store.labels(number)[rows])
+        return torch.cat(ids), torch.cat(labels), torch.cat(bits)
 
     @property
     def graph(self) -> Graph:
@@ -114,21 +129,6 @@ class StoredDataset(Dataset):
 
     def __repr__(self) -> str:
         return f"StoredDataset({self.store!r})"
-
-
-def _split_rows(store: Store) -> tuple[Tensor, Tensor, Tensor]:
-    """Ids, labels and bits of the nodes of any split, ascending."""
-    shape = store.manifest.shape
-    columns = (0, shape.label_columns) if shape.label_columns else (0,)
-    ids, labels = [torch.empty(0, dtype=torch.int64)], [torch.empty(columns, dtype=DTYPES[shape.label_dtype])]
-    bits = [torch.empty(0, dtype=torch.uint8)]
-    for number, start in enumerate(store.bounds[:-1].tolist()):
-        split = store.block(number, "split")
-        rows = split.nonzero().reshape(-1)
-        ids.append(rows + start)
-        bits.append(split[rows])
-        labels.append(store.labels(number)[rows])
-    return torch.cat(ids), torch.cat(labels), torch.cat(bits)
 
 
 def read_store(store: Store) -> Dataset:

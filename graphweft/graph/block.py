@@ -211,6 +211,12 @@ class OpenBlock(Graph):
         looped = _with_last(csc, self.dst_ids.to(csc.indices.dtype))
         return OpenBlock.over(self._source, self._n_id, looped.indptr, looped.indices)
 
+    def moved(self, place: torch.Tensor, rows: int) -> Graph:
+        """The same edges from rows of another table: source i is its row ``place[i]``, of ``rows``."""
+        csc = self.csc
+        columns = place[csc.indices].to(csc.indices.dtype)
+        return Graph.from_adjacency(Adjacency(csc.indptr, columns, None, rows), bipartite=True)
+
     def __repr__(self) -> str:
         return f"OpenBlock(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
 

@@ -6,6 +6,8 @@ trainer. Epochs, resume and preparation are those of :class:`EpochLoader`.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,12 +20,15 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
+from graphweft.loader.disk import feed_of, on_disk
+from graphweft.loader.disk_feed import RowCounts
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.other_keywords import refuse
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
 from graphweft.sample.segment import SegmentSampler
 from graphweft.storage.feature import is_dense
+from graphweft.storage.store import Store
 
 _USUAL_FANOUTS = (15, 10, 5)
 
@@ -35,7 +40,8 @@ class Loader(EpochLoader[Batch]):
     which another process yields the rest of the epoch, and all later ones, bit for bit.
 
     Args:
-        ds: A dataset, or a graph alone.
+        ds: A dataset, or a graph alone; a :class:`gw.Store`, whose structure is read into memory, and whose features
+            stay on disk: rows of coming batches are read ahead and kept by their next use.
         seeds: Distinct nodes: ids or a mask (``batch.input_id`` are node ids then); on a typed graph also a type, or
             (type, ids or mask), local to it; None: the training nodes of ``ds``.
         fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5. On a
@@ -56,8 +62,11 @@ class Loader(EpochLoader[Batch]):
             processor.
         prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.Subtasks` cuts
             them into subtasks for several.
+        memory: For a store: bytes, or a text as "8GB", for structure, labels, and rows of features together; None: a
+            quarter of the machine's memory.
 
-    Raises: ConfigError, GraphError, IndexRangeError, ShapeError for arguments that do not fit.
+    Raises: ConfigError, GraphError, IndexRangeError, ShapeError for arguments that do not fit; DataError for a damaged
+        store.
 
     Example:
         >>> graph = Graph([1, 2, 3, 0], [0, 0, 1, 2])
@@ -70,7 +79,7 @@ class Loader(EpochLoader[Batch]):
 
     def __init__(
         self,
-        ds: Data | Graph,
+        ds: Data | Graph | Store,
         seeds: Ids | None = None,
         fanouts: Any = None,
         batch_size: int = 1024,
@@ -85,11 +94,13 @@ class Loader(EpochLoader[Batch]):
         prefetch: int | None = None,
         workers: int | None = None,
         prepare: Preparer | None = None,
+        memory: int | str | None = None,
         **others: NoReturn,
     ) -> None:
         refuse("Loader", others)
-        graph = graph_of("Loader", ds)
-        check_tables("Loader", ds)
+        stored, data, prefetch = on_disk(ds, memory, prefetch, workers)
+        graph = graph_of("Loader", data)
+        check_tables("Loader", data)
         if hasattr(fanouts, "sample") or hasattr(fanouts, "draw"):
             raise ConfigError(f"Loader: expected fanouts as numbers, got {type(fanouts).__name__}; write sampler=...")
         if sampler is None:
@@ -108,14 +119,11 @@ class Loader(EpochLoader[Batch]):
             raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}")
         elif sampler.graph is not graph:
             raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
-        if prepare is not None and not isinstance(sampler, NeighborSampler):
-            raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
-        if prepare is not None and not hasattr(prepare, "prepare"):
-            raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
+        _check_preparer(prepare, sampler)
         self.sampler: Sampler | GroupSampler = sampler
         self.preparer = prepare
         self._mask_ids = _mask_ids(seeds)
-        self.seeds = _as_seeds(ds, graph, seeds, isinstance(sampler, SegmentSampler) and sampler.disjoint)
+        self.seeds = _as_seeds(data, graph, seeds, isinstance(sampler, SegmentSampler) and sampler.disjoint)
         self.seed_time: Tensor | None = None
         if isinstance(sampler, SegmentSampler):
             self.seed_time = sampler.seed_times(time, self.seeds.numel())
@@ -123,9 +131,10 @@ class Loader(EpochLoader[Batch]):
             raise ConfigError("Loader: expected a SegmentSampler of edges with times for time, got another sampler")
         self._place = _places(self.seeds, graph.num_nodes) if isinstance(sampler, GroupSampler) else None
         self._wanted = None if self._place is None else self._place >= 0
-        self._ds, self._checksum, self._times_checksum = ds, checksum(self.seeds), checksum(self.seed_time)
+        self._ds, self._checksum, self._times_checksum = data, checksum(self.seeds), checksum(self.seed_time)
         count = sampler.num_items if isinstance(sampler, GroupSampler) else self.seeds.numel()
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
+        self._feed = None if stored is None else feed_of(self, stored)
 
     @property
     def graph(self) -> Graph:
@@ -142,7 +151,8 @@ class Loader(EpochLoader[Batch]):
 
         Raises: IndexRangeError for a place that is none.
         """
-        return self.make(as_selection("Loader", "place", index, self.num_items), self._epoch)
+        made = self.make(as_selection("Loader", "place", index, self.num_items), self._epoch)
+        return made if self._feed is None else self._feed.alone(made)
 
     @property
     def fanouts(self) -> tuple[Any, ...]:
@@ -183,9 +193,40 @@ class Loader(EpochLoader[Batch]):
         batch.seed_time = times
         return batch
 
+    def nodes_read(self, made: Any) -> Tensor:
+        """int64 nodes whose rows of features a batch of :meth:`make` reads; of a store."""
+        n_id: Tensor = made.n_id
+        return n_id
+
+    def with_rows(self, made: Any, table: Tensor, place: Tensor) -> Batch:
+        """A batch of :meth:`make` with its features: the row of node i is ``table[place[i]]``; of a store."""
+        made.x = table[place[made.n_id].long()]
+        batch: Batch = made
+        return batch
+
+    @property
+    def disk(self) -> RowCounts | None:
+        """What the batches so far took of the disk; None where features are in memory."""
+        return None if self._feed is None else self._feed.counts
+
+    def _preparer(self, epoch: int) -> Callable[[int], Batch]:
+        return super()._preparer(epoch) if self._feed is None else self._feed.batches(epoch)
+
+    def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
+        with contextlib.nullcontext() if self._feed is None else self._feed.running():
+            yield from super()._batches(turn, epoch, first)
+
     def _inputs(self, places: Tensor) -> Tensor:
         """What ``input_id`` says of the seeds at these places."""
         return places if self._mask_ids is None else self._mask_ids[places]
+
+
+def _check_preparer(prepare: Any, sampler: Any) -> None:
+    """Raises: ConfigError."""
+    if prepare is not None and not isinstance(sampler, NeighborSampler):
+        raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
+    if prepare is not None and not hasattr(prepare, "prepare"):
+        raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
 
 
 def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) -> Tensor:

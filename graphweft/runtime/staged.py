@@ -37,6 +37,7 @@ from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.lower import lower
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.relocation import Relocation
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
 from graphweft.storage.feature import SparseFeatures
@@ -82,6 +83,7 @@ class PreparedBatch:
         seeds: int64 (batch_size,) ids of the seeds.
         rows: Destinations of every hop, the seeds' first.
         seconds: What the first stage took.
+        moved: The table that rows are read from, and the places of the seeds in it; None: the rows of all nodes.
     """
 
     plan: StagedPlan
@@ -89,6 +91,7 @@ class PreparedBatch:
     rows: tuple[int, ...]
     values: tuple[Any, ...]
     seconds: float = 0.0
+    moved: tuple[Tensor, Tensor] | None = None
 
     @property
     def batch_size(self) -> int:
@@ -181,6 +184,7 @@ class StagedPlan:
         self.plan, self.choice = plan, choice
         self._x = owner.x
         self._preparation = _Preparation(owner, plan)
+        self._relocation = Relocation(plan)
 
     def prepare(self, seeds: Tensor, key: tuple[int, int], draw: Draw | None = None) -> PreparedBatch:
         """The first stage for the seeds, int64 ids, of a batch keyed by (seed, epoch); from any thread.
@@ -196,11 +200,26 @@ class StagedPlan:
     ) -> tuple[dict[str, Tensor], Pullback]:
         """Outputs by name, and the function from the gradient of "out" to those of the parameters; it works once."""
         plan = self.plan
-        named: dict[str, Any] = {"x": self._x, "seeds": batch.seeds, "seed": seed, **parameters}
+        x, seeds = (self._x, batch.seeds) if batch.moved is None else batch.moved
+        named: dict[str, Any] = {"x": x, "seeds": seeds, "seed": seed, **parameters}
         with torch.no_grad():
             env = plan.bind({name: named[name] for name in plan.fixed}, batch.values)
             tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
         return linearize(plan, env, tensors)
+
+    @property
+    def reads_rows_alone(self) -> bool:
+        """Whether :meth:`over` is possible: the second stage reads nothing of the whole graph but rows of nodes."""
+        return self._relocation.is_possible
+
+    def nodes_read(self, batch: PreparedBatch) -> Tensor:
+        """int64, ascending: the nodes whose rows the second stage reads."""
+        return self._relocation.nodes(batch.seeds, batch.values)
+
+    def over(self, batch: PreparedBatch, table: Tensor, place: Tensor) -> PreparedBatch:
+        """The batch over a table that has the rows of :meth:`nodes_read` alone, that of node i at ``place[i]``."""
+        values, seeds = self._relocation.moved(batch.seeds, batch.values, place, table.shape[0])
+        return replace(batch, values=values, moved=(table, seeds))
 
     def gathered(self) -> list[Value]:
         """Matrices of rows that either stage copies out of the table of features."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import mmap
 import os
-import zlib
-from dataclasses import dataclass
+import threading
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,13 @@ class ReadCounts:
 
     requests: int = 0
     nbytes: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+
+    def add(self, other: ReadCounts) -> None:
+        """Adds what another one counted; from any thread."""
+        with self._lock:
+            self.requests += other.requests
+            self.nbytes += other.nbytes
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -62,16 +69,6 @@ def array_bytes(array: NDArray[Any]) -> memoryview:
     return array.data.cast("B") if array.size else memoryview(b"")
 
 
-def read_into(handle: int, path: Path, offset: int, out: Tensor, counts: ReadCounts) -> None:
-    """Fills ``out`` with the bytes from ``offset`` on.
-
-    Raises: DataError for a file that ends before, or a failing read.
-    """
-    wanted = bytes_of(out)
-    counts.requests += read_bytes(handle, str(path), offset, wanted)
-    counts.nbytes += len(wanted)
-
-
 def read_bytes(handle: int, name: str, offset: int, out: memoryview) -> int:
     """Fills ``out`` with the bytes from ``offset`` on, whatever a call of the system gives; how many calls it took.
 
@@ -92,9 +89,8 @@ def read_bytes(handle: int, name: str, offset: int, out: memoryview) -> int:
     return requests
 
 
-def check_crc(path: Path, name: str, offset: int, stated: int, content: Tensor) -> None:
-    """Raises: DataError where the bytes have another checksum."""
-    found = zlib.crc32(bytes_of(content))
+def check_crc(path: Path, name: str, offset: int, stated: int, found: int) -> None:
+    """Raises: DataError where the bytes of a block have another checksum."""
     if found != stated:
         raise DataError(
             f"{path}: expected the checksum {stated} of block {name} at byte {offset}, got {found}; the file is damaged"

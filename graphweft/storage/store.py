@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from graphweft._errors import DataError, IndexRangeError
-from graphweft.storage.block_io import ReadCounts, aligned_empty, check_crc, forget_pages, mapped, read_into
+from graphweft.storage.block_file import BlockFile
+from graphweft.storage.block_io import ReadCounts, aligned_empty, bytes_of, check_crc, mapped
 from graphweft.storage.store_format import BLOCKS, DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
 
 _MOST_MANIFEST = 1 << 30
@@ -90,7 +91,6 @@ class Store:
         np.cumsum([part.nodes for part in self.manifest.parts], out=self.bounds[1:])
         self.counts = ReadCounts()
         self._verify, self._seen = verify, set[tuple[int, str]]()
-        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -152,18 +152,30 @@ class Store:
         """One array of a part, into ``out`` where that is given. Raises: DataError."""
         block = self.manifest.parts[number].block(name)
         if mapped:
+            self.check(number, name)
             return self._mapped(number, block)
-        with self._opened(number, block) as (handle, path):
-            dtype = DTYPES[block.dtype]
-            found = aligned_empty(block.shape, dtype) if out is None else out
-            counts = ReadCounts()
-            read_into(handle, path, block.offset, found, counts)
+        with self._opened(number, block) as file:
+            found = aligned_empty(block.shape, DTYPES[block.dtype]) if out is None else out
+            file.read_into(block.offset, found)
             if self._verify and (number, name) not in self._seen:
-                check_crc(path, name, block.offset, block.crc32, found)
-            forget_pages(handle, block.offset, block.nbytes)  # what is in our memory needs no second copy
+                check_crc(file.path, name, block.offset, block.crc32, zlib.crc32(bytes_of(found)))
         self._seen.add((number, name))
-        self._count(counts)
         return found
+
+    def check(self, number: int, name: str) -> None:
+        """Compares a block with its checksum, piece by piece, where that was not done yet. Raises: DataError."""
+        block = self.manifest.parts[number].block(name)
+        if not self._verify or (number, block.name) in self._seen:
+            return
+        crc = 0
+        piece = aligned_empty((min(_PIECE, block.nbytes),), torch.uint8)
+        with self._opened(number, block) as file:
+            for first in range(0, block.nbytes, _PIECE):
+                part = piece[: min(_PIECE, block.nbytes - first)]
+                file.read_into(block.offset + first, part)
+                crc = zlib.crc32(bytes_of(part), crc)
+            check_crc(file.path, block.name, block.offset, block.crc32, crc)
+        self._seen.add((number, block.name))
 
     def verify(self) -> int:
         """Reads every block and compares its checksum; the bytes that were read. Raises: DataError."""
@@ -195,14 +207,25 @@ class Store:
         """The features of a part, (n, F), into ``out``, in the dtype of the store."""
         self.block(number, "x", out)
 
+    def feature_range(self, number: int, first: int, end: int, buffer: Tensor) -> tuple[Tensor, ReadCounts]:
+        """Rows ``first`` to ``end`` of a part's features, (end - first, F), in ``buffer``, and what was read.
+
+        ``buffer``: uint8, page-aligned, with 8192 bytes to spare.
+        """
+        block = self.manifest.parts[number].block("x")
+        self.check(number, "x")
+        width = block.nbytes // block.shape[0]
+        with self._opened(number, block) as file:
+            rows = file.read_span(block.offset + first * width, block.offset + end * width, buffer)
+            return rows.view(self.feature_dtype).view(end - first, -1), file.counts
+
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
         """(n, F) features of the nodes with these ascending ids of the store, through maps of the files."""
         out = torch.empty(len(ids), self.num_features, dtype=self.feature_dtype)
         cuts = np.searchsorted(ids, self.bounds)
         for number in np.flatnonzero(np.diff(cuts)).tolist():
             first, last = int(cuts[number]), int(cuts[number + 1])
-            if self._verify and (number, "x") not in self._seen:
-                self.block(number, "x")
+            self.check(number, "x")
             self._rows_into(number, ids[first:last] - self.bounds[number], out[first:last])
         return out
 
@@ -213,26 +236,18 @@ class Store:
             table = self._mapped(number, block)
             torch.index_select(table, 0, torch.from_numpy(rows), out=out)
             del table
-            with self._opened(number, block) as (handle, _):
-                forget_pages(handle)
+            with self._opened(number, block) as file:
+                file.forget()
             return
         width = block.nbytes // block.shape[0]
         step = max(_PIECE // width, 1)
-        with self._opened(number, block) as (handle, path):
+        with self._opened(number, block) as file:
             for first in range(int(rows[0]), int(rows[-1]) + 1, step):
                 last = min(first + step, int(rows[-1]) + 1)
                 cut = slice(*np.searchsorted(rows, (first, last)).tolist())
-                piece = torch.empty((last - first, *block.shape[1:]), dtype=self.feature_dtype)
-                counts = ReadCounts()
-                read_into(handle, path, block.offset + first * width, piece, counts)
+                piece = aligned_empty((last - first, *block.shape[1:]), self.feature_dtype)
+                file.read_into(block.offset + first * width, piece)
                 torch.index_select(piece, 0, torch.from_numpy(rows[cut] - first), out=out[cut])
-                self._count(counts)
-            forget_pages(handle, block.offset, block.nbytes)
-
-    def _count(self, counts: ReadCounts) -> None:
-        with self._lock:
-            self.counts.requests += counts.requests
-            self.counts.nbytes += counts.nbytes
 
     def split(self, part: str) -> tuple[NDArray[np.int64], Tensor]:
         """Ids in the store of the nodes of "train", "val" or "test", ascending, and their labels."""
@@ -247,26 +262,27 @@ class Store:
         return np.concatenate([np.empty(0, np.int64), *ids]), torch.cat([none, *known])
 
     def _mapped(self, number: int, block: Block) -> Tensor:
-        with self._opened(number, block) as (_, path):
-            return mapped(path, DTYPES[block.dtype], block.shape, block.offset)
+        with self._opened(number, block) as file:
+            return mapped(file.path, DTYPES[block.dtype], block.shape, block.offset)
 
     @contextlib.contextmanager
-    def _opened(self, number: int, block: Block) -> Iterator[tuple[int, Path]]:
-        """The open file of a part, long enough for the block. Raises: DataError."""
+    def _opened(self, number: int, block: Block) -> Iterator[BlockFile]:
+        """The open file of a part, long enough for the block; what is read of it counts. Raises: DataError."""
         path = self.path / self.manifest.parts[number].file
         try:
-            handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            opened = BlockFile(path)
         except OSError as failure:
             raise DataError(f"{path}: expected the file of part {number}, got: {failure.strerror}") from None
-        try:
-            size, end = os.fstat(handle).st_size, block.offset + block.nbytes
-            if size < end:
+        with opened as file:
+            end = block.offset + block.nbytes
+            if file.size < end:
                 raise DataError(
-                    f"{path}: expected block {block.name} up to byte {end}, got a file of {size}; it is truncated"
+                    f"{path}: expected block {block.name} up to byte {end}, got a file of {file.size}; it is truncated"
                 )
-            yield handle, path
-        finally:
-            os.close(handle)
+            try:
+                yield file
+            finally:
+                self.counts.add(file.counts)
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:

@@ -201,6 +201,10 @@ class FullBatch:
         """Nothing: no gradient is an estimate."""
         return {}
 
+    def measured(self) -> dict[str, float]:
+        """Nothing: features are in memory."""
+        return {}
+
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""
         self.optimizer.zero_grad(set_to_none=True)

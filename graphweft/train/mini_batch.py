@@ -171,6 +171,10 @@ class MiniBatch:
         values = (found.error, found.sampling, found.staleness, found.neighbor_loss, found.age)
         return dict(zip(GUARDED, values, strict=True))
 
+    def measured(self) -> dict[str, float]:
+        """Further numbers of the epoch that is done, by column."""
+        return {}
+
     def use(self, edge_data: EdgeData) -> None:
         """Gives the model weights and features of edges; before :meth:`prepare`."""
         self.edge_data = edge_data
@@ -254,13 +258,17 @@ class MiniBatch:
         if loader.plan is not None and self._compiled_for == wanted:
             return
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
-        function = self.model.staged(self.sampler, self.x)
+        function = self.model.staged(self.sampler, self._table())
         loader.plan = function.compile(tensors, True, reference)
         self._compiled_for = wanted
         loader.trial = None
         if _config.current().tune:
             choices = function.choices(loader.plan, MOST_CHOICES)
             loader.trial = FormatTrial(choices, lambda choice: function.compile(tensors, True, reference, choice))
+
+    def _table(self) -> Features:
+        """Features of all nodes, by whose shape a batch is compiled."""
+        return self.x
 
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch, after :meth:`prepare`, and the sizes that decided it; None where nothing is staged."""

@@ -16,6 +16,7 @@ from graphweft._errors import ConfigError, DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
 from graphweft.data.stored import StoredDataset
+from graphweft.data.stored_graph import StoredGraph
 from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.module import CompiledModule
 from graphweft.storage.feature import SparseFeatures
@@ -29,11 +30,15 @@ def opened(mode: str, ds: Any) -> tuple[str, Any]:
 
     Raises: ConfigError for a store in another mode.
     """
+    if mode == "mini" and isinstance(ds, Store | StoredDataset):
+        return mode, ds if isinstance(ds, StoredGraph) else StoredGraph(ds if isinstance(ds, Store) else ds.store)
     ds = StoredDataset(ds) if isinstance(ds, Store) else ds
     if not isinstance(ds, StoredDataset):
         return mode, ds
     if mode not in ("macro", "auto"):
-        raise ConfigError(f"mode: expected macro for a store, got {mode!r}; gw.load(path) reads a store into memory")
+        raise ConfigError(
+            f"mode: expected macro or mini for a store, got {mode!r}; gw.load(path) reads a store into memory"
+        )
     return "macro", ds
 
 

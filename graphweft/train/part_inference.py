@@ -11,6 +11,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.gather import gather_rows
 from graphweft.storage.memory_size import shown_bytes
+from graphweft.train.hub_rows import is_reducible, joined
 
 _SHARE = 8  # of the memory: the rows that a tile's edges lead to
 _LEAST_TILE = 1 << 12  # edges
@@ -107,8 +109,15 @@ class PartInference:
             while row < len(nodes):
                 done = int(ends[row - 1]) if row else 0
                 stop = max(int(np.searchsorted(ends, done + most, "right")), row + 1)
-                block, ids = self._block(nodes[row:stop], int(bounds[number]), offsets, sources)
-                part = model.run_layer(index, block, self._rows(ids, below))
+                chosen = nodes[row:stop]
+                if len(chosen) == 1 and ends[row] - done > most and is_reducible(model.layers[index]):
+                    taken = sources[offsets[chosen[0]] : offsets[chosen[0] + 1]].astype(np.int64)
+                    own, rows = int(chosen[0] + bounds[number]), partial(self._rows, below=below)
+                    block, given = joined(model.layers[index], own, taken, rows, self._all_degrees(), most)
+                else:
+                    block, ids = self._block(chosen, int(bounds[number]), offsets, sources)
+                    given = self._rows(ids, below)
+                part = model.run_layer(index, block, given)
                 if found is None:
                     found = self._room(len(wanted), part.shape[1])
                 found[first + row : first + stop] = part

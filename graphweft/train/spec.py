@@ -99,8 +99,9 @@ class TrainSpec(LoopOptions, TableOptions):
             rgcn and hgt; None: the trainer's.
         batch_size: For "mini": training nodes of a step, or draws of a GraphSAINT sampler.
         macro: For "mini": macro-batches, as "large:1/8" or "parts:16/128"; None: batches come from the whole graph.
-        memory: What the run may take, as "8GB"; for "macro" its groups of parts. None: without a limit; for "macro" a
-            quarter of the machine's memory.
+        memory: What the run may take, as "8GB"; on a store what its data may: for "macro" groups of parts, for "mini"
+            structure, labels and rows of features, which are on disk then. None: without a limit; for "macro" a quarter
+            of the machine's memory, and for "mini" the store is read into memory.
         quality: With macro: relative error of sampled gradients to keep to; infinite: measured, nothing changed; None:
             not measured.
         accumulate: For "mini": batches whose gradients make one update.

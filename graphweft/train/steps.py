@@ -16,9 +16,11 @@ from torch import nn
 from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
+from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.train.chosen import Loop
+from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask
 from graphweft.train.full_batch import FullBatch, features_of
@@ -144,11 +146,19 @@ def sampled(
     data = (given.ds, features_of(given.ds), given.update)
     keys = (seed, key)
     own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
-    if given.task == "link":
+    batch: MiniBatch
+    if isinstance(given.ds, StoredGraph):
+        if given.task != "nodes" or given.ranks.is_shared:
+            what = "ranks" if given.ranks.is_shared else f"task={given.task}"
+            raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
+        own |= {"memory": memory, "scratch": scratch}
+        on_disk: Callable[..., MiniBatch] = DiskBatches
+        batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
+    elif given.task == "link":
         if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
             raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics}
-        batch: MiniBatch = LinkTask(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
+        batch = LinkTask(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
     elif given.mode == "macro":
         check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare, given.edges.inputs is not None)
         own |= {"memory": memory, "scratch": scratch}

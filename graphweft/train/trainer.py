@@ -113,7 +113,8 @@ class Trainer:
         memory: Bytes, or a text such as "2GB", that the run may take: data, kept values, activations, batches. Full
             batches then keep fewer values, mini-batches are prepared less far ahead and evaluated in tiles, "auto" is
             "mini" where "full" does not fit, and a run that fits in no way is refused with the least that would do. For
-            "macro" bytes of the groups in memory; None: a quarter of the machine's.
+            "macro" bytes of the groups in memory, for "mini" on a store of structure, labels and rows of features;
+            None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
@@ -220,15 +221,19 @@ class Trainer:
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
-        self._budget = budget_of(memory, self.ds, self.mode, self.task, macro, self.ranks)
+        self._limit(memory, macro, mode)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        self._asked = mode if self._budget is not None else self.mode  # "auto" chooses by memory
         check_mini_only(self._asked, dict(zip(MINI_USUAL, drawn, strict=True)))
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
         chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
+
+    def _limit(self, memory: int | str | None, macro: object, mode: str) -> None:
+        """Keeps the memory budget; "auto" chooses by it."""
+        self._budget = budget_of(memory, self.ds, self.mode, self.task, macro, self.ranks)
+        self._asked = mode if self._budget is not None else self.mode
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, remember: Any
@@ -569,6 +574,7 @@ class Trainer:
         if isinstance(self._batch, FullBatch):
             self._loop.callbacks.batch_end(self, 1, loss)
         more: dict[str, float | None] = {"lr": self._rate.now} if self._rate.is_set else {}
+        more |= self._batch.measured()
         if epoch % self._eval_every and not last and not self._would_stop(epoch):
             return EpochRecord(epoch, loss, epoch_seconds=middle - start, **self._batch.guarded(), metrics=more)
         begun = time.perf_counter()

@@ -197,7 +197,11 @@ def test_the_budget_decides_how_many_parts_make_a_group(ds: gw.Dataset, store: g
 
 def test_options_that_do_not_fit_are_told_in_one_line(ds: gw.Dataset, store: gw.Store) -> None:
     for data, more, text in (
-        (store, {"mode": "full", "fanouts": None, "batch_size": 1024}, "mode: expected macro for a store, got 'full'"),
+        (
+            store,
+            {"mode": "full", "fanouts": None, "batch_size": 1024},
+            "mode: expected macro or mini for a store, got 'full'",
+        ),
         (store, {"macro": "parts:2/16"}, "macro: expected parts:B/8 for a store of 8 parts, got parts:2/16"),
         (store, {"macro": "large:1/8"}, "macro: expected parts:B/P with mode macro"),
         (ds, {}, "macro: expected parts:B/P with mode macro on a dataset in memory, got None"),

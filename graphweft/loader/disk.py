@@ -1,0 +1,141 @@
+"""What a loader over a store is made of: structure in memory, a table of rows within a budget, batches drawn ahead.
+
+Comes in: a store and a budget. Goes out: the feed of a loader. Called by :class:`graphweft.loader.loader.Loader`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from graphweft._errors import ConfigError, DataError
+from graphweft.graph.graph import Graph
+from graphweft.loader.batch import Batch, Data
+from graphweft.loader.disk_feed import DiskFeed
+from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.storage.row_cache import RowCache
+from graphweft.storage.store import Store
+from graphweft.storage.stored_structure import StoredNodes, structure_bytes
+
+_AHEAD = 6  # one in so many bytes beside the structure is for batches that are drawn ahead
+
+
+class Nodes(Protocol):
+    """What is in memory of a store; see :class:`StoredNodes`."""
+
+    @property
+    def store(self) -> Store: ...  # noqa: D102
+    @property
+    def row_ids(self) -> Tensor: ...  # noqa: D102
+    @property
+    def graph(self) -> Graph: ...  # noqa: D102
+    @property
+    def y(self) -> Tensor: ...  # noqa: D102
+    @property
+    def train_idx(self) -> Tensor: ...  # noqa: D102
+
+
+@dataclass
+class DiskTables:
+    """What batches are made from: a store's structure and labels, and no features.
+
+    Attributes:
+        stored: The store, with its structure.
+        memory: Bytes for rows of features and batches drawn ahead.
+        graph: Its structure.
+        y: Labels of all nodes.
+        train_idx: Its training nodes.
+    """
+
+    stored: Nodes
+    memory: int
+    graph: Graph
+    y: Tensor
+    train_idx: Tensor
+    x: None = None
+
+
+class _Owner(Protocol):
+    """The loader."""
+
+    def make(self, places: Tensor, epoch: int) -> Any: ...
+    def order(self, epoch: int) -> Tensor: ...
+    def nodes_read(self, made: Any) -> Tensor: ...
+    def with_rows(self, made: Any, table: Tensor, place: Tensor) -> Any: ...
+    @property
+    def batch_size(self) -> int: ...
+    def _length(self, epoch: int) -> int: ...
+
+
+def tables_of(stored: Nodes, memory: int | str | None, other: int = 0) -> DiskTables:
+    """The tables within a budget, of which ``other`` bytes are for something else.
+
+    Raises: ConfigError naming the least that would do; DataError for a damaged store.
+    """
+    budget, (kept, reading) = memory_bytes(memory), structure_bytes(stored.store)
+    least = kept + max(reading, other)
+    if least >= budget:
+        raise ConfigError(
+            f"memory: expected more than {shown_bytes(least)}, the structure and labels of {stored.store.name}, got "
+            f"{shown_bytes(budget)}; mode macro trains with less"
+        )
+    if not stored.store.num_features:
+        raise DataError(f"{stored.store.name}: expected a store with features to read, got one without")
+    return DiskTables(stored, budget - kept - other, stored.graph, stored.y, stored.train_idx)
+
+
+def on_disk(
+    ds: Any, memory: int | str | None, prefetch: int | None, workers: int | None
+) -> tuple[DiskTables | None, Data | Graph, int | None]:
+    """Tables of a store, what the loader reads as its data, and how many batches it prepares by itself.
+
+    Raises: ConfigError for options that do not go together.
+    """
+    if isinstance(ds, Store):
+        ds = tables_of(StoredNodes(ds), memory)
+    elif memory is not None:
+        raise ConfigError(f"memory={memory} cannot be combined with data in memory; it is for a gw.Store")
+    if not isinstance(ds, DiskTables):
+        return None, ds, prefetch
+    if prefetch is not None or workers is not None:
+        raise ConfigError("Loader: prefetch and workers cannot be combined with a store, which is read ahead anyway")
+    return ds, ds, 0
+
+
+def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any]:
+    """The feed of a loader over a store. Raises: ConfigError for a budget without room for rows."""
+    ahead = tables.memory // _AHEAD
+    cache = RowCache(tables.stored.store, tables.stored.row_ids, tables.memory - ahead)
+    orders: dict[int, Tensor] = {}
+    size = loader.batch_size
+
+    def draw(epoch: int, position: int) -> Any:
+        order = orders.get(epoch)
+        if order is None:
+            for past in [e for e in list(orders) if e < epoch - 1]:
+                orders.pop(past, None)
+            order = orders[epoch] = loader.order(epoch)
+        return loader.make(order[position * size : (position + 1) * size], epoch)
+
+    return DiskFeed(cache, draw, loader.nodes_read, loader.with_rows, batch_bytes, loader._length, ahead)
+
+
+def batch_bytes(made: Any) -> int:
+    """About the bytes of a batch without rows of features.
+
+    Example:
+        >>> import torch
+        >>> batch_bytes((torch.zeros(4), [torch.zeros(2)], "name"))
+        24
+    """
+    if isinstance(made, Tensor):
+        return made.numel() * made.element_size()
+    if isinstance(made, Graph):
+        return made.num_edges * (4 + 8) + made.num_dst * 8  # with the ids of edges
+    if isinstance(made, Batch):
+        return 8 * made.num_nodes + sum(batch_bytes(block) for block in made.blocks)
+    if isinstance(made, tuple | list):
+        return sum(batch_bytes(item) for item in made)
+    return batch_bytes(made.values) if hasattr(made, "values") else 0

@@ -1,0 +1,184 @@
+"""Rows of features that batches read, kept in a table of fixed size by their exact next use.
+
+Comes in: the nodes of the next batches, and of those that follow as far as they are known. Goes out: a table with the
+rows of the next ones, and where each lies. Called by the loader of batches from disk. Rows that batches at hand read
+are never replaced; among the others the one that is used again last leaves. A disk reads sectors, so rows that lie
+beside the wanted ones come along; they are kept where they are used again sooner than others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphweft._errors import ConfigError
+from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.memory_size import shown_bytes
+from graphweft.storage.replacement import UNKNOWN, farthest
+from graphweft.storage.row_reader import RowReader
+from graphweft.storage.store import Store
+
+Ids = NDArray[np.int64]
+_ELEMENT = 4  # bytes of a float32, as models read features
+_SLOT_BYTES = 8 + 1 + 24  # a row's id and mark, and what its replacement computes
+_NODE_BYTES = 4 + 4 + 4 + 2
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What loading rows took.
+
+    Attributes:
+        read: Rows that were read.
+        nbytes: Bytes that were asked of the system, sectors and gaps between rows included.
+        requests: Calls of the system.
+    """
+
+    read: int = 0
+    nbytes: int = 0
+    requests: int = 0
+
+
+class RowCache:
+    """A table of rows.
+
+    Args:
+        store: The store.
+        place: int64 (N,) id in the store of every node, in the numbers that are asked for.
+        memory: Bytes for the table, its books and the buffers of reads.
+
+    Attributes:
+        table: float32 (capacity, F); rows that no node has hold anything.
+        slot: int32 (N,) row of the table that a node has, or -1.
+        capacity: Rows of the table.
+
+    Raises: ConfigError for memory without room for a row.
+
+    Example:
+        >>> import tempfile
+        >>> from graphweft.data.prepare_store import prepare_store
+        >>> from graphweft.data.synthetic import synthetic
+        >>> ds = synthetic("default", scale=0.02)
+        >>> store = prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4)
+        >>> cache = RowCache(store, torch.arange(ds.num_nodes), 1 << 20)
+        >>> cache.load(np.array([3, 5]), np.array([], np.int64), []).read, cache.load(np.array([3]), (), []).read
+        (2, 0)
+    """
+
+    def __init__(self, store: Store, place: Tensor, memory: int) -> None:
+        nodes, self._place = len(place), place.numpy()
+        self._row = row = store.num_features * _ELEMENT
+        self._reader = RowReader(store, memory // 8)
+        room = memory - nodes * _NODE_BYTES - self._reader.buffer_bytes
+        self.capacity = min(room // (row + _SLOT_BYTES), nodes)
+        if self.capacity < 1:
+            least = memory - room + row + _SLOT_BYTES
+            raise ConfigError(
+                f"memory: expected at least {shown_bytes(least)} for rows of features beside the structure, got "
+                f"{shown_bytes(memory)}"
+            )
+        self.table = aligned_empty((self.capacity, store.num_features), torch.float32)
+        self.slot = torch.full((nodes,), -1, dtype=torch.int32)
+        self._slot = self.slot.numpy()
+        self._when = np.full(nodes, UNKNOWN, np.int32)  # scratch: next use of each node
+        self._uses = np.zeros(nodes, np.uint16)
+        self._node = np.full(self.capacity, -1, np.int64)
+        self._at = np.empty(nodes, np.int32 if nodes < UNKNOWN else np.int64)  # the node at every place of the store
+        self._at[self._place] = np.arange(nodes, dtype=self._at.dtype)
+
+    @property
+    def held(self) -> int:
+        """Rows of nodes in the table."""
+        return int((self._node >= 0).sum())
+
+    def fits(self, ids: Ids, pinned: Ids) -> bool:
+        """Whether the rows of both sets of nodes have room at once."""
+        if len(ids) + len(pinned) <= self.capacity:
+            return True
+        return len(np.union1d(ids, pinned)) <= self.capacity
+
+    def load(self, ids: Ids, pinned: Ids | tuple[()], following: Sequence[Ids]) -> Loaded:
+        """Makes the rows of ``ids`` be in the table.
+
+        Args:
+            ids: Nodes, ascending, each once.
+            pinned: Nodes whose rows stay where they are.
+            following: Nodes of each later batch that is known, the next one first.
+
+        Raises: ConfigError where there is no room for all; DataError for a damaged store, or a failing read.
+        """
+        missing = ids[self._slot[ids] < 0]
+        self._count(ids)
+        if len(missing) == 0:
+            return Loaded()
+        plan = self._reader.plan(np.sort(self._place[missing]))
+        for turn, nodes in reversed(list(enumerate(following))):
+            self._when[nodes] = turn
+        try:
+            beside = self._room(missing, ids, np.asarray(pinned, np.int64), self._beside(plan, ids))
+        finally:
+            for nodes in following:
+                self._when[nodes] = UNKNOWN
+        taken = np.concatenate([missing, beside])
+        taken = taken[np.argsort(self._place[taken], kind="stable")]
+        slots = np.flatnonzero(self._node < 0)[: len(taken)]
+        before = (self._reader.counts.nbytes, self._reader.counts.requests)
+        self._reader.read(plan, self._place[taken], slots, self.table)
+        self._node[slots] = taken
+        self._slot[taken] = slots
+        after = self._reader.counts
+        return Loaded(len(missing), after.nbytes - before[0], after.requests - before[1])
+
+    def _beside(self, plan: list[NDArray[np.int64]], ids: Ids) -> Ids:
+        """Nodes whose rows are read with others, in the same sectors, and that a later batch is known to read."""
+        found = [ids[:0]]
+        for first, end in (span for ranges in plan for span in ranges.tolist()):
+            nodes = self._at[first:end]
+            nodes = nodes[(self._when[nodes] != UNKNOWN) & (self._slot[nodes] < 0)]
+            if len(nodes):
+                found.append(nodes.astype(np.int64))
+        return np.setdiff1d(np.concatenate(found), ids, assume_unique=True)
+
+    def _room(self, missing: Ids, ids: Ids, pinned: Ids, beside: Ids) -> Ids:
+        """Makes room for the missing rows; nodes of ``beside`` that have room as well.
+
+        Raises: ConfigError where rows that have to stay leave too little.
+        """
+        stays = np.zeros(self.capacity + 1, np.bool_)  # the last one stands for nodes that are in no slot
+        stays[self._slot[ids]] = stays[self._slot[pinned]] = True
+        room = self.capacity - int(stays[:-1].sum()) - len(missing)
+        if room < 0:
+            rows = self.capacity - room
+            raise ConfigError(
+                f"memory: expected room for {rows} rows of features at once, {shown_bytes(rows * self._row)}, got room "
+                f"for {self.capacity}; a smaller batch_size or smaller fanouts need less"
+            )
+        held = np.flatnonzero((self._node >= 0) & ~stays[:-1])
+        nodes = np.concatenate([self._node[held], beside])
+        if len(nodes) > room:
+            leaves = farthest(self._when[nodes], self._uses[nodes], len(nodes) - room)
+            given_up = held[leaves[leaves < len(held)]]
+            self._slot[self._node[given_up]] = -1
+            self._node[given_up] = -1
+            beside = np.delete(beside, leaves[leaves >= len(held)] - len(held))
+        return beside
+
+    def _count(self, ids: Ids) -> None:
+        """One more use of each node; all are halved before a number overflows."""
+        self._uses[ids] += 1
+        if len(ids) and int(self._uses[ids].max()) == np.iinfo(np.uint16).max:
+            self._uses //= 2
+
+    def apart(self, ids: Ids) -> tuple[Tensor, Tensor]:
+        """Rows of ``ids``, ascending, in a table of their own, and int32 (N,) the place of each node in it, or -1."""
+        table, place = torch.empty(len(ids), self.table.shape[1]), torch.full_like(self.slot, -1)
+        place[torch.from_numpy(ids)] = torch.arange(len(ids), dtype=torch.int32)
+        order = np.argsort(self._place[ids], kind="stable")
+        where = self._place[ids[order]]
+        self._reader.read(self._reader.plan(where), where, order, table)
+        return table, place

@@ -1,0 +1,186 @@
+"""Mode "mini" from a store: the batches of memory, bit for bit, with features read from disk.
+
+Comes in: a model, a store with its structure in memory, a budget. Goes out: epochs and evaluations for the trainer.
+Draws, calls and updates are those of :class:`MiniBatch`; rows of features come from a table that holds those of the
+batches at hand and, by their next use, of coming ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError
+from graphweft.data.stored_graph import StoredGraph
+from graphweft.loader.disk import tables_of
+from graphweft.loader.disk_feed import RowCounts
+from graphweft.nn.typed_stack import TypedStack
+from graphweft.runtime.staged import PreparedBatch
+from graphweft.schedule.subtasks import Subtasks
+from graphweft.storage.memory_size import memory_bytes
+from graphweft.train.full_batch import evaluation
+from graphweft.train.macro import Macro, MacroRun
+from graphweft.train.metrics import Evaluation
+from graphweft.train.mini_batch import AnyLoader, MiniBatch, NodeBatches
+from graphweft.train.named_metrics import Metric
+from graphweft.train.options import PREPARE, check_choice
+from graphweft.train.part_inference import PartInference
+from graphweft.train.samplers import AnySampler
+from graphweft.train.settle import Features
+from graphweft.train.target import Target
+from graphweft.train.update import Update
+
+_EVALUATION = 8  # one in so many bytes of the budget is for evaluation
+_SAMPLERS = ("neighbor", "layer", "saint-node", "saint-edge", "saint-walk")
+
+
+class DiskNodeBatches(NodeBatches):
+    """Batches whose rows lie in a table of some nodes."""
+
+    def nodes_read(self, made: Any) -> Tensor:
+        """The nodes whose rows a batch reads, with the model or before it."""
+        return made.plan.nodes_read(made) if isinstance(made, PreparedBatch) else super().nodes_read(made)
+
+    def with_rows(self, made: Any, table: Tensor, place: Tensor) -> Any:
+        """A batch with its rows; the model of a compiled one reads them in the table."""
+        staged = isinstance(made, PreparedBatch)
+        return made.plan.over(made, table, place) if staged else super().with_rows(made, table, place)
+
+    def forget(self) -> None:
+        """Drops batches that were drawn ahead."""
+        if self._feed is not None:
+            self._feed.forget()
+
+
+class DiskBatches(MiniBatch):
+    """Trains a model on sampled neighbourhoods of nodes whose features are on disk.
+
+    Args:
+        model: The model.
+        ds: A store with its structure in memory.
+        x: Of the width of the features, without rows.
+        optimizer: Steps once a batch.
+        fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
+        batch_size: Training nodes of a batch.
+        seed: Keys order and draws.
+        key: (epoch, place of the batch) -> seed of torch's draws in that step.
+        macro: None; a store has groups of parts in mode "macro".
+        accumulate: Batches whose gradients make one update.
+        sampler: A name.
+        prepare: As for :class:`MiniBatch`.
+        memory: Bytes for structure, labels, rows of features, batches drawn ahead and evaluation.
+        scratch: Folder of temporary files.
+        target: How labels are trained on; None: by the usual loss of ``ds``.
+        metrics: What is measured beside the score.
+
+    Raises: ConfigError for options that do not fit, or too little memory.
+    """
+
+    ds: StoredGraph
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: StoredGraph,
+        x: Features,
+        optimizer: torch.optim.Optimizer | Update,
+        fanouts: Sequence[int] | None,
+        batch_size: int,
+        seed: int,
+        key: Callable[[int, int], int],
+        macro: Macro | None = None,
+        accumulate: int = 1,
+        sampler: str | AnySampler = "neighbor",
+        prepare: str = "whole",
+        memory: int | str | None = None,
+        scratch: Path | None = None,
+        target: Target | None = None,
+        metrics: Sequence[Metric] = (),
+    ) -> None:
+        if macro is not None:
+            raise ConfigError("macro cannot be combined with mode mini on a store; mode macro has groups of parts")
+        if isinstance(model, TypedStack):
+            raise ConfigError(
+                f"mode: expected data in memory for {type(model).__name__}, a model of types, got a store"
+            )
+        if not isinstance(sampler, str) or sampler not in _SAMPLERS:
+            given = sampler if isinstance(sampler, str) else type(sampler).__name__
+            raise ConfigError(f"sampler: expected one of {', '.join(_SAMPLERS)} with a store, got {given}")
+        budget = memory_bytes(memory)
+        evaluation_bytes = budget // _EVALUATION
+        self._disk = tables_of(ds, budget, evaluation_bytes)
+        self._inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
+        self._seen = RowCounts()
+        more: dict[str, Any] = {"target": target, "metrics": metrics}
+        drawn = (fanouts, batch_size, seed, key, None, accumulate, sampler, prepare)
+        super().__init__(model, ds, x, optimizer, *drawn, **more)
+
+    def _load(self) -> tuple[AnyLoader, MacroRun | None]:
+        """A loader over the training rows."""
+        batch_size, seed, _, prepare = self._given
+        check_choice("prepare", prepare, PREPARE)
+        seeds = torch.unique(self.rows["train"], sorted=True)
+        subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
+        drawn: dict[str, Any] = {"sampler": self.sampler, "prepare": subtasks}
+        return DiskNodeBatches(self._disk, seeds, None, batch_size, True, seed, **drawn), None
+
+    def _table(self) -> Features:
+        """One row in the place of all: what is compiled follows from the shape alone."""
+        return torch.zeros(1, self.ds.store.num_features).expand(self.ds.num_nodes, -1)
+
+    def prepare(self) -> None:
+        """Compiles the stages of a batch, where that is possible; formats are those of memory without a trial."""
+        loader = self.loader
+        assert isinstance(loader, DiskNodeBatches)  # as loaded
+        former = loader.plan
+        super().prepare()
+        loader.trial = None
+        if loader.plan is not None and not loader.plan.reads_rows_alone:
+            loader.plan = None
+        if loader.plan is not former:
+            loader.forget()
+
+    def step(self) -> Tensor:
+        """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
+        self._seen = self._counts().copy()
+        return super().step()
+
+    def measured(self) -> dict[str, float]:
+        """What the last epoch took of the disk."""
+        now, before, store = self._counts(), self._seen, self.ds.store
+        width = store.num_features * torch.empty(0, dtype=store.feature_dtype).element_size()
+        needed = now.needed - before.needed
+        return {
+            "bytes_needed": float(needed * width),
+            "bytes_read": float(now.nbytes - before.nbytes),
+            "read_requests": float(now.requests - before.requests),
+            "row_hits": float(needed - (now.read - before.read)),
+            "rows_read": float(now.read - before.read),
+        }
+
+    def _counts(self) -> RowCounts:
+        counts = self.loader.disk if isinstance(self.loader, DiskNodeBatches) else None
+        return RowCounts() if counts is None else counts
+
+    def evaluate(self) -> Evaluation:
+        """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
+        kept = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
+        ids = self.ds.row_ids[kept]
+        order = torch.argsort(ids)
+        found = self._inference.outputs(ids[order].numpy())
+        outputs = torch.empty_like(found).index_copy_(0, order, found)
+        rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
+        return evaluation(self.target, outputs, self.ds.y[kept], rows, self.metrics)
+
+    def logits(self) -> Tensor:
+        """Outputs of all nodes in the order of the source, shape (N, C)."""
+        found = self._inference.outputs(torch.arange(self.ds.num_nodes).numpy())
+        return found[self.ds.row_ids]
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        return {**super().identity(), "store": self.ds.store.manifest.crc32}
