@@ -59,7 +59,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
             well, for undirected graphs; "none".
         relation: Of a typed graph: the relation to predict; ids are then local to its types.
         reverse_relation: The relation that holds the reverses, for ``exclude="both"``.
-        replace, weight: As for :class:`gw.Loader`; no weights on typed graphs or with times.
+        replace, weight: As for :class:`gw.Loader`.
         time: (E,) times of the graph's edges; neighbours are never later than the edge to predict. Every end has then a
             tree of its own (see :class:`SegmentSampler`), and of the graph's edges between the ends only those that are
             not earlier are excluded.
@@ -98,7 +98,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         relation: Relation | None = None,
         reverse_relation: Relation | None = None,
         replace: bool = False,
-        weight: Tensor | None = None,
+        weight: Any = None,
         time: Any = None,
         edge_label_time: Any = None,
         window: float | None = None,
@@ -267,14 +267,12 @@ class LinkLoader(EpochLoader[LinkBatch]):
 
 
 def _sampler_of(
-    graph: Graph, fanouts: Any, replace: bool, weight: Tensor | None, options: dict[str, Any]
+    graph: Graph, fanouts: Any, replace: bool, weight: Any, options: dict[str, Any]
 ) -> NeighborSampler | SegmentSampler:
-    """Draws the neighbourhoods: by relation and time where there are some. Raises: ConfigError for weights there."""
+    """Draws the neighbourhoods: by relation and time where there are some."""
     if not graph.is_typed and options["time"] is None:
         return NeighborSampler(graph, fanouts, replace, weight)
-    if weight is not None:
-        raise ConfigError("LinkLoader: weight cannot be combined with a typed graph or with times")
-    return SegmentSampler(graph, fanouts, replace, **options)
+    return SegmentSampler(graph, fanouts, replace, weight=weight, **options)
 
 
 def _left_out(pairs: list[tuple[Tensor, Tensor, int]], tree: Tensor | None = None) -> LeftOut | None:

@@ -45,9 +45,10 @@ class Loader(EpochLoader[Batch]):
         shuffle: A new order of the seeds, or items, every epoch.
         seed: Keys order and draws.
         replace: Draw edges with replacement.
-        weight: (E,) weights >= 0 of the edges, by edge id; None: uniform.
+        weight: (E,) weights >= 0 of the edges, or a mask, by edge id; on a typed graph also a dict by relation; None:
+            uniform.
         sampler: Draws the batches; None: a :class:`NeighborSampler` of ``fanouts``, ``replace`` and ``weight``, or on a
-            typed graph a :class:`SegmentSampler` of ``fanouts`` and ``replace``.
+            typed graph a :class:`SegmentSampler` of the same.
         time: Times of the seeds, for a :class:`SegmentSampler` of edges with times; seeds may repeat then.
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
@@ -78,7 +79,7 @@ class Loader(EpochLoader[Batch]):
         seed: int = 0,
         *,
         replace: bool = False,
-        weight: Tensor | None = None,
+        weight: Any = None,
         sampler: Sampler | GroupSampler | None = None,
         time: Any = None,
         drop_last: bool = False,
@@ -96,12 +97,8 @@ class Loader(EpochLoader[Batch]):
             fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
             if not graph.is_typed:
                 sampler = NeighborSampler(graph, fanouts, replace, weight)
-            elif weight is not None:
-                raise ConfigError(
-                    "Loader: weight cannot be combined with a typed graph, whose relations are sampled independently"
-                )
             else:
-                sampler = SegmentSampler(graph, fanouts, replace)
+                sampler = SegmentSampler(graph, fanouts, replace, weight=weight)
         elif fanouts is not None or replace or weight is not None:
             raise ConfigError("Loader: sampler cannot be combined with fanouts, replace or weight")
         elif not isinstance(getattr(sampler, "graph", None), Graph):
