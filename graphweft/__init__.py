@@ -68,7 +68,9 @@ if TYPE_CHECKING:
     from graphweft.runtime.constants import constant
     from graphweft.sample.cluster import ClusterSampler
     from graphweft.sample.induced import InducedSampler
+    from graphweft.sample.labor import LaborSampler
     from graphweft.sample.layer_wise import LayerSampler
+    from graphweft.sample.metapath import metapath_walk, visited_neighbors
     from graphweft.sample.negative import NegativeSampler
     from graphweft.sample.neighbor import NeighborSampler
     from graphweft.sample.primitives import collective_sample, compact, individual_sample
@@ -117,6 +119,7 @@ __all__ = [
     "IndexRangeError",
     "InducedSampler",
     "Inspection",
+    "LaborSampler",
     "LargeBatch",
     "LayerSampler",
     "LinkLoader",
@@ -168,6 +171,7 @@ __all__ = [
     "inspect",
     "load",
     "load_run",
+    "metapath_walk",
     "neighbor_apply",
     "nn",
     "optim",
@@ -183,6 +187,7 @@ __all__ = [
     "to_pyg",
     "to_scipy",
     "update_all",
+    "visited_neighbors",
     "write_program",
 ]
 
@@ -222,7 +227,9 @@ _HOMES = {
     "SegmentSampler": "graphweft.sample.segment",
     "ClusterSampler": "graphweft.sample.cluster",
     "InducedSampler": "graphweft.sample.induced",
+    "LaborSampler": "graphweft.sample.labor",
     "LayerSampler": "graphweft.sample.layer_wise",
+    **dict.fromkeys(("metapath_walk", "visited_neighbors"), "graphweft.sample.metapath"),
     **dict.fromkeys(("collective_sample", "compact", "individual_sample"), "graphweft.sample.primitives"),
     **dict.fromkeys(("SaintEdgeSampler", "SaintNodeSampler", "SaintWalkSampler"), "graphweft.sample.saint"),
     "ShadowSampler": "graphweft.sample.shadow",

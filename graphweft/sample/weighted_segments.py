@@ -199,8 +199,8 @@ class WeightedSegments:
         numbers = known[np.searchsorted(codes[known], wanted)]
         indptr = np.concatenate([[0], np.cumsum(np.bincount(part.row, minlength=rows))])
         offsets = part.place - self._indptr[nodes[part.row]]
-        arrays = (indptr.astype(np.int64), numbers.astype(np.int32), offsets.astype(np.int32))
-        return DrawnEdges(self._graph, n_id, *map(torch.from_numpy, arrays))
+        indices, places = torch.from_numpy(numbers.astype(np.int32)), torch.from_numpy(offsets.astype(np.int32))
+        return DrawnEdges(self._graph, n_id, torch.from_numpy(indptr.astype(np.int64)), indices, places)
 
 
 def _ranks(group: Ints) -> Ints:
