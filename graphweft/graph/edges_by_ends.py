@@ -7,7 +7,7 @@ are those of Graph, which inherits from :class:`EdgesByEnds`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -18,14 +18,15 @@ from graphweft.graph.derived import derived
 from graphweft.graph.ids import Ids, as_ids, require_ids
 from graphweft.graph.select import as_selection
 
-if TYPE_CHECKING:
-    from graphweft.graph.graph import Graph
-
 
 class EdgesByEnds:
     """Look-ups and edits of a graph; the graph itself never changes."""
 
     __slots__ = ()
+
+    def _whole(self) -> Any:
+        """Itself as the graph that it is part of."""
+        return self
 
     def has_edges(self, src: Ids, dst: Ids) -> Tensor:
         """Whether ``src[i] -> dst[i]`` is an edge, bool (n,).
@@ -37,7 +38,7 @@ class EdgesByEnds:
             >>> Graph([0, 1], [1, 2]).has_edges([0, 0], [1, 2]).tolist()
             [True, False]
         """
-        first, last, _ = _stretches(_graph(self), "Graph.has_edges", src, dst)
+        first, last, _ = _stretches(self._whole(), "Graph.has_edges", src, dst)
         return first < last
 
     def edge_ids(self, src: Ids, dst: Ids, missing: int | None = None) -> Tensor:
@@ -55,7 +56,7 @@ class EdgesByEnds:
             >>> Graph([0, 1, 0], [1, 2, 2]).edge_ids([0, 2], [2, 0], missing=-1).tolist()
             [2, -1]
         """
-        graph = _graph(self)
+        graph = self._whole()
         first, last, ids = _stretches(graph, "Graph.edge_ids", src, dst)
         found = first < last
         if missing is None and not bool(found.all()):
@@ -78,7 +79,7 @@ class EdgesByEnds:
             >>> [t.tolist() for t in Graph([0, 1, 0], [1, 2, 1]).all_edge_ids([1, 0], [0, 1])]
             [[1, 1], [0, 2]]
         """
-        first, last, ids = _stretches(_graph(self), "Graph.all_edge_ids", src, dst)
+        first, last, ids = _stretches(self._whole(), "Graph.all_edge_ids", src, dst)
         counts = last - first
         places = torch.repeat_interleave(torch.arange(first.numel()), counts)
         before = torch.cumsum(counts, 0) - counts
@@ -94,12 +95,12 @@ class EdgesByEnds:
             >>> [t.tolist() for t in Graph([0, 1, 0], [1, 2, 2]).find_edges([2])]
             [[0], [2]]
         """
-        graph = _graph(self)
+        graph = self._whole()
         chosen = as_selection("Graph.find_edges", "edge", ids, graph.num_edges)
         src, dst = graph.edges()
         return src[chosen], dst[chosen]
 
-    def subgraph(self, nodes: Ids) -> Graph:
+    def subgraph(self, nodes: Ids) -> Self:
         """The edges between some nodes; node i of the result is ``nodes[i]``.
 
         Edges keep their order; rows of ``ndata`` and ``edata`` come along, so that an ``edata["id"]`` set before says
@@ -123,9 +124,10 @@ class EdgesByEnds:
         kept = ((number[src] >= 0) & (number[dst] >= 0)).nonzero().reshape(-1)
         made = type(graph)(number[src[kept]], number[dst[kept]], num_nodes=chosen.numel())
         carry(graph, made, kept, None, chosen)
-        return made
+        done: Self = made
+        return done
 
-    def remove_nodes(self, nodes: Ids) -> Graph:
+    def remove_nodes(self, nodes: Ids) -> Self:
         """The graph without some nodes and their edges; the others keep their order and are numbered without gaps.
 
         Raises: as :meth:`subgraph`.
@@ -138,9 +140,10 @@ class EdgesByEnds:
         graph = _untyped(self, "remove_nodes")
         keep = torch.ones(graph.num_nodes, dtype=torch.bool)
         keep[as_selection("Graph.remove_nodes", "node", nodes, graph.num_nodes)] = False
-        return graph.subgraph(keep)
+        kept: Self = graph.subgraph(keep)
+        return kept
 
-    def remove_edges(self, ids: Ids) -> Graph:
+    def remove_edges(self, ids: Ids) -> Self:
         """The graph without the edges with these ids (or where a mask holds); the others keep their order.
 
         Example:
@@ -148,12 +151,13 @@ class EdgesByEnds:
             >>> [t.tolist() for t in Graph([0, 1, 2], [1, 2, 0]).remove_edges([1]).edges()]
             [[0, 2], [1, 0]]
         """
-        graph = _graph(self)
+        graph = self._whole()
         keep = torch.ones(graph.num_edges, dtype=torch.bool)
         keep[as_selection("Graph.remove_edges", "edge", ids, graph.num_edges)] = False
-        return graph.edge_subgraph(keep)
+        kept: Self = graph.edge_subgraph(keep)
+        return kept
 
-    def add_edges(self, src: Ids, dst: Ids, edata: Mapping[str, Any] | None = None) -> Graph:
+    def add_edges(self, src: Ids, dst: Ids, edata: Mapping[str, Any] | None = None) -> Self:
         """The graph with further edges, numbered after its own.
 
         Args:
@@ -175,9 +179,10 @@ class EdgesByEnds:
         made = type(graph)(ends[0], ends[1], num_nodes=sizes)
         carry(graph, made, None)
         _append("add_edges", "edata", graph.edata, made.edata, edata, more[0].numel())
-        return made
+        done: Self = made
+        return done
 
-    def add_nodes(self, count: int, ndata: Mapping[str, Any] | None = None) -> Graph:
+    def add_nodes(self, count: int, ndata: Mapping[str, Any] | None = None) -> Self:
         """The graph with further nodes without edges, numbered after its own.
 
         Args:
@@ -199,15 +204,12 @@ class EdgesByEnds:
         for name, rows in graph.edata.items():
             made.edata[name] = rows
         _append("add_nodes", "ndata", graph.ndata, made.ndata, ndata, count)
-        return made
+        done: Self = made
+        return done
 
 
-def _graph(graph: EdgesByEnds) -> Graph:
-    return cast("Graph", graph)
-
-
-def _untyped(given: EdgesByEnds, who: str, square: bool = True) -> Graph:
-    graph = _graph(given)
+def _untyped(graph: Any, who: str, square: bool = True) -> Any:
+    """The graph. Raises: GraphError for one of another kind."""
     if graph.is_typed:
         remedy = "take one relation by relation_graph(relation), or edges by edge_subgraph"
         raise GraphError(f"Graph.{who}: expected an untyped graph, got {len(graph.relations)} relations; {remedy}")
@@ -216,7 +218,7 @@ def _untyped(given: EdgesByEnds, who: str, square: bool = True) -> Graph:
     return graph
 
 
-def _ends(graph: Graph, who: str, src: Ids, dst: Ids) -> tuple[Tensor, Tensor]:
+def _ends(graph: Any, who: str, src: Ids, dst: Ids) -> tuple[Tensor, Tensor]:
     """Checked ends of pairs. Raises: IndexRangeError, ShapeError."""
     sources, destinations = as_ids(who, "src", src).long(), as_ids(who, "dst", dst).long()
     if sources.numel() != destinations.numel():
@@ -227,14 +229,14 @@ def _ends(graph: Graph, who: str, src: Ids, dst: Ids) -> tuple[Tensor, Tensor]:
     return sources, destinations
 
 
-def _by_code(graph: Graph) -> tuple[Tensor, Tensor]:
+def _by_code(graph: Any) -> tuple[Tensor, Tensor]:
     """Codes of all edges' ends, ascending, and the ids in that order, of equal ends ascending."""
     src, dst = graph.edges()
     ordered = torch.sort(dst * max(graph.num_src, 1) + src, stable=True)
     return ordered.values, ordered.indices
 
 
-def _stretches(graph: Graph, who: str, src: Ids, dst: Ids) -> tuple[Tensor, Tensor, Tensor]:
+def _stretches(graph: Any, who: str, src: Ids, dst: Ids) -> tuple[Tensor, Tensor, Tensor]:
     """Where the edges of every pair begin and end among the ids in order of their ends, and these ids."""
     sources, destinations = _ends(graph, who, src, dst)
     codes, ids = derived(graph, _by_code)

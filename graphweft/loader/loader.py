@@ -18,7 +18,9 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
+from graphweft.loader.epoch_order import as_item_weight, as_share
 from graphweft.loader.epochs import EpochLoader
+from graphweft.loader.fetching import as_fetch, fetched, labels_of
 from graphweft.loader.other_keywords import refuse
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
@@ -55,6 +57,12 @@ class Loader(EpochLoader[Batch]):
             tried out during the first batches.
         workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
             processor.
+        item_weight: Batches are drawn by these weights of the seeds in the place of a pass over all, a seed at most
+            once a batch: (num_seeds,) numbers, or "balanced" for all classes alike. An epoch has as many batches.
+        share: (rank, number of ranks) or ``gw.Ranks``: the part of every epoch that this process takes; all of them
+            together take every seed, each as many.
+        fetch: A function from node ids, int64 (n,), to their rows, which become ``batch.x``: features that lie in a
+            store of your own. Called from any thread; on a typed graph a dict of such functions by type, of local ids.
         prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.Subtasks` cuts
             them into subtasks for several.
 
@@ -86,29 +94,16 @@ class Loader(EpochLoader[Batch]):
         prefetch: int | None = None,
         workers: int | None = None,
         prepare: Preparer | None = None,
+        item_weight: Any = None,
+        share: Any = None,
+        fetch: Any = None,
         **others: NoReturn,
     ) -> None:
         refuse("Loader", others)
         graph = graph_of("Loader", ds)
         check_tables("Loader", ds)
-        if hasattr(fanouts, "sample") or hasattr(fanouts, "draw"):
-            raise ConfigError(f"Loader: expected fanouts as numbers, got {type(fanouts).__name__}; write sampler=...")
-        if sampler is None:
-            fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
-            if not graph.is_typed:
-                sampler = NeighborSampler(graph, fanouts, replace, weight)
-            else:
-                sampler = SegmentSampler(graph, fanouts, replace, weight=weight)
-        elif fanouts is not None or replace or weight is not None:
-            raise ConfigError("Loader: sampler cannot be combined with fanouts, replace or weight")
-        elif not isinstance(getattr(sampler, "graph", None), Graph):
-            raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}")
-        elif sampler.graph is not graph:
-            raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
-        if prepare is not None and not isinstance(sampler, NeighborSampler):
-            raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
-        if prepare is not None and not hasattr(prepare, "prepare"):
-            raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
+        sampler = _sampler_of(graph, sampler, fanouts, replace, weight)
+        _check_preparer(prepare, sampler)
         self.sampler: Sampler | GroupSampler = sampler
         self.preparer = prepare
         self._mask_ids = _mask_ids(seeds)
@@ -122,7 +117,12 @@ class Loader(EpochLoader[Batch]):
         self._wanted = None if self._place is None else self._place >= 0
         self._ds, self._checksum, self._times_checksum = ds, checksum(self.seeds), checksum(self.seed_time)
         count = sampler.num_items if isinstance(sampler, GroupSampler) else self.seeds.numel()
-        super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
+        self._fetch = as_fetch("Loader", graph, fetch)
+        size = self._as_count("batch_size", batch_size, 1)
+        labels = None if isinstance(sampler, GroupSampler) else labels_of(ds, self.seeds)
+        drawn = as_item_weight("Loader", item_weight, labels, count, size)
+        part = as_share("Loader", share, count)
+        super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
 
     @property
     def graph(self) -> Graph:
@@ -161,6 +161,9 @@ class Loader(EpochLoader[Batch]):
 
     def make(self, places: Tensor, epoch: int) -> Batch:
         """The batch for the seeds, or the sampler's items, at ``places``; called from any thread."""
+        return fetched(self._unfetched(places, epoch), self._fetch)
+
+    def _unfetched(self, places: Tensor, epoch: int) -> Batch:
         if isinstance(self.sampler, GroupSampler):
             assert self._place is not None and self._wanted is not None  # a group sampler has both
             drawn = self.sampler.draw(places, self._wanted, seed=self.seed, epoch=epoch)
@@ -183,6 +186,35 @@ class Loader(EpochLoader[Batch]):
     def _inputs(self, places: Tensor) -> Tensor:
         """What ``input_id`` says of the seeds at these places."""
         return places if self._mask_ids is None else self._mask_ids[places]
+
+
+def _sampler_of(
+    graph: Graph, sampler: Sampler | GroupSampler | None, fanouts: Any, replace: bool, weight: Any
+) -> Sampler | GroupSampler:
+    """The sampler given, or the usual one. Raises: ConfigError for what is no sampler of this graph."""
+    if hasattr(fanouts, "sample") or hasattr(fanouts, "draw"):
+        raise ConfigError(f"Loader: expected fanouts as numbers, got {type(fanouts).__name__}; write sampler=...")
+    if sampler is None:
+        fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
+        if graph.is_typed:
+            return SegmentSampler(graph, fanouts, replace, weight=weight)
+        return NeighborSampler(graph, fanouts, replace, weight)
+    if fanouts is not None or replace or weight is not None:
+        raise ConfigError("Loader: sampler cannot be combined with fanouts, replace or weight")
+    if not isinstance(getattr(sampler, "graph", None), Graph):
+        balanced = "; item_weight='balanced' draws classes alike" if "mbalanced" in type(sampler).__name__ else ""
+        what = f"expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}{balanced}"
+        raise ConfigError(f"Loader: {what}")
+    if sampler.graph is not graph:
+        raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
+    return sampler
+
+
+def _check_preparer(prepare: Any, sampler: Any) -> None:
+    if prepare is not None and not isinstance(sampler, NeighborSampler):
+        raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
+    if prepare is not None and not hasattr(prepare, "prepare"):
+        raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
 
 
 def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) -> Tensor:
