@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphweft import nn as nn
     from graphweft import optim as optim
+    from graphweft import transforms as transforms
     from graphweft._config import Config, config
     from graphweft._errors import (
         CertificateWarning,
@@ -186,6 +187,7 @@ __all__ = [
     "to_networkx",
     "to_pyg",
     "to_scipy",
+    "transforms",
     "update_all",
     "visited_neighbors",
     "write_program",
@@ -251,7 +253,12 @@ _HOMES = {
     "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",
 }
-_MODULES = {"fn": "graphweft.nn.fn", "nn": "graphweft.nn", "optim": "graphweft.optim"}
+_MODULES = {
+    "fn": "graphweft.nn.fn",
+    "nn": "graphweft.nn",
+    "optim": "graphweft.optim",
+    "transforms": "graphweft.transforms",
+}
 
 if not TYPE_CHECKING:
 
