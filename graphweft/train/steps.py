@@ -20,6 +20,7 @@ from graphweft.interop.pyg_model import adapted
 from graphweft.train.chosen import Loop
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask
+from graphweft.train.embedding_task import EmbeddingTask
 from graphweft.train.full_batch import FullBatch, features_of
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
@@ -86,10 +87,17 @@ def sampled(
     Raises: ConfigError for options that do not fit the task or each other.
     """
     check_counts(batch_size=drawn.batch_size, accumulate=drawn.accumulate)
-    model, loop = adapted(given.model), given.loop
+    loop = given.loop
+    model = given.model if given.task == "unsupervised" else adapted(given.model)
     data = (given.ds, features_of(given.ds), given.update)
     keys = (seed, key)
     own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
+    if given.task == "unsupervised":
+        usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
+        for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):
+            if value != wanted:
+                raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
+        return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
     if given.task == "link":
         if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
             raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
