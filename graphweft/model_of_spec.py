@@ -24,6 +24,7 @@ from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_data import edge_columns
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.rgcn import RGCN
+from graphweft.train.edge_task import pair_columns
 from graphweft.train.footprint import check_fits
 from graphweft.train.options import check_mode
 from graphweft.train.spec import ATTENTIVE, TYPED, TrainSpec
@@ -77,7 +78,8 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
             return GraphModel(*sizes, readout=spec.readout, **options)
         if spec.has_pairs:
             sizes = (ds.num_features, spec.hidden, ds.num_classes, options.pop("num_layers"), spec.model)
-            return EdgeModel(*sizes, **options)
+            of_pairs = pair_columns(ds) if spec.edge_data == "use" else 0
+            return EdgeModel(*sizes, pair_dim=of_pairs, **options)
         if spec.task == "node2vec":
             return Node2Vec(ds.graph, spec.hidden)
         width = ds.num_classes if spec.task == "nodes" else spec.hidden
