@@ -306,7 +306,12 @@ def _sampler_of(
 
 
 def _is_share(amount: Any, negatives: str) -> bool:
-    return negatives == "binary" and isinstance(amount, float) and 0 < amount < 1
+    """Whether ``amount`` is a share. Raises: ConfigError for one that the kind of negatives does not take."""
+    if not (isinstance(amount, float) and 0 < amount < 1):
+        return False
+    if negatives != "binary":
+        raise ConfigError(f"LinkLoader: amount={amount} cannot be combined with negatives {negatives!r}; use binary")
+    return True
 
 
 def _how_drawn(negatives: str, weight: Any, distinct: bool) -> dict[str, Any]:

@@ -202,9 +202,10 @@ def _sampler_of(
     if fanouts is not None or replace or weight is not None:
         raise ConfigError("Loader: sampler cannot be combined with fanouts, replace or weight")
     if not isinstance(getattr(sampler, "graph", None), Graph):
-        balanced = "; item_weight='balanced' draws classes alike" if "mbalanced" in type(sampler).__name__ else ""
-        what = f"expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}{balanced}"
-        raise ConfigError(f"Loader: {what}")
+        name = type(sampler).__name__
+        hint = "; item_weight= draws seeds by weight" if name in ("ImbalancedSampler", "WeightedRandomSampler") else ""
+        got = name if hint else repr(sampler)
+        raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {got}{hint}")
     if sampler.graph is not graph:
         raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
     return sampler

@@ -44,7 +44,7 @@ class WeightedPairs:
         self._first = (limits[0], limits[2])
         self._loops, self._distinct = loops, distinct
         self._weights = [
-            _as_weight(f"negative weight of {name}s", given, stop - start)
+            _as_weight(f"NegativeSampler {name}s", given, stop - start)
             for name, given, start, stop in (("source", src, *limits[:2]), ("destination", dst, *limits[2:]))
         ]
         self._running = [np.cumsum(values) for values in self._weights]

@@ -55,7 +55,9 @@ def for_loss(model: Any, task: Any, mode: Any, ds: Any) -> tuple[Any, Any, Any]:
         raise ConfigError("mode=macro cannot be combined with a model that learns without labels; use mode='full'")
     if isinstance(model, Node2Vec) and isinstance(ds, Dataset):
         if model.graph.num_nodes != ds.num_nodes:
-            raise DataError(f"{ds.name}: expected the {model.graph.num_nodes} nodes of the model, got {ds.num_nodes}")
+            raise DataError(
+                f"{ds.name}: expected the {model.graph.num_nodes} nodes of the model's graph, got {ds.num_nodes}"
+            )
         if ds.x is None:
             ds = replace(ds, x=torch.zeros(ds.num_nodes, 1))  # which nothing reads
     return "unsupervised", "mini", ds

@@ -152,6 +152,9 @@ def check_task(task: Any, mode: str) -> str:
 
     Raises: ConfigError.
     """
+    if task in ("classification", "multilabel", "regression"):
+        kind = f"gw.Dataset(..., task={task!r})"
+        raise ConfigError(f"task: expected nodes, and {kind} where the labels do not tell their kind, got {task!r}")
     if task != "unsupervised":  # which follows from a model
         check_choice("task", task, TASKS)
     if task == "link" and check_mode(mode) != "mini":

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from graphweft._checks import as_integer
-from graphweft._errors import ConfigError, ShapeError
+from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft.graph.graph import Graph
 
 Found = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
@@ -125,8 +125,11 @@ def _made(src: NDArray[np.int64], dst: NDArray[np.int64], distance: NDArray[np.f
 
 
 def _points(who: str, x: Any) -> NDArray[np.float64]:
-    """Raises: ShapeError for what is no matrix, ConfigError for numbers that are not finite."""
-    points = torch.as_tensor(x).detach().cpu().double().numpy()
+    """Raises: DtypeError for what is no numbers, ShapeError for no matrix, ConfigError for numbers not finite."""
+    try:
+        points = torch.as_tensor(x).detach().cpu().double().numpy()
+    except (TypeError, ValueError, RuntimeError):
+        raise DtypeError(f"{who}: expected points as numbers of shape (N, D), got {type(x).__name__}") from None
     if points.ndim != 2:
         raise ShapeError(f"{who}: expected points of shape (N, D), got {points.shape}")
     if not np.isfinite(points).all():

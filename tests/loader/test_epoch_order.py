@@ -168,5 +168,10 @@ def test_mistakes_are_one_line() -> None:
         assert text in str(failure.value)
     with pytest.raises(gw.ConfigError, match="one class per item for item_weight='balanced', got none"):
         gw.Loader(ds.graph, [0, 1], [2], item_weight="balanced")
+    with pytest.raises(gw.ConfigError, match=r"amount=0.5 cannot be combined with negatives 'tail'; use binary"):
+        gw.LinkLoader(ds.graph, negatives="tail", amount=0.5)
+    weighted = torch.utils.data.WeightedRandomSampler([1.0], 1)
+    with pytest.raises(gw.ConfigError, match="got WeightedRandomSampler; item_weight= draws seeds by weight"):
+        gw.Loader(ds, sampler=weighted)  # type: ignore[arg-type]
     with pytest.raises(gw.ConfigError, match="distinct cannot be combined with negatives 'none'"):
         gw.LinkLoader(ds.graph, negatives="none", distinct=True)

@@ -93,7 +93,7 @@ def test_a_draw_follows_from_its_key_and_relations_keep_to_their_types() -> None
 
 
 def test_mistakes_are_one_line() -> None:
-    with pytest.raises(gw.ShapeError, match="negative weight of destinations"):
+    with pytest.raises(gw.ShapeError, match="NegativeSampler destinations weight"):
         gw.NegativeSampler(_graph(), weight=[1.0])
     with pytest.raises(gw.ConfigError, match="expected a weight above 0, got none"):
         gw.NegativeSampler(_graph(), weight=[0.0] * 7)

@@ -202,6 +202,7 @@ def test_mistakes_are_one_line() -> None:
         (lambda: t.largest_component(graph, 0), "count as an integer >= 1, got 0"),
         (lambda: t.drop_edges(graph, 1.5), "share in [0, 1], got 1.5"),
         (lambda: t.knn_graph([[1.0]], 0), "k as an integer >= 1, got 0"),
+        (lambda: t.knn_graph("points", 1), "points as numbers of shape (N, D), got str"),
         (lambda: t.knn_graph([1.0], 1), "shape (N, D), got (1,)"),
         (lambda: t.radius_graph([[float("nan")]], 1.0), "finite numbers, got nan"),
         (lambda: t.radius_graph([[0.0]], -1), "r > 0, got -1"),
