@@ -14,6 +14,7 @@ import graphweft
 import graphweft.nn
 import graphweft.nn.fn
 import graphweft.optim
+import graphweft.transforms
 
 project = "GraphWeft"
 author = "The GraphWeft developers"
@@ -52,6 +53,7 @@ MODULES = {
     "nn": ("Models and layers: gw.nn", graphweft.nn),
     "fn": ("DGL's functions: gw.fn", graphweft.nn.fn),
     "optim": ("Optimisers: gw.optim", graphweft.optim),
+    "transforms": ("Transforms: gw.transforms", graphweft.transforms),
 }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from graphweft import nn as nn
     from graphweft import optim as optim
+    from graphweft import transforms as transforms
     from graphweft._config import Config, config
     from graphweft._errors import (
         CertificateWarning,
@@ -69,7 +70,9 @@ if TYPE_CHECKING:
     from graphweft.runtime.constants import constant
     from graphweft.sample.cluster import ClusterSampler
     from graphweft.sample.induced import InducedSampler
+    from graphweft.sample.labor import LaborSampler
     from graphweft.sample.layer_wise import LayerSampler
+    from graphweft.sample.metapath import metapath_walk, visited_neighbors
     from graphweft.sample.negative import NegativeSampler
     from graphweft.sample.neighbor import NeighborSampler
     from graphweft.sample.primitives import collective_sample, compact, individual_sample
@@ -118,6 +121,7 @@ __all__ = [
     "IndexRangeError",
     "InducedSampler",
     "Inspection",
+    "LaborSampler",
     "LargeBatch",
     "LayerSampler",
     "LinkLoader",
@@ -170,6 +174,7 @@ __all__ = [
     "inspect",
     "load",
     "load_run",
+    "metapath_walk",
     "neighbor_apply",
     "nn",
     "optim",
@@ -184,7 +189,9 @@ __all__ = [
     "to_networkx",
     "to_pyg",
     "to_scipy",
+    "transforms",
     "update_all",
+    "visited_neighbors",
     "write_program",
 ]
 
@@ -224,7 +231,9 @@ _HOMES = {
     "SegmentSampler": "graphweft.sample.segment",
     "ClusterSampler": "graphweft.sample.cluster",
     "InducedSampler": "graphweft.sample.induced",
+    "LaborSampler": "graphweft.sample.labor",
     "LayerSampler": "graphweft.sample.layer_wise",
+    **dict.fromkeys(("metapath_walk", "visited_neighbors"), "graphweft.sample.metapath"),
     **dict.fromkeys(("collective_sample", "compact", "individual_sample"), "graphweft.sample.primitives"),
     **dict.fromkeys(("SaintEdgeSampler", "SaintNodeSampler", "SaintWalkSampler"), "graphweft.sample.saint"),
     "ShadowSampler": "graphweft.sample.shadow",
@@ -246,7 +255,12 @@ _HOMES = {
     "Macro": "graphweft.train.macro",
     "Trainer": "graphweft.train.trainer",
 }
-_MODULES = {"fn": "graphweft.nn.fn", "nn": "graphweft.nn", "optim": "graphweft.optim"}
+_MODULES = {
+    "fn": "graphweft.nn.fn",
+    "nn": "graphweft.nn",
+    "optim": "graphweft.optim",
+    "transforms": "graphweft.transforms",
+}
 
 if not TYPE_CHECKING:
 

@@ -119,7 +119,12 @@ Features = Annotated[
 ]
 Task = Annotated[
     str | None,
-    _option("task", _one_of(TASKS), "Predict labels of nodes, graphs or edges, or links.", "that of the labels"),
+    _option(
+        "task",
+        _one_of(TASKS),
+        "Predict labels of nodes, graphs or edges, or links; gae, vgae, dgi, node2vec: embeddings without labels.",
+        "that of the labels",
+    ),
 ]
 Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: how the nodes of a graph are combined.")]
 Fold = Annotated[

@@ -35,7 +35,7 @@ from graphweft.train.finished import history_of, of_state
 from graphweft.train.full_batch import SPLITS, features_of
 from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
-from graphweft.train.options import OPTIMIZERS, USUAL_GRAPHS, check_choice
+from graphweft.train.options import EMBEDDING_TASKS, OPTIMIZERS, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.same_run import data_checksum
 from graphweft.train.scores import shown
@@ -157,7 +157,7 @@ class Run:
         if ds is None:
             found = self.trainer.predictions()
             return replace(found, class_names=found.class_names or self.class_names)
-        target = None if self._description.task == "link" else target_of(self._alike(ds))
+        target = None if self._description.task in EMBEDDING_TASKS else target_of(self._alike(ds))
         return predictions_of(self._alike(ds), self.outputs(ds), target)
 
     def outputs(self, ds: Dataset) -> Tensor:
@@ -172,10 +172,10 @@ class Run:
             raise DataError(f"{ds.name}: expected {width} features as the run has, got {ds.num_features}{more}")
         with _told_already():
             edges = edge_data_of(self.model, ds, "use" if self.spec is None else self.spec.edge_data)
-        if isinstance(ds, GraphDataset) and self._description.task != "link":
+        if isinstance(ds, GraphDataset) and self._description.task not in EMBEDDING_TASKS:
             given = replace(ds, x=x, edge_weight=edges.weight, edge_features=edges.attr)
             return graph_outputs(self.model, given, USUAL_GRAPHS, self._description.num_classes)
-        if ds.edge_label_index is not None and self._description.task != "link":
+        if ds.edge_label_index is not None and self._description.task not in EMBEDDING_TASKS:
             return edge_outputs(self.model, ds, x, edges.keywords())
         self.model.eval()
         with torch.no_grad():
@@ -190,11 +190,11 @@ class Run:
     def _alike(self, ds: Dataset) -> Dataset:
         """``ds`` with the task and the classes of the run, where it has no labels that say otherwise."""
         told = self._description
-        if ds.num_classes == 0 and told.task != "link":
+        if ds.num_classes == 0 and told.task not in EMBEDDING_TASKS:
             shape = (ds.num_rows,) if told.num_classes == 1 else (ds.num_rows, told.num_classes)
             y = ds.y if told.label_task == "classification" else torch.full(shape, torch.nan)
             ds = replace(ds, y=y, num_classes=told.num_classes, task=told.label_task)
-        if told.task != "link" and (ds.num_classes > told.num_classes or ds.task != told.label_task):
+        if told.task not in EMBEDDING_TASKS and (ds.num_classes > told.num_classes or ds.task != told.label_task):
             raise DataError(
                 f"{ds.name}: expected {told.label_task} with {told.num_classes} classes as the run has, "
                 f"got {ds.task} with {ds.num_classes}"
@@ -215,7 +215,7 @@ class Run:
     def scores(self, split: str = "test", ds: Dataset | None = None) -> dict[str, float]:
         """The score under its name, the loss and all further scores on one part; see :meth:`evaluate`."""
         check_choice("split", split, _PARTS)
-        if self._description.task == "link":
+        if self._description.task in EMBEDDING_TASKS:
             if split == "all" or ds is not None:
                 raise ConfigError("split: expected train, val or test of the run's own edges for the task link")
             return {self.metric: self.trainer.evaluate(split)}

@@ -13,14 +13,18 @@ import torch
 
 from graphweft.data.dataset import Dataset
 from graphweft.nn.cgat import CGAT
+from graphweft.nn.dgi import DGI
 from graphweft.nn.edge_model import EdgeModel
+from graphweft.nn.gae import GAE, VGAE
 from graphweft.nn.graph_model import CONVS, GraphModel
 from graphweft.nn.hgt import HGT
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF
+from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_data import edge_columns
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.rgcn import RGCN
+from graphweft.train.edge_task import pair_columns
 from graphweft.train.footprint import check_fits
 from graphweft.train.options import check_mode
 from graphweft.train.spec import ATTENTIVE, TYPED, TrainSpec
@@ -34,7 +38,10 @@ MODELS: dict[str, Callable[..., CompiledModule]] = {
 }
 
 
-def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding | GraphModel | EdgeModel:
+Made = CompiledModule | NodeEmbedding | GraphModel | EdgeModel | GAE | DGI | Node2Vec
+
+
+def make_model(spec: TrainSpec, ds: Dataset) -> Made:
     """The model that ``spec`` names for ``ds``; its parameters depend on the seed alone.
 
     Raises: ConfigError when it cannot fit in memory.
@@ -71,10 +78,21 @@ def make_model(spec: TrainSpec, ds: Dataset) -> CompiledModule | NodeEmbedding |
             return GraphModel(*sizes, readout=spec.readout, **options)
         if spec.has_pairs:
             sizes = (ds.num_features, spec.hidden, ds.num_classes, options.pop("num_layers"), spec.model)
-            return EdgeModel(*sizes, **options)
+            of_pairs = pair_columns(ds) if spec.edge_data == "use" else 0
+            return EdgeModel(*sizes, pair_dim=of_pairs, **options)
+        if spec.task == "node2vec":
+            return Node2Vec(ds.graph, spec.hidden)
         width = ds.num_classes if spec.task == "nodes" else spec.hidden
+        width *= 2 if spec.task == "vgae" else 1  # a mean and a deviation for every column
         given: int | None = spec.hidden if learned else ds.num_features
         if spec.model == "rgcn" and ds.x is None:
             given, options["num_nodes"] = None, ds.num_nodes
         model = MODELS[spec.model](given, spec.hidden, width, **options)
-        return NodeEmbedding(ds.num_nodes, model) if learned else model
+        return _without_labels(spec, model) or (NodeEmbedding(ds.num_nodes, model) if learned else model)
+
+
+def _without_labels(spec: TrainSpec, encoder: CompiledModule) -> GAE | DGI | None:
+    """The encoder with the loss of a task without labels; None for other tasks."""
+    if spec.task == "dgi":
+        return DGI(encoder, spec.hidden)
+    return {"gae": GAE, "vgae": VGAE}[spec.task](encoder) if spec.task in ("gae", "vgae") else None

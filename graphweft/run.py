@@ -39,9 +39,12 @@ from graphweft.dist.ranks import Ranks, local_size
 from graphweft.explanation import explain
 from graphweft.graph.graph import Graph
 from graphweft.model_of_spec import make_model
+from graphweft.nn.dgi import DGI
 from graphweft.nn.edge_model import EdgeModel
+from graphweft.nn.gae import GAE
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.partitioning.partition import partition
 from graphweft.storage.memory_size import memory_bytes
@@ -53,7 +56,15 @@ from graphweft.train.history import History
 from graphweft.train.link_task import HITS_AT
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.macro import Macro
-from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, USUAL_GRAPHS, check_fanouts, check_integer, check_mode
+from graphweft.train.options import (
+    EDGE_TASKS,
+    EMBEDDING_TASKS,
+    GRAPH_TASKS,
+    USUAL_GRAPHS,
+    check_fanouts,
+    check_integer,
+    check_mode,
+)
 from graphweft.train.progress import working
 from graphweft.train.ranked_run import check_shared
 from graphweft.train.record import EpochRecord
@@ -207,6 +218,10 @@ def explain_run(spec: TrainSpec, full: bool = False) -> str:
         if isinstance(model, EdgeModel):
             assert isinstance(model.encoder, CompiledModule)  # as make_model made it
             return explain(model.encoder, ds.graph, features_of(ds), full=full)
+        if isinstance(model, GAE | DGI):
+            return explain(model.encoder, ds.graph, features_of(ds), full=full)
+        if isinstance(model, Node2Vec):
+            raise ConfigError("task: node2vec has no layers to explain; use gae or dgi")
         if isinstance(model, NodeEmbedding):
             return explain(model.model, ds.graph, model.rows.weight.detach(), full=full)
         if spec.mode == "mini":
@@ -314,15 +329,16 @@ def load_dataset(spec: TrainSpec) -> Dataset:
         stored.check_trainable()
         return stored
     ds = read_dataset(spec)
-    if isinstance(ds, GraphDataset) and spec.task != "link":
+    if isinstance(ds, GraphDataset) and spec.task not in EMBEDDING_TASKS:
         return _graphs(spec, ds)
-    if spec.has_pairs != (ds.edge_label_index is not None) and spec.task != "link":
+    if spec.has_pairs != (ds.edge_label_index is not None) and spec.task not in EMBEDDING_TASKS:
         wanted, got, task = ("edges", "nodes", "nodes") if spec.has_pairs else ("nodes", "edges", "edge")
         raise DataError(
             f"{ds.name}: expected labels of {wanted} for task {spec.task}, got those of {got}; use task {task}"
         )
-    ds = _with_features(spec, _fit_for_links(ds) if spec.task == "link" and spec.model not in TYPED else ds)
-    ds.check_trainable() if spec.task == "nodes" or spec.has_pairs else ds.check_features()
+    ds = _with_features(spec, _fit_for_links(ds) if spec.task in EMBEDDING_TASKS and spec.model not in TYPED else ds)
+    if spec.task != "node2vec":  # which reads no features
+        ds.check_trainable() if spec.task == "nodes" or spec.has_pairs else ds.check_features()
     return _for_model(spec, ds)
 
 
@@ -407,7 +423,7 @@ def _with_features(spec: TrainSpec, ds: Dataset) -> Dataset:
     """``ds`` with the features that ``spec`` asks for; of links those of the training graph alone."""
     if spec.features is None:
         return ds
-    held_out = spec.task == "link" and spec.features in STRUCTURAL
+    held_out = spec.task in EMBEDDING_TASKS and spec.features in STRUCTURAL
     graph = split_links(ds.graph, seed=spec.seed).graph if held_out else None
     return ds.with_features(spec.features, graph=graph, seed=spec.seed)
 

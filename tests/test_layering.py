@@ -24,7 +24,7 @@ RANKS: list[set[str]] = [
     {"frontend", "passes", "codegen"},
     {"runtime"},
     {"loader", "nn", "schedule", "dist", "data", "optim"},
-    {"interop"},
+    {"interop", "transforms"},
     {"train"},
     {"synth"},
     {"app"},

@@ -207,7 +207,7 @@ import graphweft.run
 assert {name for name in gw.__all__} <= set(dir(gw))
 for name in gw.__all__:
     value = getattr(gw, name)
-    assert callable(value) or name in ("fn", "nn", "optim"), name
+    assert callable(value) or name in ("fn", "nn", "optim", "transforms"), name
 from graphweft import *
 assert Graph is gw.Graph and nn.GCN is gw.nn.GCN
 try:

@@ -6,6 +6,7 @@ Comes in: flags. Goes out: typer commands whose actions answer with lines. Added
 
 from __future__ import annotations
 
+import difflib
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -173,7 +174,9 @@ def read_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
         if not equals or not rest.strip():
             raise ConfigError(f"grid: expected NAME=VALUE,VALUE,..., as lr=0.01,0.005, got {text!r}")
         if name not in KINDS or name in ("rounds", "parts", "passes", "num_nodes", "seeds"):
-            raise ConfigError(f"grid: expected an option of train, as lr, hidden or model, got {name!r}")
+            near = difflib.get_close_matches(name, KINDS, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigError(f"grid: expected an option of train, as lr, hidden or model, got {name!r}{hint}")
         if name in _NOT_SWEPT:
             raise ConfigError(f"grid: expected an option of a run, got {name}; {_NOT_SWEPT[name]} is for it")
         if name in found:

@@ -16,6 +16,7 @@ from graphweft._errors import ConfigError, GraphError
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.carried import as_reduce, carry, fill_loops, joined, merge
+from graphweft.graph.edges_by_ends import EdgesByEnds
 from graphweft.graph.ends import edge_ends
 from graphweft.graph.fields import Fields
 from graphweft.graph.forms import Forms, given_csc
@@ -27,7 +28,7 @@ from graphweft.graph.text import describe
 from graphweft.graph.typed import Relation, TypedLayout, flatten, invert, stretches
 
 
-class Graph:
+class Graph(EdgesByEnds):
     """Directed edges src -> dst over one set of nodes, or from source nodes to other destination nodes (bipartite).
 
     Edges are numbered in constructor order; ``edata`` rows follow that order. Parallel edges and self-loops are kept.
@@ -576,8 +577,7 @@ class Graph:
         other._require_untyped(sign)
 
     def __getstate__(self) -> dict[str, Any]:
-        names = ("_num_src", "_num_dst", "_is_square", "_layout")
-        state = {name: getattr(self, name) for name in names}
+        state = {name: getattr(self, name) for name in ("_num_src", "_num_dst", "_is_square", "_layout")}
         return state | {"csc": self.csc, "fields": {k: f for k, f in self._fields.items() if len(f)}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

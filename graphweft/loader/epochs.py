@@ -16,11 +16,12 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from graphweft._checks import as_integer
+from graphweft._checks import as_integer, checksum
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import set_width
+from graphweft.loader.epoch_order import drawn_order, share_of_order
 from graphweft.loader.pipeline import Pipeline
 from graphweft.loader.tempo import Tempo, Way
 from graphweft.sample.permutation import permutation
@@ -44,6 +45,8 @@ class EpochLoader(abc.ABC, Generic[B]):
             tried out during the first batches.
         workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
             processor.
+        item_weight: float64 (num_items,): every batch is drawn by these weights, an item at most once a batch.
+        share: (rank, number of ranks): of every epoch only the items of this rank.
 
     Raises: ConfigError for a number out of range.
     """
@@ -59,7 +62,10 @@ class EpochLoader(abc.ABC, Generic[B]):
         drop_last: bool,
         prefetch: int | None,
         workers: int | None,
+        item_weight: Tensor | None = None,
+        share: tuple[int, int] | None = None,
     ) -> None:
+        self._item_weight, self._share = item_weight, share
         self.num_items, self.shuffle, self._drop_last = num_items, bool(shuffle), bool(drop_last)
         self.batch_size = self._as_count("batch_size", batch_size, 1)
         self.seed = self._as_count("seed", seed, 0, _MOST)
@@ -80,6 +86,8 @@ class EpochLoader(abc.ABC, Generic[B]):
             "shuffle": self.shuffle,
             "batch_size": self.batch_size,
             "drop_last": self._drop_last,
+            **({} if self._item_weight is None else {"item_weight_checksum": checksum(self._item_weight)}),
+            **({} if self._share is None else {"share": list(self._share)}),
         }
 
     @property
@@ -128,8 +136,16 @@ class EpochLoader(abc.ABC, Generic[B]):
         return self._batches(turn, self._epoch, self._position)
 
     def order(self, epoch: int) -> Tensor:
-        """int64 places of the items in the order of ``epoch``."""
-        return permutation(self.num_items, self.seed, epoch) if self.shuffle else torch.arange(self.num_items)
+        """int64 places of the items in the order of ``epoch``, with ``share`` those of this rank."""
+        share = self._share or (0, 1)
+        if self._item_weight is not None:
+            return drawn_order(self._item_weight, self.batch_size, self._epoch_items(), self.seed, epoch, share)
+        order = permutation(self.num_items, self.seed, epoch) if self.shuffle else torch.arange(self.num_items)
+        return order if self._share is None else share_of_order(order, share)
+
+    def _epoch_items(self) -> int:
+        """Items that an epoch takes here."""
+        return -(-self.num_items // (1 if self._share is None else self._share[1]))
 
     def state_dict(self) -> dict[str, Any]:
         """Where the loader stands: the epoch and how many of its batches were yielded, and what they were made from."""
@@ -161,7 +177,7 @@ class EpochLoader(abc.ABC, Generic[B]):
 
     def _length(self, epoch: int) -> int:
         """Batches of an epoch."""
-        full, rest = divmod(self.num_items, self.batch_size)
+        full, rest = divmod(self._epoch_items(), self.batch_size)
         return full + (rest > 0 and not self._drop_last)
 
     def _reach(self, epoch: int, first: int) -> int:

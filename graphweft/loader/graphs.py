@@ -18,6 +18,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.graph.side_by_side import SideBySide
+from graphweft.loader.epoch_order import as_item_weight, as_share
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.other_keywords import refuse
 from graphweft.storage.feature import SparseFeatures
@@ -108,6 +109,8 @@ class GraphLoader(EpochLoader[GraphBatch]):
         graphs: Which graphs of the set: ids or a mask; None: all.
         prefetch: Batches made ahead by threads beside the model; 0: each when it is asked for.
         workers: Threads that make them; None: as many as ``prefetch``, at most one per processor.
+        item_weight: As for :class:`gw.Loader`: weights of the graphs, or "balanced".
+        share: As for :class:`gw.Loader`: (rank, number of ranks).
 
     Raises: ConfigError, IndexRangeError, ShapeError for arguments that do not fit.
 
@@ -131,6 +134,8 @@ class GraphLoader(EpochLoader[GraphBatch]):
         graphs: Ids | None = None,
         prefetch: int | None = 0,
         workers: int | None = None,
+        item_weight: Any = None,
+        share: Any = None,
         **others: NoReturn,
     ) -> None:
         refuse(self.who, others)
@@ -143,7 +148,10 @@ class GraphLoader(EpochLoader[GraphBatch]):
         if chosen.numel() == 0:
             raise ConfigError("GraphLoader: expected at least one graph, got none")
         self.ds, self.graphs, self._checksum = ds, chosen, checksum(chosen)
-        super().__init__(chosen.numel(), batch_size, shuffle, seed, drop_last, prefetch, workers)
+        size = self._as_count("batch_size", batch_size, 1)
+        drawn = as_item_weight(self.who, item_weight, ds.y[chosen], chosen.numel(), size)
+        part = as_share(self.who, share, chosen.numel())
+        super().__init__(chosen.numel(), batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
 
     def _identity(self) -> dict[str, Any]:
         sizes = {"num_nodes": self.ds.side_by_side.graph.num_nodes, "num_edges": self.ds.side_by_side.graph.num_edges}

@@ -7,6 +7,7 @@ reverses, are taken out of the graph that its messages pass over: no model sees 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NoReturn
 
 import torch
@@ -19,7 +20,9 @@ from graphweft.graph.ids import as_ids, require_ids
 from graphweft.graph.select import as_selection
 from graphweft.graph.typed import Relation
 from graphweft.loader.batch import Data, check_tables, graph_of
+from graphweft.loader.epoch_order import as_item_weight, as_share
 from graphweft.loader.epochs import EpochLoader
+from graphweft.loader.fetching import as_fetch, fetched
 from graphweft.loader.link_batch import LinkBatch, make_link_batch
 from graphweft.loader.other_keywords import refuse
 from graphweft.sample.negative import NegativeSampler
@@ -53,19 +56,24 @@ class LinkLoader(EpochLoader[LinkBatch]):
         negatives: "binary": pairs of any nodes; "tail": the positive's source with another destination; both make
             ``edge_label_index`` and ``edge_label``. "triplet": as "tail", as ``src_index``, ``dst_pos_index``,
             ``dst_neg_index``. "in-batch": the other positives' destinations, where ``negative_mask`` holds. "none".
-        amount: Negatives of a positive.
+        amount: Negatives of a positive; with "binary" also a share such as 0.5, rounded up for a batch.
+        negative_weight: Weights of the negatives' nodes, and
+        distinct: no negative twice in a batch, of a source with "tail" and "triplet"; see :class:`NegativeSampler`.
         known: Graph of all edges that are no negatives; None: the graph's and ``edge_label_index``.
         exclude: What messages do without: "target": the batch's edges, parallel ones too; "both": their reverses as
-            well, for undirected graphs; "none".
+            well, for undirected graphs; "none". Or a function of the sources and destinations of a batch's edges, int64
+            (n,) each, that returns a mask (n,) of those to exclude, or the sources and destinations of other edges,
+            each of which leads to an end of the batch.
         relation: Of a typed graph: the relation to predict; ids are then local to its types.
         reverse_relation: The relation that holds the reverses, for ``exclude="both"``.
-        replace, weight: As for :class:`gw.Loader`; no weights on typed graphs or with times.
+        replace, weight: As for :class:`gw.Loader`.
         time: (E,) times of the graph's edges; neighbours are never later than the edge to predict. Every end has then a
             tree of its own (see :class:`SegmentSampler`), and of the graph's edges between the ends only those that are
             not earlier are excluded.
         edge_label_time: (P,) times of the edges to predict; None with ``edge_label_index`` None: theirs in ``time``.
         window, strategy: As for :class:`SegmentSampler`.
-        drop_last, prefetch, workers: As for :class:`gw.Loader`.
+        drop_last, prefetch, workers, share, fetch: As for :class:`gw.Loader`.
+        item_weight: As for :class:`gw.Loader`; "balanced" counts the classes of ``edge_label``.
 
     Raises: ConfigError, DtypeError, GraphError, IndexRangeError, ShapeError for arguments that do not fit.
 
@@ -92,13 +100,15 @@ class LinkLoader(EpochLoader[LinkBatch]):
         seed: int = 0,
         *,
         negatives: str = "binary",
-        amount: int = 1,
+        amount: float = 1,
+        negative_weight: Any = None,
+        distinct: bool = False,
         known: Graph | None = None,
-        exclude: str = "target",
+        exclude: Any = "target",
         relation: Relation | None = None,
         reverse_relation: Relation | None = None,
         replace: bool = False,
-        weight: Tensor | None = None,
+        weight: Any = None,
         time: Any = None,
         edge_label_time: Any = None,
         window: float | None = None,
@@ -106,6 +116,9 @@ class LinkLoader(EpochLoader[LinkBatch]):
         drop_last: bool = False,
         prefetch: int | None = None,
         workers: int | None = None,
+        item_weight: Any = None,
+        share: Any = None,
+        fetch: Any = None,
         **others: NoReturn,
     ) -> None:
         refuse("LinkLoader", others)
@@ -114,7 +127,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
         if _names_relation(edge_label_index):
             relation, edge_label_index = edge_label_index
         _check_choice("negatives", negatives, NEGATIVES)
-        _check_choice("exclude", exclude, EXCLUDES)
+        if not callable(exclude):
+            _check_choice("exclude", exclude, EXCLUDES)
         self._ds, self.negatives, self.exclude, self._relation = ds, negatives, exclude, relation
         self._relations = _relations(graph, relation, reverse_relation, exclude)
         time = flat_times("LinkLoader", graph, time)
@@ -122,22 +136,27 @@ class LinkLoader(EpochLoader[LinkBatch]):
         self.sampler = _sampler_of(graph, fanouts, replace, weight, options)
         self.src, self.dst = _targets(graph, edge_label_index, relation)
         count = self.src.numel()
-        super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
-        self.amount = self._as_count("amount", amount, 1, 2**20)
         self.edge_label = None if edge_label is None else _labels(edge_label, count, negatives)
+        size = self._as_count("batch_size", batch_size, 1)
+        drawn = as_item_weight("LinkLoader", item_weight, self.edge_label, count, size)
+        part = as_share("LinkLoader", share, count)
+        super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
+        self._fetch = as_fetch("LinkLoader", graph, fetch)
+        self.amount: float = amount if _is_share(amount, negatives) else self._as_count("amount", amount, 1, 2**20)
         self._raised = _raised(self.edge_label)
-        if edge_label_time is None and edge_label_index is None and time is not None:
-            edge_label_time = torch.as_tensor(time)[_stretch(graph, relation)]
-        self.edge_label_time = None
-        if isinstance(self.sampler, SegmentSampler):
-            self.edge_label_time = self.sampler.seed_times(edge_label_time, count)
-        elif edge_label_time is not None:
-            raise ConfigError("LinkLoader: expected time, one per edge of the graph, for edge_label_time, got None")
-        self._negative = self._known(graph, known, relation) if negatives != "none" else None
-        self._checksums = {
+        stretch = _stretch(graph, relation) if edge_label_index is None else None
+        self.edge_label_time = _target_times(self.sampler, edge_label_time, time, stretch, count)
+        how = _how_drawn(negatives, negative_weight, distinct)
+        self._negative = self._known(graph, known, relation, how) if negatives != "none" else None
+        self._checksums = self._sums()
+
+    def _sums(self) -> dict[str, Any]:
+        """Checksums of what is predicted and of what negatives are drawn by."""
+        return {
             "targets_checksum": checksum(torch.stack([self.src, self.dst])),
             "labels_checksum": checksum(self.edge_label),
             "target_times_checksum": checksum(self.edge_label_time),
+            **({} if self._negative is None else self._negative.identity()),
         }
 
     @property
@@ -157,13 +176,15 @@ class LinkLoader(EpochLoader[LinkBatch]):
         """
         return self.make(as_selection("LinkLoader", "place", index, self.num_items), self._epoch)
 
-    def _known(self, graph: Graph, known: Graph | None, relation: Relation | None) -> NegativeSampler:
+    def _known(
+        self, graph: Graph, known: Graph | None, relation: Relation | None, how: dict[str, Any]
+    ) -> NegativeSampler:
         """Draws pairs that are in neither the graph nor the list of positives."""
         if known is not None:
             if known.num_nodes != graph.num_nodes or known.layout.node_offsets != graph.layout.node_offsets:
                 raise GraphError(f"LinkLoader: expected known edges over the nodes of {graph!r}, got {known!r}")
-            return NegativeSampler(known, relation)
-        sampler = NegativeSampler(graph, relation)
+            return NegativeSampler(known, relation, **how)
+        sampler = NegativeSampler(graph, relation, **how)
         present = sampler.has_edges(self.src, self.dst)
         return sampler if bool(present.all()) else sampler.with_edges(self.src[~present], self.dst[~present])
 
@@ -173,7 +194,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
             **self.sampler.identity(),
             "negatives": self.negatives,
             "amount": self.amount,
-            "exclude": self.exclude,
+            "exclude": getattr(self.exclude, "__qualname__", str(self.exclude)),
             "num_targets": self.num_items,
             **self._checksums,
             "num_nodes": self.graph.num_nodes,
@@ -192,7 +213,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         batch = make_link_batch(sample, self._ds, places, self._relation)
         count, extra = src.numel(), negative_src.numel()
         self._label(batch, rows[: count + extra], rows[count + extra :], (src, dst), places)
-        return batch
+        return fetched(batch, self._fetch)
 
     def _draw(self, src: Tensor, places: Tensor, epoch: int) -> tuple[Tensor, Tensor]:
         """Ends of the negatives; triplets have destinations only."""
@@ -201,10 +222,13 @@ class LinkLoader(EpochLoader[LinkBatch]):
             return none, none
         key = {"seed": self.seed, "epoch": epoch, "stage": _NEGATIVE_STAGE}
         if self.negatives == "binary":
-            src, dst = self._negative.pairs(places, self.amount, **key)
+            few = self.amount < 1  # then the first of the edges have a negative each
+            wanted = places[: math.ceil(self.amount * places.numel())] if few else places
+            src, dst = self._negative.pairs(wanted, 1 if few else int(self.amount), **key)
             return src, dst
-        tails = self._negative.tails(src, self.amount, keys=places, **key).reshape(-1)
-        return (none if self.negatives == "triplet" else src.repeat_interleave(self.amount)), tails
+        amount = int(self.amount)
+        tails = self._negative.tails(src, amount, keys=places, **key).reshape(-1)
+        return (none if self.negatives == "triplet" else src.repeat_interleave(amount)), tails
 
     def _shared(self, ends: Tensor, src: Tensor, dst: Tensor, epoch: int) -> tuple[Sample, Tensor]:
         """One neighbourhood of all ends, each once, and their rows."""
@@ -219,7 +243,9 @@ class LinkLoader(EpochLoader[LinkBatch]):
         """A neighbourhood for every end at its time, and their rows: all of them, in order."""
         assert isinstance(self.sampler, SegmentSampler)
         count = places.numel()
-        per = self.amount if self._negative is not None and self.negatives != "in-batch" else 0
+        if self.amount < 1:
+            raise ConfigError(f"LinkLoader: amount={self.amount} cannot be combined with a tree for every end; use 1")
+        per = int(self.amount) if self._negative is not None and self.negatives != "in-batch" else 0
         heads = 0 if self.negatives == "triplet" else per
         edge = torch.arange(count)  # whose end a tree belongs to: sources, theirs of negatives, destinations, theirs
         edge = torch.cat([edge, edge.repeat_interleave(heads), edge, edge.repeat_interleave(per)])
@@ -228,6 +254,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
         keys = places[edge] * role.numel() + torch.cat([part.repeat(count) for part in parts])
         times = None if self.edge_label_time is None else self.edge_label_time[places[edge]]
         # every tree of an edge does without it, those of its negatives too: else its absence would tell them apart
+        if callable(self.exclude):
+            raise ConfigError("LinkLoader: exclude as a function cannot be combined with a tree for every end")
         pairs = self._without(src[edge], dst[edge])
         exclude = _left_out(pairs, torch.arange(edge.numel()))
         key = {"seed": self.seed, "epoch": epoch}
@@ -236,6 +264,8 @@ class LinkLoader(EpochLoader[LinkBatch]):
 
     def _without(self, src: Tensor, dst: Tensor) -> list[tuple[Tensor, Tensor, int]]:
         """What is taken out of the graph that messages pass over: sources, destinations, number of the relation."""
+        if callable(self.exclude):
+            return [(*_chosen(self.exclude(src, dst), src, dst), self._relations[0])]
         pairs = [] if self.exclude == "none" else [(src, dst, self._relations[0])]
         if self.exclude == "both":
             pairs.append((dst, src, self._relations[1]))
@@ -252,7 +282,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
             batch.src_index, batch.dst_pos_index = src_rows, dst_rows[:count]
             if self.negatives == "triplet":
                 negative = dst_rows[count:]
-                batch.dst_neg_index = negative if self.amount == 1 else negative.reshape(count, self.amount)
+                batch.dst_neg_index = negative if self.amount == 1 else negative.reshape(count, int(self.amount))
             else:
                 assert self._negative is not None
                 batch.negative_mask = self._negative.mask(*ends)
@@ -267,14 +297,55 @@ class LinkLoader(EpochLoader[LinkBatch]):
 
 
 def _sampler_of(
-    graph: Graph, fanouts: Any, replace: bool, weight: Tensor | None, options: dict[str, Any]
+    graph: Graph, fanouts: Any, replace: bool, weight: Any, options: dict[str, Any]
 ) -> NeighborSampler | SegmentSampler:
-    """Draws the neighbourhoods: by relation and time where there are some. Raises: ConfigError for weights there."""
+    """Draws the neighbourhoods: by relation and time where there are some."""
     if not graph.is_typed and options["time"] is None:
         return NeighborSampler(graph, fanouts, replace, weight)
-    if weight is not None:
-        raise ConfigError("LinkLoader: weight cannot be combined with a typed graph or with times")
-    return SegmentSampler(graph, fanouts, replace, **options)
+    return SegmentSampler(graph, fanouts, replace, weight=weight, **options)
+
+
+def _is_share(amount: Any, negatives: str) -> bool:
+    """Whether ``amount`` is a share. Raises: ConfigError for one that the kind of negatives does not take."""
+    if not (isinstance(amount, float) and 0 < amount < 1):
+        return False
+    if negatives != "binary":
+        raise ConfigError(f"LinkLoader: amount={amount} cannot be combined with negatives {negatives!r}; use binary")
+    return True
+
+
+def _how_drawn(negatives: str, weight: Any, distinct: bool) -> dict[str, Any]:
+    if negatives in ("none", "in-batch") and (weight is not None or distinct):
+        name = "distinct" if weight is None else "negative_weight"
+        raise ConfigError(f"LinkLoader: {name} cannot be combined with negatives {negatives!r}, which draws none")
+    return {"weight": weight, "distinct": bool(distinct)}
+
+
+def _chosen(answer: Any, src: Tensor, dst: Tensor) -> tuple[Tensor, Tensor]:
+    """The edges that a function wants excluded. Raises: ConfigError for what is neither a mask nor ends."""
+    if isinstance(answer, Tensor) and answer.dtype == torch.bool and answer.shape == src.shape:
+        return src[answer], dst[answer]
+    if isinstance(answer, tuple | list) and len(answer) == 2:
+        first, second = (as_ids("LinkLoader", "exclude", side).long() for side in answer)
+        ends = torch.cat([src, dst])
+        if first.numel() == second.numel() and bool(torch.isin(second, ends).all()):
+            return first, second
+    got = f"{answer.dtype} of shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else type(answer).__name__
+    raise ConfigError(
+        f"LinkLoader: expected exclude to return a mask of {src.numel()} edges, or sources and destinations of edges "
+        f"into ends of the batch, got {got}"
+    )
+
+
+def _target_times(sampler: Any, given: Any, time: Any, stretch: slice | None, count: int) -> Tensor | None:
+    """Times of the edges to predict; where ``stretch`` says which edges of the graph they are, those of the graph."""
+    if given is None and stretch is not None and time is not None:
+        given = torch.as_tensor(time)[stretch]
+    if isinstance(sampler, SegmentSampler):
+        return sampler.seed_times(given, count)
+    if given is not None:
+        raise ConfigError("LinkLoader: expected time, one per edge of the graph, for edge_label_time, got None")
+    return None
 
 
 def _left_out(pairs: list[tuple[Tensor, Tensor, int]], tree: Tensor | None = None) -> LeftOut | None:

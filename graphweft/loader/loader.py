@@ -22,7 +22,9 @@ from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
 from graphweft.loader.disk import feed_of, on_disk
 from graphweft.loader.disk_feed import RowCounts
+from graphweft.loader.epoch_order import as_item_weight, as_share
 from graphweft.loader.epochs import EpochLoader
+from graphweft.loader.fetching import as_fetch, fetched, labels_of
 from graphweft.loader.other_keywords import refuse
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
@@ -51,15 +53,22 @@ class Loader(EpochLoader[Batch]):
         shuffle: A new order of the seeds, or items, every epoch.
         seed: Keys order and draws.
         replace: Draw edges with replacement.
-        weight: (E,) weights >= 0 of the edges, by edge id; None: uniform.
+        weight: (E,) weights >= 0 of the edges, or a mask, by edge id; on a typed graph also a dict by relation; None:
+            uniform.
         sampler: Draws the batches; None: a :class:`NeighborSampler` of ``fanouts``, ``replace`` and ``weight``, or on a
-            typed graph a :class:`SegmentSampler` of ``fanouts`` and ``replace``.
+            typed graph a :class:`SegmentSampler` of the same.
         time: Times of the seeds, for a :class:`SegmentSampler` of edges with times; seeds may repeat then.
         drop_last: Leave out a last batch that is not full.
         prefetch: Batches prepared ahead by threads beside the model; 0: none, each is prepared when asked for; None:
             tried out during the first batches.
         workers: Threads that prepare ahead; 0: none, as ``prefetch=0``; None: as many as ``prefetch``, at most one per
             processor.
+        item_weight: Batches are drawn by these weights of the seeds in the place of a pass over all, a seed at most
+            once a batch: (num_seeds,) numbers, or "balanced" for all classes alike. An epoch has as many batches.
+        share: (rank, number of ranks) or ``gw.Ranks``: the part of every epoch that this process takes; all of them
+            together take every seed, each as many.
+        fetch: A function from node ids, int64 (n,), to their rows, which become ``batch.x``: features that lie in a
+            store of your own. Called from any thread; on a typed graph a dict of such functions by type, of local ids.
         prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.Subtasks` cuts
             them into subtasks for several.
         memory: For a store: bytes, or a text as "8GB", for structure, labels, and rows of features together; None: a
@@ -87,7 +96,7 @@ class Loader(EpochLoader[Batch]):
         seed: int = 0,
         *,
         replace: bool = False,
-        weight: Tensor | None = None,
+        weight: Any = None,
         sampler: Sampler | GroupSampler | None = None,
         time: Any = None,
         drop_last: bool = False,
@@ -95,30 +104,16 @@ class Loader(EpochLoader[Batch]):
         workers: int | None = None,
         prepare: Preparer | None = None,
         memory: int | str | None = None,
+        item_weight: Any = None,
+        share: Any = None,
+        fetch: Any = None,
         **others: NoReturn,
     ) -> None:
         refuse("Loader", others)
         stored, data, prefetch = on_disk(ds, memory, prefetch, workers)
         graph = graph_of("Loader", data)
         check_tables("Loader", data)
-        if hasattr(fanouts, "sample") or hasattr(fanouts, "draw"):
-            raise ConfigError(f"Loader: expected fanouts as numbers, got {type(fanouts).__name__}; write sampler=...")
-        if sampler is None:
-            fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
-            if not graph.is_typed:
-                sampler = NeighborSampler(graph, fanouts, replace, weight)
-            elif weight is not None:
-                raise ConfigError(
-                    "Loader: weight cannot be combined with a typed graph, whose relations are sampled independently"
-                )
-            else:
-                sampler = SegmentSampler(graph, fanouts, replace)
-        elif fanouts is not None or replace or weight is not None:
-            raise ConfigError("Loader: sampler cannot be combined with fanouts, replace or weight")
-        elif not isinstance(getattr(sampler, "graph", None), Graph):
-            raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {sampler!r}")
-        elif sampler.graph is not graph:
-            raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
+        sampler = _sampler_of(graph, sampler, fanouts, replace, weight)
         _check_preparer(prepare, sampler)
         self.sampler: Sampler | GroupSampler = sampler
         self.preparer = prepare
@@ -133,7 +128,12 @@ class Loader(EpochLoader[Batch]):
         self._wanted = None if self._place is None else self._place >= 0
         self._ds, self._checksum, self._times_checksum = data, checksum(self.seeds), checksum(self.seed_time)
         count = sampler.num_items if isinstance(sampler, GroupSampler) else self.seeds.numel()
-        super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers)
+        self._fetch = as_fetch("Loader", graph, fetch)
+        size = self._as_count("batch_size", batch_size, 1)
+        labels = None if isinstance(sampler, GroupSampler) else labels_of(data, self.seeds)
+        drawn = as_item_weight("Loader", item_weight, labels, count, size)
+        part = as_share("Loader", share, count)
+        super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
         self._feed = None if stored is None else feed_of(self, stored)
 
     @property
@@ -174,6 +174,9 @@ class Loader(EpochLoader[Batch]):
 
     def make(self, places: Tensor, epoch: int) -> Batch:
         """The batch for the seeds, or the sampler's items, at ``places``; called from any thread."""
+        return fetched(self._unfetched(places, epoch), self._fetch)
+
+    def _unfetched(self, places: Tensor, epoch: int) -> Batch:
         if isinstance(self.sampler, GroupSampler):
             assert self._place is not None and self._wanted is not None  # a group sampler has both
             drawn = self.sampler.draw(places, self._wanted, seed=self.seed, epoch=epoch)
@@ -219,6 +222,29 @@ class Loader(EpochLoader[Batch]):
     def _inputs(self, places: Tensor) -> Tensor:
         """What ``input_id`` says of the seeds at these places."""
         return places if self._mask_ids is None else self._mask_ids[places]
+
+
+def _sampler_of(
+    graph: Graph, sampler: Sampler | GroupSampler | None, fanouts: Any, replace: bool, weight: Any
+) -> Sampler | GroupSampler:
+    """The sampler given, or the usual one. Raises: ConfigError for what is no sampler of this graph."""
+    if hasattr(fanouts, "sample") or hasattr(fanouts, "draw"):
+        raise ConfigError(f"Loader: expected fanouts as numbers, got {type(fanouts).__name__}; write sampler=...")
+    if sampler is None:
+        fanouts = _USUAL_FANOUTS if fanouts is None else fanouts
+        if graph.is_typed:
+            return SegmentSampler(graph, fanouts, replace, weight=weight)
+        return NeighborSampler(graph, fanouts, replace, weight)
+    if fanouts is not None or replace or weight is not None:
+        raise ConfigError("Loader: sampler cannot be combined with fanouts, replace or weight")
+    if not isinstance(getattr(sampler, "graph", None), Graph):
+        name = type(sampler).__name__
+        hint = "; item_weight= draws seeds by weight" if name in ("ImbalancedSampler", "WeightedRandomSampler") else ""
+        got = name if hint else repr(sampler)
+        raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {got}{hint}")
+    if sampler.graph is not graph:
+        raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
+    return sampler
 
 
 def _check_preparer(prepare: Any, sampler: Any) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
 
 
@@ -58,7 +58,11 @@ class DGI(nn.Module):
         return out
 
     def discriminate(self, z: Tensor, summary: Tensor) -> Tensor:
-        """Logits of rows being real. Shape: z (N, C), summary (C,) -> (N,)."""
+        """Logits of rows being real. Shape: z (N, width), summary (width,) -> (N,). Raises: ShapeError."""
+        width = self.weight.shape[0]
+        if z.dim() != 2 or z.shape[1] != width or summary.shape != (width,):
+            got = f"{tuple(z.shape)} and a summary of shape {tuple(summary.shape)}"
+            raise ShapeError(f"DGI: expected rows of width={width} from the encoder, got shape {got}")
         return z @ (self.weight @ summary)
 
     def contrast(self, positive: Tensor, negative: Tensor) -> Tensor:

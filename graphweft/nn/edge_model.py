@@ -30,6 +30,9 @@ class EdgeDecoder(nn.Module):
         width: Columns of the rows of nodes.
         hidden: Width between the two products.
         out_features: Columns of the result.
+        pair_dim: Columns of what is known of a pair itself, such as features of the edge; 0: none.
+
+    Raises: ConfigError for a negative width.
 
     Example:
         >>> decoder = EdgeDecoder(4, 8, 2)
@@ -37,12 +40,15 @@ class EdgeDecoder(nn.Module):
         torch.Size([4, 2])
     """
 
-    def __init__(self, width: int, hidden: int, out_features: int) -> None:
+    def __init__(self, width: int, hidden: int, out_features: int, pair_dim: int = 0) -> None:
         super().__init__()
+        if isinstance(pair_dim, bool) or not isinstance(pair_dim, int) or pair_dim < 0:
+            raise ConfigError(f"EdgeDecoder: expected pair_dim as an integer >= 0, got {pair_dim!r}")
         self.first, self.last = nn.Linear(2 * width, hidden), nn.Linear(hidden, out_features)
+        self.of_pair = nn.Linear(pair_dim, hidden, bias=False) if pair_dim else None
 
-    def forward(self, rows: Tensor, edge_label_index: Tensor) -> Tensor:
-        """Shape: rows (N, width), edge_label_index (2, P) int64 -> (P, out_features)."""
+    def forward(self, rows: Tensor, edge_label_index: Tensor, pair_attr: Tensor | None = None) -> Tensor:
+        """Shape: rows (N, width), edge_label_index (2, P) int64, pair_attr (P, pair_dim) -> (P, out_features)."""
         if edge_label_index.dim() != 2 or edge_label_index.shape[0] != 2:
             got = tuple(edge_label_index.shape)
             raise ShapeError(f"EdgeDecoder: expected edge_label_index of shape (2, P), got {got}")
@@ -51,6 +57,12 @@ class EdgeDecoder(nn.Module):
         sources = functional.linear(rows, of_src, self.first.bias)
         destinations = functional.linear(rows, of_dst)
         both = torch.index_select(sources, 0, src) + torch.index_select(destinations, 0, dst)
+        if self.of_pair is not None:
+            wanted = (src.numel(), self.of_pair.in_features)
+            if pair_attr is None or tuple(pair_attr.shape) != wanted:
+                held = "none" if pair_attr is None else f"shape {tuple(pair_attr.shape)}"
+                raise ShapeError(f"EdgeDecoder: expected pair_attr of shape {wanted}, got {held}")
+            both = both + self.of_pair(pair_attr)
         out: Tensor = self.last(torch.relu(both))
         return out
 
@@ -65,6 +77,8 @@ class EdgeModel(KeepsArguments, nn.Module):
         num_layers: Layers of the node model.
         conv: "sage", "gcn", "gin", "gat" or "gatv2"; or a module called as ``conv(graph, x)`` that returns rows of
             width ``hidden``, which takes the place of the layers.
+        pair_dim: Columns of what is known of a pair itself, which reach the decoder; the trainer gives the features of
+            the edges where the pairs are the edges of the graph.
         options: More arguments of the node model, such as ``dropout``, ``norm``, ``heads``.
 
     Raises: ConfigError for a value out of range.
@@ -83,10 +97,11 @@ class EdgeModel(KeepsArguments, nn.Module):
         out_features: int,
         num_layers: int = 2,
         conv: str | nn.Module = "sage",
+        pair_dim: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
-        self.in_features, self.out_features = in_features, out_features
+        self.in_features, self.out_features, self.pair_dim = in_features, out_features, pair_dim
         if isinstance(conv, str):
             if conv not in CONVS:
                 raise ConfigError(f"EdgeModel: expected conv among {', '.join(CONVS)}, or a module, got {conv!r}")
@@ -95,7 +110,7 @@ class EdgeModel(KeepsArguments, nn.Module):
             raise ConfigError(f"EdgeModel: {min(options)} cannot be combined with a module as conv, which has its own")
         else:
             self.encoder = conv
-        self.decoder = EdgeDecoder(hidden, hidden, out_features)
+        self.decoder = EdgeDecoder(hidden, hidden, out_features, pair_dim)
 
     @classmethod
     def for_data(cls, ds: NodeData, hidden: int, out_features: int | None = None, **options: Any) -> Self:
@@ -119,6 +134,7 @@ class EdgeModel(KeepsArguments, nn.Module):
         edge_label_index: Tensor | None = None,
         edge_weight: Any = None,
         edge_attr: Any = None,
+        pair_attr: Tensor | None = None,
     ) -> Tensor:
         """One row a pair.
 
@@ -130,6 +146,7 @@ class EdgeModel(KeepsArguments, nn.Module):
             edge_label_index: Pairs of its nodes, of the first destinations of blocks; None: all edges of the graph.
             edge_weight: Weights of the edges, for models that take them.
             edge_attr: Features of the edges, for models that take them.
+            pair_attr: What is known of the pairs, (P, pair_dim).
 
         Raises: ShapeError for rows that do not fit.
         """
@@ -139,7 +156,7 @@ class EdgeModel(KeepsArguments, nn.Module):
             if not isinstance(graph, Graph):
                 raise ShapeError("EdgeModel: expected edge_label_index with blocks, got None")
             edge_label_index = torch.stack(graph.edges()).long()
-        out: Tensor = self.decoder(rows, edge_label_index)
+        out: Tensor = self.decoder(rows, edge_label_index, pair_attr)
         return out
 
     @property

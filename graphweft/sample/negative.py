@@ -19,8 +19,9 @@ from graphweft._native import declare
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
-from graphweft.graph.ids import Ids, as_ids
+from graphweft.graph.ids import Ids, as_ids, require_ids
 from graphweft.graph.typed import Relation
+from graphweft.sample.negative_draws import WeightedPairs
 
 _U64 = ctypes.c_uint64
 
@@ -35,15 +36,21 @@ _has = declare("gw_has_edges")
 class NegativeSampler:
     """Draws pairs (u, v) without an edge u -> v, each such pair equally likely; draws are independent.
 
-    A draw is keyed by (seed, epoch, stage, its key): the same for any number of threads and any order.
+    With ``weight`` pairs are likely in proportion to the weights of their nodes, with ``distinct`` none comes twice. A
+    draw is keyed by (seed, epoch, stage, its key): the same for any number of threads and any order.
 
     Args:
         graph: Holds every edge that is known, also those held out for evaluation. Square.
         relation: Of a typed graph: pairs from its source type to its destination type, no edge of this relation. Ids
             are flat in any case.
         loops: A node and itself make a pair too.
+        weight: (destinations,) weights >= 0 of the nodes as destinations, such as ``graph.in_degrees() ** 0.75``, or a
+            pair (of the sources, of the destinations), None for either: uniform. Of a typed graph with ``relation``
+            those of its types.
+        distinct: All pairs of one call of :meth:`pairs` differ, and the destinations of a source in :meth:`tails`. A
+            draw then depends on the other keys of the call.
 
-    Raises: GraphError for a graph that is not square, or an unknown relation.
+    Raises: GraphError for a graph that is not square, or an unknown relation; ConfigError, ShapeError for weights.
 
     Example:
         >>> sampler = NegativeSampler(Graph([0, 0, 1], [1, 2, 0], 3))
@@ -53,7 +60,15 @@ class NegativeSampler:
         (torch.Size([2, 1]), [[False, False], [False, True]])
     """
 
-    def __init__(self, graph: Graph, relation: Relation | None = None, *, loops: bool = False) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        relation: Relation | None = None,
+        *,
+        loops: bool = False,
+        weight: Any = None,
+        distinct: bool = False,
+    ) -> None:
         if not isinstance(graph, Graph) or not graph.is_square:
             raise GraphError(f"NegativeSampler: expected a graph over one set of nodes, got {graph!r}")
         nodes, self._loops = graph.num_nodes, bool(loops)
@@ -67,6 +82,7 @@ class NegativeSampler:
             )
             limits = (src.start, src.stop, dst.start, dst.stop)
             graph = graph.edge_subgraph(slice(edges.start, edges.stop))
+        self._draws = WeightedPairs(limits, self._loops, weight, distinct) if distinct or weight is not None else None
         self._limits = (ctypes.c_int64 * 4)(*limits)
         self._sorted = graph.csc.with_sorted_columns()
         self._native = ctypes.byref(self._sorted.native)
@@ -74,18 +90,22 @@ class NegativeSampler:
     def with_edges(self, src: Tensor, dst: Tensor) -> NegativeSampler:
         """The same with further known edges."""
         more = NegativeSampler.__new__(NegativeSampler)
-        more._loops, more._limits = self._loops, self._limits
+        more._loops, more._limits, more._draws = self._loops, self._limits, self._draws
         nodes = self._sorted.num_rows
         further = Adjacency.from_coo(dst, src, nodes, nodes)
         more._sorted = edit.concat(self._sorted, further).with_sorted_columns()
         more._native = ctypes.byref(more._sorted.native)
         return more
 
+    def identity(self) -> dict[str, Any]:
+        """What decides the draws beside the edges; empty for uniform and independent ones."""
+        return {} if self._draws is None else self._draws.identity()
+
     def __getstate__(self) -> dict[str, Any]:
-        return {"loops": self._loops, "limits": list(self._limits), "sorted": self._sorted}
+        return {"loops": self._loops, "limits": list(self._limits), "sorted": self._sorted, "draws": self._draws}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._loops, self._sorted = state["loops"], state["sorted"]
+        self._loops, self._sorted, self._draws = state["loops"], state["sorted"], state["draws"]
         self._limits = (ctypes.c_int64 * 4)(*state["limits"])
         self._native = ctypes.byref(self._sorted.native)
 
@@ -95,6 +115,9 @@ class NegativeSampler:
         Raises: GraphError when every pair is an edge.
         """
         keys, per = _keys(keys), _per(per)
+        if self._draws is not None:
+            dst, src = self._sorted.to_coo()
+            return self._draws.pairs(self.has_edges, (src.long(), dst.long()), keys, per, (seed, epoch, stage))
         out = torch.empty((2, keys.numel() * per), dtype=torch.int64)
         space = (self._native, self._limits, self._loops)
         self._call(_pairs, *space, keys.numel(), keys.data_ptr(), per, seed, epoch, stage, *_rows(out))
@@ -111,6 +134,9 @@ class NegativeSampler:
         keys = torch.arange(src.numel()) if keys is None else _keys(keys)
         if keys.numel() != src.numel():
             raise ShapeError(f"NegativeSampler: expected one key per source, {src.numel()}, got {keys.numel()}")
+        if self._draws is not None:
+            require_ids("NegativeSampler", "source", src, self._sorted.num_rows)
+            return self._draws.tails(self.has_edges, src, keys, per, (seed, epoch, stage))
         out = torch.empty((src.numel(), per), dtype=torch.int64)
         space = (self._native, self._limits, self._loops)
         ends = (src.data_ptr(), out.data_ptr())

@@ -29,6 +29,8 @@ from graphweft.graph.select import as_selection
 from graphweft.sample.room import Room
 from graphweft.sample.sampler import Sample, check_fanouts
 from graphweft.sample.times import as_kind_of, as_times, flat_times, keys_of, window_start
+from graphweft.sample.weighted_segments import Asked, WeightedSegments
+from graphweft.sample.weights import by_position, flat_weights, weights_identity
 
 _P = ctypes.c_void_p
 
@@ -75,6 +77,9 @@ class SegmentSampler:
         window: How far back a seed sees; None: to the beginning.
         strategy: "uniform", or "recent": the latest edges, of equal times those of larger id.
         disjoint: Every seed has a tree of its own also without times. Implied by ``time``.
+        weight: (E,) weights >= 0 of the edges, or a mask, by edge id; of a typed graph also a dict by relation, where a
+            relation without any is drawn uniformly. Edges of weight 0 are never drawn. Such draws are slower: a batch
+            costs the in-degrees of all nodes that draw.
 
     Raises: ConfigError, DtypeError, GraphError, ShapeError.
 
@@ -96,6 +101,7 @@ class SegmentSampler:
         window: float | None = None,
         strategy: str = "uniform",
         disjoint: bool = False,
+        weight: Any = None,
     ) -> None:
         who = type(self).__name__
         if not isinstance(graph, Graph) or not graph.is_square:
@@ -117,6 +123,19 @@ class SegmentSampler:
         self._places, self._sorted = self._in_order()
         self._widths = torch.tensor(self.fanouts, dtype=torch.int64).reshape(len(self.fanouts), -1)
         self._idle: list[_Native] = []
+        self._weight = None if weight is None else by_position(who, graph.csc, flat_weights(who, graph, weight))
+        self._by_weight = None if self._weight is None else self._weighted(self._weight)
+
+    @property
+    def is_weighted(self) -> bool:
+        """Whether draws follow weights."""
+        return self._weight is not None
+
+    def _weighted(self, weight: Tensor) -> WeightedSegments:
+        times = None if self._time is None else keys_of(self._time)
+        how = (self.replace, self.strategy == "recent", self.disjoint)
+        bounds = self._bounds if self.graph.relations else torch.tensor([0, self.graph.num_edges])
+        return WeightedSegments(self.graph, self.fanouts, weight, bounds, times, *how)
 
     def identity(self) -> dict[str, Any]:
         """Settings that decide the draws, in addition to graph and random keys."""
@@ -127,6 +146,7 @@ class SegmentSampler:
             "window": self.window,
             "disjoint": self.disjoint,
             "times_checksum": self._times_checksum,
+            **({} if self._weight is None else weights_identity(self._weight)),
         }
 
     @property
@@ -171,6 +191,11 @@ class SegmentSampler:
         keys = torch.arange(ids.numel()) if keys is None else keys.contiguous()
         if keys.numel() != ids.numel():
             raise ShapeError(f"sample: expected one key per seed, {ids.numel()}, got {keys.numel()}")
+        if self._by_weight is not None:
+            low = None if times is None else window_start(times, self.window)
+            high = None if times is None else keys_of(times)
+            left = None if exclude is None else tuple(part.long() for part in exclude)
+            return self._by_weight.draw(Asked(ids, keys, (seed, epoch, stage), low, high, left))  # type: ignore[arg-type]
         try:
             native = self._idle.pop()
         except IndexError:

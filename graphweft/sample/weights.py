@@ -6,6 +6,7 @@ the samplers beside this module.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch
 from graphweft._checks import check_rows, checksum
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.graph import Graph
 
 
 def by_position(who: str, structure: Adjacency, weight: Any) -> torch.Tensor:
@@ -23,6 +25,28 @@ def by_position(who: str, structure: Adjacency, weight: Any) -> torch.Tensor:
     values = as_weights(who, weight, structure.num_edges, "edge").to(torch.float32)
     ids = structure.edge_ids
     return values.contiguous() if ids is None else values[ids.long()]
+
+
+def flat_weights(who: str, graph: Graph, weight: Any) -> Any:
+    """Weights given by relation, in the order of the graph's edges, 1 where there are none; anything else as it is.
+
+    Raises: ConfigError, DtypeError, ShapeError; GraphError for a relation that the graph has not.
+
+    Example:
+        >>> g = Graph.hetero({("a", "to", "b"): ([0], [0]), ("b", "to", "a"): ([0, 0], [0, 0])})
+        >>> flat_weights("Loader", g, {("b", "to", "a"): [5, 6]}).tolist()
+        [1.0, 5.0, 6.0]
+    """
+    if not isinstance(weight, Mapping):
+        return weight
+    for relation in weight:
+        graph.layout.edge_range(relation)
+    parts = []
+    for relation in graph.relations:
+        count = len(graph.layout.edge_range(relation))
+        given = weight.get(relation, torch.ones(count))
+        parts.append(as_weights(f"{who} {'-'.join(relation)}", given, count, "edge").to(torch.float32))
+    return torch.cat(parts)
 
 
 def weights_identity(weight: torch.Tensor | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from graphweft.train.learning_rate import LearningRate
 from graphweft.train.loggers import Loggers
 from graphweft.train.loop_options import LINK_RULES, METRICS, check_best, check_updates
 from graphweft.train.named_metrics import metrics_of
-from graphweft.train.options import STOP_ON, check_choice
+from graphweft.train.options import EMBEDDING_TASKS, STOP_ON, check_choice
 from graphweft.train.own_loss import check_loss, named, with_loss
 from graphweft.train.target import Target, target_of
 from graphweft.train.update import Update
@@ -50,7 +50,7 @@ class Loop:
     Args:
         chosen: The choices.
         ds: The dataset.
-        task: "nodes" or "link".
+        task: "nodes", "link" or "unsupervised".
         stop_on: What says which epoch is the best where ``best`` does not.
         out: Folder of the run.
 
@@ -69,12 +69,12 @@ class Loop:
         self.chosen = chosen
         check_updates(chosen.label_smoothing, chosen.warmup, chosen.clip, chosen.clip_value, chosen.ema)
         self.target: Target | None = None
-        if task == "link":
-            _check_link(chosen)
+        if task in EMBEDDING_TASKS:
+            _check_link(chosen, task)
         else:
             choices = (chosen.loss, chosen.class_weight, chosen.label_smoothing)
             self.target = with_loss(target_of(ds), *choices, ds.num_classes)
-        kind = "link" if task == "link" else _kind(ds)
+        kind = "link" if task in EMBEDDING_TASKS else _kind(ds)
         self.metrics = metrics_of(chosen.metrics, kind)
         self.rule = stop_on if chosen.best is None else chosen.best
         self.higher = self._take_best(stop_on, kind)
@@ -133,11 +133,13 @@ def _kind(ds: Any) -> str:
     return str(getattr(ds, "task", "classification" if ds.y.dim() == 1 else "multilabel"))
 
 
-def _check_link(chosen: Chosen) -> None:
-    """Links have no classes. Raises: ConfigError."""
+def _check_link(chosen: Chosen, task: str) -> None:
+    """Links have no classes, models of embeddings losses of their own. Raises: ConfigError."""
     for name in ("class_weight", "label_smoothing"):
         if getattr(chosen, name) not in (None, 0, 0.0):
-            raise ConfigError(f"{name} cannot be combined with task='link', which has no classes")
+            raise ConfigError(f"{name} cannot be combined with task={task!r}, which has no classes")
+    if chosen.loss is not None and task != "link":
+        raise ConfigError(f"loss cannot be combined with task={task!r}, whose model has a loss of its own")
     if isinstance(chosen.loss, str):
         check_choice("loss", chosen.loss, ("binary_cross_entropy",))
     elif chosen.loss is not None:

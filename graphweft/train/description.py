@@ -19,11 +19,15 @@ from graphweft import nn as models
 from graphweft._errors import CheckpointError
 from graphweft.data.given import Task
 from graphweft.data.table_encoding import TableEncoding
+from graphweft.graph.graph import Graph
+from graphweft.nn.dgi import mean_summary
 from graphweft.nn.made_with import KeepsArguments
 from graphweft.nn.node_embedding import NodeEmbedding
 from graphweft.nn.settings import settings_of
 from graphweft.train.prediction import label_task
 
+_WALKS = ("walk_length", "context_size", "walks_per_node", "negatives", "p", "q")
+_AROUND = (models.GAE, models.VGAE, models.DGI)  # whose encoder says the rest
 _MADE: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[str, Any] | None]] = WeakKeyDictionary()
 
 
@@ -35,7 +39,7 @@ class Description:
         model: How the model is constructed; None for one that only its own code can make.
         model_class: Name of its class.
         dataset: Name of the dataset.
-        task: "nodes" or "link".
+        task: "nodes", "link", "unsupervised" or another one.
         label_task: What the labels are: "classification", "multilabel" or "regression".
         num_features: Columns of the features.
         num_classes: Width of the output.
@@ -109,6 +113,17 @@ def _how_made(model: nn.Module) -> dict[str, Any] | None:
         inner = how_made(model.model)
         sizes = {"num_nodes": model.rows.num_embeddings, "width": model.rows.embedding_dim}
         return None if inner is None else {"class": "NodeEmbedding", "model": inner, **sizes}
+    if type(model) is models.Node2Vec:
+        sizes = {name: getattr(model, name) for name in _WALKS}
+        given = {"width": model.rows.embedding_dim, "sparse": model.rows.sparse, **sizes}
+        return {"class": "Node2Vec", "num_nodes": model.rows.num_embeddings, "kwargs": given}
+    if isinstance(model, _AROUND) and type(model) in _AROUND:
+        inner = how_made(model.encoder)
+        own: dict[str, Any] = {"class": type(model).__name__, "encoder": inner}
+        if isinstance(model, models.DGI):
+            own["width"] = model.weight.shape[0]
+            inner = inner if model.summary is mean_summary else None
+        return None if inner is None else own
     name = type(model).__name__
     made = model.made_with if isinstance(model, KeepsArguments) else None
     if made is None or getattr(models, name, None) is not type(model):
@@ -124,6 +139,16 @@ def make_model(made: dict[str, Any], device: str = "meta") -> nn.Module:
         with torch.device(device), torch.random.fork_rng(devices=[]):
             return NodeEmbedding(made["num_nodes"], inner, made["width"])
     kind = getattr(models, made["class"])
+    if made["class"] == "Node2Vec":
+        with torch.device(device), torch.random.fork_rng(devices=[]):
+            without = Graph.from_csc(torch.zeros(made["num_nodes"] + 1, dtype=torch.int64, device="cpu"), [])
+            walked: nn.Module = kind(without, **made["kwargs"])  # a trainer gives it the graph
+            return walked
+    if "encoder" in made:
+        encoder = make_model(made["encoder"], device)
+        with torch.device(device), torch.random.fork_rng(devices=[]):
+            around: nn.Module = kind(encoder, **({"width": made["width"]} if "width" in made else {}))
+            return around
     with torch.device(device), torch.random.fork_rng(devices=[]):
         model: nn.Module = kind(*made["args"], **made["kwargs"])
         return model

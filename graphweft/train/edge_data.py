@@ -99,6 +99,8 @@ def edge_data_of(model: nn.Module, ds: Dataset, choice: str = "use") -> EdgeData
         width = ""
     used = {"edge_weight": weight, "edge_features": attr}
     left = [name for name, rows in of_data.items() if rows is not None and used[name] is None]
+    if getattr(model, "pair_dim", 0) and "edge_features" in left:
+        left.remove("edge_features")  # the decoder reads them
     if left:
         _tell(ds.name, left, type(model).__name__, width or f"; {_TAKE}")
     if weight is None and attr is None:

@@ -85,6 +85,7 @@ class EdgeTask(MiniBatch):
             if given != usual:
                 raise ConfigError(f"{name}={given} cannot be combined with labels of edges; leave it out")
         self._call = _caller_of(self.model)
+        check_pairs(self.model, self.ds)
         self._trained_on = torch.unique(self.rows["train"], sorted=True)
         ends = self.pairs[:, self._trained_on]
         drawn: dict[str, Any] = {"shuffle": True, "seed": seed, "negatives": "none", "exclude": "none"}
@@ -105,17 +106,44 @@ class EdgeTask(MiniBatch):
     def _forward(self, batch: Any) -> Tensor:
         assert isinstance(batch, LinkBatch) and batch.edge_label_index is not None  # as the loader makes them
         if batch.blocks and getattr(self.model, "takes_blocks", False):
-            rows: Tensor = self.model(batch.blocks, batch.x, batch.edge_label_index, **self.edge_data.keywords())
+            own = pair_rows(self.model, self.ds, self._label_rows(batch))
+            rows: Tensor = self.model(batch.blocks, batch.x, batch.edge_label_index, **self.edge_data.keywords(), **own)
             return rows
         given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)
-        return _as_rows(self._call(batch.subgraph, batch.x, batch.edge_label_index, **given))
+        own = pair_rows(self.model, self.ds, self._label_rows(batch))
+        return _as_rows(self._call(batch.subgraph, batch.x, batch.edge_label_index, **given, **own))
+
+
+def check_pairs(model: nn.Module, ds: Dataset) -> None:
+    """A model of what is known of the pairs finds it. Raises: DataError."""
+    width = getattr(model, "pair_dim", 0)
+    if width and pair_columns(ds) != width:
+        held = f"features of {pair_columns(ds)} columns" if pair_columns(ds) else "none"
+        raise DataError(f"{ds.name}: expected {width} features of the edges that have labels (pair_dim), got {held}")
+
+
+def pair_columns(ds: Any) -> int:
+    """Columns of features of the pairs: those of the edges, where the pairs are all edges in their order; else 0."""
+    if ds.edge_features is None or ds.edge_label_index is None or ds.edge_label_index.shape[1] != ds.num_edges:
+        return 0
+    same = torch.equal(ds.edge_label_index, torch.stack(ds.graph.edges()))
+    return int(ds.edge_features.shape[1]) if same else 0
+
+
+def pair_rows(model: nn.Module, ds: Dataset, rows: Tensor | None) -> dict[str, Tensor]:
+    """What a model is given of the pairs ``rows``, None: of all; empty for a model that reads nothing of them."""
+    if not getattr(model, "pair_dim", 0):
+        return {}
+    assert ds.edge_features is not None  # as check_pairs saw
+    return {"pair_attr": ds.edge_features if rows is None else ds.edge_features[rows]}
 
 
 def edge_outputs(model: nn.Module, ds: Dataset, x: Any, given: dict[str, Any]) -> Tensor:
     """What ``model`` returns for every pair of ``ds`` in evaluation mode, (P, columns)."""
+    check_pairs(model, ds)
     model.eval()
     with torch.no_grad():
-        return _as_rows(_caller_of(model)(ds.graph, x, ds.edge_label_index, **given))
+        return _as_rows(_caller_of(model)(ds.graph, x, ds.edge_label_index, **given, **pair_rows(model, ds, None)))
 
 
 def _as_rows(out: Any) -> Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from graphweft._errors import ConfigError
-from graphweft.train.options import STOP_ON, check_choice, check_integer, check_number
+from graphweft.train.options import EMBEDDING_TASKS, STOP_ON, check_choice, check_integer, check_number
 from graphweft.train.table_options import split_names
 
 LOSSES = ("cross_entropy", "binary_cross_entropy", "mse", "l1", "huber")
@@ -74,7 +74,7 @@ class LoopOptions:
             for one in split_names(given) if given is None or isinstance(given, str) else (given,):
                 check_choice(name, one, known)
         check_updates(self.label_smoothing, self.warmup, self.clip, self.clip_value, self.ema)
-        check_best(self.best, stop_on, (*METRICS, *(LINK_RULES if task == "link" else ())))
+        check_best(self.best, stop_on, (*METRICS, *(LINK_RULES if task in EMBEDDING_TASKS else ())))
 
     def loop_arguments(self) -> dict[str, Any]:
         """The keywords of :class:`gw.Trainer`."""

@@ -19,6 +19,7 @@ from graphweft.data.stored import StoredDataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.interop.pyg_model import PyGModel, adapted
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.node2vec import Node2Vec
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.store import Store
 from graphweft.train.full_batch import features_of
@@ -67,7 +68,7 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
 
 def as_read(ds: Dataset, model: nn.Module) -> Dataset:
     """``ds`` with the features that the model reads; another layout is let go where nobody else holds it."""
-    x = _features(adapted(model), ds)
+    x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds)
     return ds if x is ds.x else replace(ds, x=x)
 
 

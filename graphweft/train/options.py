@@ -17,6 +17,8 @@ USUAL_RATE = 0.01
 DECAY_ON = ("first", "all")
 GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
 EDGE_TASKS = ("edge_classification", "edge_regression")  # samples are pairs of nodes
+UNSUPERVISED = ("unsupervised", "gae", "vgae", "dgi", "node2vec")  # embeddings without labels: any such model, or one
+EMBEDDING_TASKS = ("link", *UNSUPERVISED)
 TASKS = (
     "nodes",
     "link",
@@ -24,6 +26,7 @@ TASKS = (
     *GRAPH_TASKS,
     "edge",
     *EDGE_TASKS,
+    *UNSUPERVISED[1:],
 )  # "graphs" and "edge": as the labels are
 USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
 MODES = ("full", "mini", "macro", "auto")
@@ -145,7 +148,11 @@ def check_task(task: Any, mode: str) -> str:
 
     Raises: ConfigError.
     """
-    check_choice("task", task, TASKS)
+    if task in ("classification", "multilabel", "regression"):
+        kind = f"gw.Dataset(..., task={task!r})"
+        raise ConfigError(f"task: expected nodes, and {kind} where the labels do not tell their kind, got {task!r}")
+    if task != "unsupervised":  # which follows from a model
+        check_choice("task", task, TASKS)
     if task == "link" and check_mode(mode) != "mini":
         raise ConfigError(f"mode: expected mini for the task link, got {mode!r}")
     return str(task)

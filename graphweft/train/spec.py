@@ -26,6 +26,7 @@ from graphweft.train.options import (
     RANK_REDUCE,
     SAMPLERS,
     STOP_ON,
+    UNSUPERVISED,
     check_choice,
     check_fanouts,
     check_integer,
@@ -73,7 +74,7 @@ class TrainSpec(LoopOptions, TableOptions):
         task: "nodes" predicts labels of nodes; "graphs" those of graphs, "edge" those of edges, with
             "graph_classification", "graph_regression", "edge_classification" and "edge_regression" as names where the
             labels are to be of that kind; "link" learns embeddings of width ``hidden`` that tell edges from pairs
-            without one, in mode "mini".
+            without one, in mode "mini"; "gae", "vgae", "dgi" and "node2vec" embeddings without labels.
         model: "gcn", "sage", "gin", "gat", "gatv2", "cgat" or "ngcf"; on typed graphs, with inverse relations added,
             "rgcn" (without features as published: a learned row per relation and node) or "hgt".
         heads: Heads of the hidden layers of models with attention; they divide ``hidden``.
@@ -254,7 +255,15 @@ class TrainSpec(LoopOptions, TableOptions):
     def _check_task(self) -> None:
         """The task fits the mode, and what belongs to sets of graphs is given with them."""
         check_task(self.task, self.mode)
+        if self.task == "unsupervised":
+            raise ConfigError(f"task: expected one of {', '.join(UNSUPERVISED[1:])}, got unsupervised, which is any")
         check_choice("readout", self.readout, READOUTS)
+        if self.is_unsupervised:
+            check_choice("model", self.model, OF_GRAPHS)
+            if self.features == "embedding":
+                raise ConfigError(f"features: embedding cannot be combined with task {self.task}; onehot is alike")
+            if self.mode in ("full", "auto"):
+                object.__setattr__(self, "mode", "mini")
         if self.fold is not None:
             check_integer("fold", self.fold, 0, FOLDS - 1)
         if self.has_graphs:
@@ -276,6 +285,11 @@ class TrainSpec(LoopOptions, TableOptions):
     def has_graphs(self) -> bool:
         """Whether samples are graphs."""
         return self.task == "graphs" or self.task in GRAPH_TASKS
+
+    @property
+    def is_unsupervised(self) -> bool:
+        """Whether embeddings are learned without labels."""
+        return self.task in UNSUPERVISED
 
     @property
     def has_pairs(self) -> bool:

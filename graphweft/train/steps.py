@@ -23,6 +23,7 @@ from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask
+from graphweft.train.embedding_task import EmbeddingTask
 from graphweft.train.full_batch import FullBatch, features_of
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
@@ -142,11 +143,18 @@ def sampled(
     Raises: ConfigError for options that do not fit the task or each other.
     """
     check_counts(batch_size=drawn.batch_size, accumulate=drawn.accumulate)
-    model, loop = adapted(given.model), given.loop
+    loop = given.loop
+    model = given.model if given.task == "unsupervised" else adapted(given.model)
     data = (given.ds, features_of(given.ds), given.update)
     keys = (seed, key)
     own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
     batch: MiniBatch
+    if given.task == "unsupervised":
+        usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
+        for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):
+            if value != wanted:
+                raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
+        return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
     if isinstance(given.ds, StoredGraph):
         if given.task != "nodes" or given.ranks.is_shared:
             what = "ranks" if given.ranks.is_shared else f"task={given.task}"

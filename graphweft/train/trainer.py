@@ -34,16 +34,18 @@ from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.edge_data import edge_data_of
+from graphweft.train.embedding_task import EmbeddingTask, for_loss
 from graphweft.train.full_batch import SPLITS, FullBatch
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
 from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.model_input import as_read, check_parts, costs_of, opened, trains
+from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
+    EMBEDDING_TASKS,
     MINI_USUAL,
     USUAL_RATE,
     check_choice,
@@ -106,7 +108,8 @@ class Trainer:
             a :class:`gw.GraphDataset`, "edge_classification" or "edge_regression" those of pairs of nodes
             (:meth:`Dataset.with_edge_labels`); they are found from the data. "link", in mode "mini", holds some edges
             out and learns embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under
-            the ROC curve.
+            the ROC curve. "unsupervised" is found from a :class:`GAE`, :class:`VGAE`, :class:`DGI` or
+            :class:`Node2Vec`, or a module with ``loss(graph, x)``: embeddings by the model's own loss.
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
@@ -214,7 +217,7 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        task, mode, ds, batch_size = for_rows(task, *opened(mode, ds), usual_graphs(sampler, mode, batch_size))
+        task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
@@ -279,6 +282,8 @@ class Trainer:
     @property
     def metric(self) -> str:
         """The score: "accuracy", "micro-F1" where nodes have several labels, "RMSE" of values, "ROC AUC" of links."""
+        if isinstance(self._batch, EmbeddingTask):
+            return self._batch.metric
         return "ROC AUC" if self.task == "link" else self._target.metric
 
     @property
@@ -377,7 +382,7 @@ class Trainer:
     def predict(self, probabilities: bool = False) -> Tensor:
         """Class of every node, (N,) int64; (N, C) bool for several labels a node; values in the shape of ``ds.y``.
 
-        For links the embeddings. The weights are those that the model has now.
+        For links, and models that learn without labels, the embeddings. The weights are those that the model has now.
 
         Args:
             probabilities: Give those of the classes or labels instead, (N, C) float32.
@@ -390,7 +395,7 @@ class Trainer:
         """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""
         self._refresh()
         with self._within():
-            return predictions_of(self.ds, self._batch.logits(), None if self.task == "link" else self._target)
+            return predictions_of(self.ds, self._batch.logits(), None if self.task in EMBEDDING_TASKS else self._target)
 
     def resume(self) -> bool:
         """Continues the run in ``out``; False, with nothing changed, if there is none yet.
@@ -492,7 +497,7 @@ class Trainer:
 
     def _take_data(self) -> None:
         """What a constant guess scores with the labels as they are now. Raises: ConfigError for nothing to stop on."""
-        if self.task == "link":
+        if self.task in EMBEDDING_TASKS:
             return
         rows = self._batch.rows
         needs = f"patience={self._patience}" if self._patience else "scheduler=plateau" if self._rate.watches else ""
@@ -580,7 +585,7 @@ class Trainer:
         begun = time.perf_counter()
         with span("evaluate", "evaluate"), self._update.averaged():
             found = self._batch.evaluate()
-        column = "acc" if self.task == "link" else self._target.column
+        column = "acc" if self.task in EMBEDDING_TASKS else self._target.column
         values = {f"{name}_{column}": value for name, value in found.scores.items()} | {"val_loss": found.val_loss}
         values |= found.details | self._batch.guarded()
         more |= {name: value for name, value in found.metrics.items() if name not in COLUMNS}

@@ -406,7 +406,6 @@ COMPLETE = Graph([0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1], 3)
         (lambda g: LinkLoader(g, edge_label_time=[1]), ConfigError, "expected time, one per edge of the graph"),
         (lambda g: LinkLoader(g, [[0], [1]], time=[0] * 300), ConfigError, "expected times of the seeds"),
         (lambda g: LinkLoader(g, time=[0] * 7), ShapeError, "expected 300 rows, one per edge, got 7 rows"),
-        (lambda g: LinkLoader(g, time=[0] * 300, weight=torch.ones(300)), ConfigError, "weight cannot be combined"),
         (lambda g: LinkLoader(g, known=Graph([], [], 3)), GraphError, "expected known edges over the nodes of"),
         (lambda g: LinkLoader(film_graph()[0]), ConfigError, "expected the relation to predict"),
         (
@@ -421,7 +420,7 @@ COMPLETE = Graph([0, 0, 1, 1, 2, 2], [1, 2, 0, 2, 0, 1], 3)
             "expected a node that node 0 has no edge to, got none",
         ),
     ],
-    ids=range(20),
+    ids=range(19),
 )
 def test_bad_input_is_one_line(make: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error) as failure:

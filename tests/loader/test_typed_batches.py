@@ -85,8 +85,13 @@ def test_fanouts_count_for_every_relation() -> None:
     chosen = {relation: [int(i == 3)] for i, relation in enumerate(graph.relations)}
     for batch in Loader(graph, seeds=torch.arange(200), fanouts=chosen, batch_size=50):
         assert set(graph.edge_type()[batch.e_id].tolist()) <= {3}
-    with pytest.raises(ConfigError, match="weight cannot be combined with a typed graph"):
-        Loader(graph, seeds=[0], fanouts=[2], weight=torch.ones(graph.num_edges))
+    (alone,) = Loader(
+        graph,
+        seeds=[0],
+        fanouts=[-1],
+        weight={graph.relations[3]: torch.zeros(len(graph.layout.edge_range(graph.relations[3])))},
+    )
+    assert 3 not in graph.edge_type()[alone.e_id].tolist()
 
 
 def test_a_batch_without_types_has_no_views() -> None:

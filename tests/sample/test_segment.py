@@ -36,6 +36,7 @@ def check(
     recent: bool = False,
     disjoint: bool = False,
     exclude: LeftOut | None = None,
+    weight: np.ndarray | None = None,
 ) -> None:
     """Every block edge by edge, in plain Python."""
     disjoint = disjoint or time is not None
@@ -58,6 +59,8 @@ def check(
             bounded = time is None or (
                 time[edge] <= seed_time[tree] and (window is None or time[edge] >= seed_time[tree] - window)
             )
+            if weight is not None and weight[edge] == 0:
+                continue
             hidden = (tree, kind, src[edge], dst[edge]) in left and (time is None or time[edge] >= seed_time[tree])
             if bounded and not hidden:
                 able.append(edge)
@@ -159,10 +162,13 @@ def random_call(graph: Graph, rng: np.random.Generator) -> None:
         s, d = (ends[some] for ends in graph.edges())
         tree = torch.from_numpy(rng.integers(0, len(seeds), len(some))) if timed or disjoint else torch.zeros_like(s)
         call["exclude"] = expected["exclude"] = LeftOut(tree, graph.edge_type()[some], s, d)
+    if rng.integers(3) == 0:
+        expected["weight"] = options["weight"] = rng.integers(0, 3, graph.num_edges) * rng.random(graph.num_edges)
     sampler = SegmentSampler(graph, fanouts, replace, **options)
     sample = sampler.sample(seeds, **call)
     check(graph, seeds.tolist(), sampler.fanouts, sample, **expected)
-    check_against_slow(sampler, seeds.tolist(), call, sample)
+    if not sampler.is_weighted:
+        check_against_slow(sampler, seeds.tolist(), call, sample)
     assert same(sample, sampler.sample(seeds, **call))
 
 

@@ -304,3 +304,30 @@ def test_edges_that_are_dropped_lead_back_or_have_a_split() -> None:
         gw.Dataset.from_tables(nodes, edges, label="v", edge_label="score")
     with pytest.raises(gw.DataError, match="edge_label: expected a column of edges, got 'scor'; did you mean 'score'"):
         gw.Dataset.from_tables(nodes, edges, edge_label="scor")
+
+
+def test_features_of_a_pair_reach_the_decoder(tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(0)
+    src, dst = torch.randint(0, 60, (2, 500), generator=draw)
+    known = torch.randn(500, 3, generator=draw)
+    base = gw.Dataset("paid", gw.Graph(src, dst, num_nodes=60), torch.randn(60, 4, generator=draw), edge_features=known)
+    ds = base.with_edge_labels((known[:, 0] > 0).long(), seed=0)
+    torch.manual_seed(0)
+    model = gw.nn.EdgeModel.for_data(ds, hidden=16, pair_dim=3)
+    trainer = gw.Trainer(model, ds, lr=0.05, batch_size=64, out=tmp_path / "run")
+    trainer.fit(epochs=15)
+    assert trainer.evaluate("test") > 0.9
+    with torch.no_grad():
+        rows = model.encoder(ds.graph, trainer.x)
+        first, last = model.decoder.first, model.decoder.last
+        both = first(torch.cat([rows[src], rows[dst]], dim=1)) + known @ model.decoder.of_pair.weight.T
+        expected = last(both.relu())
+    assert torch.allclose(trainer._batch.logits(), expected, atol=1e-5)
+    assert torch.equal(gw.load_run(tmp_path / "run", ds=ds).predict(), trainer.predict())
+    plain = gw.Dataset("plain", base.graph, base.x).with_edge_labels(ds.y)
+    with pytest.raises(gw.DataError, match=r"expected 3 features of the edges that have labels \(pair_dim\), got none"):
+        gw.Trainer(gw.nn.EdgeModel.for_data(plain, hidden=8, pair_dim=3), plain)
+    with pytest.raises(gw.ShapeError, match=r"pair_attr of shape \(500, 3\), got none"):
+        model(ds.graph, ds.x)
+    with pytest.raises(gw.ConfigError, match="pair_dim as an integer >= 0, got -1"):
+        gw.nn.EdgeDecoder(4, 4, 2, pair_dim=-1)

@@ -115,6 +115,7 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert "--mode: expected mini for the task link, got 'full'" in capsys.readouterr().err
     assert cli.main([*line, "--task", "edges"]) == 2
     names = "nodes, link, graphs, graph_classification, graph_regression, edge, edge_classification, edge_regression"
+    names += ", gae, vgae, dgi, node2vec"
     assert f"--task: expected one of {names}, got 'edges'" in capsys.readouterr().err
 
 

@@ -52,11 +52,11 @@ def read_graphsaint(folder: Path, options: ReadOptions) -> Dataset:
     else:
         notes.append("feats.npy is missing: no features")
     if (folder / "class_map.json").exists():
-        found = _class_map(_json(folder / "class_map.json"), rows)
+        found = class_map(json_object(folder / "class_map.json"), rows)
     else:
         notes.append("class_map.json is missing: no labels")
     if (folder / "role.json").exists():
-        split = _roles(_json(folder / "role.json"), rows)
+        split = _roles(json_object(folder / "role.json"), rows)
     else:
         notes.append("role.json is missing: a random split by seed")
         split = random_split(found, options.seed)
@@ -84,7 +84,8 @@ def _graph(path: Path) -> Graph:
         return csr_graph(archive.array("indptr", (rows + 1,), "iu"), archive.array("indices", (None,), "iu"), rows)
 
 
-def _json(path: Path) -> dict[str, Any]:
+def json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises: DataError for anything else."""
     try:
         found = json.loads(read_bytes(path, 2 << 30))
     except (ValueError, RecursionError) as error:
@@ -104,7 +105,7 @@ def _roles(roles: dict[str, Any], rows: int) -> Split:
     return Split(*parts)
 
 
-def _class_map(classes: dict[str, Any], rows: int) -> Labels:
+def class_map(classes: dict[str, Any], rows: int) -> Labels:
     """Class ids, or rows of 0 and 1, by node id."""
     if not classes:
         return no_labels(rows)

@@ -23,6 +23,7 @@ from graphweft.data.readers import (
     graphsaint,
     heterophilous,
     matrix_market,
+    node_link,
     npz,
     ogb,
     planetoid,
@@ -47,6 +48,8 @@ ARCHIVES: tuple[tuple[Callable[[set[str]], bool], Callable[[NpzArchive, ReadOpti
 FOLDERS: tuple[tuple[Callable[[list[str]], bool], Callable[[Path, ReadOptions], Dataset]], ...] = (
     (planetoid.is_planetoid, planetoid.read_planetoid),
     (graphsaint.is_graphsaint, graphsaint.read_graphsaint),
+    (node_link.is_parts, node_link.read_parts),
+    (node_link.is_graphsage, node_link.read_graphsage),
     (ogb.is_ogb, ogb.read_ogb),
     (tu.is_tu, tu.read_tu),
     (rdf.is_rdf, rdf.read_rdf),

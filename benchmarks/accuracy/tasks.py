@@ -1,0 +1,211 @@
+"""Accuracy of tasks beside node classification against loops of PyTorch Geometric at equal settings.
+
+    python benchmarks/accuracy/tasks.py gae dgi node2vec regression edge --data cora.npz --seeds 5
+    python benchmarks/accuracy/tasks.py gae --data cora.npz --seeds 1 --epochs 3 --out /dev/null   # a try
+
+gae: a graph auto-encoder (GCN 32, 16), ROC AUC on held-out edges, the same edges and negatives on both sides.
+dgi: Deep Graph Infomax (one GCN layer of 512, ReLU), accuracy of a logistic regression on the split of the file.
+node2vec: the same accuracy; PyTorch Geometric's module needs torch_cluster, so its column stays empty.
+regression: RMSE of values made on the spot from the mean features of the neighbours, GraphSAGE 64.
+edge: accuracy on whether an edge joins nodes of one class, GraphSAGE 64 and a perceptron over both ends, all in-edges
+of the ends of 1024 pairs a step.
+
+Both sides train from weights of their own by Adam (0.01, dgi 0.001) for equally many epochs; scores are those of the
+last epoch. Appends a line per task to results/tasks.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from harness import RESULTS, show, stamp, write_csv
+
+import graphweft as gw
+from graphweft.train.link_metrics import roc_auc
+from graphweft.train.probe import probe
+
+COLUMNS = ("dataset", "task", "score", "epochs", "seeds", "ours_mean", "ours_sd", "pyg_mean", "pyg_sd")
+EPOCHS = {"gae": 200, "dgi": 100, "node2vec": 5, "regression": 100, "edge": 30}
+SCORES = {"gae": "ROC AUC", "dgi": "accuracy", "node2vec": "accuracy", "regression": "RMSE", "edge": "accuracy"}
+Pair = tuple[float, float | None]
+
+
+def dense(ds: gw.Dataset) -> Tensor:
+    """Features as PyTorch Geometric reads them."""
+    return ds.x.to_dense() if isinstance(ds.x, gw.SparseFeatures) else ds.x
+
+
+def train(parameters: object, epochs: int, loss: Callable[[], Tensor], lr: float = 0.01) -> None:
+    """A plain loop."""
+    optimizer = torch.optim.Adam(parameters, lr=lr)
+    for _ in range(epochs):
+        optimizer.zero_grad()
+        loss().backward()
+        optimizer.step()
+
+
+class Rectified(nn.Module):
+    """A layer and its ReLU."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, first: object, second: object) -> Tensor:
+        return self.layer(first, second).relu()
+
+
+def gae(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+    """Areas under the ROC curve."""
+    from torch_geometric.nn import GAE, GCN
+
+    split = gw.transforms.split_links(ds.graph, seed=seed)
+    negatives = gw.NegativeSampler(ds.graph).pairs(torch.arange(split.test.shape[1]), seed=seed, stage=7)
+    torch.manual_seed(seed)
+    model = gw.nn.GAE(gw.nn.GCN(ds.num_features, 32, 16))
+    trainer = gw.Trainer(model, ds, seed=seed, restore_best=False, eval_every=10**6)
+    trainer.fit(epochs)
+    x, edges = dense(ds), torch.stack(split.graph.edges())
+    peer = GAE(GCN(ds.num_features, 32, 2, 16))
+    train(peer.parameters(), epochs, lambda: peer.recon_loss(peer.encode(x, edges), edges))
+    scores = []
+    with torch.no_grad():
+        for z in (trainer.predict(), peer.eval().encode(x, edges)):
+            there, other = ((z[a] * z[b]).sum(1) for a, b in (split.test, negatives))
+            scores.append(100 * roc_auc(there, other))
+    return scores[0], scores[1]
+
+
+def read_by(z: Tensor, ds: gw.Dataset) -> float:
+    """Accuracy of a logistic regression on embeddings."""
+    return 100 * probe(z, ds.y, ds.labelled("train"), {"test": ds.labelled("test")})["test"]
+
+
+def dgi(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+    """Accuracies on embeddings."""
+    from torch_geometric.nn import DeepGraphInfomax, GCNConv
+
+    torch.manual_seed(seed)
+    model = gw.nn.DGI(Rectified(gw.nn.GCN(ds.num_features, 512, 512, num_layers=1)), 512)
+    trainer = gw.Trainer(model, ds, lr=0.001, seed=seed, restore_best=False, eval_every=10**6)
+    trainer.fit(epochs)
+    x, edges = dense(ds), torch.stack(ds.graph.edges())
+    peer = DeepGraphInfomax(
+        512,
+        Rectified(GCNConv(ds.num_features, 512)),
+        summary=lambda z, *_: torch.sigmoid(z.mean(0)),
+        corruption=lambda x, edges: (x[torch.randperm(x.shape[0])], edges),
+    )
+    train(peer.parameters(), epochs, lambda: peer.loss(*peer(x, edges)), lr=0.001)
+    with torch.no_grad():
+        return read_by(trainer.predict(), ds), read_by(peer.encoder(x, edges), ds)
+
+
+def node2vec(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+    """Accuracy on embeddings."""
+    torch.manual_seed(seed)
+    trainer = gw.Trainer(
+        gw.nn.Node2Vec(ds.graph, 64), ds, seed=seed, batch_size=128, restore_best=False, eval_every=10**6
+    )
+    trainer.fit(epochs)
+    return read_by(trainer.predict(), ds), None
+
+
+def regression(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+    """Root mean squared errors."""
+    from torch_geometric.nn import GraphSAGE
+
+    x, edges = dense(ds), torch.stack(ds.graph.edges())
+    draw = torch.Generator().manual_seed(seed)
+    degree = ds.graph.in_degrees().clamp(min=1).unsqueeze(1)
+    mean = torch.zeros_like(x).index_add(0, edges[1], x[edges[0]]) / degree
+    value = (x + mean) @ torch.randn(x.shape[1], generator=draw)
+    value = (value - value.mean()) / value.std()
+    made = gw.Dataset("values", ds.graph, ds.x, value, task="regression", seed=seed)
+    torch.manual_seed(seed)
+    trainer = gw.Trainer(gw.nn.SAGE(ds.num_features, 64, 1), made, seed=seed, restore_best=False, eval_every=10**6)
+    trainer.fit(epochs)
+    peer = GraphSAGE(ds.num_features, 64, 2, 1)
+    rows = made.train_idx
+    train(peer.parameters(), epochs, lambda: functional.mse_loss(peer(x, edges)[rows, 0], value[rows]))
+    with torch.no_grad():
+        error = functional.mse_loss(peer.eval()(x, edges)[made.test_idx, 0], value[made.test_idx]).sqrt()
+    return trainer.evaluate("test"), float(error)
+
+
+def edge(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+    """Accuracies on edges."""
+    from torch_geometric.nn import GraphSAGE
+
+    src, dst = ds.graph.edges()
+    known = ((ds.y[src] >= 0) & (ds.y[dst] >= 0)).nonzero().reshape(-1)
+    pairs, label = torch.stack([src[known], dst[known]]), (ds.y[src] == ds.y[dst])[known].long()
+    made = ds.with_edge_labels(label, pairs, seed=seed)
+    torch.manual_seed(seed)
+    model = gw.nn.EdgeModel.for_data(made, hidden=64)
+    trainer = gw.Trainer(model, made, seed=seed, fanouts=(-1, -1), restore_best=False, eval_every=10**6)
+    trainer.fit(epochs)
+    x, edges, rows = dense(ds), torch.stack([src, dst]), made.train_idx
+    peer, decoder = GraphSAGE(ds.num_features, 64, 2, 64), gw.nn.EdgeDecoder(64, 64, 2)
+    optimizer = torch.optim.Adam([*peer.parameters(), *decoder.parameters()], lr=0.01)
+    for _ in range(epochs):
+        for part in rows[torch.randperm(rows.numel())].split(1024):
+            optimizer.zero_grad()
+            functional.cross_entropy(decoder(peer(x, edges), pairs[:, part]), label[part]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        said = decoder(peer.eval()(x, edges), pairs[:, made.test_idx]).argmax(1)
+    return 100 * trainer.evaluate("test"), 100 * float((said == label[made.test_idx]).float().mean())
+
+
+CASES: dict[str, Callable[[gw.Dataset, int, int], Pair]] = {
+    "gae": gae,
+    "dgi": dgi,
+    "node2vec": node2vec,
+    "regression": regression,
+    "edge": edge,
+}
+
+
+def row(task: str, ds: gw.Dataset, options: argparse.Namespace) -> dict[str, object]:
+    """Means and deviations over the seeds."""
+    epochs = options.epochs or EPOCHS[task]
+    found = [CASES[task](ds, seed, epochs) for seed in range(options.seeds)]
+    out: dict[str, object] = {"dataset": ds.name, "task": task, "score": SCORES[task], "epochs": epochs}
+    out["seeds"] = options.seeds
+    for name, column in zip(("ours", "pyg"), zip(*found, strict=True), strict=True):
+        known = [float(value) for value in column if value is not None]
+        out[f"{name}_mean"] = round(statistics.fmean(known), 4) if known else ""
+        out[f"{name}_sd"] = round(statistics.stdev(known), 4) if len(known) > 1 else ""
+    return out
+
+
+def main() -> None:
+    """Reads arguments, measures, appends to the CSV file."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("tasks", nargs="+", choices=sorted(CASES))
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=RESULTS / "tasks.csv")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    ds = gw.load(options.data)
+    rows = [row(task, ds, options) for task in options.tasks]
+    show("Tasks beside node classification", rows, COLUMNS)
+    write_csv(options.out, [{**found, **stamp(options.threads)} for found in rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,193 @@
+"""Embeddings learned without labels: models that bring their own loss, such as GAE, VGAE, DGI and Node2Vec.
+
+Comes in: such a model, an optimiser, the data. Goes out: the mean loss of an epoch, and scores of the embeddings.
+Called by the trainer in the place of :class:`MiniBatch`, whose epochs, states and resumes it has. Auto-encoders, and
+all models where there are no classes, hold edges out and are scored by them; the others by a linear classifier.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError, DataError
+from graphweft.data.dataset import Dataset, Part
+from graphweft.data.link_split import LinkSplit, split_links
+from graphweft.loader.epochs import EpochLoader
+from graphweft.nn.dgi import DGI
+from graphweft.nn.gae import GAE, VGAE
+from graphweft.nn.node2vec import Node2Vec
+from graphweft.sample.negative import NegativeSampler
+from graphweft.train.edge_data import EdgeData
+from graphweft.train.link_task import LinkTask
+from graphweft.train.metrics import Evaluation
+from graphweft.train.mini_batch import Tables
+from graphweft.train.model_input import opened
+from graphweft.train.named_metrics import Metric
+from graphweft.train.options import UNSUPERVISED
+from graphweft.train.probe import probe
+from graphweft.train.settle import Features
+from graphweft.train.update import Update
+
+OWN_LOSS = (GAE, DGI, Node2Vec)
+_NAMED: dict[str, type[nn.Module]] = {"gae": GAE, "vgae": VGAE, "dgi": DGI, "node2vec": Node2Vec}
+
+
+def for_loss(model: Any, task: Any, mode: Any, ds: Any) -> tuple[Any, Any, Any]:
+    """Task, mode and opened dataset, those of embeddings where the model brings the loss that it learns by.
+
+    Raises: ConfigError for a model without a loss of its own, or another mode.
+    """
+    mode, ds = opened(mode, ds)
+    if task not in UNSUPERVISED and not (task == "nodes" and isinstance(model, OWN_LOSS)):
+        return task, mode, ds
+    if not callable(getattr(model, "loss", None)):
+        known = "gw.nn.GAE, VGAE, DGI, Node2Vec, or a module with loss(graph, x)"
+        raise ConfigError(f"Trainer: expected {known} for task {task}, got {type(model).__name__}")
+    if task in _NAMED and type(model) is not _NAMED[task]:
+        raise ConfigError(f"Trainer: expected {_NAMED[task].__name__} for task {task}, got {type(model).__name__}")
+    if mode == "macro":
+        raise ConfigError("mode=macro cannot be combined with a model that learns without labels; use mode='full'")
+    if isinstance(model, Node2Vec) and isinstance(ds, Dataset):
+        if model.graph.num_nodes != ds.num_nodes:
+            raise DataError(
+                f"{ds.name}: expected the {model.graph.num_nodes} nodes of the model's graph, got {ds.num_nodes}"
+            )
+        if ds.x is None:
+            ds = replace(ds, x=torch.zeros(ds.num_nodes, 1))  # which nothing reads
+    return "unsupervised", "mini", ds
+
+
+class _Turn(NamedTuple):
+    """One step: the nodes it begins from."""
+
+    nodes: Tensor
+    node_norm: Tensor | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """How much it weighs."""
+        return self.nodes.numel()
+
+
+class _Turns(EpochLoader[_Turn]):
+    """Steps of an epoch: one, or so many as it takes to pass all nodes."""
+
+    who = "Trainer"
+
+    def __init__(self, num_items: int, batch_size: int, seed: int) -> None:
+        super().__init__(num_items, batch_size, True, seed, False, 0, None)
+
+    def make(self, places: Tensor, epoch: int) -> _Turn:
+        """The nodes at ``places``."""
+        return _Turn(places)
+
+
+class EmbeddingTask(LinkTask):
+    """Trains ``model`` by its own loss, on the whole graph in every step, Node2Vec on ``batch_size`` nodes.
+
+    Where edges are held out a Node2Vec walks on the others. Scores are then those of :class:`LinkTask`, with classes
+    besides the accuracy of a linear classifier, ``val_probe`` and ``test_probe``; else that accuracy is the score.
+
+    Raises: ConfigError for metrics where nothing is held out; DataError for a graph without edges to hold out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: Dataset,
+        x: Features,
+        optimizer: torch.optim.Optimizer | Update,
+        batch_size: int,
+        seed: int,
+        key: Callable[[int, int], int],
+        metrics: Sequence[Metric] = (),
+    ) -> None:
+        self.model, self.ds, self.optimizer, self.metrics = model, ds, optimizer, metrics
+        self._rows = _classes_of(ds)
+        self.holds_out = isinstance(model, GAE) or self._rows is None
+        graph = ds.graph
+        self.split: LinkSplit = split_links(ds.graph, seed=seed)
+        if self.holds_out:
+            if self.split.val.shape[1] == 0 or self.split.test.shape[1] == 0:
+                raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
+            graph = self.split.graph
+        elif metrics:
+            raise ConfigError(
+                f"metrics={metrics[0].name} cannot be combined with {type(model).__name__}, scored by its embeddings"
+            )
+        if isinstance(model, Node2Vec):
+            model.graph = graph  # walks take no edge that is held out
+        self._tables = Tables(graph, x, ds.y, ds.train_idx)
+        self.fanouts = ()
+        whole = not isinstance(model, Node2Vec)
+        self.loader: Any = _Turns(1 if whole else ds.num_nodes, 1 if whole else batch_size, seed)
+        self._takes_seed = "seed" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
+        self.after_batch = lambda done, total, loss: None
+        self.details: dict[str, float | None] = {}
+        self._key, self._seed, self._own = key, seed, None
+        self._sum, self._count = 0.0, 0
+        self._negative = NegativeSampler(self.split.known)
+
+    @property
+    def metric(self) -> str:
+        """What the scores are."""
+        return "ROC AUC" if self.holds_out else "accuracy"
+
+    def use(self, edge_data: EdgeData) -> None:
+        """Losses of embeddings read no values of edges."""
+        self.edge_data = EdgeData()
+
+    def logits(self) -> Tensor:
+        """The embeddings, (N, C), in evaluation mode."""
+        self.model.eval()
+        with torch.no_grad():
+            out: Tensor = self.model() if isinstance(self.model, Node2Vec) else self.model(self._tables.graph, self.x)
+        return out.detach()
+
+    def evaluate(self) -> Evaluation:
+        """Scores of held-out edges, or of a linear classifier."""
+        if self.holds_out:
+            found = super().evaluate()
+            return replace(found, metrics={**found.metrics, **self._probed()}) if self._rows is not None else found
+        scores = self._probed()
+        parts: dict[Part, float | None] = {"train": None, "val": scores["val_probe"], "test": scores["test_probe"]}
+        return Evaluation(parts, None, {}, {})
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the steps, for checkpoints."""
+        return {"drawn": "all", "batch_size": self.loader.batch_size, "task": "unsupervised"}
+
+    def _probed(self) -> dict[str, float | None]:
+        """The accuracy of a linear classifier, by split."""
+        assert self._rows is not None  # as was asked for
+        found = probe(self.logits(), self.ds.y, self._rows["train"], {p: self._rows[p] for p in ("val", "test")})
+        return {f"{part}_probe": found.get(part) for part in ("val", "test")}
+
+    def _train_on(self, batch: Any) -> Tensor:
+        """One update; the loss before it, shape ()."""
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        own: Any = self.model
+        drawn = int(torch.randint(2**62, ()))  # which the trainer keys by epoch and step
+        if isinstance(own, Node2Vec):
+            loss: Tensor = own.loss(batch.nodes, seed=drawn)
+        else:
+            loss = own.loss(self._tables.graph, self.x, **({"seed": drawn} if self._takes_seed else {}))
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        return loss.detach()
+
+
+def _classes_of(ds: Dataset) -> dict[Part, Tensor] | None:
+    """Labelled rows by part; None without classes of nodes to fit a classifier to and to score it by."""
+    if ds.num_classes < 2 or ds.task != "classification" or not ds.has_node_rows:
+        return None
+    parts: tuple[Part, ...] = ("train", "val", "test")
+    rows = {part: ds.labelled(part) for part in parts}
+    return rows if rows["train"].numel() and (rows["val"].numel() or rows["test"].numel()) else None
