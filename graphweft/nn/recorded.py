@@ -122,10 +122,11 @@ class Recorded:
         runs: The same, ready to run.
         sources: Its inputs.
         assigned: Attributes of modules that the run sets, as (module, name, value).
+        has_run: Whether it ran to its end before.
     """
 
     def __init__(self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = ()) -> None:
-        self.tape, self.assigned = tape, tuple(assigned)
+        self.tape, self.assigned, self.has_run = tape, tuple(assigned), False
         self.planned: Planned = plan(tape)
         self.runs: list[RegionRun | StepRun] = [
             RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
@@ -171,6 +172,7 @@ class Recorded:
                 run(env)
                 for var in dying:
                     del env[var]
+        self.has_run = True
         for name, var in self.tape.buffers.items():
             with torch.no_grad():
                 held(("buffer", name)).copy_(env[var])
