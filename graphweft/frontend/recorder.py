@@ -306,12 +306,14 @@ class Recorder:
         given = [self._twin(index) if isinstance(index, Tensor) else index for index in indices]
         if any(isinstance(index, FakeTensor) and index.dtype == torch.bool for index in given):
             raise UnraisableError("a mask of values as an index (the number of results depends on values)", self.line)
-        masks = [at for at, index in enumerate(given) if isinstance(index, Tensor) and index.dtype == torch.bool]
-        for at in masks:
-            if given[at].dim() == 1:
-                self.check_known(given[at])
-                given[at] = self.know(given[at].nonzero().flatten())
-        return given
+        made: list[Any] = []
+        for index in given:
+            if isinstance(index, Tensor) and index.dtype == torch.bool:
+                self.check_known(index)
+                made.extend(self.know(index.nonzero().unbind(1)))
+            else:
+                made.append(index)
+        return made
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation that writes into its first operand, as one that does not."""

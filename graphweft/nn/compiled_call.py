@@ -26,6 +26,7 @@ from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.graph.graph import Graph
+from graphweft.nn.data_arguments import Opened, has_data
 from graphweft.nn.edge_arguments import as_tensor, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Env, Recorded
@@ -98,16 +99,25 @@ class CompiledCalls:
                 flat = with_edge_index(flat, self.module)
                 args, kwargs = pytree.tree_unflatten(flat, spec)
             flat = [as_tensor(item) for item in flat]
+            opened = Opened(flat) if has_data(flat) else None
+            flat = flat if opened is None else opened.flat
             kinds, content = self._kinds(flat)
         except Refused as refusal:
             return self._as_it_stands(args, kwargs, refusal)
         settings = self._guard.read()
-        kind = (settings, spec, kinds, torch.is_grad_enabled(), torch.get_default_dtype())
+        kind = (
+            settings,
+            spec,
+            None if opened is None else opened.key,
+            kinds,
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+        )
         with self._lock:  # stand-ins are in the place of parameters while another thread records
             if settings is not self._settings:  # modules or attributes were replaced
                 self._settings = settings
                 self._places.clear()
-            found, env = self._find(kind, content, flat, spec)
+            found, env = self._find(kind, content, flat, spec, opened)
         if isinstance(found, UnraisableError) or env is None:
             failure = found if isinstance(found, UnraisableError) else UnraisableError(_NO_SUMS)
             return self._in_parts(args, kwargs, failure)
@@ -133,7 +143,7 @@ class CompiledCalls:
             return UnraisableError(f"{type(failure).__name__}: {(str(failure) or ' ').splitlines()[0][:120]}")
 
     def _find(
-        self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any
+        self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any, opened: Opened | None
     ) -> tuple[Recorded | UnraisableError, Env | None]:
         """The recording for such arguments and its inputs; it is made where there is none."""
         key = (kind, content)
@@ -145,7 +155,7 @@ class CompiledCalls:
         failed = self._failed.setdefault(kind, {})
         if known is None and (content in failed or len(failed) >= _TRIED):
             return failed.get(content) or next(iter(failed.values())), None
-        found = self._record(flat, spec)
+        found = self._record(flat, spec, opened)
         if isinstance(found, UnraisableError):
             failed[content] = found
             while len(self._failed) > _KEPT:
@@ -199,7 +209,7 @@ class CompiledCalls:
 
     # recording
 
-    def _record(self, flat: list[Any], spec: Any) -> Recorded | UnraisableError:
+    def _record(self, flat: list[Any], spec: Any, opened: Opened | None) -> Recorded | UnraisableError:
         module = self.module
         try:
             self._check_module(module)
@@ -209,8 +219,12 @@ class CompiledCalls:
             held |= {("buffer", name): tensor for name, tensor in module.named_buffers(remove_duplicate=False)}
 
             def run(given: list[Any]) -> Any:
-                args, kwargs = pytree.tree_unflatten(given, spec)
-                return self._forward(module, *args, **kwargs)
+                closed = given if opened is None else opened.closed(given)
+                args, kwargs = pytree.tree_unflatten(closed, spec)
+                result = self._forward(module, *args, **kwargs)
+                if opened is not None:
+                    opened.check()
+                return result
 
             constants = [t for inner in module.modules() for t in tensors_in(list(vars(inner).values()))]
             attributes = Attributes(module)

@@ -19,7 +19,7 @@ from torch import Tensor
 from graphweft._torch_private import pytree
 from graphweft.frontend.moves import EdgeSet
 from graphweft.frontend.regions import Planned, Region, plan, renamed
-from graphweft.frontend.tape import Passed, Step, Tape, Var
+from graphweft.frontend.tape import Passed, Step, Tape, Var, graded
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
 from graphweft.runtime.compile import Arguments, CompiledFunction, Field
@@ -136,6 +136,7 @@ class Recorded:
         self._overwritten = [v for v in tape.inputs if v.source in {("buffer", name) for name in tape.buffers}]
         last = {var: at for at, run in enumerate(self.runs) for var in run.reads}
         kept = {item for item in (*tape.outputs, *tape.buffers.values()) if isinstance(item, Var)}
+        self._graded = graded(tape)
         self._dying = [
             [var for var in dict.fromkeys(run.reads) if last[var] == at and var not in kept]
             for at, run in enumerate(self.runs)
@@ -178,10 +179,9 @@ class Recorded:
                 held(("buffer", name)).copy_(env[var])
         return pytree.tree_unflatten([self._output(item, env, flat) for item in self.tape.outputs], self.tape.spec)
 
-    @staticmethod
-    def _output(item: Any, env: Env, flat: Sequence[Any]) -> Any:
+    def _output(self, item: Any, env: Env, flat: Sequence[Any]) -> Any:
         if isinstance(item, Var):
-            return env[item]
+            return env[item] if item in self._graded else env[item].detach()
         if isinstance(item, Passed):
             return flat[item.position]
         return item.clone() if isinstance(item, Tensor) else item
