@@ -518,6 +518,7 @@ def record(
     swap: Callable[[Mapping[tuple[str, Any], Tensor]], contextlib.AbstractContextManager[None]],
     held: Mapping[tuple[str, Any], Tensor],
     constants: Sequence[Tensor] = (),
+    left: Callable[[], Sequence[Tensor]] = tuple,
 ) -> Tape:
     """Runs ``function(flat arguments)`` on stand-ins.
 
@@ -527,6 +528,7 @@ def record(
         swap: Puts stand-ins in the place of parameters and buffers while its context lasts.
         held: Parameters and buffers by source.
         constants: More tensors that code may read; their numbers count as structure.
+        left: Gives the tensors that the run left in attributes; they must be structure.
 
     Raises: UnraisableError with the user's line.
     """
@@ -549,7 +551,10 @@ def record(
         stand_ins[source] = seen[id(tensor)][1]
     with swap(stand_ins):
         try:
-            return recorder.run(lambda: function(given))
+            tape = recorder.run(lambda: function(given))
+            if any(map(recorder.is_moving, left())):
+                raise UnraisableError("forward, which keeps what follows from features in attributes of the module")
+            return tape
         except UnraisableError as failure:
             failure.line = failure.line or recorder.line
             raise

@@ -61,7 +61,7 @@ def compile(module: M) -> M:
 
 def is_compiled(module: Any) -> bool:
     """Whether a module came from :func:`compile`."""
-    return type(module) in ORIGINALS
+    return any(kind in ORIGINALS for kind in type(module).__mro__)
 
 
 def calls_of(module: nn.Module) -> CompiledCalls:
@@ -74,7 +74,7 @@ def calls_of(module: nn.Module) -> CompiledCalls:
 
 def original_of(module: nn.Module) -> type[nn.Module]:
     """The class of the module that was compiled."""
-    return ORIGINALS[type(module)]
+    return next(ORIGINALS[kind] for kind in type(module).__mro__ if kind in ORIGINALS)
 
 
 @functools.cache

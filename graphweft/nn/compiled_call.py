@@ -20,14 +20,14 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
-from graphweft._torch_private import pytree, transforms_are_on
+from graphweft._torch_private import pytree, trace_state, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.graph.graph import Graph
 from graphweft.nn.data_arguments import Opened, has_data
-from graphweft.nn.edge_arguments import as_tensor, with_edge_index
+from graphweft.nn.edge_arguments import as_tensors, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Env, Recorded
 from graphweft.nn.settings import is_watched
@@ -98,7 +98,7 @@ class CompiledCalls:
             if any(isinstance(item, Graph) for item in flat):
                 flat = with_edge_index(flat, self.module)
                 args, kwargs = pytree.tree_unflatten(flat, spec)
-            flat = [as_tensor(item) for item in flat]
+            flat = as_tensors(flat)
             opened = Opened(flat) if has_data(flat) else None
             flat = flat if opened is None else opened.flat
             kinds, content = self._kinds(flat)
@@ -176,8 +176,8 @@ class CompiledCalls:
         """
         if _config.current().opt_level == 0:
             raise Refused("opt_level=0")
-        if torch.is_autocast_enabled("cpu") or transforms_are_on():
-            raise Refused("autocast or a function transform")
+        if torch.is_autocast_enabled("cpu") or transforms_are_on() or trace_state() is not None:
+            raise Refused("autocast, a function transform or a trace")
         kinds: list[Hashable] = []
         content: list[Hashable] = []
         edges = False
@@ -191,6 +191,8 @@ class CompiledCalls:
                     or item.device.type != "cpu"
                     or item.layout != torch.strided
                 ):
+                    if type(item).__name__ == "EdgeIndex":
+                        self._tell(_SIZED)
                     raise Refused(f"an argument of the class {type(item).__name__}, on {item.device.type}")
                 if (item.is_floating_point() and item.dtype not in _FLOATS) or item.is_complex():
                     raise Refused(f"an argument of {item.dtype}")
@@ -230,7 +232,7 @@ class CompiledCalls:
             attributes = Attributes(module)
             _NOW.recording = True
             try:
-                tape = record(run, flat, self._swapped, held, constants)
+                tape = record(run, flat, self._swapped, held, constants, attributes.tensors_set)
             finally:
                 _NOW.recording = False
                 assigned = attributes.put_back()
@@ -368,6 +370,7 @@ class _Inner:
 
 _NO_SUMS = "no sums over edges"
 _SPARSE = "a sparse matrix as an argument: the call runs as it stands; an edge_index and weights are compiled"
+_SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
 _PLAIN_TORCH = "no edges are known there"
 
 

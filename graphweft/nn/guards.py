@@ -143,6 +143,16 @@ class Attributes:
         self._before = {name: dict(vars(module)) for name, module in root.named_modules()}
         self._described = Guard(root).read()
 
+    def tensors_set(self) -> list[Tensor]:
+        """Tensors that are in attributes now and were not before."""
+        found: list[Tensor] = []
+        for path, before in self._before.items():
+            module = self._root.get_submodule(path)
+            kept = _held_by(module)
+            new = (v for name, v in vars(module).items() if name not in kept and v is not before.get(name, _GONE))
+            found.extend(tensors_in(list(new)))
+        return found
+
     def put_back(self) -> list[tuple[str, str, Any]] | None:
         """Undoes what was set. Gives it as (module, name, value); None where a change was another than setting one."""
         assigned: list[tuple[str, str, Any]] = []

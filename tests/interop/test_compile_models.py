@@ -155,6 +155,37 @@ def test_script_is_of_the_module_as_written() -> None:
     expected = compiled(inputs.x, inputs.edge_index)
     scripted = torch.jit.script(compiled)
     torch.testing.assert_close(scripted(inputs.x, inputs.edge_index), expected)
+    other = convs.random_inputs(1, nodes=31, edges=150)
+    traced = torch.jit.trace(compiled, (inputs.x, inputs.edge_index))
+    torch.testing.assert_close(traced(other.x, other.edge_index), compiled(other.x, other.edge_index))
+
+
+def test_features_that_a_layer_keeps() -> None:
+    """A layer that keeps sums of features in an attribute gives the same in later calls."""
+    inputs = convs.random_inputs(0)
+    plain = torch_geometric.nn.SGConv(16, 8, K=2, cached=True).double()
+    compiled = gw.compile(copy.deepcopy(plain))
+    for _ in range(3):
+        torch.testing.assert_close(compiled(inputs.x, inputs.edge_index), plain(inputs.x, inputs.edge_index))
+
+
+def test_edges_with_sizes_of_their_own() -> None:
+    """An ``EdgeIndex`` may say more than its tensor."""
+    edges = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
+    edge_index = torch_geometric.EdgeIndex(edges, sort_order="col", sparse_size=(4, 2))
+    plain = torch_geometric.nn.GraphConv((16, 16), 8)
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(gw.compile(copy.deepcopy(plain))((x, None), edge_index), plain((x, None), edge_index))
+
+
+def test_parametrized_layers() -> None:
+    """A layer of which a parameter is computed from others."""
+    inputs = convs.random_inputs(0)
+    plain = torch_geometric.nn.GraphConv(16, 8).double()
+    compiled = gw.compile(copy.deepcopy(plain))
+    for one in (plain.lin_rel, compiled.lin_rel):
+        nn.utils.parametrizations.weight_norm(one)
+    torch.testing.assert_close(compiled(inputs.x, inputs.edge_index), plain(inputs.x, inputs.edge_index))
 
 
 def test_sums_written_in_place_of_structure() -> None:
