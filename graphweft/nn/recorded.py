@@ -29,6 +29,9 @@ _KEPT = 256  # compiled functions
 _FUNCTIONS: OrderedDict[str, CompiledFunction] = OrderedDict()
 _GRAPHS: weakref.WeakValueDictionary[Any, Graph] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
+_ANY_ORDER = {
+    view: torch.ops.aten.reshape.default for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+}
 Env = dict[Var, Tensor]
 Held = Callable[[tuple[str, Any]], Any]
 
@@ -93,10 +96,10 @@ class RegionRun:
 
 
 class StepRun:
-    """A step that runs as it stands."""
+    """A step that runs as it stands; what a program gives may lie in memory in another order than was recorded."""
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self._step, self._target = step, _ANY_ORDER.get(step.target, step.target)
         self.reads = step.reads
 
     def __call__(self, env: Env) -> None:
@@ -104,7 +107,7 @@ class StepRun:
         step = self._step
         args, kwargs = pytree.tree_map_only(Var, env.__getitem__, (step.args, step.kwargs))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not step.stops):
-            made = step.target(*args, **kwargs)
+            made = self._target(*args, **kwargs)
         for var, result in zip(step.outs, made if isinstance(made, tuple | list) else (made,), strict=True):
             if var is not None:
                 env[var] = result
