@@ -38,6 +38,7 @@ from graphweft.storage.fingerprint import fingerprint
 _KEPT = 16  # recordings of a module
 _TRIED = 3  # graphs, before arguments of one kind are taken to fail on all
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
+_ORDINARY = frozenset((Tensor, nn.Parameter, bool, int, float, str, type(None)))  # arguments that stay as they are
 _FLOATS = (torch.float32, torch.float64)
 Forward = Callable[..., Any]
 
@@ -95,12 +96,14 @@ class CompiledCalls:
             return self._forward(self.module, *args, **kwargs)
         try:
             flat, spec = pytree.tree_flatten((args, kwargs))
-            if any(isinstance(item, Graph) for item in flat):
-                flat = with_edge_index(flat, self.module)
-                args, kwargs = pytree.tree_unflatten(flat, spec)
-            flat = as_tensors(flat)
-            opened = Opened(flat) if has_data(flat) else None
-            flat = flat if opened is None else opened.flat
+            opened = None
+            if not _ORDINARY.issuperset(map(type, flat)):
+                if any(isinstance(item, Graph) for item in flat):
+                    flat = with_edge_index(flat, self.module)
+                    args, kwargs = pytree.tree_unflatten(flat, spec)
+                flat = as_tensors(flat)
+                opened = Opened(flat) if has_data(flat) else None
+                flat = flat if opened is None else opened.flat
             kinds, content = self._kinds(flat)
         except Refused as refusal:
             return self._as_it_stands(args, kwargs, refusal)
@@ -123,8 +126,9 @@ class CompiledCalls:
             return self._in_parts(args, kwargs, failure)
         result = self._run(found, env, flat)
         if isinstance(result, UnraisableError):
-            self._recorded.pop((kind, content), None)
-            self._failed.setdefault(kind, {})[content] = result
+            with self._lock:
+                self._recorded.pop((kind, content), None)
+                self._failed.setdefault(kind, {})[content] = result
             return self._in_parts(args, kwargs, result)
         self.last, self.reason = found, None
         for path, name, value in found.assigned:
