@@ -26,6 +26,7 @@ __all__ = [
     "pytree",
     "saved_tensor_hooks_are_on",
     "stored_entries",
+    "trace_state",
     "transforms_are_on",
     "without_functions",
     "without_modes",
@@ -35,6 +36,8 @@ __all__ = [
 
 # bool: inside torch.func.grad, vmap and the like, which wrap the tensors that they give on
 transforms_are_on = torch._C._are_functorch_transforms_active
+# None but inside torch.jit.trace
+trace_state = torch._C._get_tracing_state
 # None where torch.compile watches nothing; asking does not load its compiler, which takes seconds
 eval_frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 # contexts: functions of torch ignore __torch_function__ of tensors, or of tensors and modes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from torch_geometric.nn import conv
 
 import graphweft as gw
 from graphweft.nn.compiled import calls_of
+from graphweft.nn.compiled_call import CompiledCalls
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "compile.md"
 WIDTH, OUT, EDGE_DIM, TYPES, NODE_TYPES = 16, 8, 4, 3, 2
@@ -82,11 +83,13 @@ def random_inputs(seed: int, nodes: int = 40, edges: int = 230, dtype: torch.dty
     )
 
 
-def _mlp(inner: int, out: int = OUT) -> nn.Sequential:
+def mlp(inner: int, out: int = OUT) -> nn.Sequential:
+    """Two dense layers."""
     return nn.Sequential(nn.Linear(inner, 12), nn.ReLU(), nn.Linear(12, out))
 
 
-def _degrees() -> Tensor:
+def random_degrees() -> Tensor:
+    """A histogram of degrees, as PNA takes it."""
     return torch.tensor([1, 4, 6, 8, 7, 5, 3, 2, 1, 1, 1, 1, 1])
 
 
@@ -117,11 +120,13 @@ def _two_types(i: Inputs) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """One way to call one convolution."""
+    """One way to call one module; by another method than forward where ``method`` names one."""
 
     name: str
     make: Callable[[], nn.Module]
     args: Callable[[Inputs], tuple[Any, ...]]
+    dtype: torch.dtype = torch.float64
+    method: str = "forward"
 
     @property
     def kind(self) -> str:
@@ -164,9 +169,9 @@ CASES = [
     Case("AGNNConv", lambda: conv.AGNNConv(), _x),
     Case("TAGConv", lambda: conv.TAGConv(WIDTH, OUT), _x),
     Case("TAGConv weighted", lambda: conv.TAGConv(WIDTH, OUT), _weight),
-    Case("GINConv", lambda: conv.GINConv(_mlp(WIDTH), train_eps=True), _x),
+    Case("GINConv", lambda: conv.GINConv(mlp(WIDTH), train_eps=True), _x),
     Case("GINConv norm", lambda: conv.GINConv(nn.Sequential(nn.Linear(WIDTH, OUT), nn.BatchNorm1d(OUT))), _x),
-    Case("GINEConv", lambda: conv.GINEConv(_mlp(WIDTH), edge_dim=EDGE_DIM), _attr),
+    Case("GINEConv", lambda: conv.GINEConv(mlp(WIDTH), edge_dim=EDGE_DIM), _attr),
     Case("ARMAConv", lambda: conv.ARMAConv(WIDTH, OUT, num_stacks=2, num_layers=2), _x),
     Case("SGConv", lambda: conv.SGConv(WIDTH, OUT, K=2), _x),
     Case("SSGConv", lambda: conv.SSGConv(WIDTH, OUT, alpha=0.1, K=2), _x),
@@ -178,19 +183,19 @@ CASES = [
     Case("RGATConv", lambda: conv.RGATConv(WIDTH, OUT, TYPES), _type),
     Case("SignedConv", lambda: conv.SignedConv(WIDTH, OUT, first_aggr=True), lambda i: (*_x(i), i.other_index)),
     Case("DNAConv", lambda: conv.DNAConv(WIDTH, heads=2), lambda i: (i.x[:, None] * torch.ones(3, 1), i.edge_index)),
-    Case("PointNetConv", lambda: conv.PointNetConv(_mlp(WIDTH + 3), _mlp(OUT)), lambda i: (i.x, i.pos, i.edge_index)),
+    Case("PointNetConv", lambda: conv.PointNetConv(mlp(WIDTH + 3), mlp(OUT)), lambda i: (i.x, i.pos, i.edge_index)),
     Case(
         "GMMConv",
         lambda: conv.GMMConv(WIDTH, OUT, dim=2, kernel_size=3),
         lambda i: (i.x, i.edge_index, i.edge_attr[:, :2]),
     ),
-    Case("NNConv", lambda: conv.NNConv(WIDTH, OUT, _mlp(EDGE_DIM, WIDTH * OUT)), _attr),
+    Case("NNConv", lambda: conv.NNConv(WIDTH, OUT, mlp(EDGE_DIM, WIDTH * OUT)), _attr),
     Case("CGConv", lambda: conv.CGConv(WIDTH, dim=EDGE_DIM), _attr),
     Case("CGConv norm", lambda: conv.CGConv(WIDTH, dim=EDGE_DIM, batch_norm=True), _attr),
-    Case("EdgeConv", lambda: conv.EdgeConv(_mlp(2 * WIDTH)), _x),
+    Case("EdgeConv", lambda: conv.EdgeConv(mlp(2 * WIDTH)), _x),
     Case(
         "PPFConv",
-        lambda: conv.PPFConv(_mlp(WIDTH + 4), _mlp(OUT)),
+        lambda: conv.PPFConv(mlp(WIDTH + 4), mlp(OUT)),
         lambda i: (i.x, i.pos, i.normal, i.edge_index),
     ),
     Case("FeaStConv", lambda: conv.FeaStConv(WIDTH, OUT, heads=2), _x),
@@ -204,7 +209,7 @@ CASES = [
             OUT,
             ["mean", "max", "min", "std", "sum"],
             ["identity", "amplification", "attenuation"],
-            _degrees(),
+            random_degrees(),
             edge_dim=EDGE_DIM,
             towers=2,
         ),
@@ -236,7 +241,7 @@ CASES = [
     Case("LGConv", lambda: conv.LGConv(), _x),
     Case(
         "PointGNNConv",
-        lambda: conv.PointGNNConv(_mlp(WIDTH, 3), _mlp(WIDTH + 3), _mlp(OUT, WIDTH)),
+        lambda: conv.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp(OUT, WIDTH)),
         lambda i: (i.x, i.pos, i.edge_index),
     ),
     Case("GPSConv", lambda: conv.GPSConv(WIDTH, conv.GCNConv(WIDTH, WIDTH), heads=2), _x),
@@ -254,11 +259,11 @@ CASES = [
 def verdict(case: Case) -> tuple[str, str]:
     """How a case runs: "whole", "in parts" or "as it stands"; and what keeps it from more."""
     torch.manual_seed(0)
-    module = case.make().double()
-    compiled = gw.compile(module)
+    compiled = gw.compile(case.make().to(case.dtype))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", gw.FallbackWarning)
-        compiled(*case.args(random_inputs(0)))
+        call = compiled if case.method == "forward" else getattr(compiled, case.method)
+        call(*case.args(random_inputs(0, dtype=case.dtype)))
     calls = calls_of(compiled)
     if calls.last is not None:
         apart = calls.last.planned.apart
@@ -266,31 +271,35 @@ def verdict(case: Case) -> tuple[str, str]:
             return "whole", ""
         what = [f"`{step.name}`" for step, _ in apart]
         return "in parts", ", ".join(dict.fromkeys(what)) or f"{len(calls.last.regions)} programs"
-    inner = [one for one in calls.inside() if one.last is not None]
-    return ("in parts" if inner else "as it stands"), calls.reason or ""
+    return ("in parts" if _runs_inside(calls) else "as it stands"), calls.reason or ""
 
 
-def table() -> str:
+def _runs_inside(calls: CompiledCalls) -> bool:
+    """Whether modules inside run compiled."""
+    return any(one.last is not None or _runs_inside(one) for one in calls.inside())
+
+
+def table(head: str, cases: Sequence[Case], left_out: Mapping[str, str]) -> str:
     """The table, in Markdown."""
-    lines = ["| convolution | compiled | beside |", "|---|---|---|"]
-    for case in CASES:
+    lines = [f"| {head} | compiled | beside |", "|---|---|---|"]
+    for case in cases:
         how, what = verdict(case)
         lines.append(f"| {case.name} | {how} | {what} |")
-    for name, why in sorted(LEFT_OUT.items()):
+    for name, why in sorted(left_out.items()):
         lines.append(f"| {name} | not tried | {why} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Prints or writes the table."""
-    made = table()
+def main(name: str, head: str, cases: Sequence[Case], left_out: Mapping[str, str]) -> None:
+    """Prints the table or writes it to the place of that name."""
+    made = table(head, cases, left_out)
     if "--write" not in sys.argv:
         print(made)
         return
     text = PAGE.read_text(encoding="utf-8")
-    start, end = "<!-- table of convolutions -->\n", "<!-- end of table -->"
+    start, end = f"<!-- table of {name} -->\n", f"<!-- end of {name} -->"
     PAGE.write_text(re.sub(f"{start}.*?{end}", lambda _: f"{start}{made}\n{end}", text, flags=re.S), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main()
+    main("convolutions", "convolution", CASES, LEFT_OUT)

@@ -56,6 +56,7 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
 # operations in place whose counterpart has another name
 _OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
+_RESULTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
 _RANDOM_CLASSES = (np.random.Generator, np.random.RandomState)
 
 
@@ -169,6 +170,8 @@ class Recorder:
 
     def _output(self, leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
+            if not isinstance(leaf, _RESULTS):
+                raise UnraisableError(f"a result of the class {type(leaf).__name__}", self.line)
             return leaf
         twin = self._twin(leaf)
         if isinstance(twin, FakeTensor):
@@ -303,12 +306,14 @@ class Recorder:
         given = [self._twin(index) if isinstance(index, Tensor) else index for index in indices]
         if any(isinstance(index, FakeTensor) and index.dtype == torch.bool for index in given):
             raise UnraisableError("a mask of values as an index (the number of results depends on values)", self.line)
-        masks = [at for at, index in enumerate(given) if isinstance(index, Tensor) and index.dtype == torch.bool]
-        for at in masks:
-            if given[at].dim() == 1:
-                self.check_known(given[at])
-                given[at] = self.know(given[at].nonzero().flatten())
-        return given
+        made: list[Any] = []
+        for index in given:
+            if isinstance(index, Tensor) and index.dtype == torch.bool:
+                self.check_known(index)
+                made.extend(self.know(index.nonzero().unbind(1)))
+            else:
+                made.append(index)
+        return made
 
     def _in_place(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An operation that writes into its first operand, as one that does not."""
@@ -318,17 +323,35 @@ class Recorder:
         moving = any(map(self.is_moving, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
         if func is aten.native_batch_norm.default:
             return self._batch_norm(args) if moving else func(*args, **kwargs)
+        if not moving:
+            return self._structure_written(func, name, written, args, kwargs)
         if not args or len(written) != 1 or (func._schema.arguments[0] is not written[0] and written[0].name != "self"):
             raise UnraisableError(f"{name} (it writes into several tensors)", self.line)
         target = args[0]
+        self._check_own(name, target)
+        return self._written(func, name, target, args, kwargs)
+
+    def _structure_written(
+        self, func: Any, name: str, written: Sequence[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """An operation on structure that writes into its operands, ``out=`` among them."""
+        places = {argument.name: at for at, argument in enumerate(func._schema.arguments)}
+        for argument in written:
+            at = places[argument.name]
+            given = args[at] if at < len(args) else kwargs.get(argument.name)
+            for target in pytree.tree_leaves(given):
+                if isinstance(target, Tensor):
+                    self._check_own(name, target)
+        for tensor in pytree.tree_leaves((args, kwargs)):
+            if isinstance(tensor, Tensor):
+                self.check_known(tensor)
+        return func(*args, **kwargs)
+
+    def _check_own(self, name: str, target: Tensor) -> None:
+        """Refuses to write into what the caller sees."""
         source = self._given.get(self._aliases.root(target))
         if source is not None and source[0] != "buffer":
             raise UnraisableError(f"{name} (it changes an argument or a parameter in place)", self.line)
-        if not moving:
-            for tensor in tensors:
-                self.check_known(tensor)
-            return func(*args, **kwargs)
-        return self._written(func, name, target, args, kwargs)
 
     def _written(self, func: Any, name: str, target: Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
         """``target`` after an operation in place that depends on values."""
@@ -495,6 +518,7 @@ def record(
     swap: Callable[[Mapping[tuple[str, Any], Tensor]], contextlib.AbstractContextManager[None]],
     held: Mapping[tuple[str, Any], Tensor],
     constants: Sequence[Tensor] = (),
+    left: Callable[[], Sequence[Tensor]] = tuple,
 ) -> Tape:
     """Runs ``function(flat arguments)`` on stand-ins.
 
@@ -504,6 +528,7 @@ def record(
         swap: Puts stand-ins in the place of parameters and buffers while its context lasts.
         held: Parameters and buffers by source.
         constants: More tensors that code may read; their numbers count as structure.
+        left: Gives the tensors that the run left in attributes; they must be structure.
 
     Raises: UnraisableError with the user's line.
     """
@@ -526,7 +551,10 @@ def record(
         stand_ins[source] = seen[id(tensor)][1]
     with swap(stand_ins):
         try:
-            return recorder.run(lambda: function(given))
+            tape = recorder.run(lambda: function(given))
+            if any(map(recorder.is_moving, left())):
+                raise UnraisableError("forward, which keeps what follows from features in attributes of the module")
+            return tape
         except UnraisableError as failure:
             failure.line = failure.line or recorder.line
             raise

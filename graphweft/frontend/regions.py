@@ -340,20 +340,28 @@ class _Planner:
         for step in self.tape.steps:
             if step not in self.moves and all(var in given for var in step.reads):
                 given.update(var for var in step.outs if var is not None)
-        alone = {var for var in self.tape.inputs if var.source is not None and var.source[0] == "arg"}
-        for step in self.tape.steps:
-            if step.target not in _DRAWS and step.reads and all(var in alone for var in step.reads):
-                alone.update(var for var in step.outs if var is not None)
+        alone, early = self._following(("arg",)), self._following(("arg", "parameter"))
         found: set[Step] = set()
         for step in reversed(self.tape.steps):
             if step.target in _PRODUCTS:
                 left = step.args[_PRODUCTS[step.target]]
                 if isinstance(left, Var) and left in given and left.shape[0] in self.sets and is_heavy(step, left):
                     found.add(step)
-            elif all(var in alone for var in step.reads) and self._is_by_position(step):
+            elif self._is_by_position(step) and any(all(v in known for v in step.reads) for known in (alone, early)):
                 found.add(step)
             if step in found:
                 found.update(makers[var] for var in step.reads if var in makers and var not in self.free)
+        return found
+
+    def _following(self, sources: tuple[str, ...]) -> set[Var]:
+        """Inputs of these sources and what follows from them; along edges only from arguments alone."""
+        found = {var for var in self.tape.inputs if var.source is not None and var.source[0] in sources}
+        for step in self.tape.steps:
+            move = self.moves.get(step) if len(sources) > 1 else None
+            if step.target in _DRAWS or (move is not None and move.index.shape[0] in self.sets):
+                continue
+            if step.reads and all(var in found for var in step.reads):
+                found.update(var for var in step.outs if var is not None)
         return found
 
     def _is_by_position(self, step: Step) -> bool:

@@ -105,6 +105,15 @@ class Tape:
         return Tape(inputs, kept[::-1], self.outputs, self.spec, self.buffers, self.tied)
 
 
+def graded(tape: Tape) -> set[Var]:
+    """Values that a gradient may pass to; all others have none, whatever computes them."""
+    found = {var for var in tape.inputs if var.dtype.is_floating_point}
+    for step in tape.steps:
+        if not step.stops and any(var in found for var in step.reads):
+            found.update(var for var in step.outs if var is not None and var.dtype.is_floating_point)
+    return found
+
+
 @dataclass(frozen=True)
 class Passed:
     """An output that is an argument itself, by its position among the flat arguments."""

@@ -105,7 +105,9 @@ def on_disk(
 
 
 def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any]:
-    """The feed of a loader over a store. Raises: ConfigError for a budget without room for rows."""
+    """The feed of a loader over a store. Raises: ConfigError for a budget without room for rows, or with ``fetch``."""
+    if getattr(loader, "_fetch", None) is not None:
+        raise ConfigError("Loader: fetch cannot be combined with a store, which has the features")
     ahead = tables.memory // _AHEAD
     cache = RowCache(tables.stored.store, tables.stored.row_ids, tables.memory - ahead)
     orders: dict[int, Tensor] = {}

@@ -9,18 +9,20 @@ from __future__ import annotations
 import copy
 import functools
 import weakref
+from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 from torch import nn
 
 from graphweft._errors import ConfigError
-from graphweft.nn.compiled_call import CompiledCalls
+from graphweft.nn.compiled_call import ORIGINALS, CompiledCalls
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.opaque import opaque
 
 M = TypeVar("M", bound=nn.Module)
 _CALLS: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
-_ORIGINALS: dict[type, type[nn.Module]] = {}
+_SET_UP = ("forward", "reset_parameters", "extra_repr")
 
 
 def compile(module: M) -> M:
@@ -59,7 +61,7 @@ def compile(module: M) -> M:
 
 def is_compiled(module: Any) -> bool:
     """Whether a module came from :func:`compile`."""
-    return type(module) in _ORIGINALS
+    return any(kind in ORIGINALS for kind in type(module).__mro__)
 
 
 def calls_of(module: nn.Module) -> CompiledCalls:
@@ -72,7 +74,7 @@ def calls_of(module: nn.Module) -> CompiledCalls:
 
 def original_of(module: nn.Module) -> type[nn.Module]:
     """The class of the module that was compiled."""
-    return _ORIGINALS[type(module)]
+    return next(ORIGINALS[kind] for kind in type(module).__mro__ if kind in ORIGINALS)
 
 
 @functools.cache
@@ -86,16 +88,46 @@ def _class_of(original: Any) -> type[nn.Module]:
     def reduce(self: nn.Module, protocol: Any = None) -> Any:
         return _again, (original, dict(self.__dict__))
 
+    def prepare_scriptable(self: nn.Module) -> Any:
+        """What ``torch.jit.script`` compiles: the module as it is written."""
+        plain: Any = object.__new__(original)
+        object.__setattr__(plain, "__dict__", self.__dict__)
+        return plain.__prepare_scriptable__() if hasattr(original, "__prepare_scriptable__") else plain
+
     body = {
+        **{name: _beside(function) for name, function in _other_methods(original)},
         "forward": opaque(forward),
         "__reduce_ex__": reduce,
+        "__prepare_scriptable__": prepare_scriptable,
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
     }
     made: type[nn.Module] = type(original)(original.__name__, (original,), body)
-    _ORIGINALS[made] = original
+    ORIGINALS[made] = original
     return made
+
+
+def _other_methods(original: Any) -> Iterator[tuple[str, FunctionType]]:
+    """Methods beside forward that may call modules inside, such as ``encode`` of an autoencoder."""
+    if hasattr(original, "propagate"):
+        return
+    seen = {*vars(nn.Module), *_SET_UP}
+    for base in original.__mro__:
+        for name, value in vars(base).items():
+            if name not in seen and not name.startswith("_") and isinstance(value, FunctionType):
+                yield name, value
+        seen.update(vars(base))
+
+
+def _beside(function: FunctionType) -> Callable[..., Any]:
+    """A method that runs with the modules inside compiled."""
+
+    @functools.wraps(function)
+    def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        return calls_of(self).beside(function, args, kwargs)
+
+    return opaque(call)
 
 
 def _again(original: type[nn.Module], state: dict[str, Any]) -> nn.Module:

@@ -20,16 +20,17 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
-from graphweft._torch_private import pytree, transforms_are_on
+from graphweft._torch_private import pytree, trace_state, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.graph.graph import Graph
-from graphweft.nn.edge_arguments import as_tensor, with_edge_index
+from graphweft.nn.data_arguments import Opened, has_data
+from graphweft.nn.edge_arguments import as_tensors, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Env, Recorded
-from graphweft.nn.settings import has_hooks, is_watched
+from graphweft.nn.settings import is_watched
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.constants import is_declared
 from graphweft.storage.fingerprint import fingerprint
@@ -37,12 +38,21 @@ from graphweft.storage.fingerprint import fingerprint
 _KEPT = 16  # recordings of a module
 _TRIED = 3  # graphs, before arguments of one kind are taken to fail on all
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
+_ORDINARY = frozenset((Tensor, nn.Parameter, bool, int, float, str, type(None)))  # arguments that stay as they are
 _FLOATS = (torch.float32, torch.float64)
 Forward = Callable[..., Any]
 
 
+ORIGINALS: dict[type, type[nn.Module]] = {}  # classes of compiled modules, and those of the modules as written
+_NOW = threading.local()  # whether this thread records
+
+
 class Refused(Exception):
-    """Arguments with which a call runs as it stands."""
+    """Arguments with which a call runs as it stands; ``inside``: modules inside may get others, and are compiled."""
+
+    def __init__(self, reason: str, inside: bool = False) -> None:
+        super().__init__(reason)
+        self.inside = inside
 
 
 class CompiledCalls:
@@ -82,33 +92,62 @@ class CompiledCalls:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module's forward returns."""
+        if getattr(_NOW, "recording", False):  # as a part of what is recorded
+            return self._forward(self.module, *args, **kwargs)
         try:
             flat, spec = pytree.tree_flatten((args, kwargs))
-            if any(isinstance(item, Graph) for item in flat):
-                flat = with_edge_index(flat, self.module)
-                args, kwargs = pytree.tree_unflatten(flat, spec)
-            flat = [as_tensor(item) for item in flat]
+            opened = None
+            if not _ORDINARY.issuperset(map(type, flat)):
+                if any(isinstance(item, Graph) for item in flat):
+                    flat = with_edge_index(flat, self.module)
+                    args, kwargs = pytree.tree_unflatten(flat, spec)
+                flat = as_tensors(flat)
+                opened = Opened(flat) if has_data(flat) else None
+                flat = flat if opened is None else opened.flat
             kinds, content = self._kinds(flat)
         except Refused as refusal:
-            return self._as_it_stands(args, kwargs, str(refusal))
+            return self._as_it_stands(args, kwargs, refusal)
         settings = self._guard.read()
-        kind = (settings, spec, kinds, torch.is_grad_enabled(), torch.get_default_dtype())
+        kind = (
+            settings,
+            spec,
+            None if opened is None else opened.key,
+            kinds,
+            torch.is_grad_enabled(),
+            torch.get_default_dtype(),
+        )
         with self._lock:  # stand-ins are in the place of parameters while another thread records
             if settings is not self._settings:  # modules or attributes were replaced
                 self._settings = settings
                 self._places.clear()
-            found, env = self._find(kind, content, flat, spec)
+            found, env = self._find(kind, content, flat, spec, opened)
         if isinstance(found, UnraisableError) or env is None:
             failure = found if isinstance(found, UnraisableError) else UnraisableError(_NO_SUMS)
             return self._in_parts(args, kwargs, failure)
+        result = self._run(found, env, flat)
+        if isinstance(result, UnraisableError):
+            with self._lock:
+                self._recorded.pop((kind, content), None)
+                self._failed.setdefault(kind, {})[content] = result
+            return self._in_parts(args, kwargs, result)
         self.last, self.reason = found, None
-        result = found(env, flat, self._held, self.seen)
         for path, name, value in found.assigned:
             setattr(self.module.get_submodule(path), name, value)
         return result
 
+    def _run(self, found: Recorded, env: Env, flat: list[Any]) -> Any:
+        """What a recording gives; why it cannot run, where its first run fails."""
+        if found.has_run:
+            return found(env, flat, self._held, self.seen)
+        drawn = torch.get_rng_state()
+        try:
+            return found(env, flat, self._held, self.seen)
+        except Exception as failure:  # the module itself runs then, and tells what is wrong with its arguments
+            torch.set_rng_state(drawn)
+            return UnraisableError(f"{type(failure).__name__}: {(str(failure) or ' ').splitlines()[0][:120]}")
+
     def _find(
-        self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any
+        self, kind: Hashable, content: Hashable, flat: list[Any], spec: Any, opened: Opened | None
     ) -> tuple[Recorded | UnraisableError, Env | None]:
         """The recording for such arguments and its inputs; it is made where there is none."""
         key = (kind, content)
@@ -120,7 +159,7 @@ class CompiledCalls:
         failed = self._failed.setdefault(kind, {})
         if known is None and (content in failed or len(failed) >= _TRIED):
             return failed.get(content) or next(iter(failed.values())), None
-        found = self._record(flat, spec)
+        found = self._record(flat, spec, opened)
         if isinstance(found, UnraisableError):
             failed[content] = found
             while len(self._failed) > _KEPT:
@@ -141,8 +180,8 @@ class CompiledCalls:
         """
         if _config.current().opt_level == 0:
             raise Refused("opt_level=0")
-        if torch.is_autocast_enabled("cpu") or transforms_are_on():
-            raise Refused("autocast or a function transform")
+        if torch.is_autocast_enabled("cpu") or transforms_are_on() or trace_state() is not None:
+            raise Refused("autocast, a function transform or a trace")
         kinds: list[Hashable] = []
         content: list[Hashable] = []
         edges = False
@@ -156,6 +195,8 @@ class CompiledCalls:
                     or item.device.type != "cpu"
                     or item.layout != torch.strided
                 ):
+                    if type(item).__name__ == "EdgeIndex":
+                        self._tell(_SIZED)
                     raise Refused(f"an argument of the class {type(item).__name__}, on {item.device.type}")
                 if (item.is_floating_point() and item.dtype not in _FLOATS) or item.is_complex():
                     raise Refused(f"an argument of {item.dtype}")
@@ -167,14 +208,14 @@ class CompiledCalls:
             elif isinstance(item, _PLAIN):
                 kinds.append((type(item), repr(item) if isinstance(item, float | slice) else item))
             else:
-                raise Refused(f"an argument of the class {type(item).__name__}")
+                raise Refused(f"an argument of the class {type(item).__name__}", inside=True)
         if not edges:
-            raise Refused("no edges among the arguments")
+            raise Refused("no edges among the arguments", inside=True)
         return tuple(kinds), tuple(content)
 
     # recording
 
-    def _record(self, flat: list[Any], spec: Any) -> Recorded | UnraisableError:
+    def _record(self, flat: list[Any], spec: Any, opened: Opened | None) -> Recorded | UnraisableError:
         module = self.module
         try:
             self._check_module(module)
@@ -184,14 +225,20 @@ class CompiledCalls:
             held |= {("buffer", name): tensor for name, tensor in module.named_buffers(remove_duplicate=False)}
 
             def run(given: list[Any]) -> Any:
-                args, kwargs = pytree.tree_unflatten(given, spec)
-                return self._forward(module, *args, **kwargs)
+                closed = given if opened is None else opened.closed(given)
+                args, kwargs = pytree.tree_unflatten(closed, spec)
+                result = self._forward(module, *args, **kwargs)
+                if opened is not None:
+                    opened.check()
+                return result
 
             constants = [t for inner in module.modules() for t in tensors_in(list(vars(inner).values()))]
             attributes = Attributes(module)
+            _NOW.recording = True
             try:
-                tape = record(run, flat, self._swapped, held, constants)
+                tape = record(run, flat, self._swapped, held, constants, attributes.tensors_set)
             finally:
+                _NOW.recording = False
                 assigned = attributes.put_back()
             if assigned is None or not all(_can_be_repeated(value) for _, _, value in assigned):
                 raise UnraisableError(f"forward of {type(module).__name__}, which changes attributes of the module")
@@ -248,37 +295,50 @@ class CompiledCalls:
 
     # as it stands
 
-    def _as_it_stands(self, args: tuple[Any, ...], kwargs: dict[str, Any], reason: str) -> Any:
-        self.last, self.reason = None, reason
-        return self._forward(self.module, *args, **kwargs)
+    def _as_it_stands(self, args: tuple[Any, ...], kwargs: dict[str, Any], refusal: Refused) -> Any:
+        self.last, self.reason = None, str(refusal)
+        if not refusal.inside:
+            return self._forward(self.module, *args, **kwargs)
+        return self.beside(self._forward, args, kwargs)
+
+    def beside(self, function: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What another method of the module returns; the modules right inside run compiled meanwhile."""
+        if getattr(_NOW, "recording", False) or is_watched(self.module):
+            return function(self.module, *args, **kwargs)
+        inner = self._to_compile()
+        if not inner:
+            return function(self.module, *args, **kwargs)
+        with self._lock, self._inner_compiled(inner):
+            return function(self.module, *args, **kwargs)
 
     def _in_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any], failure: UnraisableError) -> Any:
         """Forward as it stands, with the modules right inside it compiled."""
         self.last, self.reason = None, failure.what
-        if failure.what.startswith("hooks"):
-            result = self._forward(self.module, *args, **kwargs)
-        else:
-            with self._lock, self._inner_compiled():
-                result = self._forward(self.module, *args, **kwargs)
+        result = self.beside(self._forward, args, kwargs)
         if failure.what != _NO_SUMS:  # errors of the user's code come before
             where = f" ({failure.line})" if failure.line else ""
             rest = "runs as it stands, modules inside are compiled"
             self._tell(f"{failure.what}: {type(self.module).__name__} {rest}{where}")
         return result
 
+    def _to_compile(self) -> list[nn.Module]:
+        """Modules right inside that may have sums over edges."""
+        return [
+            inner
+            for inner in _right_inside(self.module)
+            if type(inner) not in ORIGINALS and "forward" not in inner.__dict__ and _may_have_edges(inner)
+        ]
+
     @contextlib.contextmanager
-    def _inner_compiled(self) -> Iterator[None]:
-        """Inside, the modules right inside this one run compiled."""
-        changed: list[nn.Module] = []
+    def _inner_compiled(self, modules: Sequence[nn.Module]) -> Iterator[None]:
+        """Inside, ``modules`` run compiled."""
+        for inner in modules:
+            inner.__dict__["forward"] = _Inner(self._calls_of(inner))
         try:
-            for inner in _right_inside(self.module):
-                if "forward" not in inner.__dict__ and not has_hooks(inner):
-                    inner.__dict__["forward"] = _Inner(self._calls_of(inner))
-                    changed.append(inner)
             yield
         finally:
-            for inner in changed:
-                del inner.__dict__["forward"]
+            for inner in modules:
+                inner.__dict__.pop("forward", None)
 
     def _calls_of(self, inner: nn.Module) -> CompiledCalls:
         found = self._inside.get(inner)
@@ -314,6 +374,7 @@ class _Inner:
 
 _NO_SUMS = "no sums over edges"
 _SPARSE = "a sparse matrix as an argument: the call runs as it stands; an edge_index and weights are compiled"
+_SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
 _PLAIN_TORCH = "no edges are known there"
 
 
@@ -331,6 +392,11 @@ def _right_inside(module: nn.Module) -> Iterator[nn.Module]:
             yield inner
 
 
+def _may_have_edges(module: nn.Module) -> bool:
+    """Whether a module is more than layers of torch."""
+    return any(not type(inner).__module__.startswith("torch.nn.") for inner in module.modules())
+
+
 def _asks_to_be_told(module: nn.Module) -> bool:
     """Whether hooks of another kind than torch's are set, as those of PyTorch Geometric's ``propagate``."""
     own = vars(nn.Module()).keys()
@@ -344,4 +410,4 @@ def _can_be_repeated(value: Any) -> bool:
     return isinstance(value, _PLAIN) or (type(value) is Tensor and not value.requires_grad)
 
 
-__all__ = ["CompiledCalls"]
+__all__ = ["ORIGINALS", "CompiledCalls"]

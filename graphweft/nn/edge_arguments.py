@@ -32,11 +32,21 @@ def with_edge_index(flat: Sequence[Any], module: nn.Module) -> list[Any]:
     return [_edges_of(item) if isinstance(item, Graph) else item for item in flat]
 
 
-def as_tensor(item: Any) -> Any:
-    """An ``EdgeIndex`` as a plain tensor, which means the same; anything else as it is."""
-    if type(item).__name__ == "EdgeIndex" and isinstance(item, Tensor):
-        return item.as_tensor()  # type: ignore[attr-defined]
-    return item
+def as_tensors(flat: Sequence[Any]) -> list[Any]:
+    """Every ``EdgeIndex`` as a plain tensor where that means the same, anything else as it is.
+
+    It does where sizes follow from features alone, as they do for a plain tensor.
+    """
+    return [_plain_edges(item, flat) if type(item).__name__ == "EdgeIndex" else item for item in flat]
+
+
+def _plain_edges(item: Any, flat: Sequence[Any]) -> Any:
+    if not isinstance(item, Tensor):
+        return item
+    rows, columns = item.sparse_size()  # type: ignore[attr-defined]
+    known = {size for size in (rows, columns) if size is not None}
+    features = [x.shape[0] for x in flat if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0]
+    return item.as_tensor() if not known or (len(known) == 1 and features[:1] == [*known]) else item  # type: ignore[attr-defined]
 
 
 def _edges_of(graph: Graph) -> Tensor:

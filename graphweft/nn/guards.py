@@ -19,6 +19,7 @@ from graphweft.frontend.captured import Identity, is_installed, is_library, name
 from graphweft.nn.settings import plain
 
 _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_FLAT = ("_flat_weights", "_flat_weight_refs")  # of recurrent layers: their parameters in another order
 _CONTAINERS = (dict, OrderedDict, list, set)
 _STEADY = (bool, int, float, complex, str, bytes, type(None), type, FunctionType)
 
@@ -71,11 +72,20 @@ class Guard:
         parts: list[Hashable] = []
         for name, module in self._root.named_modules():
             attributes = module.__dict__
+            held = _held_by(module)
             items = tuple(attributes.items())
             self._held.append((attributes, list(attributes), list(attributes.values()), list(module._modules.values())))
-            self._watch(value for name, value in items if name not in _HELD)
+            self._watch(value for name, value in items if name not in held)
             empty = tuple(key for key, value in module._parameters.items() if value is None)
-            parts.append((name, type(module), Identity(module), empty, *(_item(k, v) for k, v in items)))
+            parts.append(
+                (
+                    name,
+                    type(module),
+                    Identity(module),
+                    empty,
+                    *((k, None if k in held else described(v)) for k, v in items),
+                )
+            )
         seen: set[int] = set()
         for kind in dict.fromkeys(type(module) for module in self._root.modules()):
             for function in _written_by_user(kind):
@@ -98,10 +108,9 @@ class Guard:
 _GONE = object()
 
 
-def _item(name: str, value: Any) -> Hashable:
-    if name in _HELD:
-        return name
-    return name, described(value)
+def _held_by(module: nn.Module) -> tuple[str, ...]:
+    """Attributes whose content is watched elsewhere."""
+    return _HELD + _FLAT if isinstance(module, nn.RNNBase) else _HELD
 
 
 def described(value: Any) -> Hashable:
@@ -134,12 +143,24 @@ class Attributes:
         self._before = {name: dict(vars(module)) for name, module in root.named_modules()}
         self._described = Guard(root).read()
 
+    def tensors_set(self) -> list[Tensor]:
+        """Tensors that are in attributes now and were not before."""
+        found: list[Tensor] = []
+        for path, before in self._before.items():
+            module = self._root.get_submodule(path)
+            kept = _held_by(module)
+            new = (v for name, v in vars(module).items() if name not in kept and v is not before.get(name, _GONE))
+            found.extend(tensors_in(list(new)))
+        return found
+
     def put_back(self) -> list[tuple[str, str, Any]] | None:
         """Undoes what was set. Gives it as (module, name, value); None where a change was another than setting one."""
         assigned: list[tuple[str, str, Any]] = []
         for path, before in self._before.items():
-            now = vars(self._root.get_submodule(path))
-            for name in [name for name in now if name not in before or now[name] is not before[name]]:
+            module = self._root.get_submodule(path)
+            now = vars(module)
+            kept = _held_by(module)
+            for name in [name for name in now if name not in kept and now[name] is not before.get(name, _GONE)]:
                 assigned.append((path, name, now[name]))
             if any(name not in now for name in before):
                 return None

@@ -19,7 +19,7 @@ from torch import Tensor
 from graphweft._torch_private import pytree
 from graphweft.frontend.moves import EdgeSet
 from graphweft.frontend.regions import Planned, Region, plan, renamed
-from graphweft.frontend.tape import Passed, Step, Tape, Var
+from graphweft.frontend.tape import Passed, Step, Tape, Var, graded
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
 from graphweft.runtime.compile import Arguments, CompiledFunction, Field
@@ -29,6 +29,9 @@ _KEPT = 256  # compiled functions
 _FUNCTIONS: OrderedDict[str, CompiledFunction] = OrderedDict()
 _GRAPHS: weakref.WeakValueDictionary[Any, Graph] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
+_ANY_ORDER = {
+    view: torch.ops.aten.reshape.default for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
+}
 Env = dict[Var, Tensor]
 Held = Callable[[tuple[str, Any]], Any]
 
@@ -93,10 +96,10 @@ class RegionRun:
 
 
 class StepRun:
-    """A step that runs as it stands."""
+    """A step that runs as it stands; what a program gives may lie in memory in another order than was recorded."""
 
     def __init__(self, step: Step) -> None:
-        self._step = step
+        self._step, self._target = step, _ANY_ORDER.get(step.target, step.target)
         self.reads = step.reads
 
     def __call__(self, env: Env) -> None:
@@ -104,7 +107,7 @@ class StepRun:
         step = self._step
         args, kwargs = pytree.tree_map_only(Var, env.__getitem__, (step.args, step.kwargs))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not step.stops):
-            made = step.target(*args, **kwargs)
+            made = self._target(*args, **kwargs)
         for var, result in zip(step.outs, made if isinstance(made, tuple | list) else (made,), strict=True):
             if var is not None:
                 env[var] = result
@@ -122,10 +125,11 @@ class Recorded:
         runs: The same, ready to run.
         sources: Its inputs.
         assigned: Attributes of modules that the run sets, as (module, name, value).
+        has_run: Whether it ran to its end before.
     """
 
     def __init__(self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = ()) -> None:
-        self.tape, self.assigned = tape, tuple(assigned)
+        self.tape, self.assigned, self.has_run = tape, tuple(assigned), False
         self.planned: Planned = plan(tape)
         self.runs: list[RegionRun | StepRun] = [
             RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
@@ -135,6 +139,7 @@ class Recorded:
         self._overwritten = [v for v in tape.inputs if v.source in {("buffer", name) for name in tape.buffers}]
         last = {var: at for at, run in enumerate(self.runs) for var in run.reads}
         kept = {item for item in (*tape.outputs, *tape.buffers.values()) if isinstance(item, Var)}
+        self._graded = graded(tape)
         self._dying = [
             [var for var in dict.fromkeys(run.reads) if last[var] == at and var not in kept]
             for at, run in enumerate(self.runs)
@@ -171,15 +176,15 @@ class Recorded:
                 run(env)
                 for var in dying:
                     del env[var]
+        self.has_run = True
         for name, var in self.tape.buffers.items():
             with torch.no_grad():
                 held(("buffer", name)).copy_(env[var])
         return pytree.tree_unflatten([self._output(item, env, flat) for item in self.tape.outputs], self.tape.spec)
 
-    @staticmethod
-    def _output(item: Any, env: Env, flat: Sequence[Any]) -> Any:
+    def _output(self, item: Any, env: Env, flat: Sequence[Any]) -> Any:
         if isinstance(item, Var):
-            return env[item]
+            return env[item] if item in self._graded else env[item].detach()
         if isinstance(item, Passed):
             return flat[item.position]
         return item.clone() if isinstance(item, Tensor) else item

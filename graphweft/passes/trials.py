@@ -113,7 +113,7 @@ class Trial:
     def _tensor(self, type_: TensorType) -> Any:
         shape = ((self._sizes[type_.rows],) if type_.rows else ()) + type_.dims
         if not type_.dtype.is_floating_point:
-            kinds = 2 if type_.dtype == torch.bool else self._kinds
+            kinds = 2 if type_.dtype == torch.bool else max(1, self._kinds)  # an empty table is looked up by no one
             return torch.randint(kinds, shape, generator=self._generator).to(type_.dtype)
         x = torch.randn(shape, generator=self._generator, dtype=F64)
         if self.shape.draw == "positive":
