@@ -28,6 +28,7 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.rehearsal import mapped_bytes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.train.macro import Macro
 
 _PROGRAM = 32 << 20  # modules that compile and train, above a bare import
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
@@ -148,7 +149,7 @@ class RunBudget:
 
 
 def budget_of(
-    memory: int | str | None, ds: Dataset, mode: str, task: str, macro: object, ranks: Ranks
+    memory: int | str | None, ds: Dataset, mode: str, task: str, macro: Macro | None, ranks: Ranks
 ) -> RunBudget | None:
     """The budget of a run in memory; None without one, or where a store or groups of parts keep to it.
 
@@ -158,7 +159,7 @@ def budget_of(
         return None
     given = {
         "task": task if task != "nodes" else None,
-        "macro": macro,
+        "macro": macro and macro.stages,
         "ranks": ranks.size if ranks.is_shared else None,
     }
     for name, value in given.items():

@@ -224,19 +224,19 @@ class Trainer:
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
-        self._limit(memory, macro, mode)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        check_mini_only(self._asked, dict(zip(MINI_USUAL, drawn, strict=True)))
+        self._limit(memory, mode, drawn)
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
         chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
 
-    def _limit(self, memory: int | str | None, macro: object, mode: str) -> None:
+    def _limit(self, memory: int | str | None, mode: str, drawn: tuple[Any, ...]) -> None:
         """Keeps the memory budget; "auto" chooses by it."""
-        self._budget = budget_of(memory, self.ds, self.mode, self.task, macro, self.ranks)
+        self._budget = budget_of(memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._asked = mode if self._budget is not None else self.mode
+        check_mini_only(self._asked, dict(zip(MINI_USUAL, drawn, strict=True)))
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, remember: Any
