@@ -113,11 +113,10 @@ class Trainer:
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
-        memory: Bytes, or a text such as "2GB", that the run may take: data, kept values, activations, batches. Full
-            batches then keep fewer values, mini-batches are prepared less far ahead and evaluated in tiles, "auto" is
-            "mini" where "full" does not fit, and a run that fits in no way is refused with the least that would do. For
-            "macro" bytes of the groups in memory, for "mini" on a store of structure, labels and rows of features;
-            None: a quarter of the machine's.
+        memory: Bytes, or a text such as "2GB", that the run may take: data, kept values, activations, batches. Where it
+            is short fewer values are kept, fewer batches prepared ahead and evaluations cut; "auto" is "mini" where
+            "full" does not fit; a run that does not fit is refused with the least that would do. On a store: bytes of
+            the groups in memory, for "mini" of structure, labels and rows; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
