@@ -25,13 +25,13 @@ from graphweft.ir.residency import Residency
 from graphweft.runtime.compile import Arguments, CompiledFunction, Field
 from graphweft.storage.fingerprint import read_once
 
+aten = torch.ops.aten
+
 _KEPT = 256  # compiled functions
 _FUNCTIONS: OrderedDict[str, CompiledFunction] = OrderedDict()
 _GRAPHS: weakref.WeakValueDictionary[Any, Graph] = weakref.WeakValueDictionary()
 _LOCK = threading.Lock()
-_ANY_ORDER = {
-    view: torch.ops.aten.reshape.default for view in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-}
+_ANY_ORDER = {view: aten.reshape.default for view in (aten.view.default, aten._unsafe_view.default)}
 Env = dict[Var, Tensor]
 Held = Callable[[tuple[str, Any]], Any]
 
