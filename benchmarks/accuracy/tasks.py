@@ -10,8 +10,9 @@ regression: RMSE of values made on the spot from the mean features of the neighb
 edge: accuracy on whether an edge joins nodes of one class, GraphSAGE 64 and a perceptron over both ends, all in-edges
 of the ends of 1024 pairs a step.
 
-Both sides train from weights of their own by Adam (0.01, dgi 0.001) for equally many epochs; scores are those of the
-last epoch. Appends a line per task to results/tasks.csv.
+Both sides train by Adam (0.01, dgi 0.001) for equally many epochs, gae and regression from the same first weights: the
+peer's GraphSAGE begins with smaller ones than ours. Scores are those of the last epoch. Appends a line per task to
+results/tasks.csv.
 """
 
 from __future__ import annotations
@@ -72,11 +73,11 @@ def gae(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
     split = gw.transforms.split_links(ds.graph, seed=seed)
     negatives = gw.NegativeSampler(ds.graph).pairs(torch.arange(split.test.shape[1]), seed=seed, stage=7)
     torch.manual_seed(seed)
-    model = gw.nn.GAE(gw.nn.GCN(ds.num_features, 32, 16))
-    trainer = gw.Trainer(model, ds, seed=seed, restore_best=False, eval_every=10**6)
+    peer, encoder = GAE(GCN(ds.num_features, 32, 2, 16)), gw.nn.GCN(ds.num_features, 32, 16)
+    gw.nn.load_pyg_state_dict(encoder, peer.encoder.state_dict())
+    trainer = gw.Trainer(gw.nn.GAE(encoder), ds, seed=seed, restore_best=False, eval_every=10**6)
     trainer.fit(epochs)
     x, edges = dense(ds), torch.stack(split.graph.edges())
-    peer = GAE(GCN(ds.num_features, 32, 2, 16))
     train(peer.parameters(), epochs, lambda: peer.recon_loss(peer.encode(x, edges), edges))
     scores = []
     with torch.no_grad():
@@ -133,9 +134,10 @@ def regression(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
     value = (value - value.mean()) / value.std()
     made = gw.Dataset("values", ds.graph, ds.x, value, task="regression", seed=seed)
     torch.manual_seed(seed)
-    trainer = gw.Trainer(gw.nn.SAGE(ds.num_features, 64, 1), made, seed=seed, restore_best=False, eval_every=10**6)
+    peer, model = GraphSAGE(ds.num_features, 64, 2, 1), gw.nn.SAGE(ds.num_features, 64, 1)
+    gw.nn.load_pyg_state_dict(model, peer.state_dict())
+    trainer = gw.Trainer(model, made, seed=seed, restore_best=False, eval_every=10**6)
     trainer.fit(epochs)
-    peer = GraphSAGE(ds.num_features, 64, 2, 1)
     rows = made.train_idx
     train(peer.parameters(), epochs, lambda: functional.mse_loss(peer(x, edges)[rows, 0], value[rows]))
     with torch.no_grad():

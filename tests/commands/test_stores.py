@@ -78,10 +78,7 @@ def test_prepare_inspect_train_resume_and_predict(files: Path, capsys: pytest.Ca
         (["inspect", "none", "--verify"], "none: expected a store with manifest.json"),
         (["train", "--scale", "0.1", "--memory", "1MB"], "--memory: expected at least"),
         (["train", "--memory", "lots"], "--memory: expected a size such as 8GB or 512MB, got 'lots'"),
-        (
-            ["train", "--task", "link", "--scale", "0.1", "--memory", "1GB"],
-            "memory=1GB cannot be combined with task=link",
-        ),
+        (["train", "--task", "link", "--memory", "1GB"], "memory=1GB cannot be combined with task=link"),
         (["train", "--mode", "macro", "--macro", "large:1/8"], "--macro: expected parts:A/B with mode macro"),
         (["train", "--mode", "macro", "--model", "rgcn"], "--mode: expected full or mini for rgcn"),
     ],
