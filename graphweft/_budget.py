@@ -58,7 +58,7 @@ class Budget:
         needed = self.used() + more
         if needed > self.limit:
             told = f" ({self.accounts})" if self.accounts else ""
-            text = f"memory: expected at least {_shown(needed)} for this run{told}, got {_shown(self.limit)}"
+            text = f"memory: expected at least {shown_bytes(needed)} for this run{told}, got {shown_bytes(self.limit)}"
             raise MemoryBudgetError(text, needed)
 
     @contextlib.contextmanager
@@ -88,8 +88,14 @@ def admit(more: int, release: Callable[[], None]) -> None:
         _InForce.budget.admit(more, release)
 
 
-def _shown(count: int) -> str:
+def shown_bytes(count: int) -> str:
+    """A size for people, rounded up.
+
+    Example:
+        >>> shown_bytes(1_999_999), shown_bytes(2_100_000_000)
+        ('2 MB', '2100 MB')
+    """
     return f"{-(-count // 10**6)} MB"
 
 
-__all__ = ["Budget", "admit", "in_force", "own_bytes"]
+__all__ = ["Budget", "admit", "in_force", "own_bytes", "shown_bytes"]

@@ -30,6 +30,9 @@ class _Imagined(Pool):
         self._mapped += size
         return self._next
 
+    def trim(self) -> None:
+        """Nothing: there is nothing to give back to the system."""
+
     def lend(self, nbytes: float) -> tuple[int, int]:
         """A region of at least so many bytes; an empty one for what torch's own allocator serves."""
         size = self.rounded(int(nbytes)) if nbytes >= SMALL else 0

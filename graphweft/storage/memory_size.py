@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from graphweft import _machine
+from graphweft._budget import shown_bytes
 from graphweft._errors import ConfigError
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -33,11 +34,4 @@ def memory_bytes(value: Any) -> int:
     raise ConfigError(f"memory: expected a size such as 8GB or 512MB, got {value!r}")
 
 
-def shown_bytes(count: int) -> str:
-    """A size for people, rounded up.
-
-    Example:
-        >>> shown_bytes(1_999_999), shown_bytes(2_100_000_000)
-        ('2 MB', '2100 MB')
-    """
-    return f"{-(-count // 10**6)} MB"
+__all__ = ["memory_bytes", "shown_bytes"]

@@ -22,6 +22,7 @@ from graphweft.storage.requests import SECTOR, merged
 from graphweft.storage.store import Store
 
 _MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
+_COPY = 1 << 16  # bytes of rows
 THREADS = 8  # requests under way at a time, at most
 
 
@@ -80,7 +81,7 @@ class RowReader:
         cuts = np.searchsorted(ids, bounds)
         found = []
         for part in np.flatnonzero(np.diff(cuts)).tolist():
-            self._store.check(part, "x")  # here, once, before threads ask for it
+            self._store.check(part, "x", self.buffer_bytes)  # here, once, before threads take buffers
             block = self._store.manifest.parts[part].block("x")
             rows = ids[cuts[part] : cuts[part + 1]] - bounds[part]
             found.append(merged(rows, self._most, block.shape[0], self._width, block.offset) + bounds[part])
@@ -125,6 +126,8 @@ class RowReader:
     def _take(self, request: _Request, buffer: Tensor, table: Tensor) -> None:
         """One request, and its rows where they are wanted."""
         rows, counts = self._store.feature_range(request.part, request.first, request.end, buffer)
-        taken = rows[torch.from_numpy(request.rows - request.first)]
-        table.index_copy_(0, torch.from_numpy(request.places), taken.to(table.dtype))
+        wanted, places = torch.from_numpy(request.rows - request.first), torch.from_numpy(request.places)
+        step = max(_COPY // self._width, 1)  # what is copied at a time takes memory beside the buffer
+        for some, there in zip(wanted.split(step), places.split(step), strict=True):
+            table.index_copy_(0, there, rows[some].to(table.dtype))
         self.counts.add(counts)

@@ -22,6 +22,7 @@ from torch import Tensor
 from graphweft._errors import DataError, IndexRangeError
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import ReadCounts, aligned_empty, bytes_of, check_crc, mapped
+from graphweft.storage.requests import SECTOR
 from graphweft.storage.store_format import BLOCKS, DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
 
 _MOST_MANIFEST = 1 << 30
@@ -162,16 +163,20 @@ class Store:
         self._seen.add((number, name))
         return found
 
-    def check(self, number: int, name: str) -> None:
-        """Compares a block with its checksum, piece by piece, where that was not done yet. Raises: DataError."""
+    def check(self, number: int, name: str, memory: int = _PIECE) -> None:
+        """Compares a block with its checksum, where that was not done yet, in pieces of at most ``memory`` bytes.
+
+        Raises: DataError.
+        """
         block = self.manifest.parts[number].block(name)
         if not self._verify or (number, block.name) in self._seen:
             return
         crc = 0
-        piece = aligned_empty((min(_PIECE, block.nbytes),), torch.uint8)
+        step = max(min(memory, _PIECE) // SECTOR, 1) * SECTOR
+        piece = aligned_empty((min(step, block.nbytes),), torch.uint8)
         with self._opened(number, block) as file:
-            for first in range(0, block.nbytes, _PIECE):
-                part = piece[: min(_PIECE, block.nbytes - first)]
+            for first in range(0, block.nbytes, step):
+                part = piece[: min(step, block.nbytes - first)]
                 file.read_into(block.offset + first, part)
                 crc = zlib.crc32(bytes_of(part), crc)
             check_crc(file.path, block.name, block.offset, block.crc32, crc)

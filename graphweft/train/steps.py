@@ -108,7 +108,7 @@ def make_steps(
         except MemoryBudgetError as too_small:
             if given.mode == "full":
                 raise
-            refused = too_small
+            refused = too_small.with_traceback(None)  # whose frames hold the batch
         else:
             return "full", batch
         del batch

@@ -99,7 +99,8 @@ def test_measured_ways_are_told() -> None:
     while not loader._tempo.settled:
         for _ in loader:
             pass
-    assert loader.way == min(loader.seconds_by_way, key=lambda way: loader.seconds_by_way[way])
+    seconds = loader.seconds_by_way
+    assert seconds[loader.way] <= 1.04 * min(seconds.values())  # a preferred way may be level with the fastest
     assert processors() >= 1
 
 

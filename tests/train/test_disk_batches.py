@@ -277,4 +277,4 @@ def test_a_loader_keeps_to_its_memory(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     read, peak = map(int, done.stdout.split())
     assert read > 2_000
-    assert peak <= budget + (2 << 20)  # and batches
+    assert peak <= budget + 7 * (1 << 19)  # and the batch at hand, stacks and heaps of ten threads

@@ -48,8 +48,8 @@ def test_tensors_that_share_memory_count_once(ds: Dataset) -> None:
     assert data_bytes(replace(ds, arrays={"again": ds.x[:10]})) == data_bytes(ds)
 
 
-@pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN", "GAT"])
-def test_the_pool_maps_for_a_step_what_was_predicted(kind: str, ds: Dataset) -> None:
+@pytest.mark.parametrize(("kind", "off"), [("GCN", 0.1), ("SAGE", 0.1), ("GIN", 0.15), ("GAT", 0.2)])
+def test_the_pool_maps_for_a_step_what_was_predicted(kind: str, off: float, ds: Dataset) -> None:
     trainer = gw.Trainer(_model(kind, ds), ds)
     trainer.prepare()
     batch = trainer._batch
@@ -60,7 +60,7 @@ def test_the_pool_maps_for_a_step_what_was_predicted(kind: str, ds: Dataset) -> 
     with POOL.within(pool):
         batch.step()
         batch.step()
-    assert predicted.step == pytest.approx(pool.stats().mapped, rel=0.2, abs=6 << 20)
+    assert predicted.step == pytest.approx(pool.stats().mapped, rel=off)
 
 
 def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset) -> None:
