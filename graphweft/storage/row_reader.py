@@ -128,6 +128,7 @@ class RowReader:
         rows, counts = self._store.feature_range(request.part, request.first, request.end, buffer)
         wanted, places = torch.from_numpy(request.rows - request.first), torch.from_numpy(request.places)
         step = max(_COPY // self._width, 1)  # what is copied at a time takes memory beside the buffer
-        for some, there in zip(wanted.split(step), places.split(step), strict=True):
-            table.index_copy_(0, there, rows[some].to(table.dtype))
+        for first in range(0, len(wanted), step):
+            some = slice(first, first + step)
+            table.index_copy_(0, places[some], rows[wanted[some]].to(table.dtype))
         self.counts.add(counts)
