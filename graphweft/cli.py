@@ -40,6 +40,8 @@ from graphweft.train.loop_options import METRICS
 from graphweft.train.options import (
     DECAY_ON,
     EDGE_DATA,
+    HALO,
+    LAST,
     MODES,
     OPTIMIZERS,
     PREPARE,
@@ -164,6 +166,8 @@ RanksFlag = Annotated[str | None, _option("ranks", "P", "Processes that train to
 RankReduce = Annotated[
     str | None, _option("rank_reduce", _one_of(RANK_REDUCE), "ordered: the same bits for any number of ranks.")
 ]
+HaloFlag = Annotated[str | None, _option("halo", _one_of(HALO), "full over ranks: bf16 sends half the bytes.")]
+MaxRestarts = Annotated[str | None, _option("max_restarts", "N", "Restarts of lost ranks, from the last checkpoint.")]
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
@@ -179,6 +183,8 @@ _PARTS_AND_RANKS = {
     "accumulate": Annotated[str | None, _option("accumulate", "N", "mini: batches per update.")],
     "ranks": RanksFlag,
     "rank_reduce": RankReduce,
+    "halo": HaloFlag,
+    "max_restarts": MaxRestarts,
 }
 
 
@@ -378,8 +384,8 @@ def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Se
     if seeds is not None:
         return sweeps.repeat(given, seeds, as_json)
     if given.get("ranks", 0) > 1 and not is_rank():
-        TrainSpec(**given)  # what can be refused is refused once
-        return _launch(arguments, given["ranks"])
+        spec = TrainSpec(**given)  # what can be refused is refused once
+        return _launch(arguments, spec.ranks, spec.max_restarts, spec.folder / LAST)
     complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")
     with _config.defaults(keep_heap=True):  # the process is the command's own
         summary = run(complete(given))
@@ -388,9 +394,9 @@ def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Se
     return (json.dumps(summary, allow_nan=False),) if as_json else _report(summary)
 
 
-def _launch(arguments: Sequence[str], size: int) -> Sequence[str]:
+def _launch(arguments: Sequence[str], size: int, restarts: int = 0, state: Path | None = None) -> Sequence[str]:
     """The command as several ranks, of which the first answers."""
-    status = launch(arguments, size)
+    status = launch(arguments, size, restarts, state)
     if status:
         raise RankError("", status)
     return ()

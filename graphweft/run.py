@@ -155,7 +155,7 @@ def _shows_features_alone(spec: TrainSpec) -> bool:
 
 def _join(spec: TrainSpec) -> Ranks:
     """This process among the ranks. Raises: RankError where there are others than the spec says."""
-    ranks = Ranks.join(spec.rank_reduce)
+    ranks = Ranks.join(spec.rank_reduce, spec.halo)
     if spec.ranks and spec.ranks != ranks.size:
         said = f"ranks: expected as many as were started, {ranks.size}, got {spec.ranks}"
         raise RankError(said if ranks.is_first else "", 2)

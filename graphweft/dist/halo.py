@@ -1,103 +1,127 @@
-"""A rank's part of a graph, and the rows that it borrows from others.
+"""Rows of ghosts, fetched from their owners while others are computed; their gradients go home the same way.
 
-Comes in: a graph and who owns each node. Goes out: :class:`LocalPart`: the in-edges of the nodes that a rank owns as a
-block over its own rows, then its ghosts, and :func:`with_ghosts`, which fills the ghosts' rows and, in the backward
-pass, brings their gradients home. Sources: Morphling, section IV-D (local layout, halo exchange).
+Comes in: a rank's part, own rows, and a layer. Goes out: the layer's rows of own nodes. The exchange is begun, rows of
+the interior are computed, the exchange is waited for, rows of the boundary are computed. In the backward pass ghosts'
+gradients travel while the interior's are computed. Source: Morphling, section IV-D (halo exchange in two phases).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
-from graphweft.graph.block import Block, DrawnEdges
-from graphweft.graph.graph import Graph
+from graphweft.graph.block import Block
 
 
-class LocalPart:
-    """What one rank has of a graph.
+def over_ranks(part: LocalPart, rows: Tensor, run: Callable[[Block, Tensor], Tensor]) -> Tensor:
+    """``run(block, rows of its sources)`` for all own nodes, shape (own, width'), from own rows (own, width).
 
-    Attributes:
-        own: int64 ids of its nodes, ascending.
-        ghosts: int64 ids of other ranks' nodes with an edge into them, rank by rank, ascending within one.
-        block: In-edges of ``own``; sources are ``own``, then ``ghosts``.
-        borrowed: Ghosts of each owner.
-        lent: For each rank, the places in ``own`` of the rows that it borrows.
+    All ranks call it, and all or none go backward through it.
 
-    Args:
-        ranks: All ranks, which call this together.
-        graph: The whole graph.
-        owner: (num_nodes,) the rank of every node.
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> part = LocalPart(Ranks(), Graph([0, 1], [1, 2]), torch.zeros(3, dtype=torch.int64))
+        >>> over_ranks(part, torch.ones(3, 2), lambda block, rows: rows[: block.num_dst]).shape
+        torch.Size([3, 2])
     """
+    trip = _Trip(part, rows)
+    begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
+    if part.inner is None or part.outer is None:
+        return run(part.block, _End.apply(begun, trip))  # type: ignore[no-untyped-call]
+    first = run(part.inner, rows)
+    return torch.cat([first, run(part.outer, _End.apply(begun, trip))])  # type: ignore[no-untyped-call]
 
-    def __init__(self, ranks: Ranks, graph: Graph, owner: Tensor) -> None:
-        self.ranks, csc = ranks, graph.csc
-        self.own = (owner == ranks.rank).nonzero().reshape(-1)
-        counts = csc.indptr[self.own + 1] - csc.indptr[self.own]
-        indptr = torch.zeros(self.own.numel() + 1, dtype=torch.int64)
-        torch.cumsum(counts, 0, out=indptr[1:])
-        offsets = torch.arange(int(indptr[-1])) - torch.repeat_interleave(indptr[:-1], counts)
-        sources = csc.indices[offsets + torch.repeat_interleave(csc.indptr[self.own], counts)].long()
-        ghosts = torch.unique(sources[owner[sources] != ranks.rank])
-        self.ghosts = ghosts[torch.argsort(owner[ghosts], stable=True)]
-        self.borrowed = torch.bincount(owner[ghosts].long(), minlength=ranks.size).tolist()
-        n_id = torch.cat([self.own, self.ghosts])
-        number = torch.empty(graph.num_nodes, dtype=torch.int32)
-        number[n_id] = torch.arange(n_id.numel(), dtype=torch.int32)
-        drawn = DrawnEdges(graph, n_id, indptr, number[sources], offsets.int())
-        self.block = Block.of(drawn, n_id.numel())
-        self.lent = [number[ids].long() for ids in self._asked_for()]
 
-    @property
-    def n_id(self) -> Tensor:
-        """int64 ids of all rows: own, then ghosts."""
-        return self.block.src_ids
+class _Trip:
+    """One exchange and, in the backward pass, its reverse."""
 
-    def _asked_for(self) -> list[Tensor]:
-        """Ids of own nodes that each rank borrows."""
-        asked = list(torch.split(self.ghosts, self.borrowed))
-        sizes = [torch.empty(1, dtype=torch.int64) for _ in asked]
-        self.ranks.exchange([torch.tensor([ids.numel()]) for ids in asked], sizes)
-        wanted = [torch.empty(int(size), dtype=torch.int64) for size in sizes]
-        self.ranks.exchange(asked, wanted)
-        return wanted
+    def __init__(self, part: LocalPart, rows: Tensor) -> None:
+        self._part, self._rows = part, rows.detach()
+        self._finish: Callable[[], None]
+        self._table: Tensor | None = None
+        self._near: Tensor | None = None  # gradients of own rows that the boundary reads
+        self._received: list[Tensor] = []
 
-    def fetch(self, rows: Tensor) -> Tensor:
-        """Own rows (own, width), then the ghosts'."""
-        out = rows.new_empty(self.n_id.numel(), rows.shape[1])
-        out[: self.own.numel()] = rows
-        received = torch.split(out[self.own.numel() :], self.borrowed)
-        self.ranks.exchange([rows[places] for places in self.lent], received)
-        return out
+    def begin(self) -> None:
+        """Sends what others borrow, and makes room for the ghosts."""
+        part, rows = self._part, self._rows
+        near = part.read.numel()
+        self._table = table = rows.new_empty(near + part.ghosts.numel(), rows.shape[1])
+        lent = [rows[places] for places in part.lent]
+        self._finish = _exchanged(part.ranks, lent, torch.split(table[near:], part.borrowed))
+        torch.index_select(rows, 0, part.read, out=table[:near])
 
-    def bring_home(self, rows: Tensor) -> Tensor:
-        """The transpose of :meth:`fetch`: own rows, with what other ranks have for them added rank by rank."""
-        own = rows[: self.own.numel()].clone()
-        received = [rows.new_empty(places.numel(), rows.shape[1]) for places in self.lent]
-        self.ranks.exchange([part.contiguous() for part in torch.split(rows[self.own.numel() :], self.borrowed)], received)
-        for places, part in zip(self.lent, received, strict=True):
-            own.index_add_(0, places, part)
+    def end(self) -> Tensor:
+        """Rows that the boundary reads: own ones, then ghosts'."""
+        table, self._table = self._table, None
+        assert table is not None  # begun
+        self._finish()
+        return table
+
+    def begin_home(self, gradient: Tensor) -> None:
+        """Sends the ghosts' gradients to their owners."""
+        part, near = self._part, self._part.read.numel()
+        self._near = gradient[:near]
+        self._received = [gradient.new_empty(places.numel(), gradient.shape[1]) for places in part.lent]
+        self._finish = _exchanged(part.ranks, torch.split(gradient[near:], part.borrowed), self._received)
+
+    def end_home(self) -> Tensor:
+        """The gradient of own rows, (own, width), with what other ranks have for them added rank by rank."""
+        part, near = self._part, self._near
+        assert near is not None  # begun
+        own = near.new_zeros(part.own.numel(), near.shape[1])
+        own[part.read] = near
+        self._finish()
+        for places, received in zip(part.lent, self._received, strict=True):
+            own.index_add_(0, places, received)
+        self._near, self._received = None, []
         return own
 
 
-def with_ghosts(part: LocalPart, rows: Tensor) -> Tensor:
-    """Own rows, then the ghosts' from their owners, whose gradients go back to them.
+def _exchanged(ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor]) -> Callable[[], None]:
+    """Begins to send rows, in bfloat16 where the ranks agreed on that; the result waits for ``received``."""
+    if ranks.halo == "exact":
+        return ranks.begin_exchange(sent, received)
+    short = [rows.bfloat16().view(torch.int16) for rows in sent]
+    arriving = [torch.empty(rows.shape, dtype=torch.int16) for rows in received]
+    finish = ranks.begin_exchange(short, arriving)
 
-    Shape: rows (own, width) -> (own + ghosts, width). All ranks call it, and all or none go backward through it.
-    """
-    result: Tensor = _Exchange.apply(rows, part)  # type: ignore[no-untyped-call]
-    return result
+    def widen() -> None:
+        finish()
+        for rows, given in zip(received, arriving, strict=True):
+            rows.copy_(given.view(torch.bfloat16))
+
+    return widen
 
 
-class _Exchange(torch.autograd.Function):
+class _Begin(torch.autograd.Function):
+    """Begins the exchange; its backward pass, the last of a layer's, ends the way home."""
+
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, part: LocalPart) -> Tensor:
-        ctx.part = part
-        return part.fetch(rows.contiguous())
+    def forward(ctx: Any, rows: Tensor, trip: _Trip) -> Tensor:
+        ctx.trip = trip
+        trip.begin()
+        return rows.new_empty(0)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ctx.part.bring_home(gradients[0].contiguous()), None
+        return ctx.trip.end_home(), None
+
+
+class _End(torch.autograd.Function):
+    """Waits for the ghosts; its backward pass, which comes before that of the interior, sends their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, begun: Tensor, trip: _Trip) -> Tensor:
+        ctx.trip = trip
+        return trip.end()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.trip.begin_home(gradients[0].contiguous())
+        return gradients[0].new_empty(0), None

@@ -1,7 +1,7 @@
 """Starts the ranks of ``graphweft train --ranks P`` on this machine, and watches over them.
 
 Comes in: the command's own arguments. Goes out: its exit status once all ranks have ended. A rank that dies or stops
-ends all; one line says which, and in which phase. Imports no torch: only the ranks need it.
+ends all, or all are started again; one line says which, and in which phase. Imports no torch: only the ranks need it.
 """
 
 from __future__ import annotations
@@ -22,17 +22,45 @@ from graphweft.dist.board import Board
 
 FOLDER, STARTER = "GRAPHWEFT_RANKS_FOLDER", "GRAPHWEFT_RANKS_STARTER"  # what ranks find in their environment
 LOST = 75  # exit status of a rank that ends because another one did
+_REFUSED = 2  # what cannot be run as it was asked for fails again
 _POLL, _GRACE, _STALL, _START = 0.05, 5.0, 30.0, 120.0  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def launch(arguments: Sequence[str], size: int) -> int:
+def launch(arguments: Sequence[str], size: int, restarts: int = 0, state: Path | None = None) -> int:
     """Runs the command as ``size`` ranks; the exit status.
 
-    Standard output and error are those of rank 0. Signals go to every rank.
+    Standard output and error are those of rank 0. Signals go to every rank. Where a rank is lost, all are started again
+    up to ``restarts`` times, with ``--resume`` once this run has written ``state``, its last checkpoint.
 
     Raises: RankError naming the rank that failed, unless rank 0 has told it.
     """
+    before = _stamp(state)
+    for restart in range(1, restarts + 1):
+        try:
+            return _run(arguments, size)
+        except RankError as failure:
+            if failure.status == _REFUSED:
+                raise
+            begun = _stamp(state) != before
+            start = "from the last checkpoint" if begun else "from the start"
+            if sys.stderr is not None:
+                sys.stderr.write(f"{failure}; restarting {start}, {restart} of {restarts}\n")
+            if begun and "--resume" not in arguments:
+                arguments = [*arguments, "--resume"]
+    return _run(arguments, size)
+
+
+def _stamp(path: Path | None) -> tuple[int, int] | None:
+    """What changes whenever a file is written; None where there is none."""
+    with contextlib.suppress(OSError):
+        found = path.stat() if path is not None else None
+        return None if found is None else (found.st_mtime_ns, found.st_ino)
+    return None
+
+
+def _run(arguments: Sequence[str], size: int) -> int:
+    """One start of all ranks."""
     with tempfile.TemporaryDirectory(prefix="graphweft-ranks-") as name:
         folder = Path(name)
         Board.create(folder / "board", size)
@@ -153,7 +181,9 @@ class _Watch:
             return 128 + self._signals[0]
         for rank in self._ended:
             if rank in self._stalled:
-                raise RankError(f"{self._named(rank)} gave no sign of life for {self._stalled[rank]:.0f} s, {self._at(rank)}")
+                raise RankError(
+                    f"{self._named(rank)} gave no sign of life for {self._stalled[rank]:.0f} s, {self._at(rank)}"
+                )
         for rank in self._ended:
             code = codes[rank]
             if code is not None and code < 0:

@@ -52,7 +52,7 @@ def ready(ranks: Ranks, make: Callable[[], T], facts: Callable[[T], Mapping[str,
 def versions(ranks: Ranks) -> dict[str, Any]:
     """What runs on this rank; with ordered sums the kernels' instruction set counts as well."""
     found = {"torch": torch.__version__, "python": ".".join(platform.python_version_tuple()[:2]), "ranks": ranks.size}
-    found |= {"rank_reduce": ranks.reduce, "slices": ranks.slices}
+    found |= {"rank_reduce": ranks.reduce, "slices": ranks.slices, "halo": ranks.halo}
     return found | ({"cpu_level": LEVEL} if ranks.reduce == "ordered" else {})
 
 

@@ -29,6 +29,7 @@ from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
 from graphweft.dist.reports import Reports
 
 REDUCE = ("any", "ordered")
+HALO = ("exact", "bf16")
 _SLICES = 8
 T = TypeVar("T")
 
@@ -47,6 +48,8 @@ class Ranks:
             on the number of ranks: a batch is cut into ``slices``, whose gradients are added one after the other,
             whoever computed them.
         slices: Slices of a batch; with "any" one a rank.
+        halo: How rows of other ranks' nodes travel in full batches: "exact", or "bf16", half of the bytes with the
+            rounding of bfloat16.
         bytes_sent: By this rank so far; an all-reduce counts as a ring's, 2 (P - 1) / P of its bytes.
         host: Name of the machine.
 
@@ -56,9 +59,11 @@ class Ranks:
         (1, True, 3, ['here'])
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, reduce: str = "any", slices: int = 0) -> None:
-        if reduce not in REDUCE:
-            raise ConfigError(f"rank_reduce: expected one of {', '.join(REDUCE)}, got {reduce!r}")
+    def __init__(self, rank: int = 0, size: int = 1, reduce: str = "any", slices: int = 0, halo: str = "exact") -> None:
+        for name, given, known in (("rank_reduce", reduce, REDUCE), ("halo", halo, HALO)):
+            if given not in known:
+                raise ConfigError(f"{name}: expected one of {', '.join(known)}, got {given!r}")
+        self.halo = halo
         usual = _SLICES if reduce == "ordered" else size
         self.rank, self.size, self.reduce, self.slices = rank, size, reduce, slices or usual
         if self.slices < size:
@@ -70,7 +75,7 @@ class Ranks:
         self._owner = False
 
     @classmethod
-    def join(cls, reduce: str = "any") -> Ranks:
+    def join(cls, reduce: str = "any", halo: str = "exact") -> Ranks:
         """The group that the environment describes: started by torchrun or ``--ranks``; one process where by neither.
 
         A default group of torch.distributed that is there already is used as it is.
@@ -79,11 +84,11 @@ class Ranks:
         """
         folder = os.environ.get(FOLDER)
         if dist.is_available() and dist.is_initialized():
-            return cls(dist.get_rank(), dist.get_world_size(), reduce)
+            return cls(dist.get_rank(), dist.get_world_size(), reduce, halo=halo)
         if not is_rank():
-            return cls(reduce=reduce)
+            return cls(reduce=reduce, halo=halo)
         rank, size = _number("RANK"), _number("WORLD_SIZE")
-        ranks = cls(rank, size, reduce)
+        ranks = cls(rank, size, reduce, halo=halo)
         if size == 1:
             return ranks
         if folder is not None:

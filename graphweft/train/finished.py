@@ -15,7 +15,8 @@ from graphweft._errors import CheckpointError, ConfigError
 from graphweft.train.chosen import judged_by
 from graphweft.train.description import Description
 from graphweft.train.history import History
-from graphweft.train.run_folder import EARLIER, LAST, read_last
+from graphweft.train.options import LAST
+from graphweft.train.run_folder import EARLIER, read_last
 
 
 class Finished(NamedTuple):

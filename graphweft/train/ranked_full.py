@@ -7,6 +7,7 @@ summed. Called by the trainer.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from typing import Any
 
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError, MissingPackageError
 from graphweft._trace import span
 from graphweft.data.dataset import Part
-from graphweft.dist.halo import LocalPart, with_ghosts
+from graphweft.dist.halo import over_ranks
+from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
+from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
@@ -101,12 +104,13 @@ class RankedFullBatch(FullBatch):
 
     def _own_logits(self) -> Tensor:
         """Logits of this rank's nodes."""
-        rows: Any = gather_rows(self.x, self.part.n_id)
-        for index in range(len(self._stack.layers)):
-            given = rows if index == 0 else with_ghosts(self.part, rows)
-            rows = self._stack.run_layer(index, self.part.block, given, self.edge_data.inputs)
-        assert isinstance(rows, Tensor)
+        rows = self._stack.run_layer(0, self.part.block, gather_rows(self.x, self.part.n_id), self.edge_data.inputs)
+        for index in range(1, len(self._stack.layers)):
+            rows = over_ranks(self.part, rows.contiguous(), functools.partial(self._layer, index))
         return rows
+
+    def _layer(self, index: int, block: Block, rows: Tensor) -> Tensor:
+        return self._stack.run_layer(index, block, rows, self.edge_data.inputs)
 
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, each rank computing those of its own."""
@@ -115,7 +119,7 @@ class RankedFullBatch(FullBatch):
         with torch.no_grad():
             own = self._own_logits()
             table = own.new_empty(self.ds.num_nodes, own.shape[1])
-            table[slice(*self._cuts[self.ranks.rank])] = own
+            table[slice(*self._cuts[self.ranks.rank])] = own[torch.argsort(self.part.own)]
             self.ranks.gather_rows(table, self._cuts)
             logits = torch.empty_like(table)
             logits[self._ids] = table

@@ -48,6 +48,9 @@ def read_shared(ranks: Ranks, folder: Path | None) -> dict[str, Any] | None:
 
 def check_shared(ranks: Ranks, task: str, mode: str, loss: Any, class_weight: Any) -> Ranks:
     """``ranks``. Raises: ConfigError for what they cannot train together yet."""
+    if ranks.halo != "exact" and (mode == "mini" or ranks.size == 1):
+        other = "mode=mini" if mode == "mini" else "ranks=1"
+        raise ConfigError(f"halo={ranks.halo} cannot be combined with {other}; it is for mode='full' over ranks")
     if not ranks.is_shared:
         return ranks
     if mode == "macro":

@@ -19,10 +19,11 @@ from graphweft._errors import CheckpointError, ConfigError
 from graphweft.train.atomic import TEMPORARY
 from graphweft.train.checkpoint import load_checkpoint, save_checkpoint
 from graphweft.train.history import History
+from graphweft.train.options import LAST
 from graphweft.train.plot import write_plot
 from graphweft.train.record import EpochRecord
 
-LAST, BEST, METRICS, PLOT, SUMMARY = "last.pt", "best.pt", "metrics.jsonl", "curves.png", "summary.json"
+BEST, METRICS, PLOT, SUMMARY = "best.pt", "metrics.jsonl", "curves.png", "summary.json"
 EARLIER = "earlier-"  # then a number
 CSV, TENSORBOARD = "metrics.csv", "tensorboard"
 _OURS = (LAST, BEST, METRICS, PLOT, SUMMARY, CSV, TENSORBOARD)  # in the order they are moved aside: the truth first

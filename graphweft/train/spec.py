@@ -20,6 +20,7 @@ from graphweft.train.options import (
     EDGE_DATA,
     EDGE_TASKS,
     GRAPH_TASKS,
+    HALO,
     MINI_USUAL,
     OPTIMIZERS,
     PREPARE,
@@ -56,7 +57,7 @@ DEFAULT_DATA = "default"
 _REMEMBERED = ("root", "epochs", "patience", "logger", "memory")
 _TABLES = tuple(field.name for field in fields(TableOptions))
 _LOOP = tuple(field.name for field in fields(LoopOptions))
-_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks")
+_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks", "max_restarts")
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ class TrainSpec(LoopOptions, TableOptions):
         ranks: Processes that train together; 0: as many as torchrun started, else this one alone.
         rank_reduce: How their gradients are summed: in "any" order, or "ordered", with the same bits for any number of
             ranks.
+        halo: How they send each other rows of nodes in full batches: "exact", or as "bf16", which is half the bytes.
+        max_restarts: How often lost ranks of ``ranks`` are started again, from the last checkpoint.
 
     Raises: ConfigError for a value out of range.
 
@@ -182,6 +185,8 @@ class TrainSpec(LoopOptions, TableOptions):
     fold: int | None = None
     ranks: int = 0
     rank_reduce: str = "any"
+    halo: str = "exact"
+    max_restarts: int = 0
 
     def __post_init__(self) -> None:
         for name in ("data", "root", "out", "trace", "nodes", "edges"):
@@ -300,6 +305,13 @@ class TrainSpec(LoopOptions, TableOptions):
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         check_integer("ranks", self.ranks, 0, 4096)
         check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
+        check_choice("halo", self.halo, HALO)
+        check_integer("max_restarts", self.max_restarts, 0, 10**6)
+        if self.max_restarts and self.ranks < 2:
+            raise ConfigError(
+                f"max_restarts={self.max_restarts} cannot be combined with ranks={self.ranks}; it is for --ranks P "
+                "(torchrun has --max-restarts of its own)"
+            )
         if self.macro is not None:
             check_macro(self.macro)
         if self.macro is not None and self.mode == "macro" and check_macro(self.macro)[0] != "parts":
@@ -350,6 +362,8 @@ class TrainSpec(LoopOptions, TableOptions):
             del values["edge_data"]
         if self.rank_reduce == "any":
             del values["rank_reduce"]
+        if self.halo == "exact":
+            del values["halo"]
         if self.features is None:
             del values["features"]
         if self.fold is None:

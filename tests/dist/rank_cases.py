@@ -113,6 +113,46 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def halved(folder: Path) -> None:
+    """Trains on full batches with rows of ghosts in bfloat16."""
+    ranks = gw.Ranks.join(halo="bf16")
+    trainer = full_trainer("SAGE", ranks)
+    trainer.fit(4)
+    torch.save(
+        state_of(trainer) | {"bytes": trainer.exchanged()["bytes_sent_per_epoch"]}, folder / f"half-{ranks.rank}.pt"
+    )
+    ranks.leave()
+
+
+def order(folder: Path) -> None:
+    """Trains one step and keeps the order in which layers are computed and rows travel."""
+    ranks = gw.Ranks.join()
+    trainer, events = full_trainer("GCN", ranks), list[str]()
+    part, begin = trainer._batch.part, ranks.begin_exchange
+    layer = trainer._batch._layer
+
+    def begun(sent: Any, received: Any) -> Any:
+        finish = begin(sent, received)
+        events.append("begin")
+        return lambda: (events.append("end"), finish())[1]
+
+    def computed(index: int, block: Any, rows: Tensor) -> Tensor:
+        name = "inner" if block is part.inner else "outer" if block is part.outer else "all"
+        events.append(name)
+        out = layer(index, block, rows)
+        if out.requires_grad:
+            out.register_hook(lambda _: events.append(f"d{name}"))
+        return out
+
+    trainer._batch._layer, ranks.begin_exchange = computed, begun
+    trainer._batch.step()
+    torch.save(
+        {"events": events, "edges": [part.inner.num_edges, part.outer.num_edges]}, folder / f"order-{ranks.rank}.pt"
+    )
+    ranks.begin_exchange = begin
+    ranks.leave()
+
+
 def full_trainer(name: str, ranks: gw.Ranks | None) -> gw.Trainer:
     return trainer_of(name, ranks, mode="full", fanouts=None, batch_size=1024)
 
@@ -150,7 +190,7 @@ def tell(folder: Path) -> None:
     (folder / f"done-{rank}").touch()
 
 
-CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "tell": tell}
+CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "tell": tell, "halved": halved, "order": order}
 
 
 def as_ranks(size: int, folder: Path, act: Callable[[], None]) -> int:

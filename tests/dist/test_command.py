@@ -34,6 +34,12 @@ def ranks_of(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return sorted(children, key=lambda child: int(child.environ()["RANK"]))
 
 
+def alive(process: subprocess.Popen[str]) -> list[int]:
+    """Process ids of the ranks of a command that run."""
+    children = psutil.Process(process.pid).children()
+    return [child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+
 def logged(folder: Path) -> int:
     file = folder / "metrics.jsonl"
     return file.read_bytes().count(b"\n") if file.exists() else 0
@@ -72,6 +78,31 @@ def test_a_killed_rank_ends_the_command_and_a_resume_on_other_ranks_has_the_same
     finish(start_command(*options, "--ranks", "3", "--resume", "--out", str(cut)))
     assert main(["train", *SMALL, *options, "--out", str(whole)]) == 0
     assert_same_run(whole, cut)
+
+
+@pytest.mark.slow
+def test_lost_ranks_are_started_again_and_end_with_the_same_bits(tmp_path: Path) -> None:
+    options = ["--rank-reduce", "ordered", "--dropout", "0.2", "--json", "--epochs", "12"]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    process = start_command(*options, "--ranks", "2", "--max-restarts", "2", "--out", str(cut))
+    for rank, epochs in ((1, 2), (0, 6)):
+        wait_until(lambda epochs=epochs: logged(cut) >= epochs and (cut / "last.pt").exists())
+        victim = ranks_of(process)[rank]
+        victim.send_signal(signal.SIGKILL)
+        wait_until(lambda victim=victim: victim.pid not in alive(process) and len(alive(process)) == 2)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0 and json.loads(out)["epochs"] == 12
+    told = [line for line in err.splitlines() if "restarting" in line]
+    assert len(told) == 2 and all("SIGKILL" in line and "from the last checkpoint" in line for line in told)
+    assert main(["train", *SMALL, *options, "--out", str(whole)]) == 0
+    assert_same_run(whole, cut)
+
+
+def test_restarts_are_refused_where_nothing_is_started(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SMALL, "--max-restarts", "2"]) == 2
+    assert "max_restarts=2 cannot be combined with ranks=0; it is for --ranks P" in capsys.readouterr().err
+    assert main(["train", *SMALL, "--halo", "fp8"]) == 2
+    assert "halo: expected one of exact, bf16, got 'fp8'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

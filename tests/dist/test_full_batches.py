@@ -11,7 +11,8 @@ from dist.rank_processes import run_case
 
 import graphweft as gw
 from graphweft._errors import ConfigError
-from graphweft.dist.halo import LocalPart
+from graphweft.dist.halo import over_ranks
+from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.graph import Graph
 
@@ -47,10 +48,32 @@ def test_losses_are_those_of_one_process(tmp_path: Path, size: int) -> None:
 def test_one_rank_owns_everything() -> None:
     graph = Graph([0, 1, 1, 2, 3], [1, 0, 1, 1, 3], num_nodes=5)
     part = LocalPart(Ranks(), graph, torch.zeros(5, dtype=torch.int64))
-    assert part.ghosts.numel() == 0 and part.n_id.tolist() == list(range(5))
+    assert part.ghosts.numel() == 0 and part.n_id.tolist() == list(range(5)) and part.inner is None
     assert torch.equal(torch.stack(part.block.edges()), torch.stack(graph.edges())[:, part.block.e_id])
-    x = torch.randn(5, 2)
-    assert torch.equal(part.fetch(x), x) and torch.equal(part.bring_home(x), x)
+    x = torch.randn(5, 2, requires_grad=True)
+    out = over_ranks(part, x, lambda block, rows: 2 * rows)
+    out.sum().backward()  # type: ignore[no-untyped-call]
+    assert torch.equal(out, 2 * x) and x.grad is not None and torch.equal(x.grad, torch.full((5, 2), 2.0))
+
+
+def test_the_interior_is_computed_while_rows_travel(tmp_path: Path) -> None:
+    """In both directions: rows leave, the interior is computed, rows arrive; only the boundary waits for them."""
+    run_case(tmp_path, 2, "order")
+    for rank in range(2):
+        found = torch.load(tmp_path / f"order-{rank}.pt", weights_only=True)
+        forward = ["begin", "inner", "end", "outer"]
+        backward = ["douter", "begin", "dinner", "end"]
+        assert found["events"][:8] == [*forward, *backward]
+        assert min(found["edges"]) > 0
+
+
+def test_half_the_bytes_and_nearly_the_same_losses(tmp_path: Path) -> None:
+    run_case(tmp_path, 2, "halved")
+    run_case(tmp_path, 2, "full", "SAGE")
+    half, whole = (torch.load(tmp_path / f"{name}-0.pt", weights_only=True) for name in ("half", "SAGE"))
+    rows = 2 * whole["ghosts"] * 8 * 4
+    assert whole["bytes"] - half["bytes"] == rows // 2
+    assert half["losses"] != whole["losses"] and half["losses"] == pytest.approx(whole["losses"], rel=1e-2)
 
 
 def test_what_cannot_be_shared_is_refused_with_a_remedy() -> None:
@@ -59,5 +82,7 @@ def test_what_cannot_be_shared_is_refused_with_a_remedy() -> None:
         gw.Trainer(UserModel(ds.num_features, ds.num_classes), ds, ranks=Ranks(0, 2))
     with pytest.raises(ConfigError, match="norm=batch cannot be combined with ranks=2"):
         gw.Trainer(model_of("GCN", ds, norm="batch"), ds, ranks=Ranks(0, 2))
+    with pytest.raises(ConfigError, match="halo=bf16 cannot be combined with mode=mini"):
+        gw.Trainer(model_of("GCN", ds), ds, mode="mini", ranks=Ranks(0, 2, halo="bf16"))
     with pytest.raises(ConfigError, match="mode=full cannot be combined with rank_reduce=ordered; use mode='mini'"):
         gw.Trainer(model_of("GCN", ds), ds, ranks=Ranks(reduce="ordered"))
