@@ -163,11 +163,22 @@ class Ranks:
 
     def add_up(self, tensor: Tensor) -> None:
         """The sum over ranks, in place, in any order."""
+        self.begin_add_up(tensor)()
+
+    def begin_add_up(self, tensor: Tensor) -> Callable[[], None]:
+        """As :meth:`add_up`; the result waits for its end. The tensor is not touched meanwhile."""
         if self.size == 1:
-            return
-        with self._watched(), span("sum over ranks", "network"):
-            dist.all_reduce(tensor)
+            return lambda: None
+        with self._watched():
+            work = dist.all_reduce(tensor, async_op=True)
         self.bytes_sent += 2 * (self.size - 1) * tensor.nbytes // self.size
+
+        def finish() -> None:
+            with self._watched(), span("sum over ranks", "network"):
+                if work is not None:
+                    work.wait()
+
+        return finish
 
     def exchange(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> None:
         """Sends ``sent[r]`` to each rank r and fills ``received[r]`` from it; sizes are known to both, 0 sends nothing.

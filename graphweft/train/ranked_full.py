@@ -28,7 +28,7 @@ from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import partition
 from graphweft.storage.gather import gather_rows
 from graphweft.train.full_batch import FullBatch
-from graphweft.train.ranked_gradients import GradientRows, check_model
+from graphweft.train.ranked_gradients import LayerSums, check_model
 
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
 
@@ -57,7 +57,7 @@ class RankedFullBatch(FullBatch):
         self._place[self.part.own] = torch.arange(self.part.own.numel())
         self.bytes_of_epoch, self.ghosts, self._epoch = 0, self.part.ghosts.numel(), 0
         super().__init__(model, ds, *arguments, **options)
-        self._gradient_rows = GradientRows(model)
+        self._sums = LayerSums(ranks, _by_layer(model))
         self._stack = model
 
     def _take(self, rows: dict[Part, Tensor]) -> None:
@@ -93,14 +93,12 @@ class RankedFullBatch(FullBatch):
             share = self.target.weight(labels) / max(self.target.weight(self.labels["train"]), 1)
             gradient.index_add_(0, self._places, by_row * share)  # before it travels to other ranks
             loss = float(found) * share
-        with span("backward", "backward"):
+        with span("backward", "backward"), self._sums.during_backward():
             logits.backward(gradient)  # type: ignore[no-untyped-call]
-        rows = self._gradient_rows.rows(1)
-        self._gradient_rows.write(rows[0], 1.0, loss)
-        self.ranks.at(f"full batch {self._epoch}: sum of gradients")
-        total = self.ranks.sum_slices(rows)
-        self._gradient_rows.put(total, 1, None)
-        return total[-1]
+        self.ranks.at(f"full batch {self._epoch}: sum of losses")
+        total = torch.tensor([loss])
+        self.ranks.add_up(total)
+        return total[0]
 
     def _own_logits(self) -> Tensor:
         """Logits of this rank's nodes."""
@@ -124,6 +122,18 @@ class RankedFullBatch(FullBatch):
             logits = torch.empty_like(table)
             logits[self._ids] = table
         return logits
+
+
+def _by_layer(model: Stack) -> list[list[nn.Parameter]]:
+    """Parameters of each layer with what follows it, then all others."""
+    found: list[list[nn.Parameter]] = []
+    known: set[nn.Parameter] = set()
+    groups = [(layer, *model.norms[index : index + 1]) for index, layer in enumerate(model.layers)]
+    for modules in (*groups, (model,)):
+        own = [p for module in modules for p in module.parameters() if p not in known]
+        known |= set(own)
+        found += [own] if own else []
+    return found
 
 
 def owners(ranks: Ranks, graph: Graph) -> Tensor:

@@ -6,6 +6,10 @@ to take a step over ranks.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
 import torch
 from torch import Tensor, nn
 
@@ -44,6 +48,54 @@ class GradientRows:
                 found = found * weight if weight != 1 else found.clone()
             known = None if before is None else before[index]
             parameter.grad = found if known is None else known if found is None else known + found
+
+
+class LayerSums:
+    """Sums gradients over ranks layer by layer: a layer's travel while those before it are computed.
+
+    Args:
+        ranks: All ranks, whose backward passes reach the layers in the same order.
+        layers: The model's parts, each with parameters of its own.
+
+    Source: Morphling, section IV-D (pipelined backward pass).
+    """
+
+    def __init__(self, ranks: Ranks, layers: list[list[nn.Parameter]]) -> None:
+        self._ranks, self._layers = ranks, layers
+        self._waits: list[tuple[list[nn.Parameter], Tensor, Callable[[], None]]] = []
+        self._missing: list[int] = []
+
+    @contextmanager
+    def during_backward(self) -> Iterator[None]:
+        """Inside of it sums begin as soon as a layer's gradients are there; at its end all gradients are sums."""
+        self._missing = [sum(p.requires_grad for p in layer) for layer in self._layers]
+        with ExitStack() as hooks:
+            for index, layer in enumerate(self._layers):
+                for parameter in layer:
+                    if parameter.requires_grad:
+                        hook = parameter.register_post_accumulate_grad_hook(partial(self._arrived, index))  # type: ignore[no-untyped-call]
+                        hooks.callback(hook.remove)
+            yield
+        for index, missing in enumerate(self._missing):
+            if missing:  # some of its parameters are not read
+                self._begin(index)
+        for parameters, total, finish in self._waits:
+            finish()
+            parts = torch.split(total, [p.numel() for p in parameters])
+            for parameter, found in zip(parameters, parts, strict=True):
+                parameter.grad = found.reshape(parameter.shape)
+        self._waits.clear()
+
+    def _arrived(self, index: int, parameter: Tensor) -> None:
+        self._missing[index] -= 1
+        if self._missing[index] == 0:
+            self._begin(index)
+
+    def _begin(self, index: int) -> None:
+        parameters = [p for p in self._layers[index] if p.grad is not None]
+        if parameters:
+            total = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+            self._waits.append((parameters, total, self._ranks.begin_add_up(total)))
 
 
 def check_model(ranks: Ranks, model: nn.Module) -> None:

@@ -129,7 +129,7 @@ def order(folder: Path) -> None:
     ranks = gw.Ranks.join()
     trainer, events = full_trainer("GCN", ranks), list[str]()
     part, begin = trainer._batch.part, ranks.begin_exchange
-    layer = trainer._batch._layer
+    layer, sum_up = trainer._batch._layer, ranks.begin_add_up
 
     def begun(sent: Any, received: Any) -> Any:
         finish = begin(sent, received)
@@ -144,12 +144,17 @@ def order(folder: Path) -> None:
             out.register_hook(lambda _: events.append(f"d{name}"))
         return out
 
-    trainer._batch._layer, ranks.begin_exchange = computed, begun
+    def summed(tensor: Tensor) -> Any:
+        finish = sum_up(tensor)
+        events.append("sum")
+        return lambda: (events.append("summed"), finish())[1]
+
+    trainer._batch._layer, ranks.begin_exchange, ranks.begin_add_up = computed, begun, summed
     trainer._batch.step()
     torch.save(
         {"events": events, "edges": [part.inner.num_edges, part.outer.num_edges]}, folder / f"order-{ranks.rank}.pt"
     )
-    ranks.begin_exchange = begin
+    ranks.begin_exchange, ranks.begin_add_up = begin, sum_up
     ranks.leave()
 
 

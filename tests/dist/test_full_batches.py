@@ -40,9 +40,9 @@ def test_losses_are_those_of_one_process(tmp_path: Path, size: int) -> None:
         crossing = {(int(s), int(owner[d])) for s, d in zip(src, dst, strict=True) if owner[s] != owner[d]}
         assert states[0]["ghosts"] == len(crossing) and int(owner.min()) == 0
         exchanged = 2 * len(crossing) * 8 * 4  # hidden rows of 8 numbers, there and back; features are at hand
-        sizes = [parameter.numel() for parameter in trainer.model.parameters()]
-        row = 4 * (sum(sizes) + len(sizes) + 1)  # gradients, a mark for each, the loss
-        assert states[0]["bytes"] == exchanged + size * (2 * (size - 1) * row // size)
+        layers = [4 * sum(parameter.numel() for parameter in layer.parameters()) for layer in trainer.model.layers]
+        rings = sum(2 * (size - 1) * row // size for row in [*layers, 4])  # gradients, the loss
+        assert states[0]["bytes"] == exchanged + size * rings
 
 
 def test_one_rank_owns_everything() -> None:
@@ -62,8 +62,10 @@ def test_the_interior_is_computed_while_rows_travel(tmp_path: Path) -> None:
     for rank in range(2):
         found = torch.load(tmp_path / f"order-{rank}.pt", weights_only=True)
         forward = ["begin", "inner", "end", "outer"]
-        backward = ["douter", "begin", "dinner", "end"]
-        assert found["events"][:8] == [*forward, *backward]
+        backward = ["douter", "begin", "dinner", "sum", "end"]  # the last layer's gradients leave
+        sums = ["sum", "summed", "summed"]  # the first layer's, once they are computed, and both arrive
+        loss = ["sum", "summed"]
+        assert found["events"] == [*forward, *backward, *sums, *loss]
         assert min(found["edges"]) > 0
 
 
