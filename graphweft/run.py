@@ -507,7 +507,7 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "epoch_seconds_median": statistics.median(steps[1:] or steps) if steps else None,
         "eval_seconds_median": statistics.median(evaluations) if evaluations else None,
         "peak_rss_mb": round(peak_rss_mb(), 1),
-        **({} if trainer.needs is None else {"predicted_mb": round(trainer.needs.total / 2**20, 1)}),
+        **trainer.promise.facts(),
         "feature_path": trainer.feature_path,
         "metric": trainer.metric,
         "loss": last.loss if last else None,

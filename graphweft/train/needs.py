@@ -114,6 +114,10 @@ class RunBudget:
         """Values computed once may take so many bytes; None: as many as usual."""
         self._kept = None if count is None else max(count, _LEAST_KEPT)
 
+    def forget(self) -> None:
+        """Nothing is chosen yet."""
+        self.needs = self.tile = self._kept = None
+
     def settle(self, needs: Needs) -> None:
         """Training goes this way. Raises: MemoryBudgetError where it does not fit."""
         self.check_least(needs)
