@@ -174,7 +174,7 @@ class CostModel:
                 row[place[work.kind] : place[work.kind] + 3] += count * work.features() / seconds
         system = np.vstack([rows * prior, weight * np.eye(len(prior))])
         target = np.concatenate([np.ones(len(samples)), np.full(len(prior), weight)])
-        scale = np.clip(np.linalg.lstsq(system, target, rcond=None)[0], 0.2, 5.0)
+        scale = np.clip(np.linalg.lstsq(system, target, rcond=None)[0], 0.1, 10.0)
         fitted = {kind: tuple(float(v) for v in (scale * prior)[at : at + 3]) for kind, at in place.items()}
         return CostModel({**self.coefficients, **fitted})
 

@@ -454,9 +454,14 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "edge_data": spec.edge_data,
         **spec.loop_arguments(),
         "config": spec.identity(),
-        "remember": {**spec.remembered(), **_started_in(spec)},
+        "remember": {**spec.remembered(), **_started_in(spec), **_asked(spec)},
     }
     return Trainer(model, ds, **{**options, **changes})
+
+
+def _asked(spec: TrainSpec) -> dict[str, Any]:
+    """What mode "auto" chose from, for a run that is resumed without being told."""
+    return {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size")} if spec.mode == "auto" else {}
 
 
 def _started_in(spec: TrainSpec) -> dict[str, str]:
@@ -470,6 +475,11 @@ def _check_resumable(spec: TrainSpec) -> None:
     state = read_last(spec.folder)
     if state is not None:
         check_same_run(str(spec.folder), state.get("config", {}), spec.identity())
+
+
+def threads_of(spec: TrainSpec) -> AbstractContextManager[None]:
+    """The threads of a run for the block."""
+    return _threads(spec.threads or usable_cores())
 
 
 @contextmanager

@@ -29,6 +29,7 @@ KINDS = {
     "passes": "int",
     "num_nodes": "int",
     "seeds": "int",
+    "machine": "str",
     **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
 }
 

@@ -91,8 +91,11 @@ class Machine:
 
     def write(self, path: str | Path) -> None:
         """The file that :meth:`read` reads. Raises: OSError."""
-        facts = {"format": _FORMAT, **asdict(self), "costs": json.loads(self.costs.to_json())}
-        Path(path).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(json.dumps(self.facts(), indent=2) + "\n", encoding="utf-8")
+
+    def facts(self) -> dict[str, Any]:
+        """Everything, ready for JSON."""
+        return {"format": _FORMAT, **asdict(self), "costs": json.loads(self.costs.to_json())}
 
     def scale(self, threads: int) -> float:
         """Factor of its seconds for another number of threads."""

@@ -239,7 +239,7 @@ class StagedPlan:
         held = sum(_held_bytes(value, sizes) for value in kept)
         passing = sum(_held_bytes(v, sizes) for v in (g.result for g in made.groups) if v not in kept)
         drawn = sum(_held_bytes(value, sizes) for value in made.draws if value not in kept)
-        return int(held), int(held + max(held, passing + drawn))
+        return int(held), int(held + max(held / 2, passing + drawn))
 
     def gathered(self) -> list[Value]:
         """Matrices of rows that either stage copies out of the table of features."""

@@ -26,7 +26,8 @@ class GraphStatistics:
         name: Of the dataset.
         num_nodes: Nodes.
         num_edges: Edges.
-        in_degrees: Smallest, lower quartile, median, upper quartile, 99th percentile and largest in-degree.
+        in_degrees: Smallest, lower quartile, median, upper quartile, 99th percentile and largest in-degree; of a store
+            on disk the mean alone.
         num_features: Columns of the features.
         density: Share of the features that is not zero.
         num_classes: Columns of the outputs.
@@ -147,10 +148,11 @@ class Plan:
         graph, way = self.statistics, self.way
         degrees = "/".join(f"{count:,}" for count in graph.in_degrees)
         train, val, test = graph.labelled
+        shares = "mean" if len(graph.in_degrees) == 1 else "0, 25, 50, 75, 99, 100 %"
         lines = [
             f"{graph.name}: {graph.num_nodes:,} nodes, {graph.num_edges:,} edges, {graph.num_features:,} features "
             f"({graph.density:.0%} stored), {graph.num_classes} classes",
-            f"in-degrees (0, 25, 50, 75, 99, 100 %): {degrees}; labels: {train:,} train, {val:,} val, {test:,} test",
+            f"in-degrees ({shares}): {degrees}; labels: {train:,} train, {val:,} val, {test:,} test",
             f"machine: {self.machine}" + ("" if self.limit is None else f"; memory: {shown_bytes(self.limit)}"),
             "",
         ]

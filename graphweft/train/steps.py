@@ -26,7 +26,7 @@ from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask
 from graphweft.train.embedding_task import EmbeddingTask
-from graphweft.train.full_batch import FullBatch, features_of
+from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.link_task import LinkTask
@@ -114,6 +114,8 @@ def make_steps(
         budget.check_least(base_needs(given.ds, given.model))
     promise = Promise(budget=budget)
     mode = given.mode
+    if mode == "auto" and budget is None and not is_plain(given.model):
+        mode = "full"  # nothing can be priced, and nothing has to fit
     if mode == "auto" or budget is not None:
         promise.begin(given.ds)
     batch: FullBatch | MiniBatch

@@ -220,12 +220,10 @@ class Trainer:
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
-        self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
+        self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        self._budget = budget_of(memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
-        self._asked = self.mode if self.ranks.is_shared else mode
-        check_mini_only(self._asked, dict(zip(MINI_USUAL, drawn, strict=True)))
+        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
         chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
@@ -245,11 +243,13 @@ class Trainer:
         self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, more: dict[str, Any]
     ) -> None:
         """Makes the parts of the run, and what makes it itself."""
+        self._budget = budget_of(self._memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
         rate = float(self.optimizer.param_groups[0]["lr"])
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
-        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, self._asked, self.ranks)
+        asked = self.mode if self.ranks.is_shared else self._asked
+        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks)
         room = self._memory, self.out, self._budget
         with self._within():
             keys = self._seed, self._batch_key
