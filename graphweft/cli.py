@@ -365,7 +365,10 @@ def doctor(
         if network and size > 1 and not is_rank():
             return _launch(context.obj, size)
         if calibrate:
-            return _from("graphweft.doctor", "profile")(None if out is None else Path(out), cores, as_json)
+            told: Sequence[str] = _from("graphweft.doctor", "profile")(
+                None if out is None else Path(out), cores, as_json
+            )
+            return told
         if network:
             _from("graphweft.dist.network", "main")(as_json)
         else:
