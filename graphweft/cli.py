@@ -365,10 +365,8 @@ def doctor(
         if network and size > 1 and not is_rank():
             return _launch(context.obj, size)
         if calibrate:
-            told: Sequence[str] = _from("graphweft.doctor", "profile")(
-                None if out is None else Path(out), cores, as_json
-            )
-            return told
+            measured: Sequence[str] = _from("graphweft.doctor", "profile")(out and Path(out), cores, as_json)
+            return measured
         if network:
             _from("graphweft.dist.network", "main")(as_json)
         else:

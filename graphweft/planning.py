@@ -76,7 +76,8 @@ def plan(
     """
     check_choice("mode", mode, MODES)
     check_integer("ranks", ranks, 1, 4096)
-    profile = machine if isinstance(machine, Machine) else Machine.here() if machine is None else Machine.read(machine)
+    profile = Machine.here() if machine is None else machine
+    profile = profile if isinstance(profile, Machine) else Machine.read(os.fspath(profile))
     if isinstance(model, str):
         model = TrainSpec(model=model)
     if isinstance(model, TrainSpec):
@@ -84,7 +85,7 @@ def plan(
         memory, mode = spec.memory, spec.mode
         fanouts, batch_size, macro = check_fanouts(spec.fanouts), spec.batch_size, spec.macro
         ds = _read(spec, data)
-        built = make_model(spec, ds)
+        built: nn.Module = make_model(spec, ds)
     else:
         ds, built = _opened(data), copy.deepcopy(model)
     if isinstance(ds, StoredDataset):

@@ -19,11 +19,11 @@ from graphweft.runtime.rehearsal import mapped_bytes
 from graphweft.train.full_batch import is_plain, kept_buffers
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.mini_batch import MiniBatch, widest
-from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse
+from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse, with_passing
 
 _TILES = (USUAL_TILE, USUAL_TILE // 4, USUAL_TILE // 16)
 _SWING = 1.08  # batches differ in size
-_WORKER = 6 << 20  # a thread's own heap
+_WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
 def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
@@ -48,12 +48,12 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[Way]]:
     base = _with_evaluation(mini, budget, replace(base, step=step))
 
     def under(way: Way) -> Needs:
-        own = max(way.workers, 1) * (making - held + _WORKER)
-        return replace(base, batches=(way.ahead + 1) * held + own)
+        own = max(way.workers, 1) * (making - held + min(_WORKER, 4 * making))
+        return with_passing(replace(base, batches=(way.ahead + 1) * held + own))
 
     ways = {way: under(way) for way in mini.loader.ways}
     if not all(map(budget.fits, ways.values())):
-        ways = {way: replace(needs, trims=True) for way, needs in ways.items()}
+        ways = {way: with_passing(replace(needs, trims=True)) for way, needs in ways.items()}
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
