@@ -97,7 +97,7 @@ class ProgramSpec:
         if self.activation not in ("auto", "relu"):
             check_choice("activation", self.activation, ("auto", "relu"))
         if self.model == "gat" and self.activation != "relu":
-            raise ConfigError("activation: expected relu with model gat, got auto, which is elu: it comes later")
+            raise ConfigError("model: expected activation relu with gat, got auto, which is elu: it comes later")
         if not isinstance(self.residual, bool):
             raise ConfigError(f"residual: expected true or false, got {self.residual!r}")
         self.to_train()

@@ -256,18 +256,17 @@ def _attention_grad(call: KernelCall, scene: Scene) -> list[str]:
 def _einsum(call: KernelCall, scene: Scene) -> list[str]:
     """Products of rows with one vector a head."""
     spec, left, right = call.body[0]["spec"], _value(call, "x0"), _value(call, "x1")
-    if spec == "nhc,hc->nh":
-        _only(call, "x0", "x1")
-        of = (scene.matrix(left), scene.numbers(right), str(right.tensor.dims[1]))
-        return [_call("head_dots", *of, scene.made(call, "out"))]
-    if spec == "nh,nhc->hc":
-        _only(call, "x0", "x1")
-        of = (scene.matrix(left), scene.matrix(right), str(right.tensor.dims[1]))
-        return [_call("head_sums", *of, f"{scene.made(call, 'out')}.at")]
-    if spec == "nh,hc->nhc" and set(slot.role for slot in call.reads) <= {"x0", "x1", "addend"}:
-        addend = "nullptr" if call.reading("addend") is None else scene.numbers(_value(call, "addend"))
-        of = (scene.matrix(left), scene.numbers(right), str(right.tensor.dims[1]), addend)
-        return [_call("head_products", *of, scene.made(call, "out"))]
+    width = str(right.tensor.dims[1])
+    _only(call, "x0", "x1")
+    addend = call.reading("addend") is not None
+    if spec == "nhc,hc->nh" and not addend:
+        return [_call("head_dots", scene.matrix(left), scene.numbers(right), width, scene.made(call, "out"))]
+    if spec == "nh,nhc->hc" and not addend:
+        return [_call("head_sums", scene.matrix(left), scene.matrix(right), width, f"{scene.made(call, 'out')}.at")]
+    if spec == "nh,hc->nhc":
+        more = scene.numbers(_value(call, "addend")) if addend else "nullptr"
+        rows, vectors = scene.matrix(left), scene.numbers(right)
+        return [_call("head_products", rows, vectors, width, more, scene.made(call, "out"))]
     raise _refused(call, f"the product {spec} comes later")
 
 
