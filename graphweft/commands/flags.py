@@ -30,6 +30,7 @@ KINDS = {
     "num_nodes": "int",
     "seeds": "int",
     "machine": "str",
+    "what": "str",
     **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
 }
 

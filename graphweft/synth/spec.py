@@ -20,6 +20,8 @@ MODELS = ("gcn", "sage", "gin", "gat")
 LATER_MODELS = ("gatv2", "cgat", "ngcf", "rgcn", "hgt")
 TARGETS = ("openmp",)
 LATER_TARGETS = ("mpi", "cuda")
+WHAT = ("train",)
+LATER_WHAT = ("predict",)
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _MOST_BYTES = 1 << 20
@@ -130,6 +132,13 @@ def check_target(target: str) -> None:
     if target in LATER_TARGETS:
         raise ConfigError(f"target: expected openmp, got {target}: programs for it come later")
     check_choice("target", target, TARGETS)
+
+
+def check_what(what: str) -> None:
+    """Raises: ConfigError for a purpose that programs do not have yet."""
+    if what in LATER_WHAT:
+        raise ConfigError(f"what: expected train, got {what}: libraries that predict come later")
+    check_choice("what", what, WHAT)
 
 
 def read_spec(path: str | Path) -> ProgramSpec:

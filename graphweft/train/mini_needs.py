@@ -48,7 +48,7 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[Way]]:
     base = _with_evaluation(mini, budget, replace(base, step=step))
 
     def under(way: Way) -> Needs:
-        own = max(way.workers, 1) * (making - held + min(_WORKER, 4 * making))
+        own = max(way.workers, 1) * (making - held + min(_WORKER, making))
         return with_passing(replace(base, batches=(way.ahead + 1) * held + own))
 
     ways = {way: under(way) for way in mini.loader.ways}
@@ -80,11 +80,11 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
         return base
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
-    if budget.fits(replace(needs, trims=True)) or not isinstance(model, Stack):
+    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack):
         return needs
     for tile in _TILES:
         needs, budget.tile = replace(base, evaluation=_tiled(mini, model, tile)), tile
-        if budget.fits(replace(needs, trims=True)):
+        if budget.fits(with_passing(replace(needs, trims=True))):
             break
     return needs
 

@@ -9,7 +9,7 @@ import pytest
 
 from graphweft import cli
 from graphweft._errors import ConfigError
-from graphweft.synth.spec import ProgramSpec, check_target, read_spec, spec_of_toml
+from graphweft.synth.spec import ProgramSpec, check_target, check_what, read_spec, spec_of_toml
 from graphweft.synth.verbs import Verbs
 from graphweft.train.spec import TrainSpec
 
@@ -133,3 +133,13 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         assert cli.main(arguments) == 2
         out, err = capsys.readouterr()
         assert out == "" and err.count("\n") == 1 and said in err, err
+
+
+def test_what_a_program_does_is_known() -> None:
+    check_what("train")
+    for what, said in (
+        ("predict", "expected train, got predict: libraries that predict come later"),
+        ("fly", "one of"),
+    ):
+        with pytest.raises(ConfigError, match=f"^what: .*{said}"):
+            check_what(what)
