@@ -454,14 +454,12 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "edge_data": spec.edge_data,
         **spec.loop_arguments(),
         "config": spec.identity(),
-        "remember": {**spec.remembered(), **_started_in(spec), **_asked(spec)},
+        "remember": {**spec.remembered(), **_started_in(spec)},
     }
-    return Trainer(model, ds, **{**options, **changes})
-
-
-def _asked(spec: TrainSpec) -> dict[str, Any]:
-    """What mode "auto" chose from, for a run that is resumed without being told."""
-    return {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size")} if spec.mode == "auto" else {}
+    trainer = Trainer(model, ds, **{**options, **changes})
+    if spec.mode == "auto" and trainer.mode != "full":  # the run is resumed as it was asked for
+        trainer._remember |= {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size")}
+    return trainer
 
 
 def _started_in(spec: TrainSpec) -> dict[str, str]:
