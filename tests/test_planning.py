@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,20 @@ def test_the_command_tells_what_auto_does(capsys: pytest.CaptureFixture[str], tm
     assert summary["measured_epoch_seconds"] > 0 and summary["measured_mb"] >= 0
     assert [other["mode"] for other in told["others"]] == ["mini", "macro"]
     assert main(["train", *_SMALL, "--out", str(tmp_path / "run"), "--resume", "--epochs", "4", "--quiet"]) == 0
+
+
+def test_a_run_that_auto_made_mini_is_resumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ds = gw.synthetic("arxiv", scale=0.1)
+    file = replace(ds, train_idx=ds.train_idx[:8]).save(tmp_path / "few.npz")
+    given = ["train", "--data", str(file), "--fanouts", "2,2", "--layers", "2", "--batch-size", "8",
+             "--hidden", "128"]  # fmt: skip
+    more = ["--mode", "auto", "--out", str(tmp_path / "run"), "--quiet", "--json", "--epochs"]
+    assert main([*given, *more, "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["mode"] == "mini"
+    assert main(["train", "--data", str(file), "--out", str(tmp_path / "run"), "--resume", "--json", "--quiet",
+                 "--epochs", "3"]) == 0  # fmt: skip
+    told = json.loads(capsys.readouterr().out)
+    assert (told["mode"], told["epochs"], told["resumed_after_epoch"]) == ("mini", 3, 2)
 
 
 def test_the_command_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
