@@ -67,7 +67,9 @@ if TYPE_CHECKING:
     from graphweft.nn.message_passing import MessagePassing, update_all
     from graphweft.nn.napa import apply, neighbor_apply, pull, push
     from graphweft.partitioning.partition import Partition, partition
+    from graphweft.planning import plan
     from graphweft.runtime.constants import constant
+    from graphweft.runtime.machine import Machine
     from graphweft.sample.cluster import ClusterSampler
     from graphweft.sample.induced import InducedSampler
     from graphweft.sample.labor import LaborSampler
@@ -90,6 +92,7 @@ if TYPE_CHECKING:
     from graphweft.synth.verbs import Verbs
     from graphweft.synthesis import Program, write_program
     from graphweft.train.macro import Macro
+    from graphweft.train.plan import Plan
     from graphweft.train.trainer import Trainer
 
 __version__ = "0.1.0"
@@ -126,6 +129,7 @@ __all__ = [
     "LayerSampler",
     "LinkLoader",
     "Loader",
+    "Machine",
     "Macro",
     "MemoryBudgetError",
     "MessagePassing",
@@ -136,6 +140,7 @@ __all__ = [
     "Partition",
     "Parts",
     "PassError",
+    "Plan",
     "Program",
     "ProgramSpec",
     "Ranks",
@@ -179,6 +184,7 @@ __all__ = [
     "nn",
     "optim",
     "partition",
+    "plan",
     "prepare_store",
     "pull",
     "push",
@@ -209,6 +215,9 @@ _HOMES = {
     "synthetic": "graphweft.data.synthetic",
     "compile": "graphweft.nn.compiled",
     "explain": "graphweft.explanation",
+    "plan": "graphweft.planning",
+    "Plan": "graphweft.train.plan",
+    "Machine": "graphweft.runtime.machine",
     **dict.fromkeys(("Inspection", "inspect"), "graphweft.inspection"),
     **dict.fromkeys(("Run", "load_run"), "graphweft.loaded_run"),
     "Block": "graphweft.graph.block",

@@ -24,7 +24,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
-from graphweft.commands import datasets, programs, runs, stores, sweeps
+from graphweft.commands import datasets, plans, programs, runs, stores, sweeps
 from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -350,17 +350,29 @@ def partition(
 def doctor(
     context: typer.Context,
     network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
+    calibrate: Annotated[bool, _switch("--calibrate", "Measure what plans are priced by, under a minute.")] = False,
+    out: Annotated[str | None, _option("out", "FILE", "calibrate: also write the profile here.", "")] = None,
+    threads: Threads = None,
     ranks: RanksFlag = None,
     as_json: Json = False,
 ) -> Action:
-    """Show what this machine has and what is missing; with --network, how fast ranks exchange data."""
+    """Show what this machine has and what is missing; with --network, how fast ranks exchange data.
+
+    With --calibrate it measures kernels, small runs and the disk, and remembers the profile for plans.
+    """
     size = 0 if ranks is None else _value("ranks", ranks)
+    if out is not None and not calibrate:
+        raise ConfigError("out: expected --calibrate with it, got none")
+    cores = 0 if threads is None else _value("threads", threads)
     if size and not network:
         raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
     def look() -> Sequence[str]:
         if network and size > 1 and not is_rank():
             return _launch(context.obj, size)
+        if calibrate:
+            measured: Sequence[str] = _from("graphweft.doctor", "profile")(out and Path(out), cores, as_json)
+            return measured
         if network:
             _from("graphweft.dist.network", "main")(as_json)
         else:
@@ -376,6 +388,7 @@ datasets.add_to(app)
 stores.add_to(app)
 _OF_TRAIN = inspect.signature(train).parameters.values()
 sweeps.add_to(app, {flag.name: flag.annotation for flag in _OF_TRAIN})
+plans.add_to(app, {flag.name: flag.annotation for flag in _OF_TRAIN})
 
 
 def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Sequence[str]:

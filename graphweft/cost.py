@@ -10,7 +10,7 @@ gathers priced by where the gathered rows lie.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -36,6 +36,13 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     # (unused), seconds per byte streamed, per call
     "rows": (0.0, 2.6e-11, 1e-5),
     "plain": (0.0, 6.0e-11, 1e-5),
+    # What surrounds the kernels of a step; no order of computation depends on it.
+    # seconds per drawn edge, per byte of ids and offsets, per batch
+    "draw": (1.2e-8, 2.0e-10, 4e-4),
+    # seconds per logit, per byte streamed, per call
+    "loss": (2.0e-9, 6.0e-11, 5e-5),
+    # (unused), seconds per byte of parameters, gradients and moments, per update
+    "update": (0.0, 1.0e-10, 3e-4),
 }
 
 
@@ -96,6 +103,21 @@ def rows_work(elements: float, passes: int = 2, item: int = 4, plain: bool = Fal
     return Work("plain" if plain else "rows", 0.0, float(elements) * passes * item)
 
 
+def draw_work(edges: int, nodes: int, item: int = 4) -> Work:
+    """A sampled neighbourhood of ``nodes`` nodes, seeds included, and ``edges`` drawn edges."""
+    return Work("draw", float(edges), float(item) * (edges + 2 * nodes))
+
+
+def loss_work(rows: int, columns: int, item: int = 4) -> Work:
+    """A loss over logits and its gradient by them."""
+    return Work("loss", float(rows) * columns, 2.0 * rows * columns * item)
+
+
+def update_work(parameters: int, item: int = 4) -> Work:
+    """One update of ``parameters`` numbers: those, their gradients and two moments, of which three are written."""
+    return Work("update", 0.0, 7.0 * parameters * item)
+
+
 @dataclass(frozen=True)
 class CostModel:
     """Coefficients per kind of kernel; seconds are their product with :meth:`Work.features`.
@@ -135,6 +157,26 @@ class CostModel:
             scale = np.linalg.lstsq(system, target, rcond=None)[0]
             fitted[kind] = tuple(float(v) for v in prior * np.clip(scale, 0.05, 20.0))
         return CostModel(fitted)
+
+    def fit_sums(self, samples: Sequence[tuple[Sequence[tuple[Work, float]], float]], weight: float = 0.3) -> CostModel:
+        """As :meth:`fit`, from the seconds of several calls together, as those of an epoch.
+
+        Args:
+            samples: (calls and how often each is made, measured seconds of all).
+            weight: As for :meth:`fit`.
+        """
+        kinds = sorted({work.kind for calls, _ in samples for work, _ in calls})
+        prior = np.concatenate([self.coefficients[kind] for kind in kinds])
+        place = {kind: 3 * at for at, kind in enumerate(kinds)}
+        rows = np.zeros((len(samples), len(prior)))
+        for row, (calls, seconds) in zip(rows, samples, strict=True):
+            for work, count in calls:
+                row[place[work.kind] : place[work.kind] + 3] += count * work.features() / seconds
+        system = np.vstack([rows * prior, weight * np.eye(len(prior))])
+        target = np.concatenate([np.ones(len(samples)), np.full(len(prior), weight)])
+        scale = np.clip(np.linalg.lstsq(system, target, rcond=None)[0], 0.1, 10.0)
+        fitted = {kind: tuple(float(v) for v in (scale * prior)[at : at + 3]) for kind, at in place.items()}
+        return CostModel({**self.coefficients, **fitted})
 
     def error(self, samples: Iterable[tuple[Work, float]]) -> float:
         """Mean relative error over measured calls."""

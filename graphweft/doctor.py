@@ -1,7 +1,7 @@
 """What this machine has, what it lacks, and how to get it.
 
 Comes in: nothing. Goes out: findings with advice, as a list, a table or JSON. Called by ``graphweft doctor``. Looks
-only: it measures nothing, downloads nothing and writes nothing but one probe file in the cache folder.
+only, but for :func:`profile`: downloads nothing and writes nothing but one probe file in the cache folder.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from graphweft import _machine
 from graphweft._config import current
 from graphweft._native import LEVEL, LEVELS
 from graphweft.runtime import calibrate
+from graphweft.train.calibration import measure
 
 _FLAGS = ("avx2", "fma", "avx512f", "avx512bw", "avx512vl", "avx512_bf16", "amx_bf16")
 _OPTIONAL = {
@@ -74,6 +75,23 @@ def main(json: bool = False) -> int:
         table.add_row(*(Text(cell) for cell in cells), style="yellow" if finding.advice else None)
     Console().print(table)
     return 0
+
+
+def profile(out: Path | None, threads: int, json: bool) -> list[str]:
+    """Measures this machine with ``threads`` threads (0: as a run has), writes the profile to ``out``, and tells of it.
+
+    Raises: OSError where ``out`` cannot be written.
+    """
+    if out is not None:
+        out.parent.resolve(strict=True)  # found out before a minute of measuring
+    torch.set_num_threads(threads or _machine.usable_cores())
+    found = measure()
+    if out is not None:
+        found.write(out)
+    if json:
+        return [json_format.dumps({"out": None if out is None else str(out), **found.facts()})]
+    kept = f"{out}: {found}" if out is not None else f"{found}"
+    return [f"{kept}; mean error {found.error:.0%}, disk {found.disk_bytes_per_second / 1e6:.0f} MB/s"]
 
 
 def _version(name: str) -> str | None:

@@ -456,7 +456,10 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "config": spec.identity(),
         "remember": {**spec.remembered(), **_started_in(spec)},
     }
-    return Trainer(model, ds, **{**options, **changes})
+    trainer = Trainer(model, ds, **{**options, **changes})
+    if spec.mode == "auto" and trainer.mode != "full":  # the run is resumed as it was asked for
+        trainer._remember |= {name: getattr(spec, name) for name in ("mode", "fanouts", "batch_size")}
+    return trainer
 
 
 def _started_in(spec: TrainSpec) -> dict[str, str]:
@@ -470,6 +473,11 @@ def _check_resumable(spec: TrainSpec) -> None:
     state = read_last(spec.folder)
     if state is not None:
         check_same_run(str(spec.folder), state.get("config", {}), spec.identity())
+
+
+def threads_of(spec: TrainSpec) -> AbstractContextManager[None]:
+    """The threads of a run for the block."""
+    return _threads(spec.threads or usable_cores())
 
 
 @contextmanager
@@ -507,7 +515,7 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "epoch_seconds_median": statistics.median(steps[1:] or steps) if steps else None,
         "eval_seconds_median": statistics.median(evaluations) if evaluations else None,
         "peak_rss_mb": round(peak_rss_mb(), 1),
-        **({} if trainer.needs is None else {"predicted_mb": round(trainer.needs.total / 2**20, 1)}),
+        **trainer.promise.facts(),
         "feature_path": trainer.feature_path,
         "metric": trainer.metric,
         "loss": last.loss if last else None,

@@ -74,7 +74,7 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
         raise ConfigError(f"initializeLayers: expected {ds.num_classes} classes at the end, got {classes}")
     model = make_model(train, ds)
     if not isinstance(model, CompiledModule):
-        raise ConfigError(f"model: expected gcn, sage or gin, got {type(model).__name__}")
+        raise ConfigError(f"model: expected gcn, sage, gin or gat, got {type(model).__name__}")
     steps = steps_of(plans_of(spec, model, ds))
     data = spec.data if Path(spec.data).suffix == ".npz" else ""
     files = program_files(spec, steps, data)

@@ -58,6 +58,7 @@ ROOM_OF_MODULE = {
             "bench",
             "explanation",
             "synthesis",
+            "planning",
             "sweeping",
             "model_of_spec",
             "__main__",

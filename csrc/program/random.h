@@ -30,10 +30,10 @@ class Generator {
     return (high << 32 | low) & ((uint64_t{1} << 62) - 1);
   }
 
-  // Glorot and Bengio (AISTATS 2010), as Tensor.uniform_ draws a weight [rows, cols].
-  void glorot(float* weight, int64_t rows, int64_t cols) {
-    const auto bound = float(std::sqrt(6.0 / double(rows + cols)));
-    for (int64_t i = 0; i < rows * cols; ++i) {
+  // Glorot and Bengio (AISTATS 2010), as Tensor.uniform_ draws `count` weights of maps with so many inputs and outputs.
+  void glorot(float* weight, int64_t count, int64_t fans) {
+    const auto bound = float(std::sqrt(6.0 / double(fans)));
+    for (int64_t i = 0; i < count; ++i) {
       const float share = float(uint32_t(draw_()) & 0xFFFFFFu) * 0x1p-24f;
       weight[i] = std::fma(share, bound + bound, -bound);
     }

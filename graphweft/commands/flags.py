@@ -29,6 +29,8 @@ KINDS = {
     "passes": "int",
     "num_nodes": "int",
     "seeds": "int",
+    "machine": "str",
+    "what": "str",
     **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
 }
 

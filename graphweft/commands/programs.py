@@ -15,7 +15,7 @@ import typer
 
 from graphweft._errors import ConfigError
 from graphweft.commands.flags import Action, from_module, one_of, option, switch
-from graphweft.synth.spec import TARGETS, check_target, read_spec
+from graphweft.synth.spec import TARGETS, WHAT, check_target, check_what, read_spec
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,6 +28,7 @@ def synth(
         str | None, option("spec", "FILE", "What to write: TOML whose keys are the options of train.", "")
     ] = None,
     target: Annotated[str, option("target", one_of(TARGETS), "What it runs on.", "openmp")] = "openmp",
+    what: Annotated[str, option("what", one_of(WHAT), "What the program does.", "train")] = "train",
     out: Annotated[str, option("out", "DIR", "Folder of the program.", "program")] = "program",
     data: Annotated[str | None, option("data", "NAME", "Known name, file or folder.", "that of the spec")] = None,
     as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
@@ -38,6 +39,7 @@ def synth(
     cmake -S DIR -B DIR/build && cmake --build DIR/build, run DIR/build/train --data FILE.npz.
     """
     check_target(target)
+    check_what(what)
     if spec is None:
         raise ConfigError("spec: expected a TOML file, got none")
     read = read_spec(spec)

@@ -52,14 +52,16 @@ def _of_step(nest: EdgeNest, step: Step) -> float:
     return SIMPLE * _whole(prod(domain)) + ACROSS * prod(step.dims) * across
 
 
-def predicted(plan: Plan, calls: Sequence[KernelCall], sizes: Sizes, threads: int) -> list[float]:
-    """Seconds of every call of ``calls``, which are calls of ``plan``."""
-    model = plan.compiled.model
+def predicted(
+    plan: Plan, calls: Sequence[KernelCall], sizes: Sizes, threads: int, model: CostModel | None = None
+) -> list[float]:
+    """Seconds of every call of ``calls``, which are calls of ``plan``; ``model``: None for that which decided it."""
+    model = model or plan.compiled.model
     scale = THREADS / threads if model == CostModel() else 1.0  # a fitted model has seen the threads that there are
-    return [model.seconds(call.work) * scale + _computed(call, sizes) / threads for call in calls]
+    return [model.seconds(call.work) * scale + computed(call, sizes) / threads for call in calls]
 
 
-def _computed(call: KernelCall, sizes: Sizes) -> float:
+def computed(call: KernelCall, sizes: Sizes) -> float:
     """Seconds that a walk over edges computes, on one thread."""
     if call.kernel != "edge_nest":
         return 0.0
@@ -68,4 +70,4 @@ def _computed(call: KernelCall, sizes: Sizes) -> float:
     return 1e-9 * edge_nanoseconds(nest) * sizes.rows.get(graph.struct.edge, 1)
 
 
-__all__ = ["edge_nanoseconds", "predicted"]
+__all__ = ["THREADS", "computed", "edge_nanoseconds", "predicted"]

@@ -20,7 +20,7 @@ from torch import Tensor
 from graphweft import _config
 from graphweft._errors import ShapeError
 from graphweft._trace import span
-from graphweft.cost import CostModel
+from graphweft.cost import CostModel, Work, draw_work
 from graphweft.graph.graph import Graph
 from graphweft.ir.drawing import block_of
 from graphweft.ir.interpret import evaluate
@@ -32,7 +32,7 @@ from graphweft.passes.hoist import constant_values
 from graphweft.passes.pipeline import FORWARD, Request, run_passes
 from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
-from graphweft.passes.work import Sizes
+from graphweft.passes.work import Sizes, group_work, tensor_bytes
 from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.lower import lower
@@ -221,6 +221,26 @@ class StagedPlan:
         values, seeds = self._relocation.moved(batch.seeds, batch.values, place, table.shape[0])
         return replace(batch, values=values, moved=(table, seeds))
 
+    def preparation_works(self, sizes: Sizes) -> list[Work]:
+        """What the first stage does for a batch, but for its draw."""
+        return [group_work(group, sizes) for group in self._preparation.groups]
+
+    def draw_work(self, sizes: Sizes) -> Work:
+        """What the draw of a batch does."""
+        hops = {value["hop"]: value for value in self._preparation.draws}
+        edges = sum(sizes.rows.get(value.struct.edge, 0) for value in hops.values())
+        turned = (value.struct.src if value.get("turned") else value.struct.dst for value in hops.values())
+        return draw_work(edges, sum(sizes.rows.get(symbol, 0) for symbol in turned))
+
+    def prepared_bytes(self, sizes: Sizes) -> tuple[int, int]:
+        """Bytes that a prepared batch holds, and the most while it is made, the draw's own room included."""
+        made = self._preparation
+        kept = {item.value for item in self.plan.hoisted}
+        held = sum(_held_bytes(value, sizes) for value in kept)
+        passing = sum(_held_bytes(v, sizes) for v in (g.result for g in made.groups) if v not in kept)
+        drawn = sum(_held_bytes(value, sizes) for value in made.draws if value not in kept)
+        return int(held), int(held + max(held / 2, passing + drawn))
+
     def gathered(self) -> list[Value]:
         """Matrices of rows that either stage copies out of the table of features."""
         second = [group.anchor for group in self.plan.compiled.groups if group.anchor is not None]
@@ -236,7 +256,7 @@ class _Preparation:
         part = Program(plan.compiled.program.inputs, tuple((str(i), value) for i, value in enumerate(wanted)))
         self._slot = {value: index for index, value in enumerate(part.values)}
         self._wanted = [(self._slot[value], _forms(value, plan.compiled.program)) for value in wanted]
-        self._draws = [v for v in part.values if v.op is Op.SAMPLE]
+        self.draws = [v for v in part.values if v.op is Op.SAMPLE]
         constant = constant_values(part, ())
         named = {"graph": owner.sampler.graph, "x": owner.x}
         self._base: Slots = [None] * len(part.values)
@@ -248,8 +268,9 @@ class _Preparation:
                 self._base[self._slot[value]] = evaluate(value, operands)
         single = all(v.type.dtype == torch.float32 for v in part.values if isinstance(v.type, TensorType))
         fuse = single and _config.current().opt_level >= 3
-        groups = group_values(part, {*constant, *self._draws}, dict.fromkeys(part.values, FORWARD), fuse)
+        groups = group_values(part, {*constant, *self.draws}, dict.fromkeys(part.values, FORWARD), fuse)
         groups = fold_gathers(part, groups) if fuse else groups
+        self.groups = groups
         self.computed = [group.anchor for group in groups if group.anchor is not None]
         self.calls = [lower(group, self._slot) for group in groups]
         self._launches = plan.target.bind(self.calls).launches
@@ -264,8 +285,8 @@ class _Preparation:
         drawn: dict[bool, Sample | OpenSample] = {}
         rows: tuple[int, ...] = ()
         with torch.no_grad():
-            opened = any(value.get("open") for value in self._draws)
-            for value in self._draws:
+            opened = any(value.get("open") for value in self.draws)
+            for value in self.draws:
                 # an open draw serves all hops but the last, which it does not number
                 is_open = opened and (bool(value.get("open")) or value["hop"] < len(value["fanouts"]) - 1)
                 sample = drawn.get(is_open) or self._draw(seeds, key, is_open, draw)
@@ -284,6 +305,18 @@ class _Preparation:
             return other(self._sampler, seeds, (*key, 0), is_open)
         draw = self._sampler.sample_open if is_open else self._sampler.sample
         return draw(seeds, seed=key[0], epoch=key[1])
+
+
+def _held_bytes(value: Value, sizes: Sizes) -> float:
+    """Memory of a value of the first stage: of a block offsets and edges, of sparse rows their share of the entries."""
+    if isinstance(value.type, StructType):
+        return 8.0 * sizes.rows.get(value.type.dst, 0) + 8.0 * sizes.rows.get(value.type.edge, 0)
+    rows = sizes.rows.get(str(value.type.rows), 1)
+    if isinstance(value.type, IndexType):
+        return 8.0 * rows
+    if value.type.sparse:
+        return 8.0 * rows * (1 + sizes.nonzeros.get("x", 0) / max(sizes.rows.get("N", 1), 1))
+    return tensor_bytes(value, sizes)
 
 
 def _forms(value: Value, program: Program) -> Callable[[Any], object]:

@@ -40,6 +40,8 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str) -> dict[str, str]:
         "model.cpp": model,
     }
     for path in sorted((folder / "program").iterdir()):
+        if path.stem == "attention" and '"attention.h"' not in model:
+            continue
         files[path.name if path.stem == "main" else f"support/{path.name}"] = path.read_text(encoding="utf-8")
     chosen = [name for name in _CORE if name not in _OPTIONAL or f"{_OPTIONAL[name]}(" in model]
     for name in chosen:

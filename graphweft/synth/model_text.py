@@ -19,7 +19,7 @@ _WIDTH = 120
 def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
     """``model.cpp``: buffers, then the statements of preparation, step and evaluation."""
     parts = [
-        _opening(spec),
+        _opening(spec, any("attend(" in line for part in steps.evaluation for line in part.lines)),
         _facts(spec, steps, data),
         _state(steps),
         _constructor(steps),
@@ -43,14 +43,15 @@ def _sizes(steps: Steps) -> tuple[int, int]:
     return int(x.tensor.dims[0]), int(dict(program.outputs)["out"].tensor.dims[0])
 
 
-def _opening(spec: ProgramSpec) -> str:
+def _opening(spec: ProgramSpec, attends: bool) -> str:
+    more = '#include "attention.h"\n' if attends else ""
     return f"""// {_title(spec)}.
 //
 // Each statement is one kernel; the line above it says what it does, the shape of its result and its bytes. All buffers
 // lie in one arena, and buffers that are not in use at the same time share their room.
 #include "model.h"
 
-#include "memory.h"
+{more}#include "memory.h"
 #include "random.h"
 
 namespace program {{
@@ -139,7 +140,7 @@ def _constructor(steps: Steps) -> str:
     body.append("Generator draws(seed);")
     for name in drawn:
         weight = f"s.{steps.parameters[name].name}"
-        body.append(f"draws.glorot({weight}.at, {weight}.rows, {weight}.cols);")
+        body.append(f"draws.glorot({weight}.at, {weight}.rows * {weight}.cols, {steps.plans.fans[name]});")
     body += ["", *_updates(steps)]
     return "\n".join([*lines, *_indented(body), "}", "", "Model::~Model() = default;", ""])
 

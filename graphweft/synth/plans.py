@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
+from graphweft.nn.gat import GATConv
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.plan import Plan
@@ -36,6 +37,7 @@ class StepPlans(NamedTuple):
         sizes: Numbers behind the symbols of both plans.
         groups: The optimiser's groups: settings, with ``names`` of parameters.
         shapes: Shapes of parameters and buffers by name, in the order of the model.
+        fans: Inputs and outputs of the map that each drawn weight is, by its name.
         train_rows: Number of training nodes with a label.
         is_sparse: Whether features are kept as compressed rows.
         is_normalized: Whether their rows are divided by their sums.
@@ -47,6 +49,7 @@ class StepPlans(NamedTuple):
     sizes: Sizes
     groups: tuple[dict[str, Any], ...]
     shapes: Mapping[str, tuple[int, ...]]
+    fans: Mapping[str, int]
     train_rows: int
     is_sparse: bool
     is_normalized: bool
@@ -85,10 +88,19 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans
         sizes,
         groups,
         {name: tuple(t.shape) for name, t in tensors.items()},
+        {name: _fans(model, name, t) for name, t in tensors.items() if t.dim() == 2},
         int(ds.labelled("train").numel()),
         isinstance(x, SparseFeatures),
         spec.normalize == "row",
     )
+
+
+def _fans(model: nn.Module, name: str, tensor: Tensor) -> int:
+    """Inputs and outputs that the range of a drawn weight follows from: of one head where it holds several."""
+    owner = model.get_submodule(name.rpartition(".")[0])
+    if not isinstance(owner, GATConv):
+        return sum(tensor.shape)
+    return owner.channels + (tensor.shape[0] if name.endswith(".weight") else 1)
 
 
 def _check_data(ds: Dataset) -> None:

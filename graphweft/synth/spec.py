@@ -16,10 +16,12 @@ from graphweft._errors import ConfigError
 from graphweft.train.options import check_choice
 from graphweft.train.spec import TrainSpec
 
-MODELS = ("gcn", "sage", "gin")
-LATER_MODELS = ("gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
+MODELS = ("gcn", "sage", "gin", "gat")
+LATER_MODELS = ("gatv2", "cgat", "ngcf", "rgcn", "hgt")
 TARGETS = ("openmp",)
 LATER_TARGETS = ("mpi", "cuda")
+WHAT = ("train",)
+LATER_WHAT = ("predict",)
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _MOST_BYTES = 1 << 20
@@ -39,11 +41,12 @@ class ProgramSpec:
         data: A known name, or a path to a file or folder; "default" is a synthetic graph made on the spot.
         root: Folder where named datasets are kept; None is the configured one.
         scale: A synthetic twin of the named dataset with so much of its nodes.
-        model: "gcn", "sage" or "gin".
+        model: "gcn", "sage", "gin" or "gat".
         layers: Number of layers.
         hidden: Width of the hidden layers.
+        heads: Heads of hidden layers of a GAT.
         reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
-        activation: "relu" or "auto".
+        activation: "relu", or "auto" where that is the model's own, which it is not for a GAT.
         residual: Add a layer's input to its output where the widths agree.
         dropout: Probability of dropping an input of a layer.
         optimizer: "adam", "adamw" or "sgd".
@@ -61,9 +64,9 @@ class ProgramSpec:
     Example:
         >>> ProgramSpec(model="sage", layers=3).hidden
         32
-        >>> ProgramSpec(model="gat")
+        >>> ProgramSpec(model="gatv2")
         Traceback (most recent call last):
-        graphweft._errors.ConfigError: model: expected gcn, sage or gin, got gat: programs of it come later
+        graphweft._errors.ConfigError: model: expected gcn, sage, gin or gat, got gatv2: programs of it come later
     """
 
     data: str = TrainSpec.data
@@ -72,6 +75,7 @@ class ProgramSpec:
     model: str = TrainSpec.model
     layers: int = TrainSpec.layers
     hidden: int = TrainSpec.hidden
+    heads: int = TrainSpec.heads
     reduce: str = TrainSpec.reduce
     activation: str = TrainSpec.activation
     residual: bool = TrainSpec.residual
@@ -88,12 +92,14 @@ class ProgramSpec:
 
     def __post_init__(self) -> None:
         if self.model in LATER_MODELS:
-            raise ConfigError(f"model: expected gcn, sage or gin, got {self.model}: programs of it come later")
+            raise ConfigError(f"model: expected gcn, sage, gin or gat, got {self.model}: programs of it come later")
         check_choice("model", self.model, MODELS)
         if self.mode != "full":
             raise ConfigError(f"mode: expected full, got {self.mode!r}: programs of other modes come later")
         if self.activation not in ("auto", "relu"):
             check_choice("activation", self.activation, ("auto", "relu"))
+        if self.model == "gat" and self.activation != "relu":
+            raise ConfigError("model: expected activation relu with gat, got auto, which is elu: it comes later")
         if not isinstance(self.residual, bool):
             raise ConfigError(f"residual: expected true or false, got {self.residual!r}")
         self.to_train()
@@ -126,6 +132,13 @@ def check_target(target: str) -> None:
     if target in LATER_TARGETS:
         raise ConfigError(f"target: expected openmp, got {target}: programs for it come later")
     check_choice("target", target, TARGETS)
+
+
+def check_what(what: str) -> None:
+    """Raises: ConfigError for a purpose that programs do not have yet."""
+    if what in LATER_WHAT:
+        raise ConfigError(f"what: expected train, got {what}: libraries that predict come later")
+    check_choice("what", what, WHAT)
 
 
 def read_spec(path: str | Path) -> ProgramSpec:

@@ -17,7 +17,6 @@ _STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
 _LATER = {
     "edge_nest": "generated walks over edges",
     "row_nest": "generated loops over rows",
-    "attention": "attention",
 }
 
 
@@ -38,6 +37,9 @@ class Scene(Protocol):
 
     def made(self, call: KernelCall, role: str) -> str:
         """The matrix of a result."""
+
+    def room(self, like: Value, cols: int) -> str:
+        """Scratch of ``cols`` numbers for every row of a value."""
 
     def panel(self, graph: Value, x: Value) -> str:
         """Room for a copy of part of the rows that a product over edges reads; empty where it wants none."""
@@ -219,7 +221,59 @@ def _pow(call: KernelCall, scene: Scene) -> list[str]:
     return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"))]
 
 
+def _heads(call: KernelCall, rows: Value, scene: Scene) -> tuple[str, str]:
+    """The settings of additive attention over ``rows``, and the form of graphs that it reads."""
+    value = call.value
+    if value["score"] != "add":
+        raise _refused(call, f"scores by {value['score']} come later")
+    count, channels = rows.tensor.dims
+    seed = scene.seed(_value(call, "seed")) if call.reading("seed") is not None else "0"
+    drop, slope = repr(float(value["p"])), repr(float(value["alpha"]))
+    form = "in_edges" if seed == "0" else "in_edges_in_order"  # draws are by the number of an edge
+    return f"Heads{{{count}, {channels}, {slope}, {drop}, {seed}, {value['stream']}}}", form
+
+
+def _attention(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "graph", "x", "a", "b", "seed")
+    given = [_value(call, role) for role in ("x", "a", "b")]
+    heads, form = _heads(call, given[0], scene)
+    edges = scene.edges(_value(call, "graph"), form)
+    stats = "nullptr" if call.writing("stats") is None else f"{scene.made(call, 'stats')}.at"
+    return [_call("attend", edges, heads, *map(scene.matrix, given), scene.made(call, "out"), stats)]
+
+
+def _attention_grad(call: KernelCall, scene: Scene) -> list[str]:
+    _only(call, "graph", "turned", "x", "a", "b", "seed", "out", "stats", "dout")
+    x, stats = _value(call, "x"), _value(call, "stats")
+    heads, form = _heads(call, x, scene)
+    edges, back = (scene.edges(_value(call, role), form) for role in ("graph", "turned"))
+    read = [scene.matrix(_value(call, role)) for role in ("x", "a", "b", "out")]
+    given = f"Attended{{{', '.join([*read, scene.numbers(stats), scene.matrix(_value(call, 'dout'))])}}}"
+    made = [scene.made(call, f"d{wrt}") for wrt in range(3)]
+    return [_call("attend_grad", edges, back, heads, given, *made, scene.room(stats, 4 * x.tensor.dims[0]))]
+
+
+def _einsum(call: KernelCall, scene: Scene) -> list[str]:
+    """Products of rows with one vector a head."""
+    spec, left, right = call.body[0]["spec"], _value(call, "x0"), _value(call, "x1")
+    width = str(right.tensor.dims[1])
+    _only(call, "x0", "x1")
+    addend = call.reading("addend") is not None
+    if spec == "nhc,hc->nh" and not addend:
+        return [_call("head_dots", scene.matrix(left), scene.numbers(right), width, scene.made(call, "out"))]
+    if spec == "nh,nhc->hc" and not addend:
+        return [_call("head_sums", scene.matrix(left), scene.matrix(right), width, f"{scene.made(call, 'out')}.at")]
+    if spec == "nh,hc->nhc":
+        more = scene.numbers(_value(call, "addend")) if addend else "nullptr"
+        rows, vectors = scene.matrix(left), scene.numbers(right)
+        return [_call("head_products", rows, vectors, width, more, scene.made(call, "out"))]
+    raise _refused(call, f"the product {spec} comes later")
+
+
 _PRINTERS: dict[str, Printer] = {
+    "attention": _attention,
+    "attention_grad": _attention_grad,
+    "einsum": _einsum,
     "spmm": _spmm,
     "spmm_max": _spmm_max,
     "spmm_max_grad": _spmm_max_grad,

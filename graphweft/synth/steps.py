@@ -39,6 +39,9 @@ _WORDS = {
     "in_degree": "degree",
     "add_const": "shifted",
     "pow": "factor",
+    "attention": "attended",
+    "attention_grad": "routed",
+    "einsum": "by_head",
 }
 _FORMS = {"in_edges": "edges", "in_edges_in_order": "ordered_edges", "out_edges_side_by_side": "out_edges"}
 
@@ -226,6 +229,9 @@ class _Walk:
             if call.kernel == "dropout" and call.value.inputs[0].tensor.sparse:
                 self._bound[call.value] = call.value  # read through ``features``
                 continue
+            if call.kernel == "reshape":
+                self._bound[call.value] = self._bound[call.value.inputs[0]]  # the same numbers
+                continue
             lines = print_call(call, self)
             made = [self._bound[slot.value] for slot in call.writes]
             shown = ", ".join(f"{b.name} {b.shape}, {b.nbytes:,} bytes" for b in made)
@@ -290,12 +296,17 @@ class _Walk:
             return str(self._bound[value].name)
         kind = value.type
         assert isinstance(kind, TensorType)  # graphs are made elsewhere
-        word = {"col_sum": "col_sum", "arg": "arg"}.get(role) or _WORDS.get(call.kernel, call.kernel)
+        word = {"col_sum": "col_sum", "arg": "arg", "stats": "stats"}.get(role) or _WORDS.get(call.kernel, call.kernel)
         name = self._wanted.get(value) or f"{self._prefix}{word}{self._names[value].removeprefix('%')}"
         ctype = "float" if kind.dtype.is_floating_point else "int32_t"
         found = self.steps.table.add(_identifier(name), kind.rows, kind.dims, self.now, ctype)
         self._bound[value] = found
         return found.name
+
+    def room(self, like: Value, cols: int) -> str:
+        """Scratch of ``cols`` numbers for every row of a value."""
+        made = self.steps.table.add(f"room{self.now}", like.tensor.rows, (cols,), self.now)
+        return f"{made.name}.at"
 
     def panel(self, graph: Value, x: Value) -> str:
         """Room for a copy of part of the rows that a product over edges reads."""

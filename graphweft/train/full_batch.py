@@ -119,21 +119,10 @@ class FullBatch:
 
         Torch's own models and their tensors are counted as they come. Raises: MemoryBudgetError.
         """
-        if not is_plain(self.model) or _config.current().opt_level == 0:  # nothing to choose
-            budget.settle(base_needs(self.ds, self.model))
-            return
-        needs = self.needs()
-        if not budget.fits(needs):
-            budget.keep_at_most(0)
-            with budget.bounded():
-                least = self.needs()
-            budget.keep_at_most(budget.limit - least.total)
-            with budget.bounded():
-                needs = self.needs()
-            if not budget.fits(needs):
-                budget.keep_at_most(0)
-                needs = least
+        needs = self.needs_within(budget)
         budget.settle(needs)
+        if not is_plain(self.model) or _config.current().opt_level == 0:  # nothing to choose
+            return
         with budget.bounded():
             with torch.random.fork_rng(devices=[]), kept_buffers(self.model), owning(self.x, self._wanted):
                 self._settle(self.model)
@@ -143,6 +132,24 @@ class FullBatch:
         else:
             self.model.function.settle(None)
             self._settles = False
+
+    def needs_within(self, budget: RunBudget) -> Needs:
+        """The memory that training takes where it keeps as much as ``budget`` leaves room for; it may not fit."""
+        if not is_plain(self.model) or _config.current().opt_level == 0:
+            return base_needs(self.ds, self.model)
+        needs = self.needs()
+        if budget.fits(needs):
+            return needs
+        budget.keep_at_most(0)
+        with budget.bounded():
+            least = self.needs()
+        budget.keep_at_most(budget.limit - least.total)
+        with budget.bounded():
+            needs = self.needs()
+        if budget.fits(needs):
+            return needs
+        budget.keep_at_most(0)
+        return least
 
     def needs(self) -> Needs:
         """The memory that training takes, by account. Raises: ConfigError as :meth:`plans`."""

@@ -36,6 +36,8 @@ class History:
             labels (test, else validation, else training); None where labels are no classes.
         metric: What the score is called.
         name: Of the run, the title of its plot.
+        predicted: ``epoch_seconds`` and ``peak_bytes`` as they were predicted, where they were.
+        measured: The same as they came.
 
     Example:
         >>> history = History()
@@ -57,6 +59,8 @@ class History:
         self.best_by, self.since, self.higher = best_by, since, higher
         self.constant_guess: float | None = None
         self.metric, self.name = "accuracy", ""
+        self.predicted: dict[str, float] = {}
+        self.measured: dict[str, float] = {}
         self._score, self._loss = -math.inf, math.inf  # the best so far; a higher score is a better one
         self._improved = since
         for record in records or []:

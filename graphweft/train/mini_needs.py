@@ -15,43 +15,62 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning
 from graphweft.runtime.footprint import Footprint
+from graphweft.runtime.rehearsal import mapped_bytes
 from graphweft.train.full_batch import is_plain, kept_buffers
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.mini_batch import MiniBatch, widest
-from graphweft.train.needs import Needs, RunBudget, base_needs, rehearse
+from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse, with_passing
 
 _TILES = (USUAL_TILE, USUAL_TILE // 4, USUAL_TILE // 16)
 _SWING = 1.08  # batches differ in size
-_WORKER = 6 << 20  # a thread's own heap
+_WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
 def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
     """Chooses how many batches are prepared ahead and how an evaluation is cut.
 
-    One batch is made and trained on, without an update, to see what it takes.
-
     Raises: MemoryBudgetError.
     """
     mini.budget = budget
+    needs, ways = needs_within(mini, budget)
+    budget.settle(needs)
+    mini.loader.keep_ways(ways)
+
+
+def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[Way]]:
+    """The memory that training takes where it does as much at once as ``budget`` leaves room for, and how it prepares.
+
+    It may not fit.
+    """
     mini.prepare()
     base = base_needs(mini.ds, mini.model)
-    with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
-        places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
-        held, making, step = (int(_SWING * n) for n in rehearse(lambda: mini.loader.make(places, 0), mini.gradients))
-    mini.optimizer.zero_grad(set_to_none=True)
+    held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
     base = _with_evaluation(mini, budget, replace(base, step=step))
 
     def under(way: Way) -> Needs:
-        own = max(way.workers, 1) * (making - held + _WORKER)
-        return replace(base, batches=(way.ahead + 1) * held + own)
+        own = max(way.workers, 1) * (making - held + min(_WORKER, making))
+        return with_passing(replace(base, batches=(way.ahead + 1) * held + own))
 
     ways = {way: under(way) for way in mini.loader.ways}
     if not all(map(budget.fits, ways.values())):
-        ways = {way: replace(needs, trims=True) for way, needs in ways.items()}
+        ways = {way: with_passing(replace(needs, trims=True)) for way, needs in ways.items()}
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
-    budget.settle(max(fitting.values(), key=lambda needs: needs.total, default=least))
-    mini.loader.keep_ways(list(fitting))
+    return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
+
+
+def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
+    """As :func:`rehearse`: by account for a compiled batch; another is made and trained on, without an update."""
+    staged = mini.staged_plan()
+    if staged is not None:
+        plan, sizes = staged
+        held, making = plan.prepared_bytes(sizes)
+        return held, making, mapped_bytes([plan.plan], sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes))
+    with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
+        places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
+        found = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
+    mini.optimizer.zero_grad(set_to_none=True)
+    return found
 
 
 def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
@@ -61,11 +80,11 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
         return base
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
-    if budget.fits(replace(needs, trims=True)) or not isinstance(model, Stack):
+    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack):
         return needs
     for tile in _TILES:
         needs, budget.tile = replace(base, evaluation=_tiled(mini, model, tile)), tile
-        if budget.fits(replace(needs, trims=True)):
+        if budget.fits(with_passing(replace(needs, trims=True))):
             break
     return needs
 
@@ -90,4 +109,4 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     return 2 * nodes * row + (sources + 2 * tile) * row + ids * (edges + sources)
 
 
-__all__ = ["fit_into"]
+__all__ = ["batch_bytes", "fit_into", "needs_within"]

@@ -30,7 +30,9 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.macro import Macro
 
-_PROGRAM = 32 << 20  # modules that compile and train, above a bare import
+# Modules that compile and train, above a bare import, and what passes while plans are made and values are computed
+# once, which grows with the run up to a bound.
+_LEAST_PROGRAM, _MOST_PROGRAM, _PASSING = 10 << 20, 32 << 20, 0.5
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
 _MARGIN = 1.03  # what rounding to pages, small tensors and Python objects add
 _LEAST_KEPT = 1  # bytes of kept values: none
@@ -114,6 +116,10 @@ class RunBudget:
         """Values computed once may take so many bytes; None: as many as usual."""
         self._kept = None if count is None else max(count, _LEAST_KEPT)
 
+    def forget(self) -> None:
+        """Nothing is chosen yet."""
+        self.needs = self.tile = self._kept = None
+
     def settle(self, needs: Needs) -> None:
         """Training goes this way. Raises: MemoryBudgetError where it does not fit."""
         self.check_least(needs)
@@ -171,7 +177,7 @@ def budget_of(
 def base_needs(ds: Dataset, model: nn.Module) -> Needs:
     """The accounts that every run in memory has."""
     weights = sum(p.nbytes for p in model.parameters())
-    return Needs(program=_PROGRAM, data=data_bytes(ds), parameters=_COPIES * weights)
+    return Needs(program=_LEAST_PROGRAM, data=data_bytes(ds), parameters=_COPIES * weights)
 
 
 def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool) -> Needs:
@@ -193,7 +199,14 @@ def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes,
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
     steps, both = (mapped_bytes(runs, sizes, loss) for runs in ((plans[0],) * 2, (*plans, *plans)))
-    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
+    found = replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
+    return with_passing(found)
+
+
+def with_passing(needs: Needs) -> Needs:
+    """``needs`` with what passes while the run is prepared."""
+    rest = replace(needs, program=0).total
+    return replace(needs, program=min(_LEAST_PROGRAM + int(_PASSING * rest), _MOST_PROGRAM))
 
 
 def data_bytes(ds: Dataset) -> int:
@@ -247,4 +260,5 @@ __all__ = [
     "full_needs",
     "loss_bytes",
     "rehearse",
+    "with_passing",
 ]

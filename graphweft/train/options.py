@@ -117,7 +117,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
 
 
 def check_mode(mode: str) -> str:
-    """The way to train that ``mode`` stands for: "auto" is "full" for a graph in memory, "macro" for a store.
+    """``mode``, and for "auto" what it is before a plan decides: "full" for a graph in memory.
 
     Raises: ConfigError for another mode.
     """

@@ -6,25 +6,27 @@ the trainer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
-from graphweft._errors import ConfigError, MemoryBudgetError
+from graphweft._errors import ConfigError
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
+from graphweft.runtime.machine import Machine
 from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask
 from graphweft.train.embedding_task import EmbeddingTask
-from graphweft.train.full_batch import FullBatch, features_of
+from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.link_task import LinkTask
@@ -32,13 +34,20 @@ from graphweft.train.macro import Macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import fit_into
 from graphweft.train.needs import RunBudget, base_needs
-from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_counts
+from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, MINI_USUAL, check_counts
+from graphweft.train.plan import Plan, Way, choose
+from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedMiniBatch
 from graphweft.train.samplers import AnySampler
 from graphweft.train.update import Update
+from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited
 
 _KINDS: dict[str, type[MiniBatch]] = {**dict.fromkeys(GRAPH_TASKS, GraphTask), **dict.fromkeys(EDGE_TASKS, EdgeTask)}
+
+
+PLANNED = ("full", "mini")  # simpler ways first
+Keys = tuple[int, Callable[[int, int], int]]
 
 
 class Drawn(NamedTuple):
@@ -50,6 +59,9 @@ class Drawn(NamedTuple):
     accumulate: int
     sampler: str | AnySampler
     prepare: str
+
+
+USUALLY_DRAWN = Drawn(**MINI_USUAL)
 
 
 class Given(NamedTuple):
@@ -80,12 +92,12 @@ def make_steps(
     given: Given,
     drawn: Drawn,
     keep_features: bool,
-    keys: tuple[int, Callable[[int, int], int]],
+    keys: Keys,
     memory: Any,
     scratch: Path | None,
     budget: RunBudget | None,
-) -> tuple[str, FullBatch | MiniBatch]:
-    """The mode, "full" or "mini" for "auto", and its steps, within ``budget`` where there is one.
+) -> tuple[str, FullBatch | MiniBatch, Promise]:
+    """The mode, "full" or "mini" for "auto", its steps within ``budget``, and what is predicted of them.
 
     Args:
         given: What a step is made of.
@@ -100,31 +112,83 @@ def make_steps(
     """
     if budget is not None:
         budget.check_least(base_needs(given.ds, given.model))
-    if given.mode in ("full", "auto"):
+    promise = Promise(budget=budget)
+    mode = given.mode
+    if mode == "auto" and budget is None and not is_plain(given.model):
+        mode = "full"  # nothing can be priced, and nothing has to fit
+    if mode == "auto" or budget is not None:
+        promise.begin(given.ds)
+    batch: FullBatch | MiniBatch
+    if mode == "auto":
+        promise.plan, batch = planned(given, drawn, keep_features, keys, budget, Machine.here())
+        mode = promise.plan.mode
+    elif mode == "full":
         batch = full_batch(given, keep_features)
-        try:
-            if budget is not None:
-                batch.fit_into(budget)
-        except MemoryBudgetError as too_small:
-            if given.mode == "full":
-                raise
-            refused = too_small.with_traceback(None)  # whose frames hold the batch
-        else:
-            return "full", batch
-        del batch
-        POOL.trim()
-        mini = sampled(given._replace(mode="mini"), drawn, *keys, memory, scratch)
-        assert budget is not None  # it refused
-        budget.keep_at_most(None)
-        try:
-            fit_into(mini, budget)
-        except MemoryBudgetError as failure:
-            raise (failure if failure.least < refused.least else refused) from None
-        return "mini", mini
-    mini = sampled(given, drawn, *keys, memory, scratch)
-    if budget is not None:
-        fit_into(mini, budget)
-    return given.mode, mini
+    else:
+        batch = sampled(given, drawn, *keys, memory, scratch)
+    if budget is not None and isinstance(batch, FullBatch):
+        batch.fit_into(budget)
+    elif budget is not None:
+        assert isinstance(batch, MiniBatch)  # the other kind
+        fit_into(batch, budget)
+    return mode, batch, promise
+
+
+def planned(
+    given: Given,
+    drawn: Drawn,
+    keep_features: bool,
+    keys: Keys,
+    budget: RunBudget | None,
+    machine: Machine,
+    modes: Sequence[str] = PLANNED,
+) -> tuple[Plan, FullBatch | MiniBatch]:
+    """The plan for a graph in memory, and its steps, which have not run yet.
+
+    ``modes``: those that may be taken.
+
+    Raises: MemoryBudgetError where no mode fits into ``budget``; ConfigError for options that do not fit.
+    """
+    room = budget or unlimited(given.ds)
+    made: dict[str, FullBatch | MiniBatch] = {}
+    ways = []
+    with torch.random.fork_rng(devices=[]):
+        for mode in PLANNED:
+            if mode not in modes:
+                ways.append(Way(mode, refused=f"mode {' or '.join(modes)} was asked for"))
+                continue
+            room.forget()
+            try:
+                ways.append(_priced(mode, given, drawn, keep_features, keys, room, machine, made))
+            except ConfigError as failure:
+                if mode == "full" or drawn != USUALLY_DRAWN or len(modes) == 1:
+                    raise  # the user's options, or nothing else that could be taken
+                ways.append(Way(mode, refused=str(failure)))
+    ways.append(Way("macro", refused="holds the graph in memory as mini does; a store on disk needs less"))
+    room.forget()
+    plan = choose(ways, statistics_of(given.ds), None if budget is None else budget.limit, str(machine))
+    batch = made.pop(plan.mode)
+    made.clear()
+    POOL.trim()
+    return plan, batch
+
+
+def _priced(
+    mode: str,
+    given: Given,
+    drawn: Drawn,
+    keep_features: bool,
+    keys: Keys,
+    room: RunBudget,
+    machine: Machine,
+    made: dict[str, FullBatch | MiniBatch],
+) -> Way:
+    """A mode with its price; its steps go into ``made``."""
+    if mode == "full":
+        made[mode] = full = full_batch(given, keep_features)
+        return full_way(full, room, machine)
+    made[mode] = mini = sampled(given._replace(mode="mini"), drawn, *keys, None, None)
+    return mini_way(mini, room, machine)
 
 
 def full_batch(given: Given, keep_features: bool) -> FullBatch:

@@ -58,6 +58,7 @@ from graphweft.train.options import (
     check_training,
 )
 from graphweft.train.other_keywords import refuse
+from graphweft.train.plan import Plan
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.progress import EpochProgress
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
@@ -82,7 +83,7 @@ class Trainer:
             Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
         mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
-            "macro" (as "mini", inside groups of parts that are read from a store) or "auto".
+            "macro" (as "mini", inside groups of parts that are read from a store) or "auto", by :attr:`plan`.
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
         optimizer: "adam", "adamw" or "sgd", or an object of ``torch.optim`` over ``model.parameters()``, which has its
@@ -94,7 +95,7 @@ class Trainer:
             go on while either does, the best is the last that was not worse in either (the rule of the GAT paper).
         restore_best: After ``fit`` with validation nodes the model has the weights of the best epoch, which
             ``evaluate`` and ``predict`` use; the next ``fit`` continues from the last ones. False: it keeps the last;
-            so it does once labels or splits were changed in place, since scores before and after do not compare.
+            so it does once labels or splits were changed in place.
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show the notes of the dataset and progress on standard error.
@@ -114,9 +115,9 @@ class Trainer:
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
         memory: Bytes, or a text such as "2GB", that the run may take: data, kept values, activations, batches. Where it
-            is short fewer values are kept, fewer batches prepared ahead and evaluations cut; "auto" is "mini" where
-            "full" does not fit; a run that does not fit is refused with the least that would do. On a store: bytes of
-            the groups in memory, for "mini" of structure, labels and rows; None: a quarter of the machine's.
+            is short fewer values are kept, fewer batches prepared ahead and evaluations cut; a run that does not fit
+            is refused with the least that would do. On a store: bytes of the groups in memory, for "mini" of
+            structure, labels and rows; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
@@ -124,13 +125,11 @@ class Trainer:
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks", the work of several
-            (:class:`gw.Subtasks`); the batches are the same.
-        trace: File for a Chrome trace of all stages (Perfetto, chrome://tracing); full-batch steps are then made call
-            by call, with the same bits. :attr:`verdict` says what bounds the run.
+        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks", of several (:class:`gw.Subtasks`).
+        trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
-        class_weight: A number per class in the cross-entropy, or "balanced": inverse to their frequency in training.
+        class_weight: A number per class in the cross-entropy, or "balanced": by their frequency in training.
         label_smoothing: Share of the target that the cross-entropy spreads over all classes.
         scheduler: A callable that makes a scheduler of ``torch.optim.lr_scheduler`` of the optimiser, or "cosine",
             "linear", "step", "exponential" or "plateau", with numbers as in "step:30:0.5". It steps once an epoch.
@@ -146,8 +145,7 @@ class Trainer:
             ``on_batch_end(trainer, batch, loss)``, ``on_epoch_end(trainer, record)`` and ``on_fit_end(trainer)``.
             Training ends after an ``on_epoch_end`` that returns False or sets ``trainer.should_stop = True``. What
             their ``state_dict`` returns is kept in checkpoints.
-        loggers: "csv" and "tensorboard" write to ``out``; objects with ``log_metrics(metrics, step)`` are called
-            once an epoch.
+        loggers: "csv" and "tensorboard" write to ``out``; others have ``log_metrics(metrics, step)``, called an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
         ranks: The processes that train together (:class:`gw.Ranks`), which all make the same trainer and call the same
@@ -222,20 +220,14 @@ class Trainer:
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
-        self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
+        self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        self._limit(memory, mode, drawn)
+        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
         chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
-
-    def _limit(self, memory: int | str | None, mode: str, drawn: tuple[Any, ...]) -> None:
-        """Keeps the memory budget; "auto" chooses by it."""
-        self._budget = budget_of(memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
-        self._asked = mode if self._budget is not None else self.mode
-        check_mini_only(self._asked, dict(zip(MINI_USUAL, drawn, strict=True)))
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, remember: Any
@@ -251,15 +243,17 @@ class Trainer:
         self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, more: dict[str, Any]
     ) -> None:
         """Makes the parts of the run, and what makes it itself."""
+        self._budget = budget_of(self._memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
         rate = float(self.optimizer.param_groups[0]["lr"])
         self._update, self._rate = loop.update(self.model, self.optimizer), loop.learning_rate(self.optimizer)
         self.history = History(best_by=loop.rule, higher=loop.higher)
-        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, self._asked, self.ranks)
+        asked = self.mode if self.ranks.is_shared else self._asked
+        given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks)
         room = self._memory, self.out, self._budget
         with self._within():
             keys = self._seed, self._batch_key
-            self.mode, self._batch = make_steps(given, Drawn(*drawn), keep_features, keys, *room)
+            self.mode, self._batch, self.promise = make_steps(given, Drawn(*drawn), keep_features, keys, *room)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
@@ -473,8 +467,13 @@ class Trainer:
 
     @property
     def needs(self) -> Needs | None:
-        """The memory that was predicted for the run, by account; None without ``memory=`` and in mode "macro"."""
-        return None if self._budget is None else self._budget.needs
+        """The memory that was predicted for the run, by account; None where nobody asked, and in mode "macro"."""
+        return self.promise.needs
+
+    @property
+    def plan(self) -> Plan | None:
+        """What mode "auto" chose, and why; None in other modes."""
+        return self.promise.plan
 
     def _refresh(self) -> None:
         """Takes up labels and splits that were changed in place."""
@@ -526,7 +525,7 @@ class Trainer:
                     self._loop.callbacks.epoch_start(self, self.epoch + 1)
                 with span(f"epoch {self.epoch + 1}", "epoch"):
                     record = self._one_epoch(last=self.epoch + 1 == target)
-                self._end_epoch(record)
+                self._end_epoch(record, show)
                 if record.eval_seconds:
                     scored = record
                 if folder is not None:
@@ -537,9 +536,10 @@ class Trainer:
                     show.update(record, scored)
             self._loop.callbacks.fit_end(self)
 
-    def _end_epoch(self, record: EpochRecord) -> None:
+    def _end_epoch(self, record: EpochRecord, show: EpochProgress | None) -> None:
         """What follows from an epoch: the best weights, the next learning rate, the user's code."""
         self.history.append(record)
+        self.promise.end_epoch(record.epoch_seconds, self.history, None if show is None else show.say)
         if self.history.best is record:
             self._weights.keep(self._update.averages)
         self._rate.end_epoch(record.epoch, record.val_loss, self.history.watched(record))

@@ -42,6 +42,11 @@ SPARSE: list[dict[str, Any]] = [
     {"model": "gin", "dropout": 0.1, "reduce": "mean"},
     {"model": "gcn", "reduce": "max"},
 ]
+ATTENTION: list[dict[str, Any]] = [
+    {"layers": 3, "hidden": 16, "heads": 4},
+    {"hidden": 24, "heads": 3, "dropout": 0.4, "weight_decay": 5e-4},
+    {"x": "sparse", "hidden": 8, "heads": 1, "dropout": 0.2},
+]
 
 
 def _name(case: dict[str, Any]) -> str:
@@ -89,6 +94,14 @@ def test_sparse_features_stay_sparse(case: dict[str, Any], build: Build, graphs:
     arrays["x_data"][0] = 0.0  # an entry less than the buffers were made for
     np.savez(tmp_path / "other.npz", **arrays)
     assert "stored entries of x: expected" in built.run("--data", tmp_path / "other.npz", status=2).stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ATTENTION, ids=_name)
+def test_attention_is_the_librarys(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    data = graphs[case.get("x", "dense")]
+    options = {name: value for name, value in case.items() if name != "x"}
+    _same_as_library(ProgramSpec(data=str(data), model="gat", activation="relu", epochs=5, **options), build, tmp_path)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from graphweft import cli
 from graphweft._errors import ConfigError
-from graphweft.synth.spec import ProgramSpec, check_target, read_spec, spec_of_toml
+from graphweft.synth.spec import ProgramSpec, check_target, check_what, read_spec, spec_of_toml
 from graphweft.synth.verbs import Verbs
 from graphweft.train.spec import TrainSpec
 
@@ -54,17 +54,18 @@ def test_options_have_the_names_and_defaults_of_train() -> None:
         ("epochs = 2\nlayers =   true\n", "t:2:12: layers: expected an integer, got true"),
         ('lr = "fast"\n', 't:1:6: lr: expected a number, got "fast"'),
         ("lr = -1\n", "t:1:6: lr: expected a finite number > 0"),
-        ("model = 'gat'\n", "t:1:9: model: expected gcn, sage or gin, got gat"),
+        ("model = 'gatv2'\n", "t:1:9: model: expected gcn, sage, gin or gat, got gatv2"),
+        ("heads = 2\nmodel = 'gat'\n", "t:2:9: model: expected activation relu with gat, got auto, which is elu"),
         ("model = 'mlp'\n", "t:1:9: model: expected"),
         ("mode = 'mini'\n", "t:1:8: mode: expected full, got 'mini'"),
         ("activation = 'elu'\n", "t:1:14: activation: expected"),
-        ("heads = 4\n", "t:1:1: heads: expected an option that programs have"),
+        ("bases = 4\n", "t:1:1: bases: expected an option that programs have"),
         ("layers = 2\n[model]\nname = 'gcn'\n", "t:2:1: model: expected keys without tables"),
         ("layers = \n", "t:1:10: expected TOML, got invalid value"),
         ("layers = 2\nlayers = 3\n", "t:2:11: expected TOML, got"),
         ("data = 'x", "t:1:10: expected TOML, got"),
     ],
-    ids=range(15),
+    ids=range(16),
 )
 def test_errors_name_line_and_column(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -132,3 +133,13 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         assert cli.main(arguments) == 2
         out, err = capsys.readouterr()
         assert out == "" and err.count("\n") == 1 and said in err, err
+
+
+def test_what_a_program_does_is_known() -> None:
+    check_what("train")
+    for what, said in (
+        ("predict", "expected train, got predict: libraries that predict come later"),
+        ("fly", "one of"),
+    ):
+        with pytest.raises(ConfigError, match=f"^what: .*{said}"):
+            check_what(what)

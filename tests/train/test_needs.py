@@ -129,7 +129,7 @@ def test_options_whose_memory_is_not_known_are_refused(ds: Dataset) -> None:
             {"mode": "mini", "macro": "large:1/8", "fanouts": (5, 5)},
             "memory=1GB cannot be combined with macro=large:1/8",
         ),
-        ({"mode": "auto", "fanouts": (5, 5), "memory": None}, "fanouts: expected mode mini as well, got mode 'full'"),
+        ({"mode": "full", "fanouts": (5, 5), "memory": None}, "fanouts: expected mode mini as well, got mode 'full'"),
         ({"memory": "lots"}, "memory: expected a size such as 8GB or 512MB, got 'lots'"),
     ):
         given: dict[str, Any] = {"memory": "1GB", **more}

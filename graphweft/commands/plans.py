@@ -1,0 +1,62 @@
+"""The command ``plan``: how a run would train, before it does.
+
+Comes in: flags. Goes out: a typer command whose action answers with lines. Added to the application by
+:mod:`graphweft.cli`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any
+
+import typer
+
+from graphweft.commands.flags import KINDS, Action, from_module, given, option, switch, takes
+from graphweft.synth.spec import options_of_file
+from graphweft.train.loop_options import LoopOptions
+from graphweft.train.spec import TrainSpec
+
+_NOT_OF_PLANS = ("out", "resume", "seeds", "trace", "epochs", "patience", "stop_on", "eval_every", "rank_reduce")
+
+
+def add_to(app: typer.Typer, of_train: Mapping[str, Any]) -> None:
+    """Adds the command; ``of_train`` are the flags of a training run."""
+    loop = LoopOptions.__dataclass_fields__
+    flags = {n: made for n, made in of_train.items() if n in KINDS and n not in (*_NOT_OF_PLANS, *loop)}
+    app.command()(takes(flags)(plan))
+
+
+def plan(
+    spec: Annotated[str | None, option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
+    machine: Annotated[
+        str | None, option("machine", "FILE", "A profile that doctor --calibrate --out wrote.", "this machine")
+    ] = None,
+    as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
+    **flags: Any,
+) -> Action:
+    """Show how a run would train: mode, seconds of an epoch, memory, and the ways not taken; nothing is trained.
+
+    train --mode auto follows the same plan. Without --mode all ways are considered.
+    """
+    values = given(flags)
+    if spec is not None:
+        values = {**options_of_file(spec, TrainSpec), **values}
+    values = {"mode": "auto", **values}
+    ranks = values.pop("ranks", 0) or 1
+    wanted = TrainSpec(**values)
+
+    def show() -> list[str]:
+        found = from_module("graphweft.planning", "plan_run")(wanted, machine, ranks)
+        if as_json:
+            return [json.dumps(found.to_dict(), allow_nan=False)]
+        told = ("data", "scale", "model", "layers", "hidden", "heads")
+        words = [w for n in told if n in values for w in (f"--{n.replace('_', '-')}", str(values[n]))]
+        return str(replace(found, explain=shlex.join(["graphweft", "explain", *words]))).splitlines()
+
+    return show
+
+
+__all__ = ["add_to"]

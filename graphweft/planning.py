@@ -1,0 +1,162 @@
+"""``gw.plan``: how a model would be trained on some data, before anything is trained.
+
+Comes in: a model or a spec, data, a budget, a machine's profile. Goes out: a :class:`Plan`. Called by users and by the
+command ``graphweft plan``. The trainer's mode "auto" takes the same decision by the same procedure.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset
+from graphweft.data.load import load
+from graphweft.data.stored import StoredDataset
+from graphweft.dist.ranks import Ranks
+from graphweft.model_of_spec import make_model
+from graphweft.run import load_dataset, threads_of
+from graphweft.runtime.machine import Machine
+from graphweft.storage.store import Store, is_store
+from graphweft.train.chosen import Chosen, Loop
+from graphweft.train.edge_data import edge_data_of
+from graphweft.train.model_input import as_read, check_parts
+from graphweft.train.needs import budget_of
+from graphweft.train.optimizer import make_optimizer
+from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
+from graphweft.train.plan import Considered, Plan
+from graphweft.train.spec import TrainSpec
+from graphweft.train.steps import PLANNED, Drawn, Given, planned
+from graphweft.train.stored_ways import stored_plan
+
+Model = nn.Module | TrainSpec | str
+Data = Dataset | Store | str | os.PathLike[str]
+
+
+def plan(
+    model: Model,
+    data: Data | None = None,
+    memory: int | str | None = None,
+    machine: Machine | str | os.PathLike[str] | None = None,
+    ranks: int = 1,
+    *,
+    mode: str = "auto",
+    fanouts: Any = None,
+    batch_size: int | None = None,
+    macro: str | None = None,
+) -> Plan:
+    """How ``model`` would be trained on ``data``: the mode, predicted seconds and memory, and the ways not taken.
+
+    Programs are compiled and one batch is drawn for its sizes; nothing is trained and ``model`` stays as it is. The
+    text of the plan is a table. Choosing among ways that are priced takes well under a millisecond.
+
+    Args:
+        model: A model, the name of one ("gcn", "gat"), or a :class:`gw.TrainSpec`, whose options then count.
+        data: A dataset, a store, a known name or a path; None: that of the spec.
+        memory: Bytes, or a text such as "8GB", that the run may take.
+        machine: A profile, or its file, which ``graphweft doctor --calibrate --out`` writes; None: this machine's.
+        ranks: Processes that are considered.
+        mode: The mode to plan; "auto": the fastest that fits.
+        fanouts: For mini-batches, as for :class:`gw.Trainer`.
+        batch_size: Likewise.
+        macro: Parts of a group, "parts:B/P", for a store.
+
+    Raises: ConfigError for an unknown model, a size that is none or a damaged profile; DataError for data that are not
+        found; MemoryBudgetError where no way fits, naming the least that would do.
+
+    Example:
+        >>> from graphweft.data.synthetic import synthetic
+        >>> found = plan("gcn", synthetic("cora", scale=0.2))
+        >>> found.mode, found.peak_bytes > 0, [other.way.mode for other in found.others]
+        ('full', True, ['mini', 'macro'])
+    """
+    check_choice("mode", mode, MODES)
+    check_integer("ranks", ranks, 1, 4096)
+    profile = Machine.here() if machine is None else machine
+    profile = profile if isinstance(profile, Machine) else Machine.read(os.fspath(profile))
+    if isinstance(model, str):
+        model = TrainSpec(model=model)
+    if isinstance(model, TrainSpec):
+        spec = _with(model, data, memory, mode, fanouts, batch_size, macro)
+        memory, mode = spec.memory, spec.mode
+        fanouts, batch_size, macro = check_fanouts(spec.fanouts), spec.batch_size, spec.macro
+        ds = _read(spec, data)
+        built: nn.Module = make_model(spec, ds)
+    else:
+        ds, built = _opened(data), copy.deepcopy(model)
+    if isinstance(ds, StoredDataset):
+        return stored_plan(built, ds, memory, profile, macro, mode, ranks)
+    if mode == "macro":
+        text = "expected full, mini or auto for data in memory, got macro; graphweft prepare makes a store"
+        raise ConfigError(f"mode: {text}")
+    drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole")
+    found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,))
+    if ranks > 1:
+        found = replace(found, others=(*found.others, _shared(found, ranks)))
+    return found
+
+
+def plan_run(spec: TrainSpec, machine: str | None, ranks: int) -> Plan:
+    """As :func:`plan`, with the threads that a run of ``spec`` has."""
+    with threads_of(spec):
+        return plan(spec, machine=machine, ranks=ranks, mode=spec.mode)
+
+
+def _in_memory(
+    model: nn.Module, ds: Dataset, memory: int | str | None, machine: Machine, drawn: Drawn, modes: tuple[str, ...]
+) -> Plan:
+    """The plan that a trainer of the same arguments follows."""
+    ds, ranks = as_read(check_parts(model, ds, "nodes"), model), Ranks()
+    chosen = Chosen(None, None, 0.0, None, 0, None, None, None, None, None, (), ())
+    loop = Loop(chosen, ds, "nodes", "accuracy", None)
+    optimizer = make_optimizer(model, "adam", USUAL_RATE, 0.0, "all")
+    given = Given(
+        model, ds, loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"), "nodes", "auto", ranks
+    )
+    budget = budget_of(memory, ds, "full", "nodes", None, ranks)
+    return planned(given, drawn, False, (0, lambda epoch, place: 0), budget, machine, modes)[0]
+
+
+def _with(
+    spec: TrainSpec, data: Any, memory: Any, mode: str, fanouts: Any, batch_size: int | None, macro: str | None
+) -> TrainSpec:
+    """``spec`` with what was given beside it."""
+    given: dict[str, Any] = {"memory": memory, "batch_size": batch_size, "macro": macro}
+    given["mode"] = mode if mode != "auto" or spec.mode == "full" else None
+    given["fanouts"] = ",".join(map(str, fanouts)) if isinstance(fanouts, list | tuple) else fanouts
+    given["data"] = os.fspath(data) if isinstance(data, str | os.PathLike) else None
+    made = replace(spec, **{name: value for name, value in given.items() if value is not None})
+    if made.task != "nodes":
+        raise ConfigError(f"task: expected nodes for a plan, got {made.task}")
+    return made
+
+
+def _read(spec: TrainSpec, data: Any) -> Dataset:
+    """The data that were given, or those that the spec names. Raises: DataError, ConfigError."""
+    if data is None or isinstance(data, str | os.PathLike):
+        stored = not spec.has_tables and spec.scale is None and is_store(spec.data)
+        return StoredDataset(Store(spec.data)) if stored else load_dataset(spec)
+    return _opened(data)
+
+
+def _opened(data: Any) -> Dataset:
+    if data is None:
+        raise ConfigError("data: expected a dataset, a name or a path, got none")
+    if isinstance(data, str | os.PathLike):
+        data = Store(data) if is_store(os.fspath(data)) else load(os.fspath(data))
+    if isinstance(data, Store):
+        return StoredDataset(data)
+    return data  # type: ignore[no-any-return]
+
+
+def _shared(found: Plan, ranks: int) -> Considered:
+    """Several ranks on this machine. Their exchange over a network is not priced."""
+    shared = replace(found.way, ranks=ranks, seconds={}, needs=None)
+    return Considered(shared, "ranks of one machine share its cores, and exchange rows and gradients as well")
+
+
+__all__ = ["plan", "plan_run"]

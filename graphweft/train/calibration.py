@@ -1,0 +1,115 @@
+"""The profile of this machine, measured by training small models: every kind of kernel, and what surrounds kernels.
+
+Comes in: nothing. Goes out: a :class:`Machine`, kept in the cache folder. Called by ``graphweft doctor --calibrate``.
+Coefficients are fitted to single kernels first (:mod:`graphweft.runtime.calibrate`) and then to whole epochs of both
+modes, so that they hold for what a plan predicts: epochs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from graphweft._memory import POOL
+from graphweft.data.dataset import Dataset
+from graphweft.data.synthetic import synthetic
+from graphweft.nn.gat import GAT
+from graphweft.nn.gcn import GCN
+from graphweft.nn.gin import GIN
+from graphweft.nn.module import CompiledModule
+from graphweft.nn.sage import SAGE
+from graphweft.runtime import calibrate
+from graphweft.runtime.machine import Machine, profile_file
+from graphweft.train.full_batch import FullBatch
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.trainer import Trainer
+from graphweft.train.ways import Works, full_works, mini_works
+
+Sample = tuple[Works, float]
+
+_MODELS = (GCN, SAGE, GIN, GAT)
+# twins, their scale, the hidden width of each model, its layers
+_GRAPHS = (
+    ("cora", 1.0, (16, 64, 32, 32), 2),
+    ("arxiv", 0.05, (64, 32, 128, 64), 3),
+    ("products", 0.01, (128, 64, 32, 32), 2),
+    ("reddit", 0.02, (32, 128, 64, 16), 2),
+    ("arxiv", 0.15, (32, 64, 128, 32), 2),
+)
+_BATCH = 512
+_EPOCHS = 5
+_WEIGHT = 0.15  # of what the kernels alone say
+_DISK_BYTES = 64 << 20
+_SECONDS = 30.0  # after which no further case is begun
+
+
+def measure() -> Machine:
+    """Measures this machine with the present number of threads, under a minute, and remembers the result."""
+    begun = time.perf_counter()
+    kernels = calibrate.calibrate().model
+    samples: list[Sample] = []
+    for ds, model in _cases():
+        if time.perf_counter() - begun > _SECONDS:
+            break
+        samples += [*_epochs(ds, model, "full"), *_epochs(ds, model, "mini")]
+        POOL.trim()
+    costs = kernels.fit_sums(samples, _WEIGHT)
+    errors = [abs(sum(n * costs.seconds(work) for work, n in works) / seconds - 1) for works, seconds in samples]
+    found = Machine.known(costs=costs, error=statistics.mean(errors), disk_bytes_per_second=_disk_speed())
+    with contextlib.suppress(OSError):  # a cache that cannot be written
+        profile_file().parent.mkdir(parents=True, exist_ok=True)
+        found.write(profile_file())
+    return found
+
+
+def _cases() -> Iterator[tuple[Dataset, CompiledModule]]:
+    """Models on graphs, one after the other; graphs that fit caches and one that does not."""
+    for name, scale, widths, layers in _GRAPHS:
+        ds = synthetic(name, scale=scale, seed=0)
+        for kind, width in zip(_MODELS, widths, strict=True):
+            yield ds, kind(ds.num_features, width, ds.num_classes, num_layers=layers)
+
+
+def _epochs(ds: Dataset, model: CompiledModule, mode: str) -> list[Sample]:
+    """What an epoch does, and its median seconds; empty where that cannot be told."""
+    drawn: dict[str, Any] = {"batch_size": _BATCH} if mode == "mini" else {}
+    trainer = Trainer(model, ds, mode=mode, eval_every=_EPOCHS + 1, **drawn)
+    steps = trainer._batch
+    trainer.prepare()
+    if isinstance(steps, FullBatch):
+        works, walks = full_works(steps)
+    else:
+        assert isinstance(steps, MiniBatch)  # the other mode
+        if steps.staged_plan() is None:
+            return []
+        works, walks = mini_works(steps)
+    epochs = _EPOCHS if mode == "full" else 2
+    seconds = statistics.median(record.epoch_seconds for record in list(trainer.fit(epochs))[1:])
+    known = walks / torch.get_num_threads()
+    return [(works, seconds - known)] if seconds > known else []
+
+
+def _disk_speed() -> float:
+    """Bytes a second of reading a file that is not in the page cache."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "probe"
+        path.write_bytes(os.urandom(1 << 20) * (_DISK_BYTES >> 20))
+        with path.open("rb", buffering=0) as file:
+            os.fsync(file.fileno())
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            start = time.perf_counter()
+            while file.read(1 << 22):
+                pass
+            return _DISK_BYTES / max(time.perf_counter() - start, 1e-9)
+
+
+__all__ = ["measure"]

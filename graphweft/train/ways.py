@@ -1,0 +1,127 @@
+"""The ways to train that a plan is chosen from, with their prices.
+
+Comes in: steps of mode "full" and "mini" before they have run, a budget, the machine's profile. Goes out: ways with
+seconds by what takes them and memory by account. Called where mode "auto" chooses and by ``gw.plan``. Programs are
+compiled, and one batch is drawn for its sizes; no step is made.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from graphweft.cost import CostModel, Work, loss_work, update_work
+from graphweft.data.dataset import Dataset
+from graphweft.passes.work import Sizes
+from graphweft.runtime.kernel_call import KernelCall
+from graphweft.runtime.machine import Machine
+from graphweft.runtime.plan import Plan as KernelPlan
+from graphweft.runtime.prediction import computed
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.full_batch import FullBatch, is_plain
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.mini_needs import needs_within
+from graphweft.train.needs import RunBudget
+from graphweft.train.plan import GraphStatistics, Way
+
+Works = list[tuple[Work, float]]
+
+_QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
+_TERMS = {"rows": "elementwise", "plain": "elementwise", "draw": "sampling", "update": "update"}
+_WALKS = "edge values"
+_UNLIMITED = 1 << 60
+
+
+def unlimited(ds: Dataset) -> RunBudget:
+    """A budget that everything keeps to."""
+    return RunBudget(_UNLIMITED, ds)
+
+
+def full_way(full: FullBatch, budget: RunBudget, machine: Machine) -> Way:
+    """All nodes in every step."""
+    needs = full.needs_within(budget)
+    with budget.bounded():
+        seconds = {} if not is_plain(full.model) else _priced(*full_works(full), machine)
+    return Way("full", "1 step", seconds, needs)
+
+
+def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
+    """Sampled neighbourhoods of some training nodes in every step."""
+    needs, _ = needs_within(mini, budget)
+    count, size = len(mini.loader), mini.loader.batch_size
+    drawn = f", fan-outs {','.join(map(str, mini.fanouts))}" if mini.fanouts else ""
+    seconds = {} if mini.staged_plan() is None else _priced(*mini_works(mini), machine)
+    return Way("mini", f"{count:,} of {size:,}{drawn}", seconds, needs)
+
+
+def full_works(full: FullBatch) -> tuple[Works, float]:
+    """What an epoch does, and the seconds on one thread of what walks compute for every edge."""
+    step, _, wanted, sizes = full.plans()
+    calls = [*step.forward, *step.backward]
+    rows = full.ds.num_nodes if wanted is None else wanted.numel()
+    return [*((call.work, 1.0) for call in calls), *_around(full, rows)], _walks(calls, sizes)
+
+
+def mini_works(mini: MiniBatch) -> tuple[Works, float]:
+    """As :func:`full_works`, of all batches of an epoch; they are as large as the first."""
+    found = mini.staged_plan()
+    assert found is not None  # the caller has looked
+    staged, sizes = found
+    plan: KernelPlan = staged.plan
+    calls = [*plan.forward, *plan.backward]
+    batch = [staged.draw_work(sizes), *staged.preparation_works(sizes), *(call.work for call in calls)]
+    works = [*((work, 1.0) for work in batch), *_around(mini, sizes.rows["B"])]
+    batches = max(1.0, mini.loader.num_items / mini.loader.batch_size)
+    return [(work, batches * count) for work, count in works], batches * _walks(calls, sizes)
+
+
+def _around(steps: FullBatch | MiniBatch, rows: int) -> Works:
+    """The loss and the update of a step."""
+    weights = sum(p.numel() for p in steps.model.parameters() if p.requires_grad)
+    return [(loss_work(rows, steps.ds.num_classes), 1.0), (update_work(weights), 1.0)]
+
+
+def _walks(calls: Sequence[KernelCall], sizes: Sizes) -> float:
+    return sum(computed(call, sizes) for call in calls)
+
+
+def _priced(works: Works, walks: float, machine: Machine) -> Mapping[str, float]:
+    """Seconds by what takes them."""
+    threads = torch.get_num_threads()
+    return seconds_of(works, walks / threads, machine.costs, machine.scale(threads))
+
+
+def seconds_of(works: Works, walks: float, costs: CostModel, scale: float = 1.0) -> dict[str, float]:
+    """Seconds by what takes them; ``walks`` are seconds that are known."""
+    found: defaultdict[str, float] = defaultdict(float)
+    for work, count in works:
+        kind = work.kind.split()[0]
+        found[_TERMS.get(kind, kind)] += scale * count * costs.seconds(work)
+    return {**found, **({_WALKS: walks} if walks else {})}
+
+
+def statistics_of(ds: Dataset) -> GraphStatistics:
+    """What a plan tells of a dataset in memory."""
+    degrees, x = ds.graph.in_degrees().sort().values, ds.x
+    last = max(degrees.numel() - 1, 0)
+    chosen = [int(degrees[round(share * last)]) if degrees.numel() else 0 for share in _QUANTILES]
+    density = 1.0
+    if isinstance(x, SparseFeatures):
+        density = x.nnz / max(x.num_rows * x.width, 1)
+    split = (ds.train_idx.numel(), ds.val_idx.numel(), ds.test_idx.numel())
+    counts = (ds.num_nodes, ds.num_edges)
+    return GraphStatistics(ds.name, *counts, tuple(chosen), ds.num_features, density, ds.num_classes, split)
+
+
+__all__ = [
+    "Works",
+    "full_way",
+    "full_works",
+    "mini_way",
+    "mini_works",
+    "seconds_of",
+    "statistics_of",
+    "unlimited",
+]

@@ -1,0 +1,88 @@
+"""The command ``plan`` and ``gw.plan`` over names, specs and stores."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import graphweft as gw
+from graphweft.cli import main
+
+_SMALL = ["--data", "cora", "--scale", "0.2", "--hidden", "16"]
+
+
+def test_the_command_tells_what_auto_does(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["plan", *_SMALL, "--model", "gat", "--memory", "2GB", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert main(["train", *_SMALL, "--model", "gat", "--memory", "2GB", "--mode", "auto", "--epochs", "3", "--quiet",
+                 "--out", str(tmp_path / "run"), "--json"]) == 0  # fmt: skip
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["mode"] == told["mode"] == "full"
+    assert summary["predicted_epoch_seconds"] == pytest.approx(told["predicted_epoch_seconds"], rel=0.5)
+    assert summary["measured_epoch_seconds"] > 0 and summary["measured_mb"] >= 0
+    assert [other["mode"] for other in told["others"]] == ["mini", "macro"]
+    assert main(["train", *_SMALL, "--out", str(tmp_path / "run"), "--resume", "--epochs", "4", "--quiet"]) == 0
+
+
+def test_a_run_that_auto_made_mini_is_resumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ds = gw.synthetic("arxiv", scale=0.1)
+    file = replace(ds, train_idx=ds.train_idx[:8]).save(tmp_path / "few.npz")
+    given = ["train", "--data", str(file), "--fanouts", "2,2", "--layers", "2", "--batch-size", "8",
+             "--hidden", "128"]  # fmt: skip
+    more = ["--mode", "auto", "--out", str(tmp_path / "run"), "--quiet", "--json", "--epochs"]
+    assert main([*given, *more, "2"]) == 0
+    assert json.loads(capsys.readouterr().out)["mode"] == "mini"
+    assert main(["train", "--data", str(file), "--out", str(tmp_path / "run"), "--resume", "--json", "--quiet",
+                 "--epochs", "3"]) == 0  # fmt: skip
+    told = json.loads(capsys.readouterr().out)
+    assert (told["mode"], told["epochs"], told["resumed_after_epoch"]) == ("mini", 3, 2)
+
+
+def test_the_command_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *_SMALL, "--mode", "mini", "--ranks", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("->  mini") for line in lines)
+    assert any("mode mini was asked for" in line for line in lines)
+    assert any("mini, 2 ranks" in line for line in lines)
+    assert lines[-1] == "kernels and programs: graphweft explain --data cora --scale 0.2 --hidden 16"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--model", "foo"], "graphweft plan: --model: expected one of gcn, "),
+        (["--data", "/nowhere.npz"], "graphweft plan: /nowhere.npz: expected"),
+        (["--memory", "much"], "graphweft plan: --memory: expected a size such as 8GB or 512MB, got 'much'"),
+        (["--memory", "1MB"], "graphweft plan: --memory: expected at least "),
+        (["--machine", "/nowhere"], "graphweft plan: --machine: expected a file of graphweft doctor"),
+        (["--mode", "macro"], "graphweft plan: --mode: expected full, mini or auto for data in memory"),
+        (["--task", "link", "--mode", "mini"], "graphweft plan: --task: expected nodes for a plan, got link"),
+    ],
+)
+def test_bad_input_is_one_line(flags: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    given = flags if "--data" in flags else [*_SMALL, *flags]
+    assert main(["plan", *given]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(words) and told.count("\n") == 1
+
+
+def test_doctor_writes_profiles_only_when_it_measures(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["doctor", "--out", str(tmp_path / "m.json")]) == 2
+    assert capsys.readouterr().err == "graphweft doctor: --out: expected --calibrate with it, got none\n"
+    assert main(["doctor", "--calibrate", "--out", str(tmp_path / "no" / "m.json")]) == 2
+
+
+def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:
+    ds = gw.synthetic("cora", scale=0.2)
+    store = gw.prepare_store(ds, tmp_path / "store", parts=4)
+    model = gw.nn.GCN(ds.num_features, 16, ds.num_classes)
+    plan = gw.plan(model, store, memory="1GB")
+    assert (plan.mode, plan.way.batches, plan.way.disk) == ("macro", "groups of 4 of 4 parts", store.nbytes)
+    assert plan.peak_bytes is not None and plan.peak_bytes <= 10**9
+    with pytest.raises(gw.ConfigError, match=r"^memory: expected at least \d+ MB for groups of one of 4 parts"):
+        gw.plan(model, store, memory=1000)
+    with pytest.raises(gw.ConfigError, match=r"^mode: expected macro, mini or auto for a store, got full"):
+        gw.plan(model, str(tmp_path / "store"), mode="full")

@@ -1,0 +1,159 @@
+"""The choice among priced ways, the accounts and costs that it rests on, and what is said when a prediction is off."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import graphweft as gw
+from graphweft._memory import POOL
+from graphweft.cost import CostModel, Work
+from graphweft.data.dataset import Dataset
+from graphweft.runtime.machine import Machine
+from graphweft.train.history import History
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.mini_needs import batch_bytes
+from graphweft.train.needs import Needs, rehearse
+from graphweft.train.plan import GraphStatistics, Way, choose
+from graphweft.train.promise import Promise
+
+MB = 10**6
+OF = GraphStatistics("twin", 9, 9, (1,) * 6, 2, 1.0, 2, (5, 2, 2))
+FULL = Way("full", "1 step", {"gather": 1.0, "product": 2.0}, Needs(step=100 * MB))
+MINI = Way("mini", "9 of 64", {"sampling": 2.0}, Needs(batches=10 * MB))
+
+
+def _taken(*ways: Way, limit: int | None = None) -> str:
+    return choose(ways, OF, limit).mode
+
+
+def test_the_fastest_way_that_fits_is_taken_and_the_simpler_of_level_ones() -> None:
+    slow = replace(MINI, seconds={"sampling": 9.0})
+    level = replace(MINI, seconds={"sampling": 2.8})
+    assert [_taken(FULL, way) for way in (MINI, slow, level)] == ["mini", "full", "full"]
+    assert _taken(FULL, slow, limit=50 * MB) == "mini"
+    assert _taken(replace(FULL, refused="no"), slow) == "mini"
+    assert _taken(replace(FULL, seconds={}), MINI) == "full"  # nothing to compare by
+    assert _taken(replace(FULL, seconds={}), MINI, limit=50 * MB) == "mini"
+
+
+def test_a_plan_says_what_dominates_and_why_others_were_not_taken() -> None:
+    plan = choose([FULL, replace(MINI, seconds={"sampling": 9.0}), Way("macro", refused="holds it all")], OF)
+    assert [other.reason for other in plan.others] == ["3.0 x the seconds, most of them sampling", "holds it all"]
+    assert (plan.way.slowest, plan.way.largest, plan.epoch_seconds) == ("product", "step", 3.0)
+    short = choose([FULL, MINI], OF, 50 * MB)
+    assert short.others[0].reason == "needs 103 MB of 50 MB, most of it step"
+    assert str(short).count("\n") == 10 and "->  mini" in str(short)
+    told = short.to_dict()
+    assert told["predicted_peak_bytes"]["memory"] == MINI.peak_bytes and told["others"][0]["mode"] == "full"
+    with pytest.raises(gw.MemoryBudgetError, match=r"^memory: expected at least 11 MB .*got 1 MB$") as caught:
+        choose([FULL, MINI], OF, MB)
+    assert caught.value.least == MINI.peak_bytes
+
+
+def test_costs_are_found_from_sums_of_calls() -> None:
+    truth = CostModel({**CostModel().coefficients, "product": (3e-11, 4e-11, 5e-5), "draw": (4e-8, 4e-10, 2e-3)})
+    rng = np.random.default_rng(0)
+    samples = []
+    for _ in range(40):
+        works = [(Work(kind, *10 ** rng.uniform(3, 8, 2)), float(rng.integers(1, 5))) for kind in ("product", "draw")]
+        samples.append((works, sum(count * truth.seconds(work) for work, count in works)))
+    found = CostModel().fit_sums(samples, weight=1e-3)
+    for works, seconds in samples:
+        assert sum(count * found.seconds(work) for work, count in works) == pytest.approx(seconds, rel=0.02)
+    assert found.coefficients["attention"] == CostModel().coefficients["attention"]  # no sample says anything of it
+
+
+@pytest.fixture(scope="module")
+def ds() -> Dataset:
+    return gw.synthetic("arxiv", scale=0.05, seed=0)
+
+
+def _model(kind: str, ds: Dataset, hidden: int = 64) -> Any:
+    return getattr(gw.nn, kind)(ds.num_features, hidden, ds.num_classes, num_layers=2)
+
+
+@pytest.mark.parametrize("kind", ["SAGE", "GAT"])
+def test_the_account_of_a_batch_is_near_what_it_takes(kind: str, ds: Dataset) -> None:
+    steps = gw.Trainer(_model(kind, ds, 128), ds, mode="mini", batch_size=1024)._batch
+    assert isinstance(steps, MiniBatch)
+    steps.prepare()
+    held, making, step = batch_bytes(steps)
+    POOL.trim()
+    before = POOL.stats().mapped - POOL.stats().lent  # free space that live tensors of others keep mapped
+    measured = rehearse(lambda: steps.loader.make(torch.arange(1024), 0), steps.gradients)
+    mapped = POOL.stats().mapped - POOL.stats().lent - before
+    assert held <= making <= 1.25 * measured[1] + MB
+    assert held == pytest.approx(measured[0], rel=0.3, abs=MB)
+    assert step + held == pytest.approx(mapped, rel=0.3, abs=2 * MB)
+
+
+def test_auto_follows_the_plan_and_few_labels_make_batches_faster(ds: Dataset) -> None:
+    few = replace(ds, train_idx=ds.train_idx[:8])
+    planned = gw.plan(_model("GCN", ds), few, fanouts=(2, 2), batch_size=8)
+    trainer = gw.Trainer(_model("GCN", ds), few, mode="auto", fanouts=(2, 2), batch_size=8)
+    assert trainer.plan is not None
+    assert trainer.mode == planned.mode == "mini"
+    assert trainer.plan.way.seconds == planned.way.seconds
+    assert [o.way.seconds for o in trainer.plan.others] == [o.way.seconds for o in planned.others]
+    assert gw.plan(_model("GCN", ds), ds).mode == gw.Trainer(_model("GCN", ds), ds, mode="auto").mode == "full"
+
+
+def test_planning_changes_neither_model_nor_bits(ds: Dataset) -> None:
+    torch.manual_seed(0)
+    first = _model("SAGE", ds)
+    torch.manual_seed(0)
+    second = _model("SAGE", ds)
+    weights = {name: tensor.clone() for name, tensor in first.state_dict().items()}
+    gw.plan(first, ds, memory="1GB")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in first.state_dict().items())
+    losses = [[r.loss for r in gw.Trainer(m, ds, mode=how).fit(2)] for m, how in ((first, "auto"), (second, "full"))]
+    assert losses[0] == losses[1]
+
+
+def test_history_has_both_figures(ds: Dataset) -> None:
+    trainer = gw.Trainer(_model("GCN", ds), ds, mode="auto")
+    assert trainer.plan is not None
+    history = trainer.fit(3)
+    assert history.predicted == {"epoch_seconds": trainer.plan.epoch_seconds, "peak_bytes": trainer.plan.peak_bytes}
+    assert set(history.measured) == set(history.predicted) and history.measured["epoch_seconds"] > 0
+
+
+def test_a_deviation_is_said_once_with_its_term() -> None:
+    promise, said = Promise(choose([FULL], OF)), list[str]()
+    for seconds in (9.0, 3.0, 3.2, 3.1):
+        promise.end_epoch(seconds, History(), said.append)
+    assert not [line for line in said if "an epoch takes" in line]  # the first epoch does not count
+    for seconds in (9.0, 9.0, 9.0, 9.0, 9.0):
+        promise.end_epoch(seconds, History(), said.append)
+    about = [line for line in said if "an epoch takes" in line]
+    assert len(about) == 1 and len(said) == len(set(said)) <= 2
+    assert "predicted were 3.0 s, most of them product" in about[0]
+
+
+def test_a_profile_is_a_file(tmp_path: Path, ds: Dataset) -> None:
+    costs = CostModel({kind: tuple(10 * c for c in known) for kind, known in CostModel().coefficients.items()})
+    slow = Machine("slow", "portable", 2, 1 << 30, costs=costs, error=0.1)
+    file = tmp_path / "machine.json"
+    slow.write(file)
+    assert Machine.read(file) == slow
+    here, there = (gw.plan(_model("GCN", ds), ds, machine=m) for m in (replace(slow, costs=CostModel()), file))
+    assert here.epoch_seconds is not None
+    assert there.epoch_seconds == pytest.approx(10 * here.epoch_seconds)
+    text = file.read_text()
+    for bad, words in (
+        ("{", "which is no JSON"),
+        ("[]", "without format"),
+        (text.replace('"threads": 2', '"threads": 0'), "a number that is negative or not finite"),
+        (text.replace('"threads": 2', '"threads": "2"'), "with "),
+        (text.replace('"memory"', '"memories"'), "memories"),
+        (text.replace('"costs": {', '"costs": [{').replace("},", "}],"), "with "),
+    ):
+        file.write_text(bad)
+        with pytest.raises(gw.ConfigError, match=f"^machine: expected a file of graphweft doctor.*{words}"):
+            Machine.read(file)
