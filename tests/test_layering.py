@@ -73,6 +73,7 @@ OPTIONAL_IMPORTS = {
     "pymetis": "an extra",
     "pandas": "reads tables, an extra",
     "pyarrow": "writes Parquet, an extra",
+    "triton": "compiles kernels for CUDA devices, which few machines have",
     "matplotlib": "half a second to import, used once per run",
 }
 MAX_FILE_LINES = 600

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphweft._checks import check_device
 from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.derived import while_used
 from graphweft.graph.edges_by_ends import PLACES
 from graphweft.graph.fields import Fields
 from graphweft.graph.graph import Graph
@@ -91,6 +92,17 @@ def on_device(graph: Graph, device: torch.device) -> Graph:
     if device not in host._placed:
         host._placed[device] = PlacedGraph.over(host, device)
     return host._placed[device]
+
+
+def looped(graph: Graph) -> Graph:
+    """The graph with exactly one loop at every node, kept as long as somebody uses it; one copy in host memory."""
+    if isinstance(graph, PlacedGraph):
+        return on_device(while_used(graph.host, _with_one_loop), graph.place)
+    return while_used(graph, _with_one_loop)
+
+
+def _with_one_loop(graph: Graph) -> Graph:
+    return graph.with_one_loop()
 
 
 def moved(graph: Graph, device: Any) -> Graph:
@@ -175,4 +187,4 @@ for _name in _FORMS:
 PLACES.append(moved)
 
 
-__all__ = ["PlacedGraph", "moved", "on_device"]
+__all__ = ["PlacedGraph", "looped", "moved", "on_device"]

@@ -17,8 +17,9 @@ from torch import Tensor
 from graphweft._errors import IRError
 from graphweft._torch_private import transforms_are_on
 from graphweft.graph.block import Block
-from graphweft.graph.derived import derived, while_used
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
+from graphweft.graph.placed import looped
 from graphweft.ir.drawing import draw_block
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
@@ -314,10 +315,6 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     return x * keep_mask(tuple(x.shape), p, int(seed), stream, x.device) / (1.0 - p)
 
 
-def _with_one_loop(graph: Graph | Block) -> Graph:
-    return graph.with_one_loop()
-
-
 def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
     return graph.take_dst_with_loops(rows) if value.get("loops") else graph.edges_into(rows)
 
@@ -330,7 +327,7 @@ _Meaning = Callable[..., Any]
 _MEANING: dict[Op, _Meaning] = {
     Op.REVERSE: lambda v, g: g.reverse(),
     Op.WITHOUT_LOOPS: lambda v, g: g.loopless,
-    Op.ONE_LOOP: lambda v, g: while_used(g, _with_one_loop),
+    Op.ONE_LOOP: lambda v, g: looped(g),
     Op.SAMPLE: draw_block,
     Op.SRC_IDS: lambda v, block, g: block.src_ids,
     Op.TAKE_DST: _take_dst,

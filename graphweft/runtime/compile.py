@@ -242,7 +242,7 @@ class CompiledFunction:
             prepare=target.prepare,
             worth=target.worth,
         )
-        return Plan(run_passes(program, request), program, target)
+        return Plan(run_passes(program, request), target, program)
 
     def _decides(self, standing: Standing) -> CostModel | None:
         """Measured costs decide the trainer's plans, and all under ``tune``; other calls come out alike everywhere."""

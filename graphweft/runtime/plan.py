@@ -74,7 +74,7 @@ class Plan:
         derived: What ``second.py`` has derived from ``source``.
     """
 
-    def __init__(self, compiled: Compiled, source: Program | None, target: Target) -> None:
+    def __init__(self, compiled: Compiled, target: Target, source: Program | None = None) -> None:
         program, self.target = compiled.program, target
         self.compiled = compiled
         self._slot = {value: index for index, value in enumerate(program.values)}

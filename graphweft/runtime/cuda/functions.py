@@ -2,6 +2,7 @@
 
 Comes in: blocks. Goes out: blocks. Called by the kernels of ``kernels.py`` and by generated text.
 """
+# mypy: ignore-errors  (bodies are Triton's, which has types of its own)
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ tl: Any = None  # triton.language, once a kernel is asked for
 
 
 @device
-def gw_max(a: Any, b: Any) -> Any:
+def gw_max(a, b):
     """The larger one; NaN wins."""
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @device
-def gw_min(a: Any, b: Any) -> Any:
+def gw_min(a, b):
     """The smaller one; NaN wins."""
     return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
 
 
 @device
-def gw_expm1(x: Any) -> Any:
+def gw_expm1(x):
     """``exp(x) - 1`` without loss near 0."""
     e = tl.exp(x)
     near = x * (1.0 + x * (0.5 + x * (1.0 / 6 + x * (1.0 / 24 + x * (1.0 / 120 + x * (1.0 / 720 + x / 5040))))))
@@ -33,7 +34,7 @@ def gw_expm1(x: Any) -> Any:
 
 
 @device
-def gw_log1p(x: Any) -> Any:
+def gw_log1p(x):
     """``log(1 + x)`` without loss near 0."""
     u = 1.0 + x
     d = u - 1.0
@@ -42,7 +43,7 @@ def gw_log1p(x: Any) -> Any:
 
 
 @device
-def gw_tanh(x: Any) -> Any:
+def gw_tanh(x):
     """The hyperbolic tangent."""
     t = gw_expm1(-2.0 * tl.abs(x))
     y = -t / (t + 2.0)
@@ -50,20 +51,20 @@ def gw_tanh(x: Any) -> Any:
 
 
 @device
-def gw_sigmoid(x: Any) -> Any:
+def gw_sigmoid(x):
     """``1 / (1 + exp(-x))`` without overflow."""
     e = tl.exp(-tl.abs(x))
     return tl.where(x >= 0, 1.0 / (1.0 + e), tl.where(x != x, x, e / (1.0 + e)))
 
 
 @device
-def gw_sign(x: Any) -> Any:
+def gw_sign(x):
     """-1, 0 or 1; NaN stays."""
     return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x))
 
 
 @device
-def gw_round(x: Any) -> Any:
+def gw_round(x):
     """The nearest whole number, of two the even one."""
     low = tl.floor(x)
     part = x - low
@@ -73,7 +74,7 @@ def gw_round(x: Any) -> Any:
 
 
 @device
-def gw_pow(x: Any, y: Any) -> Any:
+def gw_pow(x, y):
     """``x ** y``; of a negative x only for whole y."""
     size = tl.exp2(y * tl.log2(tl.abs(x)))
     whole = tl.floor(y) == y

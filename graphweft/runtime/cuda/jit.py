@@ -18,7 +18,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, MissingPackageError
 
-_WARP = 256  # elements of a block that one warp computes
+_WARP = 512  # elements of a block that one warp computes
 
 
 class Kernel:
@@ -105,7 +105,7 @@ def launch(compiled: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 1
     (place,) = places
     if place.type == "cuda":
         with torch.cuda.device(place):
-            compiled[grid](*arguments, num_warps=warps, **fixed)
+            compiled[grid](*arguments, num_warps=warps, enable_fp_fusion=True, **fixed)
     elif find_triton().knobs.runtime.interpret:
         compiled[grid](*arguments, **fixed)
     else:

@@ -5,29 +5,29 @@ its columns; hubs are looped over in order; nothing is added up by atomics, so e
 taken in float32 or, for float64, in float64. Widths are constants, so that rows are read by vectors. Called by
 ``products.py`` and ``softmax.py``. Source: Morphling, algorithm 2 with the tile outside.
 """
+# mypy: ignore-errors  (bodies are Triton's, which has types of its own)
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 from graphweft.runtime.cuda.functions import gw_max
 from graphweft.runtime.cuda.jit import device, kernel
 
-constexpr: TypeAlias = Any
 tl: Any = None  # triton.language, once a kernel is asked for
 
 
 @device
-def edge_numbers(ids: Any, p: Any, here: Any, HAS_IDS: constexpr) -> Any:
+def edge_numbers(ids, p, here, HAS_IDS: tl.constexpr):
     """The numbers of the edges at places ``p`` in row order."""
     return tl.load(ids + p, mask=here, other=0).to(tl.int64) if HAS_IDS else p.to(tl.int64)
 
 
 @device
 def finished(
-    t: Any, row: Any, f: Any, here: Any, row_scale: Any, bias: Any, addend: Any, mask: Any, post_scale: Any,
-    short: Any, F: constexpr, STAGES: constexpr
-) -> Any:  # fmt: skip
+    t, row, f, here, row_scale, bias, addend, mask, post_scale,
+    short, F: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
     """The stages of an epilogue on a block (rows, columns); bits of STAGES say which."""
     if STAGES & 1:
         t = t * tl.load(row_scale + row)
@@ -46,11 +46,11 @@ def finished(
 
 @kernel
 def sum_edges(
-    offsets: Any, columns: Any, ids: Any, x: Any, weight: Any, scale: Any, row_scale: Any, bias: Any,
-    addend: Any, mask: Any, post_scale: Any, y: Any, short: Any, F: constexpr, HAS_WEIGHT: constexpr,
-    HAS_IDS: constexpr, HAS_SCALE: constexpr, OWN: constexpr, STAGES: constexpr, BE: constexpr,
-    BF: constexpr
-) -> None:  # fmt: skip
+    offsets, columns, ids, x, weight, scale, row_scale, bias,
+    addend, mask, post_scale, y, short, F: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    HAS_IDS: tl.constexpr, HAS_SCALE: tl.constexpr, OWN: tl.constexpr, STAGES: tl.constexpr, BE: tl.constexpr,
+    BF: tl.constexpr
+):  # fmt: skip
     """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * x[i])``."""
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
@@ -80,9 +80,9 @@ def sum_edges(
 
 @kernel
 def finish_rows(
-    x: Any, ids: Any, row_scale: Any, bias: Any, addend: Any, mask: Any, post_scale: Any, y: Any, short: Any, rows: Any,
-    F: constexpr, HAS_IDS: constexpr, STAGES: constexpr, BR: constexpr, BF: constexpr
-) -> None:  # fmt: skip
+    x, ids, row_scale, bias, addend, mask, post_scale, y, short, rows,
+    F: tl.constexpr, HAS_IDS: tl.constexpr, STAGES: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr
+):  # fmt: skip
     """``y[i] = epilogue(x[i])``, or of ``x[ids[i]]``."""
     row = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR))[:, None]
     f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
@@ -96,9 +96,9 @@ def finish_rows(
 
 @kernel
 def extremum_of_edges(
-    offsets: Any, columns: Any, x: Any, y: Any, arg: Any, F: constexpr, MINIMUM: constexpr, WANT_ARG: constexpr,
-    BF: constexpr
-) -> None:  # fmt: skip
+    offsets, columns, x, y, arg, F: tl.constexpr, MINIMUM: tl.constexpr, WANT_ARG: tl.constexpr,
+    BF: tl.constexpr
+):  # fmt: skip
     """The largest (smallest) ``x[j]`` over edges j -> i, 0 without edges, and the j of the first one, or -1."""
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
@@ -121,8 +121,8 @@ def extremum_of_edges(
 
 @kernel
 def extremum_gradient(
-    offsets: Any, columns: Any, arg: Any, dy: Any, dx: Any, F: constexpr, BF: constexpr
-) -> None:  # fmt: skip
+    offsets, columns, arg, dy, dx, F: tl.constexpr, BF: tl.constexpr
+):  # fmt: skip
     """``dx[j]`` = sum of ``dy[i]`` over destinations i whose ``arg`` is j.
 
     Rows are sources; parallel edges lie side by side, and the first of them counts.
@@ -145,9 +145,9 @@ def extremum_gradient(
 
 @kernel
 def softmax_of_edges(
-    offsets: Any, ids: Any, x: Any, y: Any, H: constexpr, HAS_IDS: constexpr, LOG: constexpr, BE: constexpr,
-    BH: constexpr
-) -> None:  # fmt: skip
+    offsets, ids, x, y, H: tl.constexpr, HAS_IDS: tl.constexpr, LOG: tl.constexpr, BE: tl.constexpr,
+    BH: tl.constexpr
+):  # fmt: skip
     """Softmax, or its logarithm, over the in-edges of a row, for every one of H numbers of an edge."""
     row = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1) * BH + tl.arange(0, BH)
@@ -176,8 +176,8 @@ def softmax_of_edges(
 
 @kernel
 def softmax_gradient(
-    offsets: Any, ids: Any, s: Any, g: Any, y: Any, H: constexpr, HAS_IDS: constexpr, BE: constexpr, BH: constexpr
-) -> None:  # fmt: skip
+    offsets, ids, s, g, y, H: tl.constexpr, HAS_IDS: tl.constexpr, BE: tl.constexpr, BH: tl.constexpr
+):  # fmt: skip
     """``s * (g - sum over the row of s * g)``."""
     row = tl.program_id(0).to(tl.int64)
     h = tl.program_id(1) * BH + tl.arange(0, BH)
@@ -201,9 +201,9 @@ def softmax_gradient(
 
 @kernel
 def drop_elements(
-    x: Any, ids: Any, y: Any, count: Any, seed_low: Any, seed_high: Any, stream_low: Any,
-    stream_high: Any, FACTOR: constexpr, F: constexpr, HAS_IDS: constexpr, THRESHOLD: constexpr, BLOCK: constexpr
-) -> None:  # fmt: skip
+    x, ids, y, count, seed_low, seed_high, stream_low,
+    stream_high, FACTOR: tl.constexpr, F: tl.constexpr, HAS_IDS: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
     """Dropout with the CPU's draws: 16 bits an element of Philox 4x32-10 by seed, stream and place."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < count

@@ -32,7 +32,7 @@ class Epilogue:
         made = rows({name: slots[at] for name, at in self._fixed.items()}, self._relu)
         if self._sums is not None:
             slots[self._sums] = made.sum(0)
-        return made if self._late is None else made.mul_(slots[self._late][:, None])
+        return made if self._late is None else made.mul_(slots[self._late].unsqueeze(1))
 
     def over(self, slots: Slots, made: Tensor) -> Tensor:
         """The stages on finished rows, in their memory."""
