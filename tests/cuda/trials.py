@@ -180,13 +180,13 @@ def model(name: str) -> Callable[[], None]:
     return run
 
 
-TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat", "user_gat")}
+TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat")}
 
 
 @trial
 def a_walk_that_is_wrong_is_seen() -> None:
     """Mutants of a generated kernel: each gives wrong numbers, leaves a gap, or reads or writes where it must not."""
-    render, caught = walks.render_walk, []
+    render, caught, applied = walks.render_walk, list[str](), set[str]()
     mutants = (
         ("here = p < end", "here = p <= end"),
         ("begin = tl.load(offsets + row)", "begin = tl.load(offsets + row + 1)"),
@@ -201,7 +201,8 @@ def a_walk_that_is_wrong_is_seen() -> None:
 
         def changed(nest: object, old: str = old, new: str = new) -> object:
             made = render(nest)  # type: ignore[arg-type]
-            assert old in made.text, old
+            if old in made.text:
+                applied.add(old)
             return type(made)(made.text.replace(old, new), made.block, made.totals)
 
         walks.render_walk = changed  # type: ignore[assignment]
@@ -213,6 +214,7 @@ def a_walk_that_is_wrong_is_seen() -> None:
             caught.append(old)
         finally:
             walks.render_walk = render
+    assert applied == set(dict(mutants)), set(dict(mutants)) - applied
     assert caught == [old for old, _ in mutants], set(dict(mutants)) - set(caught)
 
 

@@ -98,6 +98,7 @@ def finish_rows(x: Tensor, ids: Tensor | None, given: Given, relu: bool, over: b
     y = x if over else torch.empty((rows, width), dtype=x.dtype, device=x.device)
     operands, short, bits = _stages(given, relu, x, rows)
     columns, at_once, tiles = _tiles(width, 64)
+    at_once = max(1, at_once // 2)  # every stage holds a block
     kernels.finish_rows(
         (-(-rows // at_once), tiles),
         x,
