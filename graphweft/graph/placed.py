@@ -41,6 +41,9 @@ class PlacedGraph(Graph):
     """
 
     __slots__ = ("_answers", "host", "place")
+    host: Graph
+    place: torch.device
+    _answers: dict[str, Any]
 
     @classmethod
     def over(cls, host: Graph, place: torch.device) -> PlacedGraph:
@@ -49,7 +52,7 @@ class PlacedGraph(Graph):
         made._adopt(host._forms, host.num_src, host.num_dst, host.is_square, host._layout)
         made._side, made._is_drawn = host._side, host._is_drawn
         made.host, made.place = host, place
-        made._answers: dict[str, Any] = {}
+        made._answers = {}
         return made
 
     @property

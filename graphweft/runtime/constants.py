@@ -83,7 +83,7 @@ def is_declared(item: Any) -> bool:
 
 def sent(item: Tensor, device: torch.device) -> Tensor:
     """``item`` on ``device``; what is declared is sent once, and declared there too."""
-    if not is_declared(item):
+    if item.device == device or not is_declared(item):
         return item.to(device)
     found = _sent.get((id(item), device))
     if found is None or found[0] != Reference(item):

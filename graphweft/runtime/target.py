@@ -51,6 +51,8 @@ class Target:
         ['matmul']
     """
 
+    blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
+
     def __init__(
         self, name: str, device: str | None = None, without: Sequence[str] = (), worth: int | None = None
     ) -> None:

@@ -33,6 +33,7 @@ from graphweft.train.best_weights import BestWeights
 from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
+from graphweft.train.device import on_device
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.embedding_task import EmbeddingTask, for_loss
 from graphweft.train.full_batch import SPLITS, FullBatch
@@ -99,7 +100,7 @@ class Trainer:
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show the notes of the dataset and progress on standard error.
         keep_features: False gives up the memory of dense features when, after the first aggregation has been computed
-            once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
+            once and for all, nothing reads them any more.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
         batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those;
@@ -113,10 +114,9 @@ class Trainer:
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
-        memory: Bytes, or a text such as "2GB", that the run may take: data, kept values, activations, batches. Where it
-            is short fewer values are kept, fewer batches prepared ahead and evaluations cut; "auto" is "mini" where
-            "full" does not fit; a run that does not fit is refused with the least that would do. On a store: bytes of
-            the groups in memory, for "mini" of structure, labels and rows; None: a quarter of the machine's.
+        memory: Bytes, or a text such as "2GB", that the run may take. Where it is short fewer values are kept, fewer
+            batches prepared ahead and evaluations cut; "auto" is "mini" where "full" does not fit; a run that does not
+            fit is refused with the least that would do. On a store: bytes of the groups in memory; None: a quarter.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
@@ -124,10 +124,8 @@ class Trainer:
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks", the work of several
-            (:class:`gw.Subtasks`); the batches are the same.
-        trace: File for a Chrome trace of all stages (Perfetto, chrome://tracing); full-batch steps are then made call
-            by call, with the same bits. :attr:`verdict` says what bounds the run.
+        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks" (:class:`gw.Subtasks`), of several.
+        trace: File for a Chrome trace of all stages (Perfetto); the bits stay. :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
         class_weight: A number per class in the cross-entropy, or "balanced": inverse to their frequency in training.
@@ -135,8 +133,8 @@ class Trainer:
         scheduler: A callable that makes a scheduler of ``torch.optim.lr_scheduler`` of the optimiser, or "cosine",
             "linear", "step", "exponential" or "plateau", with numbers as in "step:30:0.5". It steps once an epoch.
         warmup: Epochs in which the learning rate rises before the scheduler begins.
-        clip: Largest norm of the gradients; ``clip_value``: largest absolute value of an entry.
-        clip_value: See ``clip``; both are applied before an update, values first.
+        clip: Largest norm of the gradients, after ``clip_value``.
+        clip_value: Largest absolute value of an entry of a gradient.
         ema: Decay of averaged parameters, with which is evaluated and predicted; training goes on with the others.
         metrics: What is measured beside the score: "f1_macro", "f1_micro", "accuracy", "roc_auc",
             "average_precision", "mae", "rmse" or "r2", functions of (logits, labels), objects as of ``torchmetrics``,
@@ -150,8 +148,9 @@ class Trainer:
             once an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
-        ranks: The processes that train together (:class:`gw.Ranks`), which all make the same trainer and call the same
-            methods; rank 0 alone shows progress and writes ``out``. None: this process alone.
+        ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer and call the same methods;
+            rank 0 shows progress and writes ``out``.
+        device: For "full": where to train, such as "cuda"; it moves the model. None: where that is.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
@@ -213,9 +212,11 @@ class Trainer:
         callbacks: Any = (),
         loggers: Any = (),
         ranks: Ranks | None = None,
+        device: Any = None,
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
+        on_device(model, device, mode)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)

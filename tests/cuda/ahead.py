@@ -53,7 +53,9 @@ def compiled(fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int,
     aligned = {(i,): [["tt.divisibility", 16]] for i, name in enumerate(names) if signature[name].startswith("*")}
     constants = {(names.index(name),): item for name, item in fixed.items()}
     source = ASTSource(fn, signature=signature, constexprs=constants, attrs=aligned)
-    made = triton.compile(source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "enable_fp_fusion": True})
+    made = triton.compile(
+        source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "enable_fp_fusion": True}
+    )
     ptx = made.asm["ptx"]
     program = get_ptxas(target).path
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:

@@ -66,10 +66,16 @@ def sums_over_edges() -> None:
         graph = GRAPHS[name].graph()
         n = graph.num_nodes
         for dtype, width in ((torch.float32, 5), (torch.float64, 3), (torch.float32, 130)):
-            x, weight, scale = (drawn(*s, dtype=dtype, seed=k) for k, s in enumerate([(n, width), (graph.num_edges,), (n,)]))
+            x, weight, scale = (
+                drawn(*s, dtype=dtype, seed=k) for k, s in enumerate([(n, width), (graph.num_edges,), (n,)])
+            )
             plain = edges.sum_edges(graph, x)
             close(plain, dense_of(graph) @ x.double())
-            stages = {"row_scale": drawn(n, dtype=dtype), "bias": drawn(width, dtype=dtype), "addend": drawn(n, width, dtype=dtype)}
+            stages = {
+                "row_scale": drawn(n, dtype=dtype),
+                "bias": drawn(width, dtype=dtype),
+                "addend": drawn(n, width, dtype=dtype),
+            }
             stages |= {"mask": drawn(n, width, dtype=dtype, seed=7), "post_scale": drawn(n, dtype=dtype, seed=8)}
             got = edges.sum_edges(graph, x, weight, scale, 0.5, stages, True)
             scaled = x.double() * scale.double()[:, None]
@@ -103,7 +109,9 @@ def extrema_and_their_gradients() -> None:
                 assert arg is not None and wanted is not None and torch.equal(arg, wanted)
                 dy = drawn(graph.num_nodes, 5, dtype=dtype, seed=3)
                 leaf = x.double().requires_grad_()
-                picked = torch.where(arg >= 0, leaf.gather(0, arg.long().clamp(min=0)), 0.0) if graph.num_nodes else leaf
+                picked = (
+                    torch.where(arg >= 0, leaf.gather(0, arg.long().clamp(min=0)), 0.0) if graph.num_nodes else leaf
+                )
                 (slope,) = torch.autograd.grad(picked, leaf, dy.double())
                 close(edges.extremum_gradient(graph, arg, dy), slope)
 
@@ -123,7 +131,10 @@ def softmax_over_edges() -> None:
             close(soft, wanted.detach())
             close(edges.edge_softmax(graph, x, True), wanted.detach().log())
             slope = drawn(*x.shape, dtype=dtype, seed=2)
-            close(edges.edge_softmax_gradient(graph, soft, slope), torch.autograd.grad(wanted.sum() * 0 + (wanted * slope).sum(), leaf)[0])
+            close(
+                edges.edge_softmax_gradient(graph, soft, slope),
+                torch.autograd.grad(wanted.sum() * 0 + (wanted * slope).sum(), leaf)[0],
+            )
 
 
 @trial

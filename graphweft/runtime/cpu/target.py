@@ -28,6 +28,8 @@ from graphweft.runtime.target import Bound, Launch, Target
 class _Cpu(Target):
     """Walks over edges are compiled together, for all calls of a plan."""
 
+    blocking = True
+
     def prepare(self, groups: Iterable[Group]) -> None:
         """Walks begin to be compiled while the program is worked on."""
         start_edge_kernels(groups)

@@ -17,7 +17,7 @@ from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.runtime.cuda import kernels
-from graphweft.runtime.cuda.jit import warps_for
+from graphweft.runtime.cuda.jit import Kernel, warps_for
 
 _TILE = 512  # elements of a block of rows
 _WIDEST = 128  # columns of a tile
@@ -164,7 +164,7 @@ def edge_softmax_gradient(graph: Graph, s: Tensor, g: Tensor) -> Tensor:
     return _by_row(kernels.softmax_gradient, graph, (s, g))
 
 
-def _by_row(kernel: kernels.Kernel, graph: Graph, given: tuple[Tensor, ...], **fixed: bool) -> Tensor:
+def _by_row(kernel: Kernel, graph: Graph, given: tuple[Tensor, ...], **fixed: bool) -> Tensor:
     csc, width = graph.csc, prod(given[0].shape[1:])
     y = torch.empty(given[0].shape, dtype=given[0].dtype, device=given[0].device)
     columns, edges, tiles = _tiles(width, 32)

@@ -2,7 +2,8 @@
 
 Comes in: blocks. Goes out: blocks. Called by the kernels of ``kernels.py`` and by generated text.
 """
-# mypy: ignore-errors  (bodies are Triton's, which has types of its own)
+# Triton has types of its own, and Python's are not checked here.
+# mypy: ignore-errors
 
 from __future__ import annotations
 

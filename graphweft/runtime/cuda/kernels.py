@@ -5,7 +5,8 @@ its columns; hubs are looped over in order; nothing is added up by atomics, so e
 taken in float32 or, for float64, in float64. Widths are constants, so that rows are read by vectors. Called by
 ``products.py`` and ``softmax.py``. Source: Morphling, algorithm 2 with the tile outside.
 """
-# mypy: ignore-errors  (bodies are Triton's, which has types of its own)
+# Triton has types of its own, and Python's are not checked here.
+# mypy: ignore-errors
 
 from __future__ import annotations
 
@@ -201,8 +202,8 @@ def softmax_gradient(
 
 @kernel
 def drop_elements(
-    x, ids, y, count, seed_low, seed_high, stream_low,
-    stream_high, FACTOR: tl.constexpr, F: tl.constexpr, HAS_IDS: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
+    x, ids, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
+    HAS_IDS: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Dropout with the CPU's draws: 16 bits an element of Philox 4x32-10 by seed, stream and place."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)

@@ -127,20 +127,19 @@ def matmul_terms(call: KernelCall) -> Launch:
 
 def _term(call: KernelCall, i: int) -> Callable[[Slots], tuple[Tensor, Tensor]]:
     """The two factors of one product of a sum."""
-    kind, x, w, transposed = (
-        call.get(f"first{i}"),
+    x, w, transposed = (
         call.operand(f"x{i}"),
         call.operand(f"weight{i}"),
         call.get(f"transposed{i}"),
     )
-    graph, ids, scale, kept = (call.reading(f"{role}{i}") for role in ("graph", "ids", "row_scale", "kept"))
+    graph, ids, scale = (call.reading(f"{role}{i}") for role in ("graph", "ids", "row_scale"))
     kept = call.writing(f"kept{i}")
 
     def factors(slots: Slots) -> tuple[Tensor, Tensor]:
         left = slots[x]
-        if kind == "gathered":
+        if ids is not None:
             left = left.index_select(0, slots[ids])
-        elif kind == "sums":
+        elif graph is not None:
             given = {} if scale is None else {"row_scale": slots[scale]}
             left = edges.sum_edges(slots[graph], left, given=given)
             if kept is not None:
