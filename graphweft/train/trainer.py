@@ -99,8 +99,7 @@ class Trainer:
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show the notes of the dataset and progress on standard error.
-        keep_features: False gives up the memory of dense features when, after the first aggregation has been computed
-            once and for all, nothing reads them any more.
+        keep_features: False gives up the memory of dense features once nothing reads them after the first aggregation.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
         batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those;
