@@ -124,7 +124,7 @@ class Trainer:
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
         prepare: For "mini": "whole", a batch is one thread's work, or "subtasks" (:class:`gw.Subtasks`), of several.
-        trace: File for a Chrome trace of all stages (Perfetto); the bits stay. :attr:`verdict` says what bounds the run.
+        trace: File for a Chrome trace of all stages (Perfetto); the bits stay. :attr:`verdict` says what bounds it.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
         class_weight: A number per class in the cross-entropy, or "balanced": inverse to their frequency in training.
@@ -147,8 +147,8 @@ class Trainer:
             once an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
-        ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer and call the same methods;
-            rank 0 shows progress and writes ``out``.
+        ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer and call the same
+            methods; rank 0 shows progress and writes ``out``.
         device: For "full": where to train, such as "cuda"; it moves the model. None: where that is.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.

@@ -1,4 +1,4 @@
-"""Watches kernels in Triton's interpreter: every address lies in a tensor of the launch, none is stored by two programs.
+"""Watches kernels in Triton's interpreter: addresses lie in tensors of the launch, none is stored by two programs.
 
 Comes in: launches, through :func:`watching`. Goes out: an error with the program's number at the first fault. Results
 are filled with NaN beforehand, so that an element that nobody writes shows.
