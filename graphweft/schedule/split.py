@@ -60,7 +60,7 @@ class Plan:
 
     @property
     def mode(self) -> str:
-        """ "cpu", "device" or "both": who prepares batches."""
+        """Who prepares batches: "cpu", "device" or "both"."""
         return "cpu" if self.device == 0 else "device" if self.cpu == 0 else "both"
 
 
