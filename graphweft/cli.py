@@ -177,6 +177,7 @@ _PARTS_AND_RANKS = {
         str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
     ],
     "accumulate": Annotated[str | None, _option("accumulate", "N", "mini: batches per update.")],
+    "device": Annotated[str | None, _option("device", "NAME", "full: where to train, as cuda.", "cpu")],
     "ranks": RanksFlag,
     "rank_reduce": RankReduce,
 }
@@ -344,10 +345,11 @@ def partition(
 def doctor(
     context: typer.Context,
     network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
+    device: Annotated[str | None, _option("device", "NAME", "Check every kernel there, as cuda.", "")] = None,
     ranks: RanksFlag = None,
     as_json: Json = False,
 ) -> Action:
-    """Show what this machine has and what is missing; with --network, how fast ranks exchange data."""
+    """Show what this machine has and lacks; --network: how fast ranks exchange data; --device: its kernels."""
     size = 0 if ranks is None else _value("ranks", ranks)
     if size and not network:
         raise ConfigError(f"ranks: expected --network with it, got {size} without")
@@ -357,6 +359,8 @@ def doctor(
             return _launch(context.obj, size)
         if network:
             _from("graphweft.dist.network", "main")(as_json)
+        elif device:
+            _from("graphweft.device_check", "main")(device, as_json)
         else:
             _from("graphweft.doctor", "main")(json=as_json)
         return ()

@@ -54,6 +54,7 @@ ROOM_OF_MODULE = {
             "inspection",
             "commands",
             "cli",
+            "device_check",
             "doctor",
             "bench",
             "explanation",

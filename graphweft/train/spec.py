@@ -56,7 +56,7 @@ DEFAULT_DATA = "default"
 _REMEMBERED = ("root", "epochs", "patience", "logger", "memory")
 _TABLES = tuple(field.name for field in fields(TableOptions))
 _LOOP = tuple(field.name for field in fields(LoopOptions))
-_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks")
+_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks", "device")
 
 
 @dataclass(frozen=True)
@@ -106,6 +106,7 @@ class TrainSpec(LoopOptions, TableOptions):
         quality: With macro: relative error of sampled gradients to keep to; infinite: measured, nothing changed; None:
             not measured.
         accumulate: For "mini": batches whose gradients make one update.
+        device: For "full": where to train, such as "cuda"; None: the CPU.
         sampler: For "mini": how batches are drawn, a name of ``options.SAMPLERS``.
         seed: Of the parameters, dropout, a random split and a synthetic graph.
         threads: 0 uses every physical core at hand.
@@ -166,6 +167,7 @@ class TrainSpec(LoopOptions, TableOptions):
     memory: str | None = None
     quality: float | None = None
     accumulate: int = 1
+    device: str | None = None
     sampler: str = "neighbor"
     seed: int = 0
     threads: int = 0

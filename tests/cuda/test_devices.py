@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves
 from zoo import random_edges
 
 import graphweft as gw
+from graphweft import device_check
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.placed import PlacedGraph, looped, on_device
 from graphweft.runtime.compile import Arguments
@@ -130,10 +131,34 @@ def test_the_target_follows_the_device() -> None:
         assert target_of(cuda).name == "reference"
 
 
+def pairs() -> gw.Dataset:
+    every = torch.arange(4)
+    labels = torch.tensor([0, 0, 1, 1])
+    return gw.Dataset(
+        "p", gw.Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.eye(4), labels, every[::2], every[1:2], every[3:], 2
+    )
+
+
+def test_the_trainer_takes_the_device_of_a_full_batch_and_refuses_others_for_batches() -> None:
+    plain, given = (gw.Trainer(net(), pairs(), lr=0.1, device=device) for device in (None, "cpu"))
+    assert [r.loss for r in plain.fit(epochs=3)] == [r.loss for r in given.fit(epochs=3)]
+    with pytest.raises(ConfigError, match="device='meta' cannot be combined with mode='mini'; a loop of your own"):
+        gw.Trainer(net().to("meta"), pairs(), mode="mini")
+
+
+def net() -> gw.nn.GCN:
+    torch.manual_seed(0)
+    return gw.nn.GCN(4, 4, 2)
+
+
 @NO_CUDA
 def test_no_device_is_one_line() -> None:
-    with pytest.raises(ConfigError, match=r"Graph.to: expected a device of this machine \(cpu\), got 'cuda'"):
+    with pytest.raises(ConfigError, match=r"Graph.to: expected a device of this machine \(cpu\), got 'cuda'; "):
         small().to("cuda")
+    with pytest.raises(ConfigError, match=r"Trainer: expected a device of this machine \(cpu\), got 'cuda'; "):
+        gw.Trainer(gw.nn.GCN(4, 4, 2), pairs(), device="cuda")
+    with pytest.raises(ConfigError, match=r"doctor: expected a device of this machine \(cpu\), got 'cuda'; "):
+        device_check.main("cuda")
 
 
 def test_the_package_works_without_triton_and_says_so_where_it_is_asked_for() -> None:

@@ -24,6 +24,7 @@ from torch import Tensor
 from zoo import CASES, random_edges
 
 import graphweft as gw
+from graphweft import device_check
 from graphweft.ir.interpret import edges_in_row_order
 from graphweft.runtime import dense
 from graphweft.runtime.cuda import edges, kernels, walks
@@ -192,6 +193,14 @@ def model(name: str) -> Callable[[], None]:
 
 
 TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat")}
+
+
+@trial
+def the_doctor_finds_every_kernel_right() -> None:
+    """And says of one that is not."""
+    found = device_check.checks("cpu", nodes=8, degree=2, repetitions=1)
+    assert len(found) > 10 and all(check.holds for check in found), found
+    assert not device_check.Check("x", 1e-3, 1e-5, True).holds and not device_check.Check("x", 0.0, 1e-5, False).holds
 
 
 @trial
