@@ -147,8 +147,7 @@ class Trainer:
             once an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
-        ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer and call the same
-            methods; rank 0 shows progress and writes ``out``.
+        ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer, rank 0 writes ``out``.
         device: For "full": where to train, such as "cuda"; it moves the model. None: where that is.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
@@ -215,7 +214,6 @@ class Trainer:
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
-        on_device(model, device, mode)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         check_training(lr, weight_decay, weight_decay_on, stop_on)
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
@@ -223,29 +221,31 @@ class Trainer:
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight)
-        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
-        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        self._limit(memory, mode, drawn)
-        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
-        chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
+        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device)
+        drawn = self._limit(memory, mode, fanouts, batch_size, macro, accumulate, sampler, prepare)
+        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
+        chosen = Chosen(*updated, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
 
-    def _limit(self, memory: int | str | None, mode: str, drawn: tuple[Any, ...]) -> None:
-        """Keeps the memory budget; "auto" chooses by it."""
+    def _limit(self, memory: Any, mode: str, fanouts: Any, batch_size: Any, macro: Any, *more: Any) -> tuple[Any, ...]:
+        """Keeps the memory budget; "auto" chooses by it. How batches are drawn."""
+        drawn = check_fanouts(fanouts), batch_size, as_macro(macro), *more
         self._budget = budget_of(memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._asked = mode if self._budget is not None else self.mode
         check_mini_only(self._asked, dict(zip(MINI_USUAL, drawn, strict=True)))
+        return drawn
 
     def _take_options(
-        self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, remember: Any
+        self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
     ) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
+        on_device(self.model, more[1], self.mode)
         check_counts(seed=seed, patience=patience, eval_every=eval_every)
         first = self.ranks.is_first
         self.out, self._memory = Path(out) if out and first else None, memory
         self._lr, self._seed, self._progress = lr, seed, progress and first
-        self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
+        self._patience, self._eval_every, self._remember = patience, eval_every, dict(more[0] or {})
 
     def _assemble(
         self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, more: dict[str, Any]
