@@ -87,7 +87,7 @@ def on_device(graph: Graph, device: torch.device) -> Graph:
     """The structure on ``device``, sent at the first call and kept with the graph; itself where it is there."""
     if graph.device == device:
         return graph
-    host = graph.host if isinstance(graph, PlacedGraph) else graph
+    host = host_of(graph)
     if host.device == device:
         return host
     if host._placed is None:
@@ -95,6 +95,11 @@ def on_device(graph: Graph, device: torch.device) -> Graph:
     if device not in host._placed:
         host._placed[device] = PlacedGraph.over(host, device)
     return host._placed[device]
+
+
+def host_of(graph: Graph) -> Graph:
+    """The same graph in host memory."""
+    return graph.host if isinstance(graph, PlacedGraph) else graph
 
 
 def looped(graph: Graph) -> Graph:
@@ -190,4 +195,4 @@ for _name in _FORMS:
 PLACES.append(moved)
 
 
-__all__ = ["PlacedGraph", "looped", "moved", "on_device"]
+__all__ = ["PlacedGraph", "host_of", "looped", "moved", "on_device"]

@@ -19,7 +19,7 @@ from graphweft._torch_private import transforms_are_on
 from graphweft.graph.block import Block
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
-from graphweft.graph.placed import looped
+from graphweft.graph.placed import host_of, looped
 from graphweft.ir.drawing import draw_block
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
@@ -315,6 +315,12 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     return x * keep_mask(tuple(x.shape), p, int(seed), stream, x.device) / (1.0 - p)
 
 
+def _source_degrees(graph: Graph) -> Tensor:
+    """Of a block's sources in the whole graph, self-loops left out."""
+    host = host_of(graph)
+    return (host.src_degrees() if isinstance(host, Block) else host.loopless.in_degrees()).to(graph.device)
+
+
 def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
     return graph.take_dst_with_loops(rows) if value.get("loops") else graph.edges_into(rows)
 
@@ -331,9 +337,7 @@ _MEANING: dict[Op, _Meaning] = {
     Op.SAMPLE: draw_block,
     Op.SRC_IDS: lambda v, block, g: block.src_ids,
     Op.TAKE_DST: _take_dst,
-    Op.SRC_DEGREE: lambda v, g: (g.src_degrees() if isinstance(g, Block) else g.loopless.in_degrees()).to(
-        v.tensor.dtype
-    ),
+    Op.SRC_DEGREE: lambda v, g: _source_degrees(g).to(v.tensor.dtype),
     Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),
     Op.BROADCAST_SRC: _broadcast,
     Op.BROADCAST_DST: _broadcast,

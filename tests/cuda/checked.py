@@ -45,6 +45,23 @@ class Faults:
 
 
 @contextlib.contextmanager
+def shuffled(seed: int) -> Iterator[None]:
+    """Inside, the programs of a launch run in a random order."""
+    kind, drawn = type(interpreter.interpreter_builder), np.random.default_rng(seed)
+    place, size = kind.set_grid_idx, kind.set_grid_dim
+    orders: list[Any] = [None]
+
+    def begin(b: Any, *grid: int) -> None:
+        orders[0] = drawn.permutation(grid[0])
+        size(b, *grid)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "set_grid_dim", begin)
+        patch.setattr(kind, "set_grid_idx", lambda b, x, y, z: place(b, int(orders[0][x]), y, z))
+        yield
+
+
+@contextlib.contextmanager
 def watching() -> Iterator[list[Any]]:
     """Inside, every launch is watched; yields the kernels that were launched."""
     builder, launched = interpreter.interpreter_builder, list[Any]()

@@ -123,6 +123,19 @@ def test_the_graph_follows_the_numbers_and_two_devices_are_one_line() -> None:
     assert Arguments(graph, x, {}, None, 0, False).graph is graph
 
 
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gin", "gatv2", "sage_max"])
+def test_sampled_blocks_follow_the_numbers(name: str) -> None:
+    """As a loop of one's own over a loader has it: forward and backward, by shapes and devices."""
+    batch = gw.NeighborSampler(small(), [3, 3]).sample(torch.arange(5))
+    model = make(name)
+    expected = model(batch.blocks, torch.zeros(batch.n_id.numel(), IN))
+    model.to(META)
+    out = model(batch.blocks, torch.zeros(batch.n_id.numel(), IN, device=META))
+    out.sum().backward()
+    assert out.device == META and out.shape == expected.shape
+    assert all(p.grad is not None and p.grad.device == META for p in model.parameters())
+
+
 def test_the_target_follows_the_device() -> None:
     cuda, host = torch.device("cuda:1"), torch.device("cpu")
     assert target_of(cuda).name == "cuda" and target_of(host).name == "cpu"

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
 from codegen.regions import REGIONS
-from codegen.test_edges import compare, function_of
+from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
 from cuda import checked
 from nn.models import IN, make
 from torch import Tensor
@@ -170,20 +170,23 @@ def walks_in_double_precision() -> None:
             compare(function_of(REGIONS[name]), GRAPHS["multi_edges"].graph(), 1e-10, torch.float64)
 
 
-def model(name: str) -> Callable[[], None]:
-    """A model's step by this target, against plain torch."""
+def model(name: str, drawn_blocks: bool = False) -> Callable[[], None]:
+    """A model's step by this target, against plain torch; over sampled blocks if asked for."""
 
     def run() -> None:
         found = random_edges(12, 30, 1)
-        graph, x = gw.Graph(found.src, found.dst, num_nodes=12), drawn(12, IN)
+        graph = gw.Graph(found.src, found.dst, num_nodes=12)
+        x = drawn(12, IN)
         torch.manual_seed(0)
         net = make(name).eval()
+        batch = gw.NeighborSampler(graph, [3, 3]).sample(torch.arange(4))
+        given, rows = (batch.blocks, x[batch.n_id]) if drawn_blocks else (graph, x)
         steps = []
         for target in ("cuda", "reference"):
-            leaf = x.clone().requires_grad_()
+            leaf = rows.clone().requires_grad_()
             net.zero_grad()
             with gw.config(target=target):
-                out = net(graph, leaf)
+                out = net(given, leaf)
                 out.square().sum().backward()
             steps.append([out.detach(), leaf.grad, *(p.grad for p in net.parameters() if p.grad is not None)])
         for got, wanted in zip(*steps, strict=True):
@@ -193,6 +196,21 @@ def model(name: str) -> Callable[[], None]:
 
 
 TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat")}
+TRIALS |= {f"model {name} on blocks": model(name, True) for name in ("gcn", "sage", "gin")}
+
+
+@trial
+def bits_do_not_depend_on_the_order_of_programs() -> None:
+    """Ten random orders; a total over all edges among what is computed."""
+    function, graph = function_of(REGIONS["sum_over_all_edges"]), GRAPHS["multi_edges"].graph()
+    x, weight = drawn(graph.num_nodes, 5), drawn(graph.num_edges)
+    fields, first = fields_of(graph, torch.float32), list[Tensor]()
+    for seed in range(10):
+        with checked.shuffled(seed), gw.config(target="cuda"):
+            outputs = function(arguments(graph, fields))
+            found = [edges.sum_edges(graph, x, weight), *outputs.values(), *gradients(outputs, fields)]
+        first = first or found
+        assert all(torch.equal(a, b) for a, b in zip(first, found, strict=True))
 
 
 @trial

@@ -16,6 +16,7 @@ from graphweft.codegen.edge_triton import padded
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
+from graphweft.graph.placed import host_of
 from graphweft.runtime.cuda import kernels
 from graphweft.runtime.cuda.jit import Kernel, warps_for
 
@@ -143,8 +144,7 @@ def extremum_gradient(graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
 def by_source(graph: Graph) -> Adjacency:
     """Out-edges with parallel edges side by side, on the graph's device."""
     turned = graph.reverse()
-    host: Adjacency = getattr(turned, "host", turned).csc
-    return derived(host, _with_sorted_columns).to(turned.csc.indptr.device)
+    return derived(host_of(turned).csc, _with_sorted_columns).to(turned.device)
 
 
 def _with_sorted_columns(adjacency: Adjacency) -> Adjacency:
