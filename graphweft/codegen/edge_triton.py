@@ -34,11 +34,13 @@ class EdgeKernel:
         text: Its source; arguments are offsets, columns, edge ids, sources, sinks, rows, rows per program.
         block: Elements of the largest block of one edge.
         totals: Sinks whose results lie per program, to be added up.
+        sums: Whether trailing dimensions are added up, in blocks of one more dimension.
     """
 
     text: str
     block: int
     totals: tuple[int, ...]
+    sums: bool = False
 
 
 class _Index(NamedTuple):
@@ -141,7 +143,7 @@ class _Kernel:
         body += [*_indented([*row, *inner, *lines.ends]), *lines.last]
         comment = "".join(f"# {line}\n" for line in str(nest).splitlines())
         text = comment + "@triton.jit\n" + head + "\n" + "\n".join(_indented(body)) + "\n"
-        return EdgeKernel(text, self.block, totals)
+        return EdgeKernel(text, self.block, totals, any(step.kind == "sum" for step in nest.steps))
 
     def _ends(self) -> list[str]:
         """The columns and numbers of the edges at hand, where they are read."""

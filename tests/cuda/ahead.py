@@ -62,7 +62,7 @@ def compiled(fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int,
         file.write(ptx)
         file.flush()
         arch = re.search(r"\.target (\w+)", ptx)[1]
-        command = [program, "-v", f"-arch={arch}", file.name, "-o", "/dev/null"]
+        command = [program, "-v", "--regAllocOptLevel=2", f"-arch={arch}", file.name, "-o", "/dev/null"]
         said = subprocess.run(command, capture_output=True, text=True).stderr
     assert "Used" in said, said
     spills = re.findall(r"(\d+) bytes spill (?:stores|loads)", said)

@@ -17,7 +17,7 @@ from zoo import CASES
 import graphweft as gw
 from graphweft.passes import pipeline
 from graphweft.runtime.cuda import kernels, walks
-from graphweft.runtime.cuda.jit import generated, warps_for
+from graphweft.runtime.cuda.jit import generated
 
 FLOAT, SHORT, LONG = "*fp32", "*i32", "*i64"
 MOST_REGISTERS = 64
@@ -77,8 +77,8 @@ def _walks(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_generated_walks_compile_without_spills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for nest, made in _walks(name, monkeypatch):
         fn = generated(made.text, "walk", walks._FUNCTIONS)
-        edges = max(1, min(16, 512 // walks.padded(made.block)))
+        edges, warps = walks.tile_of(made)
         fixed = {"HAS_IDS": True, "BE": edges}
-        code = compiled(fn, _types(fn.arg_names), fixed, 90, warps_for(edges * made.block))
+        code = compiled(fn, _types(fn.arg_names), fixed, 90, warps)
         assert code.spills == 0 and not code.atomics, (str(nest), code)
         assert code.registers <= 255 and code.shared <= 48 << 10, (str(nest), code)

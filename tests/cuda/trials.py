@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "1"
@@ -241,7 +242,7 @@ def a_walk_that_is_wrong_is_seen() -> None:
             made = render(nest)  # type: ignore[arg-type]
             if old in made.text:
                 applied.add(old)
-            return type(made)(made.text.replace(old, new), made.block, made.totals)
+            return replace(made, text=made.text.replace(old, new))
 
         walks.render_walk = changed  # type: ignore[assignment]
         try:

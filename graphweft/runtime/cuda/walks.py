@@ -26,7 +26,7 @@ from graphweft.runtime.target import Launch
 
 _FUNCTIONS = tuple((name, item) for name, item in vars(functions).items() if isinstance(item, Kernel))
 _TILE = 512  # elements of the largest block
-_EDGES = 16  # most edges of a block
+_EDGES, _FEW = 16, 4  # most edges of a block; where dimensions are added up, whose blocks take more registers
 _PROGRAMS = 1024  # of a walk that adds up totals: each is a result per program
 _BLOCK = 1024  # elements of a region over rows that a program computes
 
@@ -51,6 +51,12 @@ def edge_walk(call: KernelCall) -> Launch | None:
     return run
 
 
+def tile_of(kernel: EdgeKernel) -> tuple[int, int]:
+    """Edges of a block, and warps of a program."""
+    edges = max(1, min(_FEW if kernel.sums else _EDGES, _TILE // padded(kernel.block)))
+    return edges, warps_for(edges * kernel.block)
+
+
 class Walk:
     """A generated kernel over edges: from the graph and what is read to the results.
 
@@ -62,8 +68,7 @@ class Walk:
 
     def __init__(self, nest: EdgeNest, kernel: EdgeKernel, results: Sequence[Value], graph: Value) -> None:
         self.kernel, self._struct = kernel, graph.struct
-        self.edges = max(1, min(_EDGES, _TILE // padded(kernel.block)))
-        self.warps = warps_for(self.edges * kernel.block)
+        self.edges, self.warps = tile_of(kernel)
         self._logic = [source.logic for source in nest.sources]
         self._made = [(value.tensor.rows, value.tensor.dims) for value in results]
         self._real = torch.float64 if nest.real == "double" else torch.float32
@@ -108,4 +113,4 @@ def row_region(call: KernelCall) -> Launch | None:
     return run
 
 
-__all__ = ["Walk", "edge_walk", "row_region"]
+__all__ = ["Walk", "edge_walk", "row_region", "tile_of"]
