@@ -77,7 +77,7 @@ def checks(device: str, nodes: int = 100_000, degree: int = 15, repetitions: int
 
     Raises: ConfigError for a device that is not there, MissingPackageError without Triton.
     """
-    place = check_device("doctor", device)
+    place = check_device("--device", device)
     find_triton()
     graph = _graph(nodes, degree)
     works = {**_kernels(graph, place), **_models(_graph(min(nodes, 2000), degree), place)}
@@ -87,7 +87,7 @@ def checks(device: str, nodes: int = 100_000, degree: int = 15, repetitions: int
 def main(device: str, as_json: bool = False, nodes: int = 100_000, repetitions: int = 100) -> None:
     """Prints the checks as a table, or as JSON. Raises: NativeError naming the kernels that do not hold."""
     found = checks(device, nodes, repetitions=repetitions)
-    copy = _copy_rate(check_device("doctor", device))
+    copy = _copy_rate(check_device("--device", device))
     if as_json:
         rows = [{**check._asdict(), "holds": check.holds} for check in found]
         sys.stdout.write(json_format.dumps({"device": device, "copy_gbps": copy, "checks": rows}) + "\n")

@@ -302,6 +302,8 @@ class TrainSpec(LoopOptions, TableOptions):
         check_mini_only(self.mode, {name: getattr(self, name) for name in MINI_USUAL})
         check_integer("ranks", self.ranks, 0, 4096)
         check_choice("rank_reduce", self.rank_reduce, RANK_REDUCE)
+        if self.device is not None and (not isinstance(self.device, str) or not self.device.strip()):
+            raise ConfigError(f"device: expected the name of a device, such as cuda, got {self.device!r}")
         if self.macro is not None:
             check_macro(self.macro)
         if self.macro is not None and self.mode == "macro" and check_macro(self.macro)[0] != "parts":
