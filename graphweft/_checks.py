@@ -85,7 +85,17 @@ def check_device(who: str, device: Any) -> torch.device:
     except (RuntimeError, AssertionError, TypeError, NotImplementedError, ImportError):
         there = ["cpu", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
         named = str(device) if isinstance(device, torch.device) else device
-        raise ConfigError(f"{who}: expected a device of this machine ({', '.join(there)}), got {named!r}") from None
+        why = _without_cuda() if str(named).startswith("cuda") and len(there) == 1 else ""
+        raise ConfigError(
+            f"{who}: expected a device of this machine ({', '.join(there)}), got {named!r}{why}"
+        ) from None
+
+
+def _without_cuda() -> str:
+    """Why torch sees no CUDA device."""
+    if torch.version.cuda is None:
+        return "; this torch is built without CUDA: pip install torch from the index of a CUDA version"
+    return f"; torch is built for CUDA {torch.version.cuda}, and nvidia-smi tells whether the driver is older, or none"
 
 
 def checksum(tensor: torch.Tensor | None) -> int | None:

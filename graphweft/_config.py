@@ -40,6 +40,7 @@ class Config:
             one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
             verdicts are remembered in ``cache_dir``.
         target: Who runs the calls of a plan: "cpu", or "reference", plain torch from the definition of every call.
+            Tensors on a CUDA device ask for "cuda" themselves, unless it is "reference".
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
             next step of training, instead of giving it back to the system. This changes the allocator of the whole
             process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.

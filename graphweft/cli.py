@@ -181,6 +181,7 @@ _PARTS_AND_RANKS = {
         str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
     ],
     "accumulate": Annotated[str | None, _option("accumulate", "N", "mini: batches per update.")],
+    "device": Annotated[str | None, _option("device", "NAME", "full: where to train, as cuda.", "cpu")],
     "ranks": RanksFlag,
     "rank_reduce": RankReduce,
     "halo": HaloFlag,
@@ -352,11 +353,12 @@ def doctor(
     network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
     calibrate: Annotated[bool, _switch("--calibrate", "Measure what plans are priced by, under a minute.")] = False,
     out: Annotated[str | None, _option("out", "FILE", "calibrate: also write the profile here.", "")] = None,
+    device: Annotated[str | None, _option("device", "NAME", "Check every kernel there, as cuda.", "")] = None,
     threads: Threads = None,
     ranks: RanksFlag = None,
     as_json: Json = False,
 ) -> Action:
-    """Show what this machine has and what is missing; with --network, how fast ranks exchange data.
+    """Show what this machine has and lacks; --network: how fast ranks exchange data; --device: its kernels.
 
     With --calibrate it measures kernels, small runs and the disk, and remembers the profile for plans.
     """
@@ -375,6 +377,8 @@ def doctor(
             return measured
         if network:
             _from("graphweft.dist.network", "main")(as_json)
+        elif device:
+            _from("graphweft.device_check", "main")(device, as_json)
         else:
             _from("graphweft.doctor", "main")(json=as_json)
         return ()

@@ -448,6 +448,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "memory": spec.memory,
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "accumulate": spec.accumulate,
+        "device": spec.device,
         "sampler": spec.sampler,
         "trace": spec.trace,
         "prepare": spec.prepare,

@@ -54,6 +54,7 @@ ROOM_OF_MODULE = {
             "inspection",
             "commands",
             "cli",
+            "device_check",
             "doctor",
             "bench",
             "explanation",
@@ -74,6 +75,7 @@ OPTIONAL_IMPORTS = {
     "pymetis": "an extra",
     "pandas": "reads tables, an extra",
     "pyarrow": "writes Parquet, an extra",
+    "triton": "compiles kernels for CUDA devices, which few machines have",
     "matplotlib": "half a second to import, used once per run",
 }
 MAX_FILE_LINES = 600

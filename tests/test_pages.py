@@ -22,6 +22,7 @@ PAGES = {
     "compile": 15,
     "configuration": 3,
     "data": 16,
+    "devices": 15,
     "distributed": 15,
     "from_pyg": 25,
     "graphs": 25,

@@ -18,6 +18,7 @@ from graphweft import _native
 from graphweft._errors import GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
+from graphweft.graph.derived import derived
 from graphweft.graph.ids import index_dtype, is_wide, summarize
 
 _compress = declare("gw_coo_to_csr")
@@ -93,9 +94,15 @@ class Adjacency:
     @cached_property
     def native(self) -> _native.Adjacency:
         """The structure that native entry points take by reference; valid while this object lives."""
+        if self.indptr.device.type != "cpu":
+            raise GraphError(f"Adjacency: expected arrays in host memory, got {self.indptr.device}")
         sizes = (self.num_rows, self.num_cols, self.num_edges)
         arrays = (self.indptr.data_ptr(), self.indices.data_ptr(), pointer(self.edge_ids))
         return _native.Adjacency(*sizes, *arrays, int(self.is_wide))
+
+    def to(self, device: torch.device) -> Adjacency:
+        """The same arrays on ``device``, sent once and kept as long as these live; itself where they are there."""
+        return self if self.indptr.device == device else derived(self, _sent, device)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "native"}
@@ -235,3 +242,10 @@ class Adjacency:
         """The same structure with int64 indices."""
         ids = None if self.edge_ids is None else self.edge_ids.long()
         return Adjacency(self.indptr, self.indices.long(), ids, self.num_cols)
+
+
+def _sent(adjacency: Adjacency, device: torch.device) -> Adjacency:
+    """Not a part of it: whoever keeps it for an adjacency must not keep that alive."""
+    ids = adjacency.edge_ids
+    arrays = (adjacency.indptr.to(device), adjacency.indices.to(device), None if ids is None else ids.to(device))
+    return Adjacency(*arrays, adjacency.num_cols)

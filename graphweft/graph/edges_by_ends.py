@@ -6,7 +6,7 @@ are those of Graph, which inherits from :class:`EdgesByEnds`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 import torch
@@ -18,6 +18,9 @@ from graphweft.graph.derived import derived
 from graphweft.graph.ids import Ids, as_ids, require_ids
 from graphweft.graph.select import as_selection
 
+_HOST = torch.device("cpu")
+PLACES: list[Callable[[Any, Any], Any]] = []  # who sends graphs to devices: the module of placed graphs, above this one
+
 
 class EdgesByEnds:
     """Look-ups and edits of a graph; the graph itself never changes."""
@@ -27,6 +30,26 @@ class EdgesByEnds:
     def _whole(self) -> Any:
         """Itself as the graph that it is part of."""
         return self
+
+    @property
+    def device(self) -> torch.device:
+        """Where its arrays lie."""
+        return _HOST
+
+    def to(self, device: Any) -> Any:
+        """The graph with its named tensors on ``device``; the structure is sent once and kept there.
+
+        What changes structure, or measures it, is still done in host memory, where a copy stays.
+
+        Raises: ConfigError for a device that this machine has not.
+
+        Example:
+            >>> from graphweft.graph.graph import Graph
+            >>> graph = Graph([0, 1], [1, 2])
+            >>> graph.to("cpu") is graph, graph.device
+            (True, device(type='cpu'))
+        """
+        return PLACES[-1](self._whole(), device)
 
     def has_edges(self, src: Ids, dst: Ids) -> Tensor:
         """Whether ``src[i] -> dst[i]`` is an edge, bool (n,).

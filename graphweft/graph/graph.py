@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from graphweft._errors import ConfigError, GraphError
+from graphweft._errors import GraphError
 from graphweft.graph import edit
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.carried import as_reduce, carry, fill_loops, joined, merge
@@ -63,6 +63,7 @@ class Graph(EdgesByEnds):
         "_no_loops",
         "_num_dst",
         "_num_src",
+        "_placed",
         "_reversed",
         "_side",
         "_stats",
@@ -85,6 +86,7 @@ class Graph(EdgesByEnds):
         self._taken: tuple[torch.Tensor, Graph] | None = None
         self._looped: tuple[torch.Tensor, Graph] | None = None
         self._stats: GraphStats | None = None
+        self._placed: dict[torch.device, Graph] | None = None
         self._fields: dict[str, Fields] = {}
 
     @classmethod
@@ -373,13 +375,6 @@ class Graph(EdgesByEnds):
         self._require_untyped("to_simple")
         reduce = as_reduce("Graph.to_simple", reduce, self.edata)
         return merge(self, self._over(edit.without_parallel(self.csc)), reduce)
-
-    def to(self, device: Any) -> Graph:
-        """Itself for "cpu". Raises: ConfigError for other devices; batches have ``to``."""
-        if torch.device(device).type != "cpu":
-            remedy = "send tensors: batch.to(device), or x.to(device) and edge_index of g.edges()"
-            raise ConfigError(f"Graph.to: expected 'cpu', where graphs stay, got {str(device)!r}; {remedy}")
-        return self
 
     def take_dst(self, rows: Ids) -> Graph:
         """Bipartite graph of the edges into ``rows``: destination i is ``rows[i]``, sources stay.

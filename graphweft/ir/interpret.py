@@ -17,8 +17,9 @@ from torch import Tensor
 from graphweft._errors import IRError
 from graphweft._torch_private import transforms_are_on
 from graphweft.graph.block import Block
-from graphweft.graph.derived import derived, while_used
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
+from graphweft.graph.placed import host_of, looped
 from graphweft.ir.drawing import draw_block
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
@@ -61,8 +62,10 @@ def edges_in_row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
 
 def _row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
     csc = graph.csc
-    dst = torch.repeat_interleave(torch.arange(csc.num_rows), csc.indptr[1:] - csc.indptr[:-1])
-    ids = torch.arange(csc.num_edges) if csc.edge_ids is None else csc.edge_ids.long()
+    place = csc.indptr.device
+    rows = torch.arange(csc.num_rows, device=place)
+    dst = torch.repeat_interleave(rows, csc.indptr[1:] - csc.indptr[:-1], output_size=csc.num_edges)
+    ids = torch.arange(csc.num_edges, device=place) if csc.edge_ids is None else csc.edge_ids.long()
     return csc.indices.long(), dst, ids
 
 
@@ -75,7 +78,7 @@ def _reduce(graph: Graph, rows: Tensor, kind: str) -> Tensor:
         return rows.new_zeros(shape).index_add(0, dst, rows)
     if kind == "mean":
         total = rows.new_zeros(shape).index_add(0, dst, rows)
-        count = torch.bincount(dst, minlength=graph.num_dst).clamp(min=1).to(rows.dtype)
+        count = graph.in_degrees().clamp(min=1).to(rows.dtype)
         return total / count.view(-1, *([1] * (rows.dim() - 1)))
     arg = _arg(graph, rows[torch.argsort(ids)], kind)
     picked = rows.gather(0, arg.clamp(min=0)) if rows.shape[0] else rows.new_zeros(shape)
@@ -96,12 +99,12 @@ def _arg(graph: Graph, rows: Tensor, kind: str) -> Tensor:
     rows = rows.detach()[ids]
     flat = rows.reshape(rows.shape[0], -1) if rows.shape[0] else rows.new_zeros((0, int(np.prod(rows.shape[1:]))))
     width = flat.shape[1]
-    best = torch.full((graph.num_dst, width), _beyond(flat.dtype, kind), dtype=flat.dtype)
+    best = flat.new_full((graph.num_dst, width), _beyond(flat.dtype, kind))
     best = best.scatter_reduce(0, dst[:, None].expand(-1, width), flat, f"a{kind}", include_self=True)
     hit = (flat == best[dst]) | flat.isnan()
-    position = torch.arange(flat.shape[0])[:, None].expand_as(hit)
+    position = torch.arange(flat.shape[0], device=flat.device)[:, None].expand_as(hit)
     none = flat.shape[0]
-    first = torch.full((graph.num_dst, width), none, dtype=torch.int64)
+    first = dst.new_full((graph.num_dst, width), none)
     first = first.scatter_reduce(0, dst[:, None].expand(-1, width), torch.where(hit, position, none), "amin")
     return torch.where(first == none, -1, first).view(graph.num_dst, *rows.shape[1:])
 
@@ -164,7 +167,11 @@ def _attention(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor, seed
     src, dst, ids = edges_in_row_order(graph)
     weights = _edge_softmax(value, graph, _by_edge(graph, _scores(value, graph, x, a, b)))
     if value.get("p"):
-        weights = weights * keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
+        weights = (
+            weights
+            * keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"], x.device)
+            / (1.0 - value["p"])
+        )
     return x.new_zeros((graph.num_dst, weights.shape[1], x.shape[2])).index_add(
         0, dst, weights[ids][:, :, None] * x[src]
     )
@@ -188,7 +195,7 @@ def _attention_stats(value: Value, graph: Graph, x: Tensor, a: Tensor, b: Tensor
     positive = (a[src] + b[dst] > 0) * weights[ids]
     share = own.index_add(0, dst, positive)
     if value.get("p"):
-        mask = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"]) / (1.0 - value["p"])
+        mask = keep_mask(tuple(weights.shape), value["p"], int(seed), value["stream"], x.device) / (1.0 - value["p"])
         positive = positive * mask[ids]
     plus = x.new_zeros((graph.num_dst, own.shape[1], x.shape[2])).index_add(0, dst, positive[:, :, None] * x[src])
     return torch.cat([kept, share, plus.reshape(plus.shape[0], plus.shape[1] * plus.shape[2])], 1)
@@ -294,10 +301,10 @@ def _pow(value: Value, x: Tensor) -> Tensor:
     return torch.where(zero, shifted.new_zeros(()), torch.where(zero, shifted.new_ones(()), shifted) ** exponent)
 
 
-def keep_mask(shape: tuple[int, ...], p: float, seed: int, stream: int) -> Tensor:
+def keep_mask(shape: tuple[int, ...], p: float, seed: int, stream: int, place: torch.device | None = None) -> Tensor:
     """Which elements dropout keeps, from NumPy's own generator: the same law as the kernels', other draws."""
     generator = np.random.Generator(np.random.Philox(key=[seed & (2**64 - 1), stream]))
-    return torch.from_numpy(generator.random(shape) >= p)
+    return torch.from_numpy(generator.random(shape) >= p).to(place)
 
 
 def _dropout(value: Value, x: Any, seed: int) -> Any:
@@ -305,11 +312,13 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     if isinstance(x, SparseFeatures):
         keep = keep_mask((x.nnz,), p, int(seed), stream)
         return SparseFeatures(x.indptr, x.indices, x.values * keep / (1.0 - p), x.shape)
-    return x * keep_mask(tuple(x.shape), p, int(seed), stream) / (1.0 - p)
+    return x * keep_mask(tuple(x.shape), p, int(seed), stream, x.device) / (1.0 - p)
 
 
-def _with_one_loop(graph: Graph | Block) -> Graph:
-    return graph.with_one_loop()
+def _source_degrees(graph: Graph) -> Tensor:
+    """Of a block's sources in the whole graph, self-loops left out."""
+    host = host_of(graph)
+    return (host.src_degrees() if isinstance(host, Block) else host.loopless.in_degrees()).to(graph.device)
 
 
 def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
@@ -324,13 +333,11 @@ _Meaning = Callable[..., Any]
 _MEANING: dict[Op, _Meaning] = {
     Op.REVERSE: lambda v, g: g.reverse(),
     Op.WITHOUT_LOOPS: lambda v, g: g.loopless,
-    Op.ONE_LOOP: lambda v, g: while_used(g, _with_one_loop),
+    Op.ONE_LOOP: lambda v, g: looped(g),
     Op.SAMPLE: draw_block,
     Op.SRC_IDS: lambda v, block, g: block.src_ids,
     Op.TAKE_DST: _take_dst,
-    Op.SRC_DEGREE: lambda v, g: (g.src_degrees() if isinstance(g, Block) else g.loopless.in_degrees()).to(
-        v.tensor.dtype
-    ),
+    Op.SRC_DEGREE: lambda v, g: _source_degrees(g).to(v.tensor.dtype),
     Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),
     Op.BROADCAST_SRC: _broadcast,
     Op.BROADCAST_DST: _broadcast,

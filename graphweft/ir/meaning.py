@@ -64,7 +64,7 @@ def _slices(value: Value) -> tuple[slice, ...]:
 def _unslice(value: Value, x: Tensor) -> Tensor:
     out = x.new_zeros((*x.shape[: _lead(value)], *value.tensor.dims))
     axis = _lead(value) + value["axis"]
-    places = torch.arange(value["start"], value["stop"], value["step"])
+    places = torch.arange(value["start"], value["stop"], value["step"], device=x.device)
     return out.index_copy(axis, places, x)
 
 

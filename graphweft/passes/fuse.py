@@ -99,7 +99,8 @@ class Group:
             found.append(self.source)
         if self.gather is not None:
             found[:1] = self.gather.inputs
-        return found + [value for value in self.stages.values() if value is not None]
+        found += [value for value in self.stages.values() if value is not None]
+        return found if self.padded is None else [*found, self.padded.inputs[0]]
 
 
 def group_values(

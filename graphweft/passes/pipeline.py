@@ -88,6 +88,12 @@ class Request:
     certify: bool = False
     prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
 
+    worth: int | None = None  # bytes of a matrix from which kernels are generated for it; None: what a compiler costs
+
+    def is_worth(self, nbytes: float) -> bool:
+        """Whether a kernel is generated for so many bytes."""
+        return nbytes >= (WORTH_A_KERNEL if self.worth is None else self.worth)
+
     def on(self, name: str, level: int) -> bool:
         """Whether the pass ``name``, which belongs to ``level``, runs."""
         return self.level >= level and name not in self.disabled
@@ -195,7 +201,9 @@ class _Run:
             program = self._step("structure", fuse_structure, program, tidy=False)
         program = self._rearranged(program)
         if request.on("messages", 1):
-            raised = raise_attention if request.edges_from >= 3 else lambda p: p  # its kernels are float32
+            raised = (
+                raise_attention if request.edges_from >= 3 and request.on("attention", 1) else lambda p: p
+            )  # in float32
             program = self._step("messages", lambda p: fuse_messages(raised(p)), program, tidy=False)
             program = self._step("cleanup", lambda p: p, program)
         candidates, shared = [program], len(self._rewrites)
@@ -377,10 +385,8 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     joint = fuse_structure(raw) if request.on("structure", 1) else raw
     joint = derived = joint if joint is forward else _tidied(joint, request)
     sizes = request.sizes(joint)
-    walks = (
-        request.on("edges", request.edges_from)
-        and edge_bytes(joint, lambda v: tensor_bytes(v, sizes)) >= WORTH_A_KERNEL
-    )
+    wide = edge_bytes(joint, lambda v: tensor_bytes(v, sizes))
+    walks = request.on("edges", request.edges_from) and request.is_worth(wide)
     if walks:
         joint = _tidied(lay_out_weights(open_extrema(open_softmax(joint))), request)
     hoisted = constant_values(joint, request.constants if request.on("hoist", request.hoists_from) else ())
@@ -396,7 +402,7 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     groups = cover_edges(joint, hoisted, phase, rest) if walks else rest(hoisted)
     if request.on("fuse", 3):
         groups = fold_gathers(joint, groups) if request.on("stages", 3) else groups
-        groups = fuse_elementwise(joint, groups, phase, lambda v: tensor_bytes(v, sizes) >= WORTH_A_KERNEL)
+        groups = fuse_elementwise(joint, groups, phase, lambda v: request.is_worth(tensor_bytes(v, sizes)))
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
     if request.on("fuse", 3) and request.on("join", 3):

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
-from graphweft._errors import CertificateWarning, GraphWeftError, ShapeError
+from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft._torch_private import transforms_are_on
 from graphweft.cost import CostModel
@@ -31,6 +31,7 @@ from graphweft.frontend.edge_values import EdgeValues, read
 from graphweft.frontend.numbers import NUMBER
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
+from graphweft.graph.placed import on_device
 from graphweft.ir.interpret import interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import LEAVES, Op
@@ -39,8 +40,7 @@ from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
 from graphweft.runtime import calibrate
-from graphweft.runtime.constants import is_declared, is_owned
-from graphweft.runtime.edge_kernels import start_edge_kernels
+from graphweft.runtime.constants import is_declared, is_owned, sent
 from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize, run_forward_alone
 from graphweft.runtime.hoisted import Content, HoistedValues
@@ -50,8 +50,9 @@ from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run
 from graphweft.runtime.size_class import size_class
 from graphweft.runtime.sizes import decisive_sizes, measure_sizes
+from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures, is_dense
-from graphweft.storage.fingerprint import fingerprint
+from graphweft.storage.fingerprint import fingerprint, is_readable
 
 Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
@@ -86,6 +87,27 @@ class Arguments:
     fields: Mapping[str, Field] = dataclass_field(default_factory=dict)
     receivers: Tensor | None = None
     settings: Hashable = ()
+
+    def __post_init__(self) -> None:
+        """Structure and ids follow the numbers to their device. Raises: ConfigError for numbers on several devices."""
+        if (place := self._place()) != self.graph.device:
+            object.__setattr__(self, "graph", on_device(self.graph, place))
+        for name in ("rows", "receivers"):
+            if (ids := getattr(self, name)) is not None and ids.device != place:
+                object.__setattr__(self, name, sent(ids, place))
+
+    def _place(self) -> torch.device:
+        """Where the numbers lie; where the graph does, if there are none."""
+        given = {"x": self.x, **self.parameters, **{name: tensor for name, (tensor, _) in self.fields.items()}}
+        places = {name: item.device for name, item in given.items() if item is not None}
+        first = next(iter(places.values()), self.graph.device)
+        for name, place in places.items():
+            if place != first:
+                one = next(iter(places))
+                raise ConfigError(
+                    f"forward: {one} on {first} cannot be combined with {name} on {place}; use .to(device)"
+                )
+        return first
 
     def named(self) -> dict[str, Any]:
         """All arguments under the names that programs use."""
@@ -203,7 +225,7 @@ class CompiledFunction:
     def compile(self, arguments: Arguments, standing: Standing | None = None) -> Plan:
         """Runs all passes and lowers the result; ``standing``: None for that of ``arguments``."""
         active, standing = _config.current(), standing or self._standing(arguments)
-        program = self.program(arguments)
+        program, target = self.program(arguments), target_of(arguments.graph.device)
         names = {value["name"] for value in program.inputs}
         wanted = _wanted(arguments, names) if torch.is_grad_enabled() else ()
         level = active.opt_level if _single(arguments) else min(active.opt_level, 2)
@@ -215,11 +237,12 @@ class CompiledFunction:
             checked=tuple(name for name in standing.checked if name != "rows"),
             sizes=lambda joint: decisive_sizes(joint, arguments.named(), active.memory, standing.exact),
             model=self._decides(standing) or (calibrate.cost_model() if active.tune else CostModel()),
-            disabled=frozenset(name for name in active.disabled_passes.split(",") if name),
+            disabled=target.without.union(name for name in active.disabled_passes.split(",") if name),
             certify=active.certify,
-            prepare=start_edge_kernels,
+            prepare=target.prepare,
+            worth=target.worth,
         )
-        return Plan(run_passes(program, request), program)
+        return Plan(run_passes(program, request), target, program)
 
     def _decides(self, standing: Standing) -> CostModel | None:
         """Measured costs decide the trainer's plans, and all under ``tune``; other calls come out alike everywhere."""
@@ -358,6 +381,7 @@ class CompiledFunction:
             arguments.training,
             standing,
             active,
+            graph.device,
             _kind(x),
             tuple((name, t.dtype, t.shape, grads and t.requires_grad) for name, t in arguments.parameters.items()),
             tuple((n, r, t.dtype, t.shape[1:], grads and t.requires_grad) for n, (t, r) in arguments.fields.items()),
@@ -407,7 +431,7 @@ def standing_of(arguments: Arguments) -> Standing:
 
 def _may_stay(name: str, item: Any) -> bool:
     """Whether the content can be compared, and is not a Python number that is an input because it changed."""
-    return not isinstance(item, EdgeValues) and not name.startswith(NUMBER)
+    return not isinstance(item, EdgeValues) and not name.startswith(NUMBER) and is_readable(item)
 
 
 def _content(arguments: Arguments) -> Content:
@@ -434,7 +458,7 @@ def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
         return (
             derived(graph, _serial),
             x.nnz if isinstance(x, SparseFeatures) else 0,
-            None if rows is None else fingerprint(rows),
+            None if rows is None else fingerprint(rows) if is_readable(rows) else rows.numel(),
         )
     kind = int.bit_length if graph.is_drawn else size_class
     counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x))
@@ -498,10 +522,10 @@ def _wanted(arguments: Arguments, names: set[str]) -> tuple[str, ...]:
 
 
 def _compilable(arguments: Arguments) -> bool:
-    """Kernels are for float CPU tensors; anything else is the oracle's."""
+    """Kernels are for float32 and float64; anything else is the oracle's."""
     tensors = arguments.dense() if arguments.x is None else arguments.dense()[:1]
     kinds = {t.dtype for t in tensors if t.dtype.is_floating_point}
-    return all(t.device.type == "cpu" for t in tensors) and kinds <= {torch.float32, torch.float64}
+    return kinds <= {torch.float32, torch.float64}
 
 
 def _single(arguments: Arguments) -> bool:

@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
@@ -25,6 +26,7 @@ from graphweft.storage.fingerprint import fingerprint
 Kept = TypeVar("Kept", Tensor, SparseFeatures)
 
 _declared: dict[int, weakref.ref[Any]] = {}  # by id: tensors compare by element
+_sent: dict[tuple[int, torch.device], tuple[Reference, Tensor]] = {}
 _OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned", default=())
 
 
@@ -77,6 +79,17 @@ def is_declared(item: Any) -> bool:
         return True
     found = _declared.get(id(item)) if _declared else None
     return found is not None and found() is item
+
+
+def sent(item: Tensor, device: torch.device) -> Tensor:
+    """``item`` on ``device``; what is declared is sent once, and declared there too."""
+    if item.device == device or not is_declared(item):
+        return item.to(device)
+    found = _sent.get((id(item), device))
+    if found is None or found[0] != Reference(item):
+        found = _sent[id(item), device] = Reference(item), constant(item.to(device))
+        weakref.finalize(item, _sent.pop, (id(item), device), None)
+    return found[1]
 
 
 class Reference:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from graphweft import _config
 from graphweft._trace import active, span
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
@@ -26,8 +25,7 @@ from graphweft.passes.pipeline import BACKWARD, FORWARD, Compiled
 from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
 from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE
-from graphweft.runtime.target import Launch
-from graphweft.runtime.targets import target_named
+from graphweft.runtime.target import Launch, Target
 from graphweft.storage.feature import is_dense
 
 # operands of which only the shape is read; keeping a shape costs nothing
@@ -76,8 +74,8 @@ class Plan:
         derived: What ``second.py`` has derived from ``source``.
     """
 
-    def __init__(self, compiled: Compiled, source: Program | None = None) -> None:
-        program, self.target = compiled.program, target_named(_config.current().target)
+    def __init__(self, compiled: Compiled, target: Target, source: Program | None = None) -> None:
+        program, self.target = compiled.program, target
         self.compiled = compiled
         self._slot = {value: index for index, value in enumerate(program.values)}
         self.width = len(program.values)

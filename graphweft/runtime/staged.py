@@ -38,6 +38,7 @@ from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.lower import lower
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.relocation import Relocation
+from graphweft.runtime.targets import target_of
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
 from graphweft.storage.feature import SparseFeatures
@@ -157,7 +158,7 @@ class StagedFunction:
             orders=None if choice.orders is None else dict(choice.orders),
             hoists_from=1,
         )
-        return StagedPlan(self, Plan(run_passes(program, request)), choice)
+        return StagedPlan(self, Plan(run_passes(program, request), target_of(self.sampler.graph.device)), choice)
 
     def choices(self, plan: StagedPlan, most: int) -> list[Choice]:
         """All that may be chosen in place of ``plan``, formats times orders; formats alone where that is too many."""

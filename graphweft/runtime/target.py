@@ -8,7 +8,7 @@ Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.program import Value
+from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
 
@@ -36,6 +37,9 @@ class Target:
 
     Args:
         name: As ``gw.config(target=)`` takes it.
+        device: The type of the devices whose plans it runs unasked; None: it is asked for by name, on any device.
+        without: Passes whose results it has no kernels for.
+        worth: Bytes of a matrix from which it generates a kernel; None: from where a compiler of C++ pays.
 
     Example:
         >>> target = Target("made-up")
@@ -47,8 +51,12 @@ class Target:
         ['matmul']
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
+
+    def __init__(
+        self, name: str, device: str | None = None, without: Sequence[str] = (), worth: int | None = None
+    ) -> None:
+        self.name, self.device, self.without, self.worth = name, device, frozenset(without), worth
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
 
     def launches(self, kernel: str, *dtypes: torch.dtype) -> Callable[[Launcher], Launcher]:
@@ -64,6 +72,9 @@ class Target:
     def kernels(self) -> set[str]:
         """Names of the kernels it has launchers for."""
         return {kernel for kernel, _ in self._table}
+
+    def prepare(self, groups: Iterable[Group]) -> None:
+        """Told of the groups of a program before all of its passes are over."""
 
     def bind(self, calls: Sequence[KernelCall]) -> Bound:
         """A launcher for every call."""

@@ -69,6 +69,11 @@ def fingerprint(item: Tensor | SparseFeatures) -> Mark:
     return mark
 
 
+def is_readable(item: Tensor | SparseFeatures) -> bool:
+    """Whether its bytes lie in host memory, where they can be read without waiting for anybody."""
+    return (item.values if isinstance(item, SparseFeatures) else item).device.type == "cpu"
+
+
 def _read(item: Tensor | SparseFeatures) -> Mark:
     """The mark of what memory holds now."""
     if isinstance(item, SparseFeatures):
@@ -81,4 +86,4 @@ def _read(item: Tensor | SparseFeatures) -> Mark:
     return tensor.dtype, tensor.shape, made[0], made[1]
 
 
-__all__ = ["fingerprint", "read_once"]
+__all__ = ["fingerprint", "is_readable", "read_once"]

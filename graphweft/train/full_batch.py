@@ -21,11 +21,13 @@ from graphweft.data.dataset import Dataset, Part
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
 from graphweft.passes.work import Sizes
-from graphweft.runtime.constants import Reference, Watch, owning
+from graphweft.runtime.constants import Reference, Watch, owning, sent
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import Tape
+from graphweft.runtime.targets import target_of as plan_target
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.device import device_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
@@ -56,10 +58,12 @@ class FullBatch:
         target: Target | None = None,
         metrics: Sequence[Metric] = (),
     ) -> None:
-        self.model, self.ds, self.x, self.optimizer = model, ds, x, optimizer
+        self.model, self.ds, self.optimizer = model, ds, optimizer
+        self.device, self._given = device_of(model), x
+        self.x = self._there(x)
         self.edge_data = edge_data or EdgeData()
         self._keep_features, self._released = keep_features, False
-        self._settles = True
+        self._settles = plan_target(self.device).blocking
         self._watch = Watch(x)
         self._tape: Tape | None = None
         self._recorded: tuple[object, ...] = ()
@@ -68,13 +72,22 @@ class FullBatch:
         self.target, self.metrics = target or target_of(ds), metrics
         self._take(labelled(ds))
 
+    def _there(self, item: Features) -> Features:
+        """Numbers of the dataset on the device of the model, sent once."""
+        if item.device == self.device:
+            return item
+        with owning(item):
+            return sent(item, self.device)
+
     def _take(self, rows: dict[Part, Tensor]) -> None:
         """Keeps the rows that count, and their labels as they are now."""
         self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
         train = rows["train"]
         self.target.take(self.ds.y, train)
         few = train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
-        self._wanted = train if few and isinstance(self.model, CompiledModule) else None
+        self._wanted = self._there(train) if few and isinstance(self.model, CompiledModule) else None
+        y, listed = (self.ds.y, train) if self._wanted is None else (self.labels["train"], None)
+        self._used = self._there(y), None if listed is None else self._there(listed)
 
     def refresh(self) -> bool:
         """Takes up features, labels, splits and the model's settings as they are now; whether labels or splits changed.
@@ -83,6 +96,7 @@ class FullBatch:
         """
         if not self._released:
             self._watch.look()
+            self.x = self._there(self._given)
         if self.edge_data.inputs is not None:
             self.edge_data.inputs.look()
         rows = labelled(self.ds)
@@ -242,12 +256,14 @@ class FullBatch:
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss after one forward pass."""
         with POOL.within(None if self._tape is None else self._tape.arena, spills=True):
-            logits = self._logits()
+            logits = self._logits().to(self.ds.y.device)
             return evaluation(self.target, logits, self.ds.y, self.rows, self.metrics)
 
     def _record(self) -> Tape | None:
         """The step up to the gradients as a tape, where the kernels do it all."""
         if self._engine or not is_plain(self.model):
+            return None
+        if not plan_target(self.device).blocking:
             return None
         arguments = self.model.arguments(self.ds.graph, self.x, self._wanted, self.edge_data.inputs)
         function = self.model.function
@@ -335,7 +351,7 @@ class FullBatch:
 
     def _labels(self) -> tuple[Tensor, Tensor | None]:
         """The training labels with the rows that have them, or None where only those rows are computed."""
-        return (self.ds.y, self.rows["train"]) if self._wanted is None else (self.labels["train"], None)
+        return self._used
 
     def _check(self, logits: Tensor) -> None:
         """One row per node that was asked for, one column per class or value."""

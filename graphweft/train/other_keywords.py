@@ -16,7 +16,7 @@ _LOOP = "; a loop of your own over the model can do it (docs/training.md)"
 _MODEL = "belongs to the model, as in gw.nn.GCN(..., {name}=...)"
 _EPOCHS = "belongs to fit, as in trainer.fit(epochs=200)"
 _SCHEDULER = "belongs to a callable, as in scheduler=lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 30)"
-_DEVICE = "is not supported: training runs on the CPU"
+_DEVICE = "is called device here, as in device='cuda'"
 _OBJECT = "belongs to an optimizer object, as in optimizer=torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)"
 _DATA = "is not supported: the trainer makes its batches (mode='mini', fanouts=, batch_size=, sampler=)"
 _THREADS = "is not supported: torch.set_num_threads sets the number of threads"
@@ -27,7 +27,7 @@ _ANSWERS = {
     **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs"), _EPOCHS),
     "scheduler_kwargs": _SCHEDULER,
     "warmup_steps": "counts epochs here, as in warmup=5",
-    **dict.fromkeys(("device", "devices", "accelerator", "gpus", "use_cuda"), _DEVICE),
+    **dict.fromkeys(("devices", "accelerator", "gpus", "use_cuda"), _DEVICE),
     **dict.fromkeys(("momentum", "betas", "eps", "nesterov", "amsgrad", "optimizer_kwargs"), _OBJECT),
     **dict.fromkeys(("loader", "train_loader", "train_dataloader", "dataloader", "val_loader", "test_loader"), _DATA),
     **dict.fromkeys(("threads", "num_threads", "num_workers", "workers", "n_jobs"), _THREADS),

@@ -57,7 +57,7 @@ DEFAULT_DATA = "default"
 _REMEMBERED = ("root", "epochs", "patience", "logger", "memory")
 _TABLES = tuple(field.name for field in fields(TableOptions))
 _LOOP = tuple(field.name for field in fields(LoopOptions))
-_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks", "max_restarts")
+_FREE = (*_REMEMBERED, "threads", "out", "resume", "progress", "trace", "prepare", "ranks", "max_restarts", "device")
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,7 @@ class TrainSpec(LoopOptions, TableOptions):
         quality: With macro: relative error of sampled gradients to keep to; infinite: measured, nothing changed; None:
             not measured.
         accumulate: For "mini": batches whose gradients make one update.
+        device: For "full": where to train, such as "cuda"; None: the CPU.
         sampler: For "mini": how batches are drawn, a name of ``options.SAMPLERS``.
         seed: Of the parameters, dropout, a random split and a synthetic graph.
         threads: 0 uses every physical core at hand.
@@ -169,6 +170,7 @@ class TrainSpec(LoopOptions, TableOptions):
     memory: str | None = None
     quality: float | None = None
     accumulate: int = 1
+    device: str | None = None
     sampler: str = "neighbor"
     seed: int = 0
     threads: int = 0
@@ -312,6 +314,8 @@ class TrainSpec(LoopOptions, TableOptions):
                 f"max_restarts={self.max_restarts} cannot be combined with ranks={self.ranks}; it is for --ranks P "
                 "(torchrun has --max-restarts of its own)"
             )
+        if self.device is not None and (not isinstance(self.device, str) or not self.device.strip()):
+            raise ConfigError(f"device: expected the name of a device, such as cuda, got {self.device!r}")
         if self.macro is not None:
             check_macro(self.macro)
         if self.macro is not None and self.mode == "macro" and check_macro(self.macro)[0] != "parts":

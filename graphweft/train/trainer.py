@@ -33,6 +33,7 @@ from graphweft.train.best_weights import BestWeights
 from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
+from graphweft.train.device import on_device
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.embedding_task import EmbeddingTask, for_loss
 from graphweft.train.full_batch import SPLITS, FullBatch
@@ -99,8 +100,7 @@ class Trainer:
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show the notes of the dataset and progress on standard error.
-        keep_features: False gives up the memory of dense features when, after the first aggregation has been computed
-            once and for all, nothing reads them any more. For callers that own the dataset and need ``ds.x`` no more.
+        keep_features: False gives up the memory of dense features once nothing reads them after the first aggregation.
         fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
             15, 10, 5, and 5 for further layers.
         batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those;
@@ -114,10 +114,9 @@ class Trainer:
         macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
             :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
             parts of a group; None: as many parts of a store as fit into ``memory``.
-        memory: Bytes, or a text such as "2GB", that the run may take: data, kept values, activations, batches. Where it
-            is short fewer values are kept, fewer batches prepared ahead and evaluations cut; a run that does not fit
-            is refused with the least that would do. On a store: bytes of the groups in memory, for "mini" of
-            structure, labels and rows; None: a quarter of the machine's.
+        memory: Bytes, or a text such as "2GB", that the run may take. Where it is short fewer values are kept, fewer
+            batches prepared ahead and evaluations cut; a run that does not fit is refused with the least that would do.
+            On a store: bytes of the groups in memory; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
@@ -125,7 +124,7 @@ class Trainer:
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks", of several (:class:`gw.Subtasks`).
+        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks" (:class:`gw.Subtasks`), of several.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
@@ -134,8 +133,8 @@ class Trainer:
         scheduler: A callable that makes a scheduler of ``torch.optim.lr_scheduler`` of the optimiser, or "cosine",
             "linear", "step", "exponential" or "plateau", with numbers as in "step:30:0.5". It steps once an epoch.
         warmup: Epochs in which the learning rate rises before the scheduler begins.
-        clip: Largest norm of the gradients; ``clip_value``: largest absolute value of an entry.
-        clip_value: See ``clip``; both are applied before an update, values first.
+        clip: Largest norm of the gradients, after ``clip_value``.
+        clip_value: Largest absolute value of an entry of a gradient.
         ema: Decay of averaged parameters, with which is evaluated and predicted; training goes on with the others.
         metrics: What is measured beside the score: "f1_macro", "f1_micro", "accuracy", "roc_auc",
             "average_precision", "mae", "rmse" or "r2", functions of (logits, labels), objects as of ``torchmetrics``,
@@ -148,8 +147,8 @@ class Trainer:
         loggers: "csv" and "tensorboard" write to ``out``; others have ``log_metrics(metrics, step)``, called an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
-        ranks: The processes that train together (:class:`gw.Ranks`), which all make the same trainer and call the same
-            methods; rank 0 alone shows progress and writes ``out``. None: this process alone.
+        ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer, rank 0 writes ``out``.
+        device: For "full": where to train, such as "cuda"; it moves the model. None: where that is.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
@@ -211,6 +210,7 @@ class Trainer:
         callbacks: Any = (),
         loggers: Any = (),
         ranks: Ranks | None = None,
+        device: Any = None,
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
@@ -221,23 +221,24 @@ class Trainer:
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
-        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember)
+        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device)
         drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
         check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
-        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema)
-        chosen = Chosen(*updated, metrics, best, callbacks, loggers if self.ranks.is_first else ())
+        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
+        chosen = Chosen(*updated, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
 
     def _take_options(
-        self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, remember: Any
+        self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
     ) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
+        on_device(self.model, more[1], self.mode)
         check_counts(seed=seed, patience=patience, eval_every=eval_every)
         first = self.ranks.is_first
         self.out, self._memory = Path(out) if out and first else None, memory
         self._lr, self._seed, self._progress = lr, seed, progress and first
-        self._patience, self._eval_every, self._remember = patience, eval_every, dict(remember or {})
+        self._patience, self._eval_every, self._remember = patience, eval_every, dict(more[0] or {})
 
     def _assemble(
         self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, more: dict[str, Any]

@@ -142,7 +142,7 @@ def test_an_unknown_target_is_one_line() -> None:
     graph, x, model = _world("gcn")
     with (
         gw.config(target="gpu"),
-        pytest.raises(ConfigError, match="expected one of cpu, reference, got 'gpu'"),
+        pytest.raises(ConfigError, match="expected one of cpu, cuda, reference, got 'gpu'"),
     ):
         model(graph, x)
 

@@ -6,7 +6,7 @@ Known to ``gw.config(target=)`` as "cpu", the default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -14,10 +14,12 @@ from typing import Any
 import torch
 
 from graphweft.ir.residency import StructType, TensorType
+from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.cpu import attention, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
+from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.sparse import PANEL_ROW, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target
@@ -25,6 +27,12 @@ from graphweft.runtime.target import Bound, Launch, Target
 
 class _Cpu(Target):
     """Walks over edges are compiled together, for all calls of a plan."""
+
+    blocking = True
+
+    def prepare(self, groups: Iterable[Group]) -> None:
+        """Walks begin to be compiled while the program is worked on."""
+        start_edge_kernels(groups)
 
     def bind(self, calls: Sequence[KernelCall]) -> Bound:
         """A launcher for every call."""
@@ -67,7 +75,7 @@ def _inverse_degree(call: KernelCall) -> Launch:
     return run
 
 
-CPU = _Cpu("cpu")
+CPU = _Cpu("cpu", device="cpu")
 for name, launcher in {
     "rows": products.rows,
     "spmm": products.spmm,

@@ -1,0 +1,206 @@
+"""Whether kernels are right and fast on a device: what only the device can show.
+
+Comes in: a device. Goes out: one :class:`Check` per kernel: how far it is from the oracle in float64 on the CPU,
+whether it gives the same bits again and again, and the bytes it moves a second beside those of a copy. Called by
+``graphweft doctor --device``. The same checks run in host memory under Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import functools
+import json as json_format
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+
+from graphweft import _config
+from graphweft._checks import check_device
+from graphweft._errors import NativeError
+from graphweft.graph.graph import Graph
+from graphweft.graph.placed import on_device
+from graphweft.ir.interpret import edges_in_row_order
+from graphweft.nn.gat import GAT
+from graphweft.nn.gcn import GCN
+from graphweft.nn.sage import SAGE
+from graphweft.runtime import dense, sparse
+from graphweft.runtime.cuda import edges
+from graphweft.runtime.cuda.jit import find_triton
+
+_CLOSE = 1e-5  # of the largest number of a result, in float32
+_OF_MODELS = 1e-3  # the same for gradients of whole models
+_TIMED = 20
+_WIDTH = 64
+
+
+class Check(NamedTuple):
+    """One kernel: largest error against the oracle, whether all repetitions gave the same bits, bytes a second.
+
+    ``gbps`` is 0 where nothing was timed.
+    """
+
+    name: str
+    error: float
+    limit: float
+    repeats: bool
+    gbps: float = 0.0
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may be used."""
+        return self.error <= self.limit and self.repeats
+
+
+class Work(NamedTuple):
+    """What is checked: a run on the device, its result from elsewhere, and the bytes that a run moves."""
+
+    run: Callable[[], Tensor]
+    wanted: Tensor
+    nbytes: int = 0
+    limit: float = _CLOSE
+
+
+def checks(device: str, nodes: int = 100_000, degree: int = 15, repetitions: int = 100) -> list[Check]:
+    """Every kernel on ``device``.
+
+    Args:
+        device: Such as "cuda".
+        nodes: Of the random graph that it runs on, which has a hub, isolated nodes and parallel edges.
+        degree: Mean number of in-edges.
+        repetitions: Runs that have to give the same bits.
+
+    Raises: ConfigError for a device that is not there, MissingPackageError without Triton.
+    """
+    place = check_device("--device", device)
+    find_triton()
+    graph = _graph(nodes, degree)
+    works = {**_kernels(graph, place), **_models(_graph(min(nodes, 2000), degree), place)}
+    return [_checked(name, work, place, repetitions) for name, work in works.items()]
+
+
+def main(device: str, as_json: bool = False, nodes: int = 100_000, repetitions: int = 100) -> None:
+    """Prints the checks as a table, or as JSON. Raises: NativeError naming the kernels that do not hold."""
+    found = checks(device, nodes, repetitions=repetitions)
+    copy = _copy_rate(check_device("--device", device))
+    if as_json:
+        rows = [{**check._asdict(), "holds": check.holds} for check in found]
+        sys.stdout.write(json_format.dumps({"device": device, "copy_gbps": copy, "checks": rows}) + "\n")
+    else:
+        title = f"{device}: a copy moves {copy:.0f} GB/s"
+        table = Table("kernel", "largest error", "same bits", "GB/s", "holds", title=title)
+        for check in found:
+            speed = f"{check.gbps:.0f}" if check.gbps else "-"
+            cells = (check.name, f"{check.error:.1e}", "yes" if check.repeats else "no", speed)
+            holds = "yes" if check.holds else "no"
+            table.add_row(*map(Text, cells), holds, style=None if check.holds else "red")
+        Console().print(table)
+    wrong = [check.name for check in found if not check.holds]
+    if wrong:
+        remedy = "config(target='reference') runs plain torch"
+        raise NativeError(f"{device}: expected every kernel to hold, got {', '.join(wrong)} wrong; {remedy}")
+
+
+def _graph(nodes: int, degree: int) -> Graph:
+    """In-degrees by a power law: a hub, nodes without edges, parallel edges, loops."""
+    drawn = torch.Generator().manual_seed(0)
+    src = torch.randint(nodes, (nodes * degree,), generator=drawn)
+    dst = (nodes * torch.rand(nodes * degree, generator=drawn) ** 3).long().clamp(max=nodes - 1)
+    return Graph(src, dst, num_nodes=nodes)
+
+
+def _kernels(graph: Graph, place: torch.device) -> dict[str, Work]:
+    """Those that are written once."""
+    there, n, m = on_device(graph, place), graph.num_nodes, graph.num_edges
+    drawn = torch.Generator().manual_seed(1)
+    x, dy, row = (torch.randn(n, _WIDTH, generator=drawn) for _ in range(3))
+    weight, scores = torch.randn(m, generator=drawn), torch.randn(m, 4, generator=drawn)
+    src, dst, ids = edges_in_row_order(graph)
+    far = {name: t.to(place) for name, t in {"x": x, "w": weight, "s": scores, "dy": dy, "row": row}.items()}
+    messages = x.double()[src] * weight.double()[ids, None]
+    summed = torch.zeros(n, _WIDTH, dtype=torch.float64).index_add(0, dst, messages)
+    largest, arg = sparse.spmm_max(graph.csc, x)
+    assert arg is not None  # asked for
+    there_arg, gradient = arg.to(place), torch.zeros(n, _WIDTH, dtype=torch.float64)
+    gradient.scatter_add_(0, arg.long().clamp(min=0), torch.where(arg >= 0, dy, 0.0).double())
+    soft = sparse.edge_softmax(graph.csc, scores)
+    moved = 4 * _WIDTH * (m + n) + 8 * m
+    return {
+        "sum over edges": Work(lambda: edges.sum_edges(there, far["x"], far["w"]), summed, moved),
+        "sum over edges + bias + relu": Work(
+            lambda: edges.sum_edges(there, far["x"], far["w"], given={"bias": far["row"][0]}, relu=True),
+            torch.relu(summed + row[0]),
+            moved,
+        ),
+        "largest over edges": Work(lambda: edges.extremum(there, far["x"], False, True)[0], largest, moved),
+        "its gradient": Work(lambda: edges.extremum_gradient(there, there_arg, far["dy"]), gradient),
+        "softmax over edges": Work(lambda: edges.edge_softmax(there, far["s"], False), soft, 12 * 4 * m),
+        "its gradient by scores": Work(
+            lambda: edges.edge_softmax_gradient(there, soft.to(place), far["s"]),
+            sparse.edge_softmax_grad(graph.csc, soft, scores),
+        ),
+        "stages of rows": Work(
+            lambda: edges.finish_rows(far["x"], None, {"addend": far["row"]}, True),
+            torch.relu(x + row),
+            12 * _WIDTH * n,
+        ),
+        "dropout, the CPU's draws": Work(
+            lambda: edges.dropout(far["x"], 0.5, 7, 3), dense.dropout(x, 0.5, 7, 3), 8 * _WIDTH * n, 0.0
+        ),
+    }
+
+
+def _models(graph: Graph, place: torch.device) -> dict[str, Work]:
+    """Gradients of whole models, by generated walks and regions, against plain torch in float64."""
+    x = torch.randn(graph.num_nodes, 16, generator=torch.Generator().manual_seed(2))
+    models = {"GCN": GCN(16, 32, 8), "SAGE, max": SAGE(16, 32, 8, reduce="max"), "GAT": GAT(16, 8, 8, heads=2)}
+
+    def slopes(model: nn.Module, at: torch.device, dtype: torch.dtype, target: str) -> Tensor:
+        twin = model.to(at, dtype).eval()
+        twin.zero_grad()
+        with _config.config(target=target):
+            twin(on_device(graph, at), x.to(at, dtype)).square().mean().backward()
+        return torch.cat([p.grad.flatten() for p in twin.parameters() if p.grad is not None])
+
+    found = {}
+    for name, model in models.items():
+        wanted = slopes(model, torch.device("cpu"), torch.float64, "reference")
+        run = functools.partial(slopes, model, place, torch.float32, "cuda")
+        found[f"gradients of {name}"] = Work(run, wanted, limit=_OF_MODELS)
+    return found
+
+
+def _checked(name: str, work: Work, place: torch.device, repetitions: int) -> Check:
+    first = work.run()
+    scale = max(float(work.wanted.abs().max()), 1e-30)
+    error = float((first.cpu().double() - work.wanted.double()).abs().max()) / scale
+    repeats = all(torch.equal(work.run(), first) for _ in range(repetitions))
+    rate = work.nbytes / _seconds(work.run, place) / 1e9 if work.nbytes and place.type == "cuda" else 0.0
+    return Check(name, error, work.limit, repeats, rate)
+
+
+def _seconds(run: Callable[[], object], place: torch.device) -> float:
+    """Mean of some runs after one."""
+    run()
+    torch.cuda.synchronize(place)
+    begin = time.perf_counter()
+    for _ in range(_TIMED):
+        run()
+    torch.cuda.synchronize(place)
+    return (time.perf_counter() - begin) / _TIMED
+
+
+def _copy_rate(place: torch.device) -> float:
+    """GB/s that a copy reads and writes on the device; 0 elsewhere."""
+    if place.type != "cuda":
+        return 0.0
+    x = torch.empty(1 << 28, dtype=torch.uint8, device=place)
+    return 2 * x.numel() / _seconds(x.clone, place) / 1e9
+
+
+__all__ = ["Check", "checks", "main"]

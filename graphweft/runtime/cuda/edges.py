@@ -1,0 +1,209 @@
+"""Launches of the kernels over edges and rows that are written once.
+
+Comes in: a graph and rows on one device. Goes out: rows there. Tiles and warps follow from widths alone. Called by the
+launchers of ``products.py`` and ``target.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import torch
+from torch import Tensor
+
+from graphweft.codegen.edge_triton import padded
+from graphweft.graph.adjacency import Adjacency
+from graphweft.graph.derived import derived
+from graphweft.graph.graph import Graph
+from graphweft.graph.placed import host_of
+from graphweft.runtime.cuda import kernels
+from graphweft.runtime.cuda.jit import Kernel, warps_for
+
+_TILE = 512  # elements of a block of rows
+_WIDEST = 128  # columns of a tile
+_BLOCK = 1024
+STAGES = {"row_scale": 1, "bias": 2, "addend": 4, "relu": 8, "mask": 16, "post_scale": 32}
+_READ = ("row_scale", "bias", "addend", "mask", "post_scale")
+
+Given = Mapping[str, Tensor]
+
+
+def _tiles(width: int, most: int = 16) -> tuple[int, int, int]:
+    """Columns of a tile, rows or edges at a time, and how many tiles a row has."""
+    columns = min(padded(max(width, 1)), _WIDEST)
+    return columns, max(1, min(most, _TILE // columns)), -(-width // columns)
+
+
+def _stages(given: Given, relu: bool, like: Tensor, rows: int) -> tuple[tuple[Tensor, ...], int, int]:
+    """Operands of an epilogue, ``like`` where there is none, rows of the addend, and which stages there are."""
+    bits = sum(STAGES[name] for name in given) + (STAGES["relu"] if relu else 0)
+    short = given["addend"].shape[0] if "addend" in given else rows
+    return tuple(given[name].contiguous() if name in given else like for name in _READ), short, bits
+
+
+def sum_edges(
+    graph: Graph,
+    x: Tensor,
+    weight: Tensor | None = None,
+    scale: Tensor | None = None,
+    own: float = 0.0,
+    given: Given | None = None,
+    relu: bool = False,
+) -> Tensor:
+    """Rows summed over in-edges, each times a weight of the edge and a factor of its source, then an epilogue.
+
+    Args:
+        graph: Its destinations are the rows.
+        x: (num_src, f).
+        weight: (num_edges,) by edge id.
+        scale: (num_src,).
+        own: What a node's own row is multiplied by.
+        given: Operands of the epilogue by stage.
+        relu: Whether it has one.
+    """
+    csc = graph.csc_structure if weight is None else graph.csc
+    rows, width = csc.num_rows, x.shape[1]
+    x, y = x.contiguous(), torch.empty((csc.num_rows, x.shape[1]), dtype=x.dtype, device=x.device)
+    operands, short, bits = _stages(given or {}, relu, x, rows)
+    columns, edges, tiles = _tiles(width)
+    ids = csc.indices if csc.edge_ids is None else csc.edge_ids
+    kernels.sum_edges(
+        (rows, tiles),
+        csc.indptr,
+        csc.indices,
+        ids,
+        x,
+        x if weight is None else weight.contiguous(),
+        x if scale is None else scale.contiguous(),
+        *operands,
+        y,
+        short,
+        F=width,
+        HAS_WEIGHT=weight is not None,
+        HAS_IDS=weight is not None and csc.edge_ids is not None,
+        HAS_SCALE=scale is not None,
+        OWN=own,
+        STAGES=bits,
+        BE=edges,
+        BF=columns,
+        warps=warps_for(edges * columns),
+    )
+    return y
+
+
+def finish_rows(x: Tensor, ids: Tensor | None, given: Given, relu: bool, over: bool = False) -> Tensor:
+    """An epilogue on rows as they are, or on those read by index; ``over``: in the memory of ``x``."""
+    rows, width = x.shape[0] if ids is None else ids.numel(), x.shape[1]
+    x = x.contiguous()
+    y = x if over else torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    operands, short, bits = _stages(given, relu, x, rows)
+    columns, at_once, tiles = _tiles(width, 64)
+    at_once = max(1, at_once // 2)  # every stage holds a block
+    kernels.finish_rows(
+        (-(-rows // at_once), tiles),
+        x,
+        x if ids is None else ids.contiguous(),
+        *operands,
+        y,
+        short,
+        rows,
+        F=width,
+        HAS_IDS=ids is not None,
+        STAGES=bits,
+        BR=at_once,
+        BF=columns,
+        warps=warps_for(at_once * columns),
+    )
+    return y
+
+
+def extremum(graph: Graph, x: Tensor, minimum: bool, want_arg: bool) -> tuple[Tensor, Tensor | None]:
+    """The largest or smallest row of all sources, by element, and where the first of them comes from."""
+    csc, x = graph.csc, x.contiguous()
+    shape = csc.num_rows, x.shape[1]
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
+    arg = torch.empty(shape, dtype=csc.indices.dtype, device=x.device) if want_arg else None
+    columns, _, tiles = _tiles(shape[1])
+    place = csc.indices if arg is None else arg
+    fixed = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg, "BF": columns}
+    kernels.extremum_of_edges((shape[0], tiles), csc.indptr, csc.indices, x, y, place, **fixed)
+    return y, arg
+
+
+def extremum_gradient(graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
+    """The gradient of :func:`extremum` by the rows of sources."""
+    csc = by_source(graph)
+    dx = torch.empty((csc.num_rows, dy.shape[1]), dtype=dy.dtype, device=dy.device)
+    columns, _, tiles = _tiles(dy.shape[1])
+    arrays = (csc.indptr, csc.indices, arg.contiguous(), dy.contiguous(), dx)
+    kernels.extremum_gradient((csc.num_rows, tiles), *arrays, F=dy.shape[1], BF=columns)
+    return dx
+
+
+def by_source(graph: Graph) -> Adjacency:
+    """Out-edges with parallel edges side by side, on the graph's device."""
+    turned = graph.reverse()
+    return derived(host_of(turned).csc, _with_sorted_columns).to(turned.device)
+
+
+def _with_sorted_columns(adjacency: Adjacency) -> Adjacency:
+    found = adjacency.with_sorted_columns()
+    return found if found is not adjacency else Adjacency(
+        adjacency.indptr, adjacency.indices, adjacency.edge_ids, adjacency.num_cols
+    )  # fmt: skip
+
+
+def edge_softmax(graph: Graph, x: Tensor, log: bool) -> Tensor:
+    """Softmax over the in-edges of every row, for each of an edge's numbers."""
+    return _by_row(kernels.softmax_of_edges, graph, (x,), LOG=log)
+
+
+def edge_softmax_gradient(graph: Graph, s: Tensor, g: Tensor) -> Tensor:
+    """``s * (g - sum over the row of s * g)``."""
+    return _by_row(kernels.softmax_gradient, graph, (s, g))
+
+
+def _by_row(kernel: Kernel, graph: Graph, given: tuple[Tensor, ...], **fixed: bool) -> Tensor:
+    csc, width = graph.csc, prod(given[0].shape[1:])
+    y = torch.empty(given[0].shape, dtype=given[0].dtype, device=given[0].device)
+    columns, edges, tiles = _tiles(width, 32)
+    ids = csc.indices if csc.edge_ids is None else csc.edge_ids
+    has_ids, warps = csc.edge_ids is not None, warps_for(edges * columns)
+    arrays = (csc.indptr, ids, *(x.contiguous() for x in given), y)
+    kernel((csc.num_rows, tiles), *arrays, H=width, HAS_IDS=has_ids, BE=edges, BH=columns, warps=warps, **fixed)
+    return y
+
+
+def dropout(x: Tensor, p: float, seed: int, stream: int, ids: Tensor | None = None) -> Tensor:
+    """``x / (1 - p)`` where an element is kept, by the draws that the CPU's kernel has; of ``x[ids]`` with ids."""
+    x, width = x.contiguous(), prod(x.shape[1:])
+    y = torch.empty((x.shape[0] if ids is None else ids.numel(), *x.shape[1:]), dtype=x.dtype, device=x.device)
+    words = tuple(number >> shift & 0xFFFFFFFF for number in (int(seed), stream) for shift in (0, 32))
+    kernels.drop_elements(
+        (-(-y.numel() // _BLOCK),),
+        x,
+        x if ids is None else ids.contiguous(),
+        y,
+        y.numel(),
+        *words,
+        FACTOR=1.0 / (1.0 - p) if p < 1.0 else 0.0,
+        F=max(width, 1),
+        HAS_IDS=ids is not None,
+        THRESHOLD=int(p * 65536.0 + 0.5),
+        BLOCK=_BLOCK,
+        warps=4,
+    )
+    return y
+
+
+__all__ = [
+    "by_source",
+    "dropout",
+    "edge_softmax",
+    "edge_softmax_gradient",
+    "extremum",
+    "extremum_gradient",
+    "finish_rows",
+    "sum_edges",
+]

@@ -1,0 +1,225 @@
+"""Kernels that are written once, in Triton: sums and extrema over edges, softmax over edges, stages of rows, dropout.
+
+Comes in: arrays of a graph's in-edges, rows, and constants. Goes out: rows. One program computes a row, or a tile of
+its columns; hubs are looped over in order; nothing is added up by atomics, so equal calls give equal bits. Sums are
+taken in float32 or, for float64, in float64. Widths are constants, so that rows are read by vectors. Called by
+``products.py`` and ``softmax.py``. Source: Morphling, algorithm 2 with the tile outside.
+"""
+# Triton has types of its own, and Python's are not checked here.
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphweft.runtime.cuda.functions import gw_max
+from graphweft.runtime.cuda.jit import device, kernel
+
+tl: Any = None  # triton.language, once a kernel is asked for
+
+
+@device
+def edge_numbers(ids, p, here, HAS_IDS: tl.constexpr):
+    """The numbers of the edges at places ``p`` in row order."""
+    return tl.load(ids + p, mask=here, other=0).to(tl.int64) if HAS_IDS else p.to(tl.int64)
+
+
+@device
+def finished(
+    t, row, f, here, row_scale, bias, addend, mask, post_scale,
+    short, F: tl.constexpr, STAGES: tl.constexpr
+):  # fmt: skip
+    """The stages of an epilogue on a block (rows, columns); bits of STAGES say which."""
+    if STAGES & 1:
+        t = t * tl.load(row_scale + row)
+    if STAGES & 2:
+        t = t + tl.load(bias + f, mask=f < F, other=0.0)
+    if STAGES & 4:
+        t = t + tl.load(addend + row * F + f, mask=here & (row + f * 0 < short), other=0.0)
+    if STAGES & 8:
+        t = tl.where(t < 0, 0.0, t)
+    if STAGES & 16:
+        t = tl.where(tl.load(mask + row * F + f, mask=here, other=0.0) > 0, t, 0.0)
+    if STAGES & 32:
+        t = t * tl.load(post_scale + row)
+    return t
+
+
+@kernel
+def sum_edges(
+    offsets, columns, ids, x, weight, scale, row_scale, bias,
+    addend, mask, post_scale, y, short, F: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+    HAS_IDS: tl.constexpr, HAS_SCALE: tl.constexpr, OWN: tl.constexpr, STAGES: tl.constexpr, BE: tl.constexpr,
+    BF: tl.constexpr
+):  # fmt: skip
+    """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * x[i])``."""
+    row = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    here = f < F
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    total = tl.zeros([BF], y.dtype.element_ty)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        some = p < end
+        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
+        t = tl.load(x + col[:, None] * F + f[None, :], mask=some[:, None] & here[None, :], other=0.0)
+        if HAS_WEIGHT:
+            place = edge_numbers(ids, p, some, HAS_IDS)
+            t = t * tl.load(weight + place, mask=some, other=0.0)[:, None]
+        if HAS_SCALE:
+            t = t * tl.load(scale + col, mask=some, other=0.0)[:, None]
+        total += tl.sum(t, axis=0)
+    if OWN != 0.0:
+        mine = tl.load(x + row * F + f, mask=here, other=0.0) * OWN
+        if HAS_SCALE:
+            mine = mine * tl.load(scale + row)
+        total += mine
+    total = finished(total, row, f, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
+    tl.store(y + row * F + f, total, mask=here)
+
+
+@kernel
+def finish_rows(
+    x, ids, row_scale, bias, addend, mask, post_scale, y, short, rows,
+    F: tl.constexpr, HAS_IDS: tl.constexpr, STAGES: tl.constexpr, BR: tl.constexpr, BF: tl.constexpr
+):  # fmt: skip
+    """``y[i] = epilogue(x[i])``, or of ``x[ids[i]]``."""
+    row = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR))[:, None]
+    f = (tl.program_id(1) * BF + tl.arange(0, BF))[None, :]
+    here = (row < rows) & (f < F)
+    row = tl.minimum(row, rows - 1)
+    source = tl.load(ids + row).to(tl.int64) if HAS_IDS else row
+    t = tl.load(x + source * F + f, mask=here, other=0.0)
+    t = finished(t, row, f, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
+    tl.store(y + row * F + f, t, mask=here)
+
+
+@kernel
+def extremum_of_edges(
+    offsets, columns, x, y, arg, F: tl.constexpr, MINIMUM: tl.constexpr, WANT_ARG: tl.constexpr,
+    BF: tl.constexpr
+):  # fmt: skip
+    """The largest (smallest) ``x[j]`` over edges j -> i, 0 without edges, and the j of the first one, or -1."""
+    row = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    here = f < F
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    best = tl.zeros([BF], y.dtype.element_ty)
+    found = tl.full([BF], -1, arg.dtype.element_ty)
+    for p in range(begin, end):
+        col = tl.load(columns + p).to(tl.int64)
+        t = tl.load(x + col * F + f, mask=here, other=0.0)
+        beats = t < best if MINIMUM else t > best
+        beats = beats | ((t != t) & (best == best)) | (found < 0)
+        best = tl.where(beats, t, best)
+        found = tl.where(beats, col.to(arg.dtype.element_ty), found)
+    tl.store(y + row * F + f, best, mask=here)
+    if WANT_ARG:
+        tl.store(arg + row * F + f, found, mask=here)
+
+
+@kernel
+def extremum_gradient(
+    offsets, columns, arg, dy, dx, F: tl.constexpr, BF: tl.constexpr
+):  # fmt: skip
+    """``dx[j]`` = sum of ``dy[i]`` over destinations i whose ``arg`` is j.
+
+    Rows are sources; parallel edges lie side by side, and the first of them counts.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    f = tl.program_id(1) * BF + tl.arange(0, BF)
+    here = f < F
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    total = tl.zeros([BF], dx.dtype.element_ty)
+    for p in range(begin, end):
+        col = tl.load(columns + p).to(tl.int64)
+        before = tl.load(columns + tl.maximum(p - 1, begin)).to(tl.int64)
+        again = (before + f * 0 == col) & (p + f * 0 > begin)
+        hit = tl.load(arg + col * F + f, mask=here, other=-1).to(tl.int64) == row
+        t = tl.load(dy + col * F + f, mask=here & hit & (again == 0), other=0.0)
+        total += t
+    tl.store(dx + row * F + f, total, mask=here)
+
+
+@kernel
+def softmax_of_edges(
+    offsets, ids, x, y, H: tl.constexpr, HAS_IDS: tl.constexpr, LOG: tl.constexpr, BE: tl.constexpr,
+    BH: tl.constexpr
+):  # fmt: skip
+    """Softmax, or its logarithm, over the in-edges of a row, for every one of H numbers of an edge."""
+    row = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * BH + tl.arange(0, BH)
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    top = tl.full([BH], float("-inf"), y.dtype.element_ty)
+    total = tl.zeros([BH], y.dtype.element_ty)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        here = (p < end)[:, None] & (h < H)[None, :]
+        place = edge_numbers(ids, p, p < end, HAS_IDS)
+        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=float("-inf"))
+        above = gw_max(top, tl.reduce(t, 0, gw_max))
+        base = tl.where(above == float("-inf"), 0.0, above)
+        shrink = tl.where(top == above, 1.0, tl.exp(top - base))
+        total = total * shrink + tl.sum(tl.exp(t - base[None, :]), axis=0)
+        top = above
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        here = (p < end)[:, None] & (h < H)[None, :]
+        place = edge_numbers(ids, p, p < end, HAS_IDS)
+        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=0.0) - top[None, :]
+        t = t - tl.log(total)[None, :] if LOG else tl.exp(t) / total[None, :]
+        tl.store(y + place[:, None] * H + h[None, :], t, mask=here)
+
+
+@kernel
+def softmax_gradient(
+    offsets, ids, s, g, y, H: tl.constexpr, HAS_IDS: tl.constexpr, BE: tl.constexpr, BH: tl.constexpr
+):  # fmt: skip
+    """``s * (g - sum over the row of s * g)``."""
+    row = tl.program_id(0).to(tl.int64)
+    h = tl.program_id(1) * BH + tl.arange(0, BH)
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    total = tl.zeros([BH], y.dtype.element_ty)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        here = (p < end)[:, None] & (h < H)[None, :]
+        place = edge_numbers(ids, p, p < end, HAS_IDS)
+        there = place[:, None] * H + h[None, :]
+        total += tl.sum(tl.load(s + there, mask=here, other=0.0) * tl.load(g + there, mask=here, other=0.0), axis=0)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        here = (p < end)[:, None] & (h < H)[None, :]
+        place = edge_numbers(ids, p, p < end, HAS_IDS)
+        there = place[:, None] * H + h[None, :]
+        t = tl.load(g + there, mask=here, other=0.0) - total[None, :]
+        tl.store(y + there, tl.load(s + there, mask=here, other=0.0) * t, mask=here)
+
+
+@kernel
+def drop_elements(
+    x, ids, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
+    HAS_IDS: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Dropout with the CPU's draws: 16 bits an element of Philox 4x32-10 by seed, stream and place."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = at < count
+    block = (at // 64) * 8 + (at % 32) // 4
+    low = (block & 0xFFFFFFFF).to(tl.uint32)
+    high = (block >> 32).to(tl.uint32)
+    none = low * 0
+    c0, c1, c2, c3 = tl.philox_impl(
+        low, high, (none + stream_low).to(tl.uint32), (none + stream_high).to(tl.uint32),
+        (none + seed_low).to(tl.uint32), (none + seed_high).to(tl.uint32)
+    )  # fmt: skip
+    first = tl.where((at & 32) != 0, c2, c0)
+    second = tl.where((at & 32) != 0, c3, c1)
+    word = tl.where((at & 2) != 0, second, first)
+    draw = tl.where((at & 1) != 0, word >> 16, word & 0xFFFF)
+    source = tl.load(ids + at // F, mask=here, other=0).to(tl.int64) * F + at % F if HAS_IDS else at
+    t = tl.load(x + source, mask=here, other=0.0) * FACTOR
+    tl.store(y + at, tl.where(draw.to(tl.int32) >= THRESHOLD, t, 0.0), mask=here)

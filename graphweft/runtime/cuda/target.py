@@ -1,0 +1,72 @@
+"""The table of launchers for CUDA devices.
+
+Comes in: calls of a plan. Goes out: launchers of Triton kernels, of torch's products, and of generated walks. A call
+without an entry is run value by value in torch, on the device where its operands lie. Known to ``gw.config(target=)``
+as "cuda", and taken for every plan whose tensors lie on such a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft.graph.graph import Graph
+from graphweft.ir.program import Value
+from graphweft.runtime.cuda import edges, products
+from graphweft.runtime.cuda.walks import edge_walk, row_region
+from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.target import Launch, Target
+
+_REALS = (torch.float32, torch.float64)
+
+
+def _softmax(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    return edges.edge_softmax(graph, x, bool(value.get("log")))
+
+
+def _softmax_gradient(value: Value, graph: Graph, s: Tensor, g: Tensor) -> Tensor:
+    return edges.edge_softmax_gradient(graph, s, g)
+
+
+def _extremum_gradient(value: Value, graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
+    return edges.extremum_gradient(graph, arg, dy)
+
+
+def _arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    found = edges.extremum(graph, x, value["kind"] == "min", True)[1]
+    assert found is not None  # asked for
+    return found
+
+
+def _whole(function: Callable[..., Any]) -> Callable[[KernelCall], Launch]:
+    """The launcher of a function of a value and its operands."""
+
+    def launcher(call: KernelCall) -> Launch:
+        value, out, places = call.value, call.writes[0].at, [slot.at for slot in call.reads]
+
+        def run(slots: Slots) -> None:
+            slots[out] = function(value, *[slots[i] for i in places])
+
+        return run
+
+    return launcher
+
+
+CUDA = Target("cuda", device="cuda", without=("attention",), worth=1)
+for name, launcher in {
+    **products.LAUNCHERS,
+    "edge_nest": edge_walk,
+    "reduce": edge_walk,
+    "broadcast_src": edge_walk,
+    "broadcast_dst": edge_walk,
+    "sddmm": edge_walk,
+    "edge_softmax": _whole(_softmax),
+    "edge_softmax_grad": _whole(_softmax_gradient),
+    "spmm_max_grad": _whole(_extremum_gradient),
+}.items():
+    CUDA.launches(name, *_REALS)(launcher)
+CUDA.launches("row_nest", torch.float32)(row_region)
+CUDA.launches("spmm_arg")(_whole(_arg))

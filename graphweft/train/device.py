@@ -1,0 +1,35 @@
+"""Where a run trains: the device of its model.
+
+Comes in: a model, and the device that a trainer was given. Goes out: the model there. Called by the trainer and by
+full-batch steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from graphweft._checks import check_device
+from graphweft._errors import ConfigError
+
+
+def on_device(model: Any, device: Any, mode: str) -> None:
+    """Moves ``model`` to ``device``; None leaves it.
+
+    Raises: ConfigError for a device that is not there, or a mode that trains on the CPU.
+    """
+    if device is not None:
+        place = check_device("Trainer", device)
+        if isinstance(model, nn.Module):
+            model.to(place)
+    if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":
+        remedy = "a loop of your own over a loader takes batch.to(device)"
+        raise ConfigError(f"device={str(place)!r} cannot be combined with mode={mode!r}; {remedy}")
+
+
+def device_of(model: Any) -> torch.device:
+    """Where the parameters of ``model`` lie; the CPU for a model without any."""
+    parameters = model.parameters() if isinstance(model, nn.Module) else ()
+    return next((p.device for p in parameters), torch.device("cpu"))

@@ -1,0 +1,191 @@
+"""Graphs and programs on a device that is not here: under FakeTensorMode, which knows devices and has no numbers."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from nn.models import IN, make
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.utils.stateless import _reparametrize_module
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from zoo import random_edges
+
+import graphweft as gw
+from graphweft import device_check
+from graphweft._errors import ConfigError, GraphError
+from graphweft.graph.placed import PlacedGraph, looped, on_device
+from graphweft.runtime.compile import Arguments
+from graphweft.runtime.cuda import jit, walks
+from graphweft.runtime.targets import target_of
+
+META = torch.device("meta")
+NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+
+
+def small() -> gw.Graph:
+    edges = random_edges(20, 60, 1)
+    return gw.Graph(edges.src, edges.dst, num_nodes=20)
+
+
+class HostTensors(TorchDispatchMode):
+    """Notes every operation that reads or makes a tensor in host memory, or waits for a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+        self.operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        leaves = tree_leaves((args, kwargs, made))
+        self.operations += 1
+        if any(isinstance(t, Tensor) and t.device.type == "cpu" for t in leaves) or "local_scalar" in str(func):
+            self.seen.append(str(func))
+        return made
+
+
+@pytest.mark.parametrize(("name", "most"), [("gcn", 6), ("sage", 7), ("gin", 9), ("gatv2", 24), ("ngcf", 13)])
+def test_a_step_makes_no_host_tensor_and_waits_for_nothing(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forward and backward of a model with two layers; ``most``: own kernels that it launches."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    launched: list[Any] = []
+
+    def note(compiled: Any, grid: Any, *arguments: Any, **fixed: Any) -> None:
+        assert {t.device for t in arguments if isinstance(t, Tensor)} == {torch.device("cuda:0")}
+        launched.append(compiled)
+
+    monkeypatch.setattr(jit, "launch", note)
+    monkeypatch.setattr(walks, "launch", note)
+    graph, model = small(), make(name).train()
+    with gw.config(target="reference", certify=False):  # what follows from structure alone is made in host memory
+        model(graph, torch.zeros(20, IN)).sum().backward()
+    graphs = (graph, graph.loopless, looped(graph))
+    for each in graphs:
+        assert each.reverse().csc.num_edges == each.num_edges
+    with FakeTensorMode(allow_non_fake_inputs=True), gw.config(certify=False, calibrate=False):
+        x, placed = torch.empty(20, IN, device="cuda:0"), graph.to("cuda:0")
+        parameters = {n: torch.nn.Parameter(torch.empty(p.shape, device="cuda:0")) for n, p in model.named_parameters()}
+        with _reparametrize_module(model, parameters):
+            out, pullback = model.linearize(placed, x, None)
+            pullback(torch.empty_like(out))  # sends the structure
+            launched.clear()
+            with HostTensors() as watch:
+                out, pullback = model.linearize(placed, x, None)
+                gradients = pullback(torch.empty_like(out))
+        devices = {t.device for t in (out, *gradients.values()) if t is not None}
+    assert devices == {torch.device("cuda:0")}
+    assert not watch.seen and watch.operations
+    assert 0 < len(launched) <= most
+
+
+def test_structure_is_sent_once_and_answers_as_the_graph_does() -> None:
+    graph = small()
+    graph.ndata["h"] = torch.ones(20, 2)
+    placed = graph.to("meta")
+    assert isinstance(placed, PlacedGraph) and placed.device == META and placed.to("meta") is placed
+    assert placed.ndata["h"].device == META and placed.csc.indices.device == META
+    assert placed.csc is graph.to("meta").csc is on_device(graph, META).csc
+    assert placed.num_edges == 60 and placed.stats == graph.stats and placed.is_symmetric == graph.is_symmetric
+    for mine, other in (
+        (placed.reverse(), graph.reverse()),
+        (placed.loopless, graph.loopless),
+        (placed.with_one_loop(), graph.with_one_loop()),
+        (placed.edges_into(torch.tensor([1, 2])), graph.edges_into(torch.tensor([1, 2]))),
+    ):
+        assert mine.device == META and mine.num_edges == other.num_edges
+        assert mine.csc.indptr.shape == other.csc.indptr.shape
+    assert all(t.device == META and t.shape == (60,) for t in placed.edges())
+    assert placed.in_degrees() is placed.in_degrees() and placed.in_degrees().device == META
+    back = on_device(placed, torch.device("cpu"))
+    assert back is graph
+    for twin in (copy.deepcopy(placed), pickle.loads(pickle.dumps(placed))):
+        assert twin.device == META and twin.num_edges == 60 and twin.ndata["h"].shape == (20, 2)
+    with pytest.raises(GraphError, match="expected arrays in host memory, got meta"):
+        _ = placed.csc.native
+
+
+def test_the_graph_follows_the_numbers_and_two_devices_are_one_line() -> None:
+    graph, x = small(), torch.zeros(20, 3)
+    arguments = Arguments(graph, x.to(META), {}, torch.tensor([1]), 0, False)
+    assert arguments.graph.device == META and arguments.rows is not None and arguments.rows.device == META
+    with pytest.raises(ConfigError, match="x on meta cannot be combined with w on cpu"):
+        Arguments(graph, x.to(META), {"w": torch.zeros(3)}, None, 0, False)
+    assert Arguments(graph, x, {}, None, 0, False).graph is graph
+
+
+@pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gin", "gatv2", "sage_max"])
+def test_sampled_blocks_follow_the_numbers(name: str) -> None:
+    """As a loop of one's own over a loader has it: forward and backward, by shapes and devices."""
+    batch = gw.NeighborSampler(small(), [3, 3]).sample(torch.arange(5))
+    model = make(name)
+    expected = model(batch.blocks, torch.zeros(batch.n_id.numel(), IN))
+    model.to(META)
+    out = model(batch.blocks, torch.zeros(batch.n_id.numel(), IN, device=META))
+    out.sum().backward()
+    assert out.device == META and out.shape == expected.shape
+    assert all(p.grad is not None and p.grad.device == META for p in model.parameters())
+
+
+def test_the_target_follows_the_device() -> None:
+    cuda, host = torch.device("cuda:1"), torch.device("cpu")
+    assert target_of(cuda).name == "cuda" and target_of(host).name == "cpu"
+    assert target_of(META).name == "reference"
+    with gw.config(target="reference"):
+        assert target_of(cuda).name == "reference"
+
+
+def pairs() -> gw.Dataset:
+    every = torch.arange(4)
+    labels = torch.tensor([0, 0, 1, 1])
+    return gw.Dataset(
+        "p", gw.Graph([0, 1, 2, 3], [1, 0, 3, 2]), torch.eye(4), labels, every[::2], every[1:2], every[3:], 2
+    )
+
+
+def test_the_trainer_takes_the_device_of_a_full_batch_and_refuses_others_for_batches() -> None:
+    plain, given = (gw.Trainer(net(), pairs(), lr=0.1, device=device) for device in (None, "cpu"))
+    assert [r.loss for r in plain.fit(epochs=3)] == [r.loss for r in given.fit(epochs=3)]
+    with pytest.raises(ConfigError, match="device='meta' cannot be combined with mode='mini'; a loop of your own"):
+        gw.Trainer(net().to("meta"), pairs(), mode="mini")
+
+
+def net() -> gw.nn.GCN:
+    torch.manual_seed(0)
+    return gw.nn.GCN(4, 4, 2)
+
+
+@NO_CUDA
+def test_no_device_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"Graph.to: expected a device of this machine \(cpu\), got 'cuda'; "):
+        small().to("cuda")
+    with pytest.raises(ConfigError, match=r"Trainer: expected a device of this machine \(cpu\), got 'cuda'; "):
+        gw.Trainer(gw.nn.GCN(4, 4, 2), pairs(), device="cuda")
+    with pytest.raises(ConfigError, match=r"--device: expected a device of this machine \(cpu\), got 'cuda'; "):
+        device_check.main("cuda")
+
+
+def test_the_package_works_without_triton_and_says_so_where_it_is_asked_for() -> None:
+    text = """
+import sys
+sys.modules["triton"] = None
+import torch, graphweft as gw
+graph, model = gw.Graph([0, 1], [1, 0]), gw.nn.GCN(3, 4, 2)
+model(graph, torch.ones(2, 3))
+try:
+    with gw.config(target="cuda"):
+        model(graph, torch.ones(2, 3))
+except gw.GraphWeftError as failure:
+    print(failure)
+"""
+    made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
+    assert made.stdout.startswith("cuda: expected the package triton, which is not installed"), made.stdout

@@ -1,0 +1,23 @@
+"""Every kernel for CUDA devices, forward and backward, in Triton's interpreter, against the oracle in float64."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="triton is not installed")
+
+
+def test_every_trial_holds(root: Path) -> None:
+    """One process for all of them: Triton decides at import whether it interprets."""
+    environment = os.environ | {"PYTHONPATH": str(root / "tests") + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    command = [sys.executable, "-W", "ignore", str(root / "tests" / "cuda" / "trials.py")]
+    made = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=500)
+    lines = [line.split("\t") for line in made.stdout.splitlines()]
+    wrong = [line for line in lines if line[1] != "ok"]
+    assert not wrong and made.returncode == 0, f"{wrong}\n{made.stderr[-3000:]}"
+    assert len(lines) > 25 and lines[-1][0] == "no_kernel_is_left_out"

@@ -1,0 +1,283 @@
+"""Trials of the kernels in Triton's interpreter, as a program of its own: ``python trials.py`` prints one line each.
+
+Triton reads ``TRITON_INTERPRET`` when it is imported, so another process than that of the tests runs them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import torch
+from codegen.regions import REGIONS
+from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
+from cuda import checked
+from nn.models import IN, make
+from torch import Tensor
+from zoo import CASES, random_edges
+
+import graphweft as gw
+from graphweft import device_check
+from graphweft.ir.interpret import edges_in_row_order
+from graphweft.runtime import dense
+from graphweft.runtime.cuda import edges, kernels, walks
+from graphweft.runtime.cuda.jit import Kernel
+from graphweft.runtime.cuda.target import CUDA
+from graphweft.runtime.epilogue import Epilogue
+
+GRAPHS = {case.name: case for case in CASES}
+SMALL = ("no_edges", "isolated", "self_loops", "multi_edges", "path")
+DTYPES = (torch.float32, torch.float64)
+TRIALS: dict[str, Callable[[], None]] = {}
+
+
+def trial(function: Callable[[], None]) -> Callable[[], None]:
+    TRIALS[function.__name__] = function
+    return function
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def close(got: Tensor, wanted: Tensor) -> None:
+    tolerance = 1e-5 if got.dtype == torch.float32 else 1e-12
+    scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
+    torch.testing.assert_close(got.double(), wanted.double(), rtol=tolerance, atol=tolerance * scale)
+
+
+def dense_of(graph: gw.Graph, weight: Tensor | None = None) -> Tensor:
+    """The matrix of a graph in float64."""
+    src, dst = graph.edges()
+    values = torch.ones(graph.num_edges, dtype=torch.float64) if weight is None else weight.double()
+    return torch.zeros(graph.num_dst, graph.num_src, dtype=torch.float64).index_put((dst, src), values, accumulate=True)
+
+
+@trial
+def sums_over_edges() -> None:
+    """Weights, factors of sources, own rows, every stage of an epilogue, widths of one tile and of two."""
+    for name in SMALL:
+        graph = GRAPHS[name].graph()
+        n = graph.num_nodes
+        for dtype, width in ((torch.float32, 5), (torch.float64, 3), (torch.float32, 130)):
+            x, weight, scale = (
+                drawn(*s, dtype=dtype, seed=k) for k, s in enumerate([(n, width), (graph.num_edges,), (n,)])
+            )
+            plain = edges.sum_edges(graph, x)
+            close(plain, dense_of(graph) @ x.double())
+            stages = {
+                "row_scale": drawn(n, dtype=dtype),
+                "bias": drawn(width, dtype=dtype),
+                "addend": drawn(n, width, dtype=dtype),
+            }
+            stages |= {"mask": drawn(n, width, dtype=dtype, seed=7), "post_scale": drawn(n, dtype=dtype, seed=8)}
+            got = edges.sum_edges(graph, x, weight, scale, 0.5, stages, True)
+            scaled = x.double() * scale.double()[:, None]
+            total = dense_of(graph, weight) @ scaled + 0.5 * scaled
+            close(got, Epilogue(**stages, relu=True).reference(total))
+
+
+@trial
+def stages_of_rows() -> None:
+    """Rows as they are, read by index, and with an addend of fewer rows."""
+    x, ids = drawn(7, 6), torch.tensor([3, 0, 3, 6])
+    close(edges.finish_rows(x, ids, {"bias": drawn(6)}, True), torch.relu(x[ids] + drawn(6)))
+    wanted = Epilogue(addend=drawn(4, 6), addend_rows=4).reference(x.double())
+    close(edges.finish_rows(x, None, {"addend": drawn(4, 6)}, False), wanted)
+    assert edges.finish_rows(x[:0], None, {"bias": drawn(6)}, False).shape == (0, 6)
+    infinite = torch.tensor([[torch.inf, -torch.inf, torch.nan]])
+    torch.testing.assert_close(edges.finish_rows(infinite, None, {}, True), torch.relu(infinite), equal_nan=True)
+
+
+@trial
+def extrema_and_their_gradients() -> None:
+    """Against torch's own maxima over a dense mask; ties and NaN as the CPU's kernels have them."""
+    for name in SMALL:
+        graph = GRAPHS[name].graph()
+        for dtype in DTYPES:
+            x = drawn(graph.num_nodes, 5, dtype=dtype).mul(2).round()
+            for minimum in (False, True):
+                found, arg = edges.extremum(graph, x, minimum, True)
+                y, wanted = gw.runtime.sparse.spmm_max(graph.csc, x, minimum=minimum)
+                close(found, y)
+                assert arg is not None and wanted is not None and torch.equal(arg, wanted)
+                dy = drawn(graph.num_nodes, 5, dtype=dtype, seed=3)
+                leaf = x.double().requires_grad_()
+                picked = (
+                    torch.where(arg >= 0, leaf.gather(0, arg.long().clamp(min=0)), 0.0) if graph.num_nodes else leaf
+                )
+                (slope,) = torch.autograd.grad(picked, leaf, dy.double())
+                close(edges.extremum_gradient(graph, arg, dy), slope)
+
+
+@trial
+def softmax_over_edges() -> None:
+    """Forward, its logarithm, and backward by torch's autograd."""
+    for name in SMALL:
+        graph = GRAPHS[name].graph()
+        _, dst, ids = edges_in_row_order(graph)
+        for dtype in DTYPES:
+            x = drawn(graph.num_edges, 2, 3, dtype=dtype).mul(4)
+            leaf = x.double().requires_grad_()
+            parts = [torch.softmax(leaf[ids[dst == row]], 0) for row in range(graph.num_dst)]
+            wanted = torch.cat([leaf[:0], *parts])[torch.argsort(ids)]
+            soft = edges.edge_softmax(graph, x, False)
+            close(soft, wanted.detach())
+            close(edges.edge_softmax(graph, x, True), wanted.detach().log())
+            slope = drawn(*x.shape, dtype=dtype, seed=2)
+            close(
+                edges.edge_softmax_gradient(graph, soft, slope),
+                torch.autograd.grad(wanted.sum() * 0 + (wanted * slope).sum(), leaf)[0],
+            )
+
+
+@trial
+def dropout_draws_what_the_cpu_draws() -> None:
+    """The same elements, bit for bit, for seeds and streams of any size, also of rows read by index."""
+    x, ids = drawn(41, 7), torch.tensor([5, 5, 40, 0])
+    for p, seed, stream in ((0.5, 3, 1), (0.1, 1 << 40, 7), (0.0, 5, 0), (1.0, 5, 16)):
+        assert torch.equal(edges.dropout(x, p, seed, stream), dense.dropout(x, p, seed, stream))
+        assert torch.equal(edges.dropout(x, p, seed, stream, ids), dense.dropout(x, p, seed, stream, rows=ids))
+
+
+def region(name: str) -> Callable[[], None]:
+    """A generated walk, forward and backward, against the oracle in float64."""
+
+    def run() -> None:
+        function = function_of(REGIONS[name])
+        with gw.config(target="cuda"):
+            for graph in ("multi_edges", "isolated"):
+                compare(function, GRAPHS[graph].graph())
+
+    return run
+
+
+TRIALS |= {f"walk {name}": region(name) for name in REGIONS}
+
+
+@trial
+def walks_in_double_precision() -> None:
+    """All sums in float64."""
+    for name in ("attention_by_distance", "linear_of_joined_ends", "sum_over_all_edges"):
+        with gw.config(target="cuda"):
+            compare(function_of(REGIONS[name]), GRAPHS["multi_edges"].graph(), 1e-10, torch.float64)
+
+
+def model(name: str, drawn_blocks: bool = False) -> Callable[[], None]:
+    """A model's step by this target, against plain torch; over sampled blocks if asked for."""
+
+    def run() -> None:
+        found = random_edges(12, 30, 1)
+        graph = gw.Graph(found.src, found.dst, num_nodes=12)
+        x = drawn(12, IN)
+        torch.manual_seed(0)
+        net = make(name).eval()
+        batch = gw.NeighborSampler(graph, [3, 3]).sample(torch.arange(4))
+        given, rows = (batch.blocks, x[batch.n_id]) if drawn_blocks else (graph, x)
+        steps = []
+        for target in ("cuda", "reference"):
+            leaf = rows.clone().requires_grad_()
+            net.zero_grad()
+            with gw.config(target=target):
+                out = net(given, leaf)
+                out.square().sum().backward()
+            steps.append([out.detach(), leaf.grad, *(p.grad for p in net.parameters() if p.grad is not None)])
+        for got, wanted in zip(*steps, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-5)
+
+    return run
+
+
+TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat")}
+TRIALS |= {f"model {name} on blocks": model(name, True) for name in ("gcn", "sage", "gin")}
+
+
+@trial
+def bits_do_not_depend_on_the_order_of_programs() -> None:
+    """Ten random orders; a total over all edges among what is computed."""
+    function, graph = function_of(REGIONS["sum_over_all_edges"]), GRAPHS["multi_edges"].graph()
+    x, weight = drawn(graph.num_nodes, 5), drawn(graph.num_edges)
+    fields, first = fields_of(graph, torch.float32), list[Tensor]()
+    for seed in range(10):
+        with checked.shuffled(seed), gw.config(target="cuda"):
+            outputs = function(arguments(graph, fields))
+            found = [edges.sum_edges(graph, x, weight), *outputs.values(), *gradients(outputs, fields)]
+        first = first or found
+        assert all(torch.equal(a, b) for a, b in zip(first, found, strict=True))
+
+
+@trial
+def the_doctor_finds_every_kernel_right() -> None:
+    """And says of one that is not."""
+    found = device_check.checks("cpu", nodes=8, degree=2, repetitions=1)
+    assert len(found) > 10 and all(check.holds for check in found), found
+    assert not device_check.Check("x", 1e-3, 1e-5, True).holds and not device_check.Check("x", 0.0, 1e-5, False).holds
+
+
+@trial
+def a_walk_that_is_wrong_is_seen() -> None:
+    """Mutants of a generated kernel: each gives wrong numbers, leaves a gap, or reads or writes where it must not."""
+    render, caught, applied = walks.render_walk, list[str](), set[str]()
+    mutants = (
+        ("here = p < end", "here = p <= end"),
+        ("begin = tl.load(offsets + row)", "begin = tl.load(offsets + row + 1)"),
+        ("end = tl.load(offsets + row + 1)", "end = tl.load(offsets + row + 1) - 1"),
+        ("col[:, None] * 21", "col[:, None] * 20"),
+        ("out0 + row * 21", "out0 + row * 20"),
+        ("tl.sum(", "tl.max("),
+        ("row * 21 + (i0)", "(i0)"),
+        (", mask=in_0", ""),
+    )
+    for old, new in mutants:
+
+        def changed(nest: object, old: str = old, new: str = new) -> object:
+            made = render(nest)  # type: ignore[arg-type]
+            if old in made.text:
+                applied.add(old)
+            return replace(made, text=made.text.replace(old, new))
+
+        walks.render_walk = changed  # type: ignore[assignment]
+        try:
+            with gw.config(target="cuda"), torch.no_grad():
+                function, graph = function_of(REGIONS["product_of_ends"]), GRAPHS["multi_edges"].graph()
+                compare(function, graph)
+        except Exception:
+            caught.append(old)
+        finally:
+            walks.render_walk = render
+    assert applied == set(dict(mutants)), set(dict(mutants)) - applied
+    assert caught == [old for old, _ in mutants], set(dict(mutants)) - set(caught)
+
+
+@trial
+def no_kernel_is_left_out() -> None:
+    """Every kernel that is written once was launched by a trial before this one."""
+    known = {item.compiled for item in vars(kernels).values() if isinstance(item, Kernel) and not item.is_device}
+    assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
+    assert CUDA.kernels()
+
+
+LAUNCHED: list[object] = []
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    gw.passes.pipeline.WORTH_A_KERNEL = 0
+    for name, run in TRIALS.items():
+        begin = time.perf_counter()
+        try:
+            with checked.watching() as launched:
+                run()
+            verdict = "ok"
+        except Exception as failure:
+            traceback.print_exc()
+            verdict = f"{type(failure).__name__}: {failure}".replace("\n", " ")[:300]
+        LAUNCHED += launched
+        print(f"{name}\t{verdict}\t{time.perf_counter() - begin:.1f}", flush=True)
