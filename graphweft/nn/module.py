@@ -317,7 +317,7 @@ class CompiledModule(KeepsArguments, nn.Module):
     def store(self, extra: Mapping[str, Tensor], rows: Callable[[str], int]) -> None:
         """Moves running statistics of batch norms towards the batch's, taken over ``rows`` of the norm's name."""
         for name, module in self.named_modules():
-            if not isinstance(module, nn.BatchNorm1d) or f"{name}.mean" not in extra:
+            if not isinstance(module, nn.BatchNorm1d) or f"{name}.stats" not in extra:
                 continue
             if module.running_mean is None or module.running_var is None:
                 continue
@@ -328,9 +328,9 @@ class CompiledModule(KeepsArguments, nn.Module):
                 if momentum is None:  # the mean over all batches so far
                     momentum = 1.0 / float(module.num_batches_tracked)
                 count = rows(name)
-                unbiased = extra[f"{name}.var"].detach() * (count / max(count - 1, 1))
-                module.running_mean.lerp_(extra[f"{name}.mean"].detach(), momentum)
-                module.running_var.lerp_(unbiased, momentum)
+                mean, variance = extra[f"{name}.stats"].detach().unbind()
+                module.running_mean.lerp_(mean, momentum)
+                module.running_var.lerp_(variance * (count / max(count - 1, 1)), momentum)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._remade(copy.deepcopy(self._state(), memo), memo)  # torch has parametrized modules copied, too
