@@ -51,9 +51,10 @@ def normalise(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
 
 def batch_norm_dot(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     """(x, stats, dy) -> a shared vector."""
-    rows = batch_norm(types[:2], attrs)
-    require("batch_norm_dot", types[2] == rows, f"rows as {rows}", types[2])
-    return _rows("batch_norm_dot", rows)[1]
+    rows, column = _rows("batch_norm_dot", batch_norm(types[:2], attrs))
+    dy = expect_dense("batch_norm_dot", types[2])
+    require("batch_norm_dot", (dy.rows, dy.dims) == (rows.rows, rows.dims), f"rows as {rows}", dy)
+    return column
 
 
 def batch_norm_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:

@@ -46,6 +46,9 @@ def _of_module(module: nn.Module) -> Hashable:
     for name, value in module.__dict__.items():
         if name not in _OWN and not name.endswith("_hooks"):
             parts.append((name, plain(value)))
+    read = getattr(module, "read_numbers", None)  # of tensors whose values are written into the program
+    if read is not None:
+        parts.append(read())
     if not kind.__module__.startswith(("graphweft.", "torch.")):
         parts.append(_of_code(kind))
     return tuple(parts)
