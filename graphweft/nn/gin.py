@@ -86,7 +86,7 @@ class GINConv(CompiledModule):
         return frame.bias(frame.matmul(h, self.weight2), self.bias2)
 
     def read_numbers(self) -> tuple[float, ...]:
-        """eps where it is not learned: its value is part of the program."""
+        """The number eps where it is not learned: its value is part of the program."""
         learned = isinstance(self.eps, nn.Parameter)
         return () if learned or self.eps.is_meta or transforms_are_on() else (float(self.eps),)
 

@@ -22,6 +22,7 @@ from graphweft.frontend.captured import Identity, capture
 from graphweft.storage.feature import is_dense
 
 _KINDS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_EXACT = frozenset({bool, int, str, type(None)})
 _CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _OWN = frozenset({"_parameters", "_buffers", "_modules", "_function", "_pieces"})
@@ -62,10 +63,13 @@ def _of_code(kind: type[nn.Module]) -> Hashable:
 
 def plain(value: Any) -> Hashable:
     """``value`` as something that compares by content where it has one, else by identity."""
+    kind = type(value)
+    if kind in _EXACT:
+        return kind, value
     if isinstance(value, float):
         return float, repr(value)  # a value that is not a number equals itself here
     if isinstance(value, _KINDS):
-        return type(value), value
+        return kind, value
     if isinstance(value, Tensor):
         return Tensor, value.dtype, value.shape, value.requires_grad
     if isinstance(value, Mapping):

@@ -160,9 +160,9 @@ def _end_with_relu(
 ) -> None:
     """A relu that alone reads a norm is part of its call."""
     readers = users[group.result]
-    if len(readers) == 1 and readers[0].op is Op.RELU and group.result not in outputs:
-        if phase[readers[0]] == phase[group.result]:
-            group.stages["relu"], group.result = None, readers[0]
+    alone = len(readers) == 1 and group.result not in outputs
+    if alone and readers[0].op is Op.RELU and phase[readers[0]] == phase[group.result]:
+        group.stages["relu"], group.result = None, readers[0]
 
 
 _OWN_OPERANDS = {Op.BATCH_NORM: (1,), Op.BATCH_NORM_GRAD: (3, 4)}  # which the kernels make on the way
