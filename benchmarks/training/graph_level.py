@@ -8,8 +8,8 @@
 0.01 halved every 50 epochs, no validation part; of all epochs that one counts whose accuracy, the mean over the folds,
 is the best. ``last`` is the last epoch. Appends a line per set to results/graph_accuracy.csv.
 
-``time`` measures one epoch of training (loader, model, loss, update) and one pass over the loader alone, in turns of
-one process; PyTorch Geometric with its DataLoader over an in-memory list, whose number of workers is the best of
+``time`` measures one epoch of training (loader, model, loss, update), by the same plain loop on both sides ("epoch")
+and by our trainer ("trainer"), and one pass over the loader alone, in turns of one process; PyTorch Geometric with its DataLoader over an in-memory list, whose number of workers is the best of
 --workers. Both models have the same weights, and their first losses agree, before anything is timed.
 """
 
@@ -122,6 +122,13 @@ def epoch_of(model: nn.Module, loader: Any) -> Callable[[], float]:
     return epoch
 
 
+def trainer_of(model: gw.nn.GraphModel, ds: gw.GraphDataset, batch_size: int) -> Callable[[], float]:
+    """One epoch of our trainer over all graphs; its seconds, without those of the evaluation that follows."""
+    whole = ds.split(1.0, 0.0, 0.0)
+    trainer = gw.Trainer(model, whole, lr=0.01, batch_size=batch_size, seed=0)
+    return lambda: float(trainer.fit(1)[-1].epoch_seconds)
+
+
 def times(path: str, options: argparse.Namespace) -> list[dict[str, object]]:
     """Rows of an epoch and of the loader alone. Raises: BenchError where the first losses differ."""
     from torch_geometric.data import Data
@@ -140,7 +147,7 @@ def times(path: str, options: argparse.Namespace) -> list[dict[str, object]]:
         raise BenchError(f"{ds.name}: expected the loss {losses[1]:.6f} of PyTorch Geometric, got {losses[0]:.6f}")
     ours = gw.GraphLoader(ds, options.batch_size, shuffle=True, seed=0)
     rows = []
-    for what in ("loader", "epoch"):
+    for what in ("loader", "epoch", "trainer"):
         best: dict[str, float] = {}
         mine_ms: list[float] = []
         for workers in options.workers:
@@ -150,13 +157,16 @@ def times(path: str, options: argparse.Namespace) -> list[dict[str, object]]:
             pair = [(lambda loader=loader: sum(1 for _ in loader)) for loader in (ours, peer)]
             if what == "epoch":
                 pair = [epoch_of(mine, ours), epoch_of(theirs, peer)]
+            if what == "trainer":
+                pair = [trainer_of(mine, ds, options.batch_size), epoch_of(theirs, peer)]
             taken: list[list[float]] = [[], []]
             for turn in range(options.rounds + 1):  # the first one warms up
                 for side in (0, 1) if turn % 2 else (1, 0):
                     begin = time.perf_counter()
-                    pair[side]()
+                    made = pair[side]()
+                    seconds = time.perf_counter() - begin
                     if turn:
-                        taken[side].append(1e3 * (time.perf_counter() - begin))
+                        taken[side].append(1e3 * (made if (what, side) == ("trainer", 0) else seconds))
             mine_ms += taken[0]
             best[str(workers)] = statistics.median(taken[1])
         workers_of = min(best, key=lambda key: best[key])

@@ -1,10 +1,11 @@
 """Batch norms as operations: type rules and meanings.
 
-``batch_stats(x)`` are the means of the columns and their variances over the count of rows. ``batch_norm(x, stats,
-weight, bias; eps)`` normalises by the statistics of these very rows, ``normalise(x, mean, variance, weight, bias;
-eps)`` by given ones; a norm without learned numbers has neither weight nor bias. ``batch_norm_dot(x, stats, dy; eps)`` sums
-the products of the normalised rows with ``dy``, the gradient by the weight; with it and the sums of ``dy`` the
-gradient by x, through the statistics too, is ``batch_norm_grad(x, stats, dy, products, sums[, weight]; eps)``.
+``batch_stats(x)`` are the means of the columns and their variances over the count of rows.
+``batch_norm(x, stats, weight, bias; eps)`` normalises by the statistics of these very rows,
+``normalise(x, mean, variance, weight, bias; eps)`` by others; a norm without learned numbers has neither weight nor
+bias. ``batch_norm_dot(x, stats, dy; eps)`` sums the products of the normalised rows with ``dy``, the gradient by the
+weight; with it and the sums of ``dy`` the gradient by x, through the statistics too, is
+``batch_norm_grad(x, stats, dy, products, sums[, weight]; eps)``.
 
 Listed in ``ops.py`` and ``interpret.py``; exact semantics in docs/ir.md.
 """
