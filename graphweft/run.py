@@ -284,7 +284,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if given.get("edge_label") is not None:
         given = {"task": "edge", **given}
     if given.get("task") in ("edge", *EDGE_TASKS):
-        given = {"model": "sage", **given}
+        given = {"model": "sage", "mode": "mini", **given}
     if given.get("sampler") == "graphs":
         given = {"batch_size": 1, **given}
     if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):

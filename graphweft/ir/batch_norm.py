@@ -12,7 +12,7 @@ Listed in ``ops.py`` and ``interpret.py``; exact semantics in docs/ir.md.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -71,7 +71,7 @@ def _batch_stats(value: Any, x: Tensor) -> Tensor:
 
 
 def _normalise(value: Any, x: Tensor, mean: Tensor, variance: Tensor, *vectors: Tensor) -> Tensor:
-    rows = (x - mean) * (variance + value["eps"]) ** -0.5
+    rows: Tensor = (x - mean) * (variance + value["eps"]) ** -0.5
     return rows * vectors[0] + vectors[1] if vectors else rows
 
 
@@ -80,18 +80,20 @@ def _batch_norm(value: Any, x: Tensor, stats: Tensor, *vectors: Tensor) -> Tenso
 
 
 def _batch_norm_dot(value: Any, x: Tensor, stats: Tensor, dy: Tensor) -> Tensor:
-    return (dy * _batch_norm(value, x, stats)).sum(0)
+    total: Tensor = (dy * _batch_norm(value, x, stats)).sum(0)
+    return total
 
 
 def _batch_norm_grad(
     value: Any, x: Tensor, stats: Tensor, dy: Tensor, products: Tensor, sums: Tensor, *weight: Tensor
 ) -> Tensor:
-    inverse, count = (stats[1] + value["eps"]) ** -0.5, max(x.shape[0], 1)
-    rows = dy - sums / count - (x - stats[0]) * inverse * (products / count)
+    inverse: Tensor = (stats[1] + value["eps"]) ** -0.5
+    count = max(x.shape[0], 1)
+    rows: Tensor = dy - sums / count - (x - stats[0]) * inverse * (products / count)
     return rows * (inverse * weight[0] if weight else inverse)
 
 
-MEANING = {
+MEANING: dict[str, Callable[..., Tensor]] = {
     "BATCH_STATS": _batch_stats,
     "BATCH_NORM": _batch_norm,
     "BATCH_NORM_DOT": _batch_norm_dot,

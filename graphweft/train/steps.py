@@ -22,7 +22,7 @@ from graphweft.interop.pyg_model import adapted
 from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.edge_data import EdgeData
-from graphweft.train.edge_task import EdgeTask
+from graphweft.train.edge_task import EdgeTask, WholeEdgeTask
 from graphweft.train.embedding_task import EmbeddingTask
 from graphweft.train.full_batch import FullBatch, features_of
 from graphweft.train.graph_task import GraphTask
@@ -100,7 +100,7 @@ def make_steps(
     """
     if budget is not None:
         budget.check_least(base_needs(given.ds, given.model))
-    if given.mode in ("full", "auto"):
+    if given.mode in ("full", "auto") and given.task not in EDGE_TASKS:
         batch = full_batch(given, keep_features)
         try:
             if budget is not None:
@@ -173,7 +173,8 @@ def sampled(
         drawing = (drawn.fanouts, drawn.batch_size)
         return Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
     else:
-        made: Callable[..., MiniBatch] = _KINDS.get(given.task, MiniBatch)
+        kind = WholeEdgeTask if given.mode == "full" else _KINDS.get(given.task, MiniBatch)
+        made: Callable[..., MiniBatch] = kind
         made = partial(RankedMiniBatch, given.ranks) if given.ranks.is_shared else made
         batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
     batch.use(given.edges)

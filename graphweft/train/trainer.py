@@ -82,7 +82,7 @@ class Trainer:
             Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
         mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
-            "macro" (as "mini", inside groups of parts that are read from a store) or "auto".
+            "macro" (as "mini", in groups of parts of a store) or "auto"; None: "full", for pairs of nodes "mini".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
         optimizer: "adam", "adamw" or "sgd", or an object of ``torch.optim`` over ``model.parameters()``, which has its
@@ -175,7 +175,7 @@ class Trainer:
         model: nn.Module,
         ds: Dataset,
         lr: float = USUAL_RATE,
-        mode: str = "full",
+        mode: str | None = None,
         weight_decay: float = 0.0,
         weight_decay_on: str = "all",
         optimizer: str | torch.optim.Optimizer = "adam",
