@@ -56,6 +56,7 @@ ROOM_OF_MODULE = {
             "cli",
             "doctor",
             "bench",
+            "bench_models",
             "explanation",
             "synthesis",
             "sweeping",
