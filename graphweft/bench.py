@@ -223,7 +223,8 @@ def main(
             {
                 "dataset": ds.name, "num_nodes": ds.num_nodes, "num_edges": ds.num_edges,
                 "num_features": ds.num_features, "model": model, "hidden": hidden, "layers": layers,
-                "system": row.system, "features": row.features, "epoch_ms_median": round(row.median_ms, 4), "epochs": len(row.seconds),
+                "system": row.system, "features": row.features,
+                "epoch_ms_median": round(row.median_ms, 4), "epochs": len(row.seconds),
                 "times_ours": round(times, 3), "memory_mib": round(memory, 1),
                 "prepare_seconds": round(row.prepare_seconds, 4), **stamp,
             }
