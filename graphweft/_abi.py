@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "944bf59c2fae3b9e"
+HASH = "303a3700f576cc59"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -226,6 +226,9 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_head_sums_f32": (_I64, _I64, _I64, _P, _P, _P),
     "gw_attend_f32": (_Adjacency, _Attention, _P, _P),
     "gw_attend_grad_f32": (_Adjacency, _Adjacency, _Attention, _P, _P, _P, _AttentionGrad, _P),
+    "gw_batch_norm_f32": (_I64, _I64, _P, _I64, _P, _P, _F64, _I32, _P, _P, _I64),
+    "gw_normalise_f32": (_I64, _I64, _P, _I64, _P, _P, _P, _P, _F64, _I32, _P, _I64),
+    "gw_batch_norm_grad_f32": (_I64, _I64, _P, _I64, _P, _I64, _P, _P, _F64, _P, _I64, _P, _P),
     "gw_ids_summary": (_I32, _I64, _P, _P, _P, _P),
     "gw_ids_require": (_I32, _I64, _P, _I64, ctypes.c_char_p),
     "gw_coo_to_csr": (_I32, _I64, _P, _P, _I64, _I64, _I32, _P, _P, _P),

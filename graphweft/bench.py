@@ -1,6 +1,6 @@
 """Our path against PyTorch Geometric on one dataset, paired in one run.
 
-Comes in: a dataset and the size of a GCN. Goes out: one :class:`Row` per system, a table, CSV rows with the machine's
+Comes in: a dataset, a model and its sizes. Goes out: one :class:`Row` per system, a table, CSV rows with the machine's
 stamp. Called by ``graphweft bench``; the stamp and the CSV writer serve the scripts of ``benchmarks/`` too.
 
 All systems start from the same weights, and nothing is timed before their first losses agree. Then they take turns,
@@ -26,14 +26,15 @@ import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
-from graphweft._errors import GraphWeftError
+from graphweft._errors import ConfigError, GraphWeftError
 from graphweft._native import LEVEL
+from graphweft.bench_models import BUILT_IN, built_in, check_model, edge_index_of, from_file
 from graphweft.data.dataset import Dataset
+from graphweft.interop.pyg_model import adapted
 from graphweft.nn.gcn import GCN
-from graphweft.nn.module import CompiledModule
 from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.optimizer import make_optimizer
@@ -75,6 +76,7 @@ class Row:
 
 
 Epoch = Callable[[], float]
+Builders = dict[str, Callable[[], tuple[Epoch, str]]]  # by system: its epoch, and how it takes the features
 
 
 def compare(
@@ -86,19 +88,63 @@ def compare(
     rounds: int = 5,
     epochs: int = 10,
     seed: int = 0,
+    model: str = "gcn",
 ) -> list[Row]:
-    """Times a GCN with ``layers`` layers on ``ds``, ours first, then PyTorch Geometric's forms if it is installed.
+    """Times a model with ``layers`` layers on ``ds``, ours first, then PyTorch Geometric's forms if it is installed.
 
-    Raises: BenchError when the losses of the first epochs differ by more than one in a thousand.
+    Args:
+        ds: The data.
+        hidden: Width between layers.
+        layers: How many.
+        lr: Rate of Adam.
+        rounds: Turns of every system.
+        epochs: Counted epochs of a turn.
+        seed: Of the first weights.
+        model: "gcn", "sage", "gin", "gat", "gatv2", or a layer called as ``layer(x, edge_index)``, as
+            "my_layer.py:Layer": it is compiled on our side.
+
+    Raises: BenchError when the losses of the first epochs differ by more than one in a thousand; ConfigError for a
+    model that is unknown or does not serve.
     """
     torch.manual_seed(seed)
+    builders = _gcns(ds, hidden, layers, lr) if check_model(model) == "gcn" else _pair(ds, model, hidden, layers, lr)
+    return _measured(builders, rounds, epochs)
+
+
+def _gcns(ds: Dataset, hidden: int, layers: int, lr: float) -> Builders:
+    """A GCN, normalised once on every side."""
     model = GCN(ds.num_features, hidden, ds.num_classes, num_layers=layers)
     parameters = [parameter.detach().clone() for parameter in model.parameters()]
     weights = list(zip(parameters[::2], parameters[1::2], strict=True))  # (in, out) and (out,) of every layer
-    builders: dict[str, Callable[[], tuple[Epoch, str]]] = {OURS: lambda: own_epoch(ds, model, lr)}
+    builders: Builders = {OURS: lambda: own_epoch(ds, model, lr)}
     if util.find_spec(_PEER) is not None:
         builders["pyg edge_index"] = lambda: _pyg(ds, weights, lr, on_csr=False)
         builders["pyg CSR"] = lambda: _pyg(ds, weights, lr, on_csr=True)
+    return builders
+
+
+def _pair(ds: Dataset, model: str, hidden: int, layers: int, lr: float) -> Builders:
+    """Another model beside PyTorch Geometric's, or a layer compiled and as it is written."""
+    sizes = (_features(ds).shape[1], hidden, ds.num_classes, layers)
+    if model in BUILT_IN and util.find_spec(_PEER) is None:
+        raise ConfigError(
+            f"model={model}: expected torch_geometric to compare with; pip install torch_geometric==2.8.1"
+        )
+    mine, theirs = built_in(model, sizes) if model in BUILT_IN else from_file(model, sizes)
+    peer = "pyg edge_index" if model in BUILT_IN else "as written"
+    return {OURS: lambda: own_epoch(ds, adapted(mine), lr), peer: lambda: _peer_epoch(ds, theirs, lr)}
+
+
+def _peer_epoch(ds: Dataset, model: nn.Module, lr: float) -> tuple[Epoch, str]:
+    """A plain loop over ``model(x, edge_index)``."""
+    x, features = _peer_features(ds, keep_sparse=False)
+    index = edge_index_of(ds.graph)
+    optimizer = torch.optim.Adam(model.parameters(), lr=lr, fused=True)
+    return _loop(ds, optimizer, lambda: model(x, index)), features
+
+
+def _measured(builders: Builders, rounds: int, epochs: int) -> list[Row]:
+    """Every system made, compared and timed."""
     rows: dict[str, Row] = {}
     runs: dict[str, Epoch] = {}
     losses: dict[str, list[float]] = {}
@@ -115,7 +161,7 @@ def compare(
     return list(rows.values())
 
 
-def own_epoch(ds: Dataset, model: CompiledModule, lr: float, keep_features: bool = True) -> tuple[Epoch, str]:
+def own_epoch(ds: Dataset, model: nn.Module, lr: float, keep_features: bool = True) -> tuple[Epoch, str]:
     """One epoch as the trainer runs it, with Adam; and the path that the features take, "dense" or "sparse".
 
     Everything that the trainer settles before its first epoch is settled here. ``keep_features`` as for the trainer.
@@ -154,13 +200,15 @@ def main(
     epochs: int = 10,
     seed: int = 0,
     out: Path | None = None,
+    model: str = "gcn",
 ) -> list[dict[str, object]]:
     """Runs :func:`compare`, prints a table, appends the rows to ``out`` and returns them."""
-    rows = compare(ds, hidden=hidden, layers=layers, lr=lr, rounds=rounds, epochs=epochs, seed=seed)
+    rows = compare(ds, hidden=hidden, layers=layers, lr=lr, rounds=rounds, epochs=epochs, seed=seed, model=model)
+    called = model.upper() if model in BUILT_IN else model
     ours = rows[0].median_ms
     table = Table(
         "system", "features", "epoch ms", "times ours", "memory MiB", "prepare s",
-        title=f"{ds.name}: {ds.num_nodes:,} nodes, {ds.num_edges:,} edges, GCN {layers} x {hidden}",
+        title=f"{ds.name}: {ds.num_nodes:,} nodes, {ds.num_edges:,} edges, {called} {layers} x {hidden}",
     )  # fmt: skip
     stamp = machine_stamp()
     records: list[dict[str, object]] = []
@@ -174,8 +222,9 @@ def main(
         records.append(
             {
                 "dataset": ds.name, "num_nodes": ds.num_nodes, "num_edges": ds.num_edges,
-                "num_features": ds.num_features, "hidden": hidden, "layers": layers, "system": row.system,
-                "features": row.features, "epoch_ms_median": round(row.median_ms, 4), "epochs": len(row.seconds),
+                "num_features": ds.num_features, "model": model, "hidden": hidden, "layers": layers,
+                "system": row.system, "features": row.features,
+                "epoch_ms_median": round(row.median_ms, 4), "epochs": len(row.seconds),
                 "times_ours": round(times, 3), "memory_mib": round(memory, 1),
                 "prepare_seconds": round(row.prepare_seconds, 4), **stamp,
             }
@@ -298,23 +347,32 @@ def _pyg(ds: Dataset, weights: list[tuple[Tensor, Tensor]], lr: float, *, on_csr
         conv.bias = torch.nn.Parameter(bias.clone())
         convs.append(conv)
     optimizer = torch.optim.Adam(convs.parameters(), lr=lr, fused=True)
+
+    def forward() -> Tensor:
+        h = x
+        for place, conv in enumerate(convs):
+            h = conv(h, adjacency, values)
+            if place + 1 < len(convs):
+                h = h.relu()
+        return h
+
+    return _loop(ds, optimizer, forward), features
+
+
+def _loop(ds: Dataset, optimizer: torch.optim.Optimizer, forward: Callable[[], Tensor]) -> Epoch:
+    """One step of a plain loop; its loss."""
     rows = ds.train_idx if ds.y.dim() > 1 else ds.train_idx[ds.y[ds.train_idx] >= 0]
     targets = ds.y[rows]
     loss_of = functional.binary_cross_entropy_with_logits if ds.y.dim() > 1 else functional.cross_entropy
 
     def epoch() -> float:
         optimizer.zero_grad(set_to_none=True)
-        h = x
-        for place, conv in enumerate(convs):
-            h = conv(h, adjacency, values)
-            if place + 1 < len(convs):
-                h = h.relu()
-        loss = loss_of(h[rows], targets)
+        loss = loss_of(forward()[rows], targets)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         return loss.item()
 
-    return epoch, features
+    return epoch
 
 
 def _features(ds: Dataset) -> Tensor | SparseFeatures:

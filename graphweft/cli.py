@@ -290,8 +290,15 @@ def explain(
     return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values), full).splitlines()
 
 
+_NOT_OF_SPEC = ("rounds", "epochs", "out", "layer", "model", "turns", "length", "file", "timed")
+
+
 @app.command()
 def bench(
+    layer: Annotated[
+        str | None, typer.Argument(metavar="FILE.py:LAYER", help="A layer called as layer(x, edge_index).")
+    ] = None,
+    model: Annotated[str, _option("model", "NAME", "Model: gcn, sage, gin, gat or gatv2.", "gcn")] = "gcn",
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
@@ -304,15 +311,17 @@ def bench(
     threads: Threads = None,
     out: Annotated[str | None, _option("out", "FILE", "Append the rows to this CSV file.", "")] = None,
 ) -> Action:
-    """Time a GCN against PyTorch Geometric on the same graph, paired in one run."""
-    turns, length, file = _value("rounds", rounds), _value("epochs", epochs), out
+    """Time a model, or a layer of yours compiled, against PyTorch Geometric, paired in one run."""
+    turns, length, file, timed = _value("rounds", rounds), _value("epochs", epochs), out, layer or model
     values = {
         "layers": 3,
-        **_given({name: v for name, v in locals().items() if name not in ("rounds", "epochs", "out")}),
+        **_given({name: v for name, v in locals().items() if name not in _NOT_OF_SPEC}),
     }
 
     def measure() -> Sequence[str]:
-        _from("graphweft.run", "bench_run")(TrainSpec(**values), turns, length, None if file is None else Path(file))
+        _from("graphweft.run", "bench_run")(
+            TrainSpec(**values), turns, length, None if file is None else Path(file), timed
+        )
         return ()
 
     return measure

@@ -231,8 +231,8 @@ def explain_run(spec: TrainSpec, full: bool = False) -> str:
         return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made), full=full)
 
 
-def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None) -> None:
-    """Times a GCN of ``spec`` against its peers and writes the table to standard output.
+def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None, model: str = "gcn") -> None:
+    """Times ``model`` with the sizes of ``spec`` against its peers and writes the table to standard output.
 
     Raises: ConfigError or DataError for whatever the caller can set right; BenchError when a peer computes another
     loss.
@@ -253,6 +253,7 @@ def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None) -> No
             epochs=epochs,
             seed=spec.seed,
             out=out,
+            model=model,
         )
 
 
@@ -284,7 +285,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
     if given.get("edge_label") is not None:
         given = {"task": "edge", **given}
     if given.get("task") in ("edge", *EDGE_TASKS):
-        given = {"model": "sage", **given}
+        given = {"model": "sage", "mode": "mini", **given}
     if given.get("sampler") == "graphs":
         given = {"batch_size": 1, **given}
     if given.get("mode") == "auto" and is_store(str(given.get("data", ""))):

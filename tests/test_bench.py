@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from graphweft import bench
+from graphweft._errors import ConfigError
 from graphweft.data.synthetic import synthetic
 
 
@@ -31,6 +32,49 @@ def test_sparse_features_and_several_labels_agree_too() -> None:
     assert [row.features for row in sparse] == ["sparse", "dense", "sparse"]
     several = bench.compare(synthetic("ppi", scale=0.005), hidden=4, layers=3, rounds=1, epochs=1)
     assert len(several) == 3
+
+
+@pytest.mark.parametrize("model", ["sage", "gin", "gat", "gatv2"])
+def test_built_in_models_begin_as_those_of_pyg(model: str) -> None:
+    pytest.importorskip("torch_geometric")
+    rows = bench.compare(synthetic("default", scale=0.01), hidden=4, layers=2, rounds=1, epochs=1, model=model)
+    assert [row.system for row in rows] == ["graphweft", "pyg edge_index"]  # whose first losses agree
+
+
+_LAYER = """
+import torch
+from torch_geometric.nn import MessagePassing
+
+class Layer(MessagePassing):
+    def __init__(self, a, b):
+        super().__init__(aggr="mean")
+        self.lin = torch.nn.Linear(a, b)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.lin(x))
+
+class Bare(torch.nn.Module):
+    def forward(self, x):
+        return x
+"""
+
+
+def test_a_layer_from_a_file_is_compared_with_itself(tmp_path: Path) -> None:
+    pytest.importorskip("torch_geometric")
+    file = tmp_path / "layer_of_mine.py"
+    file.write_text(_LAYER)
+    ds = synthetic("default", scale=0.01)
+    rows = bench.compare(ds, hidden=4, layers=2, rounds=1, epochs=1, model=f"{file}:Layer")
+    assert [row.system for row in rows] == ["graphweft", "as written"]
+    wrong = {
+        "gatt": "expected one of gcn, sage, gin, gat, gatv2, or a layer as my_layer.py:Layer, got 'gatt'",
+        f"{file}:Lay": r"expected a class of modules in .*Layer",
+        f"{tmp_path / 'no.py'}:Layer": "expected a file",
+        f"{file}:Bare": r"expected a layer called as layer\(x, edge_index\)",
+    }
+    for given, message in wrong.items():
+        with pytest.raises(ConfigError, match=message):
+            bench.compare(ds, hidden=4, model=given)
 
 
 def test_another_result_is_refused() -> None:

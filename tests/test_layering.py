@@ -57,6 +57,7 @@ ROOM_OF_MODULE = {
             "device_check",
             "doctor",
             "bench",
+            "bench_models",
             "explanation",
             "synthesis",
             "planning",

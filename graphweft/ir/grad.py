@@ -39,7 +39,7 @@ def differentiate(
     gradients: dict[Value, Value] = {}
     seeds: list[Value] = []
     for name, value in program.outputs:
-        if (outputs is None or name in outputs) and value in depends and value.tensor.dtype.is_floating_point:
+        if (outputs is None or name in outputs) and value in depends and _is_followed(value):
             seed = builder.add(Op.INPUT, name=f"{seeds_as}{name}", type=value.type)
             seeds.append(seed)
             gradients[value] = builder.add(Op.ADD, gradients[value], seed) if value in gradients else seed
@@ -90,6 +90,11 @@ def derivative(program: Program, wanted: Sequence[str], outputs: Sequence[str]) 
     return Derivative(Program(inputs, given), seeds, {name: f"of:{name}" for name in found})
 
 
+def _is_followed(value: Value) -> bool:
+    """Whether an output receives a gradient."""
+    return value.tensor.dtype.is_floating_point and value.op is not Op.DETACH
+
+
 def _depends_on(program: Program, roots: set[Value]) -> set[Value]:
     """Tensor values that are, or are computed from, ``roots``."""
     found = set(roots)
@@ -134,6 +139,26 @@ def _attention(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     given = (graph, b.add(Op.REVERSE, graph), *operands, v, stats, g)
     found = [b.add(Op.ATTENTION_GRAD, *given, **attrs, wrt=wrt) for wrt in range(3)]
     return [None, *found, *([None] if attrs.get("p") else [])]
+
+
+def _batch_norm(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    x, stats, *vectors = v.inputs  # the statistics are those of x, whose gradient goes through them
+    products, sums = b.add(Op.BATCH_NORM_DOT, x, stats, g, eps=v["eps"]), sum_rows(b, g)
+    dx = b.add(Op.BATCH_NORM_GRAD, x, stats, g, products, sums, *vectors[:1], eps=v["eps"])
+    return [dx, None, *((products, sums) if vectors else ())]
+
+
+def _normalise(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
+    x, mean, variance, *vectors = v.inputs
+    inverse = b.add(Op.POW, variance, exponent=-0.5, eps=v["eps"])
+    scale = b.add(Op.MUL, inverse, vectors[0]) if vectors else inverse
+    dx = b.add(Op.COL_SCALE, g, scale)
+    centred = b.add(Op.BIAS, x, b.add(Op.SCALE, mean, factor=-1.0))
+    products, total = sum_rows(b, b.add(Op.MUL, g, centred)), sum_rows(b, g)
+    by_mean = b.add(Op.SCALE, b.add(Op.MUL, total, scale), factor=-1.0)
+    steep = b.add(Op.MUL, scale, b.add(Op.POW, variance, exponent=-1.0, eps=v["eps"]))
+    by_variance = b.add(Op.SCALE, b.add(Op.MUL, products, steep), factor=-0.5)
+    return [dx, by_mean, by_variance, *([b.add(Op.MUL, products, inverse), total] if vectors else [])]
 
 
 def _matmul(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
@@ -187,6 +212,8 @@ _RULES: dict[Op, Vjp] = {
     Op.SPMM_MAX: _spmm_max,
     Op.SDDMM: _sddmm,
     Op.ATTENTION: _attention,
+    Op.BATCH_NORM: _batch_norm,
+    Op.NORMALISE: _normalise,
     Op.TAKE_ROWS: lambda b, v, g: (b.add(Op.SCATTER_ROWS, g, v.inputs[1], v.inputs[0]), None),
     Op.OWN_ROWS: lambda b, v, g: (None, b.add(Op.PAD_ROWS, v.inputs[0], g)),
     Op.PAD_ROWS: lambda b, v, g: (None, b.add(Op.OWN_ROWS, v.inputs[0], g)),

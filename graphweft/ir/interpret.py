@@ -20,6 +20,7 @@ from graphweft.graph.block import Block
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.graph.placed import host_of, looped
+from graphweft.ir.batch_norm import MEANING as _BATCH_NORM
 from graphweft.ir.drawing import draw_block
 from graphweft.ir.meaning import MEANING as _ROWS_AND_DIMS
 from graphweft.ir.ops import Op
@@ -378,6 +379,7 @@ _MEANING: dict[Op, _Meaning] = {
     Op.ATTENTION_GRAD: _attention_grad,
     Op.EDGE_SOFTMAX_GRAD: _edge_softmax_grad,
     Op.REDUCE_MASK: _reduce_mask,
+    **{Op[name]: meaning for name, meaning in _BATCH_NORM.items()},
     **_ROWS_AND_DIMS,
     **_TYPED,
 }

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from graphweft.ir import attention, movement, sampling, trailing, typed
+from graphweft.ir import attention, batch_norm, movement, sampling, trailing, typed
 from graphweft.ir.expect import expect_dense, expect_graph, expect_index, expect_tensor, require
 from graphweft.ir.residency import Movement, Residency, StructType, TensorType, Type
 
@@ -51,6 +51,11 @@ class Op(enum.Enum):
     ATTENTION = enum.auto()  # fused: sum over in-edges of source rows weighted by the softmax of a score, per head
     ATTENTION_STATS = enum.auto()  # what its gradient reads beside its result
     ATTENTION_GRAD = enum.auto()  # the gradient of one of its operands
+    BATCH_STATS = enum.auto()  # means and variances of columns
+    BATCH_NORM = enum.auto()  # columns less their means over their deviations, times a weight, plus a bias
+    BATCH_NORM_DOT = enum.auto()  # the gradient of its weight
+    BATCH_NORM_GRAD = enum.auto()  # that of its rows, through their statistics too
+    NORMALISE = enum.auto()  # a batch norm whose means and variances are given
     EDGE_SOFTMAX_GRAD = enum.auto()  # of a whole softmax: its operand's gradient from its result and that's gradient
     REDUCE_MASK = enum.auto()  # per edge: its share in the extremum of its destination
     BROADCAST_NTYPE = enum.auto()  # every node gets the row of its type
@@ -356,6 +361,11 @@ SPECS: dict[Op, OpSpec] = {
     Op.ATTENTION: OpSpec((4, 5), _M.NORM, attention.attention),
     Op.ATTENTION_STATS: OpSpec((4, 5), _M.NORM, attention.attention_stats),
     Op.ATTENTION_GRAD: OpSpec((8, 9), _M.NORM, attention.attention_grad),
+    Op.BATCH_STATS: OpSpec((1,), _M.CONTRACT, batch_norm.batch_stats),
+    Op.BATCH_NORM: OpSpec((2, 4), _M.DENSE, batch_norm.batch_norm),
+    Op.BATCH_NORM_DOT: OpSpec((3,), _M.CONTRACT, batch_norm.batch_norm_dot),
+    Op.BATCH_NORM_GRAD: OpSpec((5, 6), _M.DENSE, batch_norm.batch_norm_grad),
+    Op.NORMALISE: OpSpec((3, 5), _M.DENSE, batch_norm.normalise),
     Op.EDGE_SOFTMAX_GRAD: OpSpec((3,), _M.NORM, movement.edge_softmax_grad),
     Op.REDUCE_MASK: OpSpec((2,), _M.NORM, movement.reduce_mask),
     Op.BROADCAST_NTYPE: OpSpec((2,), _M.BROADCAST, movement.broadcast_ntype),

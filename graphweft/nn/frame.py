@@ -144,21 +144,16 @@ class Frame:
         return self.batch_norm(x, norm) if isinstance(norm, nn.BatchNorm1d) else self.layer_norm(x, norm)  # type: ignore[arg-type]
 
     def batch_norm(self, x: Value, norm: nn.BatchNorm1d) -> Value:
-        """As ``norm``; the batch's mean and variance come out for its running statistics."""
+        """As ``norm``; the batch's means and variances come out for its running statistics."""
         name = self._names[id(norm)]
+        vectors = [] if norm.weight is None else [self.param(norm.weight), self.param(norm.bias)]
         if norm.training or norm.running_mean is None:
-            mean = self.add(Op.COL_SUM, x, mean=True)
-            centred = self.add(Op.BIAS, x, self.add(Op.SCALE, mean, factor=-1.0))
-            variance = self.add(Op.COL_SUM, self.add(Op.MUL, centred, centred), mean=True)
-            self.outputs |= {f"{name}.mean": mean, f"{name}.var": variance}
-        else:
-            assert norm.running_var is not None  # as there is a mean
-            mean, variance = self.param(norm.running_mean), self.param(norm.running_var)
-            centred = self.add(Op.BIAS, x, self.add(Op.SCALE, mean, factor=-1.0))
-        scale = self.add(Op.POW, variance, exponent=-0.5, eps=norm.eps)
-        if norm.weight is not None:  # it is None where the norm is not affine
-            scale = self.add(Op.MUL, scale, self.param(norm.weight))
-        return self.bias(self.add(Op.COL_SCALE, centred, scale), norm.bias)
+            statistics = self.add(Op.BATCH_STATS, x)
+            self.outputs[f"{name}.stats"] = self.add(Op.DETACH, statistics)
+            return self.add(Op.BATCH_NORM, x, statistics, *vectors, eps=norm.eps)
+        assert norm.running_var is not None  # as there is a mean
+        given = (self.param(norm.running_mean), self.param(norm.running_var))
+        return self.add(Op.NORMALISE, x, *given, *vectors, eps=norm.eps)
 
     def layer_norm(self, x: Value, norm: nn.LayerNorm) -> Value:
         """As ``norm``, over the features of each row."""

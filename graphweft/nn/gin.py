@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from graphweft._torch_private import transforms_are_on
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.nn.edges import WEIGHT
@@ -70,17 +71,31 @@ class GINConv(CompiledModule):
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Aggregation is linear but for max, so the first product is written on the nodes and may move."""
-        weight = frame.of_edges(WEIGHT)
-        own = frame.add(Op.ADD_CONST, frame.param(self.eps), constant=1.0)
+        weight, fixed = frame.of_edges(WEIGHT), self.read_numbers()
         if self.reduce == "max":
-            z = frame.add(Op.ADD, frame.aggregate(x, "max", weight=weight), frame.add(Op.MUL_SCALAR, frame.own(x), own))
-            h = frame.matmul(z, self.weight1)
+            h = frame.matmul(
+                frame.add(Op.ADD, frame.aggregate(x, "max", weight=weight), self._own(frame, x)), self.weight1
+            )
         else:
             product = frame.matmul(x, self.weight1)
-            mine = frame.add(Op.MUL_SCALAR, frame.own(product), own)
-            h = frame.add(Op.ADD, frame.aggregate(product, self.reduce, weight=weight), mine)
+            if fixed and self.reduce == "sum" and weight is None and not frame.on_block:
+                h = frame.add(Op.SPMM, frame.graph, product, self_coef=1.0 + fixed[0])
+            else:
+                h = frame.add(Op.ADD, frame.aggregate(product, self.reduce, weight=weight), self._own(frame, product))
         h = frame.relu(frame.norm(frame.bias(h, self.bias1), self.norm))
         return frame.bias(frame.matmul(h, self.weight2), self.bias2)
+
+    def read_numbers(self) -> tuple[float, ...]:
+        """The number eps where it is not learned: its value is part of the program."""
+        learned = isinstance(self.eps, nn.Parameter)
+        return () if learned or self.eps.is_meta or transforms_are_on() else (float(self.eps),)
+
+    def _own(self, frame: Frame, x: Value) -> Value:
+        """The node's own share."""
+        own = frame.own(x)
+        for eps in self.read_numbers():
+            return own if eps == 0.0 else frame.add(Op.SCALE, own, factor=1.0 + eps)
+        return frame.add(Op.MUL_SCALAR, own, frame.add(Op.ADD_CONST, frame.param(self.eps), constant=1.0))
 
 
 class GIN(Stack):

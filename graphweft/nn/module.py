@@ -316,21 +316,25 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     def store(self, extra: Mapping[str, Tensor], rows: Callable[[str], int]) -> None:
         """Moves running statistics of batch norms towards the batch's, taken over ``rows`` of the norm's name."""
-        for name, module in self.named_modules():
-            if not isinstance(module, nn.BatchNorm1d) or f"{name}.mean" not in extra:
-                continue
-            if module.running_mean is None or module.running_var is None:
-                continue
-            assert module.num_batches_tracked is not None  # torch counts where it keeps statistics
-            with torch.no_grad():
+        moves: dict[float, tuple[list[Tensor], list[Tensor]]] = {}  # by momentum: running numbers, and the batch's
+        with torch.no_grad():
+            for name, module in self.named_modules():
+                if not isinstance(module, nn.BatchNorm1d) or f"{name}.stats" not in extra:
+                    continue
+                if module.running_mean is None or module.running_var is None:
+                    continue
+                assert module.num_batches_tracked is not None  # torch counts where it keeps statistics
                 module.num_batches_tracked += 1
                 momentum = module.momentum
                 if momentum is None:  # the mean over all batches so far
                     momentum = 1.0 / float(module.num_batches_tracked)
                 count = rows(name)
-                unbiased = extra[f"{name}.var"].detach() * (count / max(count - 1, 1))
-                module.running_mean.lerp_(extra[f"{name}.mean"].detach(), momentum)
-                module.running_var.lerp_(unbiased, momentum)
+                mean, variance = extra[f"{name}.stats"].detach().unbind()
+                running, found = moves.setdefault(momentum, ([], []))
+                running += [module.running_mean, module.running_var]
+                found += [mean, variance * (count / max(count - 1, 1))]
+            for momentum, (running, found) in moves.items():
+                torch._foreach_lerp_(running, found, momentum)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._remade(copy.deepcopy(self._state(), memo), memo)  # torch has parametrized modules copied, too

@@ -22,6 +22,7 @@ from graphweft.frontend.captured import Identity, capture
 from graphweft.storage.feature import is_dense
 
 _KINDS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_EXACT = frozenset({bool, int, str, type(None)})
 _CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
 _OWN = frozenset({"_parameters", "_buffers", "_modules", "_function", "_pieces"})
@@ -46,6 +47,9 @@ def _of_module(module: nn.Module) -> Hashable:
     for name, value in module.__dict__.items():
         if name not in _OWN and not name.endswith("_hooks"):
             parts.append((name, plain(value)))
+    read = getattr(module, "read_numbers", None)  # of tensors whose values are written into the program
+    if read is not None:
+        parts.append(read())
     if not kind.__module__.startswith(("graphweft.", "torch.")):
         parts.append(_of_code(kind))
     return tuple(parts)
@@ -59,10 +63,13 @@ def _of_code(kind: type[nn.Module]) -> Hashable:
 
 def plain(value: Any) -> Hashable:
     """``value`` as something that compares by content where it has one, else by identity."""
+    kind = type(value)
+    if kind in _EXACT:
+        return kind, value
     if isinstance(value, float):
         return float, repr(value)  # a value that is not a number equals itself here
     if isinstance(value, _KINDS):
-        return type(value), value
+        return kind, value
     if isinstance(value, Tensor):
         return Tensor, value.dtype, value.shape, value.requires_grad
     if isinstance(value, Mapping):

@@ -12,7 +12,9 @@ from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 
-_ROWWISE_FIRST = frozenset({Op.BIAS, Op.COL_SCALE, Op.SCALE, Op.MUL_SCALAR, Op.ADD_CONST, Op.POW, Op.RELU})
+_ROWWISE_FIRST = frozenset(
+    {Op.BIAS, Op.COL_SCALE, Op.SCALE, Op.MUL_SCALAR, Op.ADD_CONST, Op.POW, Op.RELU, Op.NORMALISE}
+)
 _DIMS_ONLY = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SLICE, Op.SUM_DIMS, Op.CAST})
 _ROWWISE_ALL = frozenset({Op.ADD, Op.MUL, Op.ROW_SCALE, Op.ROW_ADD, Op.RELU_MASK})
 

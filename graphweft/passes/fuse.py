@@ -22,6 +22,7 @@ from graphweft.ir.residency import TensorType
 # stage name -> position in the kernels' epilogue (csrc/include/graphweft/epilogue.h)
 STAGES = ("row_scale", "bias", "addend", "relu", "mask", "col_sum", "post_scale")
 _ANCHORS = frozenset({Op.MATMUL, Op.SPMM})
+_NORMS = frozenset({Op.BATCH_NORM, Op.NORMALISE})  # whose kernels may end with a relu
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ class Group:
         if self.terms:
             pass
         elif self.anchor is not None:
-            found += self.anchor.inputs
+            found += [value for value in self.anchor.inputs if value not in self.taps]
             if self.scaled is not None and self.src_scale is not None:
                 found[1] = self.scaled
                 found.append(self.src_scale)
@@ -132,6 +133,8 @@ def group_values(
             else:
                 _extend(group, users, outputs, phase, taken)
         group = group or Group(anchor=value, source=None, result=value)
+        if fuse and value.op in _NORMS and _single(value):
+            _end_with_relu(group, users, outputs, phase)
         taken.update((group.result, *group.taps))
         groups.append(group)
     for group in contractions:
@@ -143,6 +146,7 @@ def group_values(
         _fold_source_scale(groups, users, outputs, phase, folds)
     _join_attention(groups)
     if fuse:
+        _join_norms(groups, phase)
         _add_to_products(groups, users, outputs, phase)
     return ordered(groups, position)
 
@@ -150,6 +154,31 @@ def group_values(
 def _single(value: Value) -> bool:
     """Epilogues are float32."""
     return isinstance(value.type, TensorType) and value.type.dtype == torch.float32
+
+
+def _end_with_relu(
+    group: Group, users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+) -> None:
+    """A relu that alone reads a norm is part of its call."""
+    readers = users[group.result]
+    alone = len(readers) == 1 and group.result not in outputs
+    if alone and readers[0].op is Op.RELU and phase[readers[0]] == phase[group.result]:
+        group.stages["relu"], group.result = None, readers[0]
+
+
+_OWN_OPERANDS = {Op.BATCH_NORM: (1,), Op.BATCH_NORM_GRAD: (3, 4)}  # which the kernels make on the way
+
+
+def _join_norms(groups: list[Group], phase: Mapping[Value, int]) -> None:
+    """A norm makes its statistics, and the gradient of its rows those of weight and bias."""
+    makes = {group.result: group for group in groups if group.anchor is group.result and not group.taps}
+    for group in [g for g in groups if g.anchor is not None and g.anchor.op in _OWN_OPERANDS and _single(g.anchor)]:
+        assert group.anchor is not None  # chosen so
+        own = [group.anchor.inputs[i] for i in _OWN_OPERANDS[group.anchor.op]]
+        if all(v in makes and makes[v] in groups and phase[v] == phase[group.result] for v in own):
+            group.taps += own
+            for value in own:
+                groups.remove(makes[value])
 
 
 def _join_attention(groups: list[Group]) -> None:

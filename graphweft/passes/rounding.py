@@ -35,6 +35,14 @@ def shaken(item: Any, run: int, size: float = SHAKE) -> Any:
     return item * (1.0 + eta)
 
 
+def shaken_by_place(item: Any, run: int) -> Any:
+    """As :func:`shaken`, where equal and opposite numbers do not stay so."""
+    if not is_dense(item) or item.dtype != torch.float64:
+        return item
+    places = torch.arange(1.0, item.numel() + 1.0, dtype=torch.float64).reshape(item.shape)
+    return item * (shaken(places, run) / places)
+
+
 def noise(plain: Tensor, shaken_runs: Sequence[Tensor]) -> Tensor:
     """The largest move of every element, infinite where a shaken run is not finite."""
     moved = torch.zeros_like(plain)
@@ -55,4 +63,4 @@ def is_exact(wanted: Tensor, got: Tensor) -> bool:
     return bool(apart <= _EXACT * wanted.abs().max())
 
 
-__all__ = ["RUNS", "SHAKE", "allowed", "is_exact", "noise", "shaken"]
+__all__ = ["RUNS", "SHAKE", "allowed", "is_exact", "noise", "shaken", "shaken_by_place"]

@@ -171,6 +171,9 @@ def _typed(nodes: int, node_types: int, relations: int, generator: torch.Generat
     return Graph.hetero(edges, sizes)
 
 
+_NORMS = frozenset({Op.BATCH_NORM, Op.BATCH_NORM_DOT, Op.BATCH_NORM_GRAD})
+
+
 class Doubled:
     """Values of any program with every floating dtype made float64; equal values stay equal objects."""
 
@@ -191,6 +194,10 @@ class Doubled:
         """One value whose operands were asked for before."""
         if value not in self._made:
             attrs = {key: _doubled(item) for key, item in value.attrs}
+            if (
+                value.op in _NORMS
+            ):  # a column of equal numbers, as few rows have, is not to be divided by nearly nothing
+                attrs["eps"] += 1.0
             self._made[value] = self._builder.add(value.op, *(self._made[v] for v in value.inputs), **attrs)
         return self._made[value]
 

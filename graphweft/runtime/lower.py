@@ -25,6 +25,9 @@ _ROLES = {
     Op.SPMM_MAX: ("graph", "x"),
     Op.MATMUL: ("x", "weight"),
     Op.ATTENTION: ("graph", "x", "a", "b", "seed"),
+    Op.BATCH_NORM: ("x", "stats", "weight", "bias"),
+    Op.NORMALISE: ("x", "mean", "variance", "weight", "bias"),
+    Op.BATCH_NORM_GRAD: ("x", "stats", "dy", "products", "sums", "weight"),
 }
 
 
@@ -62,6 +65,8 @@ def _parts(group: Group) -> Parts:
         return _attention(group, value)
     if value.op in (Op.SPMM, Op.MATMUL):
         return _product(group, value)
+    if value.op in (Op.BATCH_NORM, Op.NORMALISE, Op.BATCH_NORM_GRAD):
+        return _norm(group, value)
     if value.op in (Op.DROPOUT, Op.MUL_SCALAR) and group.gather is not None:
         (_, ids), other = _left(group, value.inputs[0]), value.inputs[1]
         name = "dropout_of_rows" if value.op is Op.DROPOUT else "scale_of_rows"
@@ -144,6 +149,14 @@ def _attention(group: Group, value: Value) -> Parts:
     if forward:
         return "attention", operands, [("out", value), *(("stats", tap) for tap in group.taps)], attrs
     return "attention_grad", operands, [(f"d{v['wrt']}", v) for v in (group.result, *group.taps)], attrs
+
+
+def _norm(group: Group, value: Value) -> Parts:
+    """A batch norm or the gradient of its rows; what the call makes on the way is a result."""
+    named = _by_role(value)
+    operands = [(role, operand) for role, operand in named if operand not in group.taps]
+    results = [("out", group.result), *((role, operand) for role, operand in named if operand in group.taps)]
+    return value.op.name.lower(), operands, results, (("eps", value["eps"]), *_switches(group))
 
 
 def _products(group: Group) -> Parts:

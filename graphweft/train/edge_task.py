@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError, DataError, ShapeError
 from graphweft.data.dataset import Dataset
 from graphweft.interop.pyg_model import PyGModel
+from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
 from graphweft.nn.edge_model import EdgeModel
 from graphweft.nn.module import CompiledModule
+from graphweft.runtime.constants import owning
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch
@@ -42,14 +44,14 @@ def for_edges(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any,
             name = getattr(ds, "name", type(ds).__name__)
             hint = "ds.with_edge_labels(y) has them"
             raise DataError(f"{name}: expected labels of edges for the task {task}, got labels of nodes; {hint}")
-        return task, mode, ds, batch_size
+        return task, "full" if mode is None else mode, ds, batch_size
     if task != "nodes" and not asked:
-        return task, mode, ds, batch_size
+        return task, "full" if mode is None else mode, ds, batch_size
     found = EDGE_TASKS[ds.task == "regression"]
     if task in EDGE_TASKS and task != found:
         raise ConfigError(f"task: expected {found} for {ds.name}, whose labels are for {ds.task}, got {task!r}")
     ds.check_trainable()
-    return found, "mini" if mode in ("full", "auto") else mode, ds, batch_size
+    return found, "mini" if mode in (None, "auto") else mode, ds, batch_size
 
 
 class EdgeTask(MiniBatch):
@@ -78,7 +80,7 @@ class EdgeTask(MiniBatch):
         assert self.ds.edge_label_index is not None  # as for_edges saw
         return self.ds.edge_label_index
 
-    def _load(self) -> tuple[LinkLoader, MacroRun | None]:
+    def _load(self) -> tuple[Any, MacroRun | None]:
         """A loader over the training pairs."""
         batch_size, seed, macro, prepare = self._given
         for name, given, usual in (("macro", macro, None), ("prepare", prepare, "whole")):
@@ -112,6 +114,49 @@ class EdgeTask(MiniBatch):
         given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)
         own = pair_rows(self.model, self.ds, self._label_rows(batch))
         return _as_rows(self._call(batch.subgraph, batch.x, batch.edge_label_index, **given, **own))
+
+
+class _AllPairs(NamedTuple):
+    """The one step of an epoch: the training pairs, as places in their list."""
+
+    input_id: Tensor
+    node_norm: Tensor | None = None
+
+    @property
+    def batch_size(self) -> int:
+        """Pairs that are trained on."""
+        return self.input_id.numel()
+
+
+class _AtOnce(EpochLoader[_AllPairs]):
+    """All training pairs, once an epoch."""
+
+    who = "Trainer"
+
+    def make(self, places: Tensor, epoch: int) -> _AllPairs:
+        """They are where they are."""
+        return _AllPairs(places)
+
+
+class WholeEdgeTask(EdgeTask):
+    """Mode "full": every step takes all training pairs, on the whole graph; see :class:`EdgeTask`."""
+
+    def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> AnySampler | None:
+        return None
+
+    def _load(self) -> tuple[Any, MacroRun | None]:
+        """A loader of one batch."""
+        self._call = _caller_of(self.model)
+        check_pairs(self.model, self.ds)
+        self._trained_on = torch.unique(self.rows["train"], sorted=True)
+        count = self._trained_on.numel()
+        return _AtOnce(count, count, False, self._given[1], False, 0, None), None
+
+    def _forward(self, batch: Any) -> Tensor:
+        rows = self._label_rows(batch)
+        given = {**self.edge_data.keywords(), **pair_rows(self.model, self.ds, rows)}
+        with owning(self.x):
+            return _as_rows(self._call(self.ds.graph, self.x, self.pairs[:, rows], **given))
 
 
 def check_pairs(model: nn.Module, ds: Dataset) -> None:

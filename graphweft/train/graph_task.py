@@ -35,15 +35,18 @@ _CALLED_AS = "model(graph, x, ptr), model(batch), or model(x, edge_index, batch)
 def for_rows(task: Any, mode: Any, ds: Any, batch_size: Any) -> tuple[Any, Any, Any, Any]:
     """Task, mode, dataset and size of a batch, those of graphs, or of pairs, where these are the rows of ``ds``.
 
+    The mode None is "full", and "mini" for pairs.
+
     Raises: ConfigError, DataError where the task and the data do not fit each other.
     """
+    asked, mode = mode, "full" if mode is None else mode
     if getattr(ds, "graph_ptr", None) is None:
         if task == "graphs" or task in GRAPH_TASKS:
             name = getattr(ds, "name", type(ds).__name__)
             raise DataError(
                 f"{name}: expected a set of graphs for the task {task}, got one graph; gw.GraphDataset is one"
             )
-        return for_edges(task, mode, ds, USUAL_BATCH if batch_size is None else batch_size)
+        return for_edges(task, asked, ds, USUAL_BATCH if batch_size is None else batch_size)
     if task not in ("nodes", "graphs", *GRAPH_TASKS):  # links between nodes; an unknown one is told of where all are
         return task, mode, ds, USUAL_BATCH if batch_size is None else batch_size
     ds = GraphDataset.of(ds) if isinstance(ds, Dataset) else ds

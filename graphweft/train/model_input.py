@@ -26,7 +26,7 @@ from graphweft.train.full_batch import features_of
 from graphweft.train.settle import Features, settle_features
 
 
-def opened(mode: str, ds: Any) -> tuple[str, Any]:
+def opened(mode: str | None, ds: Any) -> tuple[str | None, Any]:
     """The mode, and what a trainer is given as data, with stores opened as datasets.
 
     Raises: ConfigError for a store in another mode.

@@ -87,7 +87,7 @@ def sampler_of(
     return SaintWalkSampler(graph, layers or USUAL_WALK)
 
 
-def usual_graphs(sampler: str | AnySampler, mode: str, batch_size: int | None) -> int | None:
+def usual_graphs(sampler: str | AnySampler, mode: str | None, batch_size: int | None) -> int | None:
     """``batch_size``, which is one graph where none is given and whole graphs are drawn."""
     whole = mode == "mini" and (sampler == "graphs" or isinstance(sampler, GraphSampler))
     return 1 if whole and batch_size is None else batch_size

@@ -282,7 +282,7 @@ class TrainSpec(LoopOptions, TableOptions):
             check_choice("model", self.model, OF_GRAPHS)
             if self.features == "embedding":
                 raise ConfigError(f"features: embedding cannot be combined with task {self.task}; degree makes some")
-            if self.mode in ("full", "auto"):  # batches of pairs
+            if self.mode == "auto":  # batches of pairs
                 object.__setattr__(self, "mode", "mini")
         if self.readout != "sum" or self.fold is not None:
             name, value = ("fold", self.fold) if self.fold is not None else ("readout", self.readout)

@@ -24,7 +24,7 @@ from graphweft.runtime.machine import Machine
 from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.edge_data import EdgeData
-from graphweft.train.edge_task import EdgeTask
+from graphweft.train.edge_task import EdgeTask, WholeEdgeTask
 from graphweft.train.embedding_task import EmbeddingTask
 from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
@@ -114,7 +114,7 @@ def make_steps(
         budget.check_least(base_needs(given.ds, given.model))
     promise = Promise(budget=budget)
     mode = given.mode
-    if mode == "auto" and budget is None and not is_plain(given.model):
+    if mode == "auto" and (given.task in EDGE_TASKS or (budget is None and not is_plain(given.model))):
         mode = "full"  # nothing can be priced, and nothing has to fit
     if mode == "auto" or budget is not None:
         promise.begin(given.ds)
@@ -122,10 +122,10 @@ def make_steps(
     if mode == "auto":
         promise.plan, batch = planned(given, drawn, keep_features, keys, budget, Machine.here())
         mode = promise.plan.mode
-    elif mode == "full":
+    elif mode == "full" and given.task not in EDGE_TASKS:
         batch = full_batch(given, keep_features)
     else:
-        batch = sampled(given, drawn, *keys, memory, scratch)
+        batch = sampled(given._replace(mode=mode), drawn, *keys, memory, scratch)
     if budget is not None and isinstance(batch, FullBatch):
         batch.fit_into(budget)
     elif budget is not None:
@@ -237,7 +237,8 @@ def sampled(
         drawing = (drawn.fanouts, drawn.batch_size)
         return Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
     else:
-        made: Callable[..., MiniBatch] = _KINDS.get(given.task, MiniBatch)
+        kind = WholeEdgeTask if given.mode == "full" else _KINDS.get(given.task, MiniBatch)
+        made: Callable[..., MiniBatch] = kind
         made = partial(RankedMiniBatch, given.ranks) if given.ranks.is_shared else made
         batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
     batch.use(given.edges)

@@ -84,16 +84,15 @@ class Trainer:
             Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
         mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
-            "macro" (as "mini", inside groups of parts that are read from a store) or "auto", by :attr:`plan`.
+            "macro" (as "mini", in groups of parts of a store), "auto" (:attr:`plan`); None: "full", for pairs "mini".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
-        optimizer: "adam", "adamw" or "sgd", or an object of ``torch.optim`` over ``model.parameters()``, which has its
-            own learning rate and weight decay.
+        optimizer: "adam", "adamw", "sgd", or one of ``torch.optim`` with learning rate and weight decay of its own.
         seed: Keys dropout and everything else that is random in an epoch.
         patience: Stop when validation has not become better for so many epochs; 0 never does.
         stop_on: What becoming better means, and which epoch is the best: validation "accuracy" (the score; for values
-            the RMSE, where lower is better), its "loss", or "both":
-            go on while either does, the best is the last that was not worse in either (the rule of the GAT paper).
+            the RMSE, where lower is better), its "loss", or "both": go on while either does, the best is the last that
+            was not worse in either (the rule of the GAT paper).
         restore_best: After ``fit`` with validation nodes the model has the weights of the best epoch, which
             ``evaluate`` and ``predict`` use; the next ``fit`` continues from the last ones. False: it keeps the last;
             so it does once labels or splits were changed in place.
@@ -172,7 +171,7 @@ class Trainer:
         model: nn.Module,
         ds: Dataset,
         lr: float = USUAL_RATE,
-        mode: str = "full",
+        mode: str | None = None,
         weight_decay: float = 0.0,
         weight_decay_on: str = "all",
         optimizer: str | torch.optim.Optimizer = "adam",

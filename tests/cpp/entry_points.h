@@ -22,6 +22,13 @@ int gw_attend_f32(const gw_adjacency* adj, const gw_attention_f32* operands, flo
 int gw_attend_grad_f32(const gw_adjacency* adj, const gw_adjacency* transposed, const gw_attention_f32* operands,
                        const float* stats, const float* out, const float* dout, const gw_attention_grad_f32* grad,
                        float* room);
+int gw_batch_norm_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* weight, const float* bias,
+                      double eps, int32_t relu, float* stats, float* y, int64_t ldy);
+int gw_normalise_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* mean, const float* variance,
+                     const float* weight, const float* bias, double eps, int32_t relu, float* y, int64_t ldy);
+int gw_batch_norm_grad_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* dy, int64_t lddy,
+                           const float* weight, const float* stats, double eps, float* dx, int64_t lddx, float* dweight,
+                           float* dbias);
 int gw_ids_summary(int32_t wide, int64_t n, const void* ids, int64_t* low, int64_t* high, int32_t* ascending);
 int gw_ids_require(int32_t wide, int64_t n, const void* ids, int64_t bound, const char* what);
 int gw_coo_to_csr(int32_t wide_in, int64_t num_edges, const void* rows, const void* cols, int64_t num_rows,

@@ -124,9 +124,41 @@ def one_op_programs() -> dict[Op, Program]:
     put(Op.FILL_ROWS, lambda w, a: a(Op.FILL_ROWS, w.shared("v", WIDTH), w.nodes()))
     put(Op.FILL_COLS, lambda w, a: a(Op.FILL_COLS, w.nodes("s", None), width=WIDTH))
     put(Op.DOT, lambda w, a: a(Op.DOT, w.nodes("x"), w.nodes("y")))
+    _put_norms(put)
     _put_moves(put)
     _put_dims(put)
     return made
+
+
+def _put_norms(put: Any) -> None:
+    """Batch norms."""
+
+    def vectors(w: Writer, *names: str) -> list[Value]:
+        return [w.shared(name, WIDTH) for name in names]
+
+    def positive(w: Writer, a: Any) -> Value:
+        variance = w.shared("variance", WIDTH)
+        return a(Op.MUL, variance, variance)
+
+    def own(w: Writer, a: Any) -> tuple[Value, Value]:
+        x = w.nodes()
+        return x, a(Op.BATCH_STATS, x)
+
+    def gradient(w: Writer, a: Any) -> Value:
+        given = (*own(w, a), w.nodes("dy"))
+        sums = (a(Op.BATCH_NORM_DOT, *given, eps=0.1), a(Op.COL_SUM, given[2]))
+        return a(Op.BATCH_NORM_GRAD, *given, *sums, *vectors(w, "weight"), eps=0.1)
+
+    put(Op.BATCH_NORM, lambda w, a: a(Op.BATCH_NORM, *own(w, a), *vectors(w, "weight", "bias"), eps=0.1))
+    put(Op.BATCH_STATS, lambda w, a: own(w, a)[1])
+    put(Op.BATCH_NORM_DOT, lambda w, a: a(Op.BATCH_NORM_DOT, *own(w, a), w.nodes("dy"), eps=0.1))
+    put(Op.BATCH_NORM_GRAD, gradient)
+    put(
+        Op.NORMALISE,
+        lambda w, a: a(
+            Op.NORMALISE, w.nodes(), w.shared("mean", WIDTH), positive(w, a), *vectors(w, "weight", "bias"), eps=0.1
+        ),
+    )
 
 
 def attention(w: Writer, score: str, op: Op = Op.ATTENTION, p: float = 0.0, shared: bool = False) -> Value:

@@ -15,7 +15,7 @@ from graphweft.ir.residency import TensorType
 from graphweft.ir.verify import verify
 
 PROGRAMS = {op: program for op, program in one_op_programs().items() if op in rules()}
-WITHOUT = {Op.SPMM_MAX, Op.EDGE_MARGIN, Op.ATTENTION}  # their gradients are operations that have no rule
+WITHOUT = {Op.SPMM_MAX, Op.EDGE_MARGIN, Op.ATTENTION, Op.BATCH_NORM}  # their gradients are operations that have no rule
 
 
 def _random(like: torch.Tensor, seed: int) -> torch.Tensor:

@@ -99,7 +99,7 @@ VICTIMS: dict[str, Run] = {
     "gcn of rows": model(lambda: gw.nn.GCN(6, 5, 3), rows=True),
     "sage": model(lambda: gw.nn.SAGE(6, 5, 3)),
     "sage max": model(lambda: gw.nn.SAGE(6, 5, 3, reduce="max")),
-    "gin": model(lambda: gw.nn.GIN(6, 5, 3)),
+    "gin": model(lambda: gw.nn.GIN(6, 5, 3, train_eps=True)),
     "transformed": user_function(
         copied, lambda n, W: {"h": torch.relu(n.mailbox["m"].mean(1) @ W)}, W=(6, 6)
     ),

@@ -107,6 +107,28 @@ def test_it_equals_a_plain_loop_over_the_whole_graph(task: str) -> None:
         assert trainer.evaluate(part) == pytest.approx(score(task, outputs[rows], ds.y[rows]), rel=1e-3, abs=5e-3)
 
 
+@pytest.mark.parametrize("task", list(LOSSES))
+def test_mode_full_takes_all_pairs_in_every_step(task: str) -> None:
+    ds = labelled(task)
+    model = gw.nn.EdgeModel.for_data(ds, 8)
+    other = copy.deepcopy(model)
+    trainer = gw.Trainer(model, ds, mode="full", lr=0.02, restore_best=False)
+    assert trainer.mode == "full"
+    history = trainer.fit(3)
+    adam, rows = torch.optim.Adam(other.parameters(), lr=0.02), ds.train_idx.sort().values
+    for epoch in range(3):
+        adam.zero_grad()
+        loss = LOSSES[task](other(ds.graph, ds.x, ds.edge_label_index[:, rows]), ds.y[rows])  # type: ignore[index]
+        loss.backward()
+        adam.step()
+        assert history[epoch].loss == pytest.approx(float(loss.detach()), rel=1e-4)
+    again = gw.Trainer(gw.nn.EdgeModel.for_data(ds, 8), ds, mode="full", lr=0.02, restore_best=False)
+    again.load_state_dict(copy.deepcopy(trainer.state_dict()))
+    assert trainer.fit(2)[-1].loss == again.fit(2)[-1].loss
+    with pytest.raises(gw.ConfigError, match="fanouts: expected mode mini as well"):
+        gw.Trainer(model, ds, mode="full", fanouts=(5, 5))
+
+
 def test_the_decoder_is_a_perceptron_over_both_rows() -> None:
     torch.manual_seed(0)
     decoder, rows, pairs = gw.nn.EdgeDecoder(5, 7, 3), torch.randn(6, 5), torch.randint(0, 6, (2, 40))

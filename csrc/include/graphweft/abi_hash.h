@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "944bf59c2fae3b9e"
+#define GW_ABI_HASH "303a3700f576cc59"

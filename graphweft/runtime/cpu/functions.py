@@ -71,6 +71,7 @@ def _side_by_side(adjacency: Adjacency) -> Adjacency:
 SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
+    Op.DETACH: lambda v, x: x.detach(),
     Op.TAKE_ROWS: _take_rows,
     Op.OWN_ROWS: lambda v, g, x: x[: g.num_dst],
     Op.PAD_ROWS: _pad_rows,

@@ -16,7 +16,7 @@ import torch
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
-from graphweft.runtime.cpu import attention, products
+from graphweft.runtime.cpu import attention, norms, products
 from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
 from graphweft.runtime.edge_kernels import start_edge_kernels
@@ -92,7 +92,13 @@ for name, launcher in {
     "einsum": attention.einsum,
 }.items():
     CPU.launches(name)(launcher)
-for name, launcher in {"attention": attention.forward, "attention_grad": attention.backward}.items():
+for name, launcher in {
+    "attention": attention.forward,
+    "attention_grad": attention.backward,
+    "batch_norm": norms.batch_norm,
+    "batch_norm_grad": norms.batch_norm_grad,
+    "normalise": norms.normalise,
+}.items():
     CPU.launches(name, torch.float32)(launcher)
 for op, function in SIMPLE.items():
     CPU.launches(op.name.lower())(_whole(function))

@@ -1,0 +1,73 @@
+"""Batch norms on native kernels.
+
+Comes in: float32 rows on the CPU, vectors of their columns. Goes out: new tensors from the buffer pool, the same bits
+for any number of threads. Called by compiled programs.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphweft import _native
+from graphweft._memory import empty
+
+_batch_norm = _native.declare("gw_batch_norm_f32")
+_batch_norm_grad = _native.declare("gw_batch_norm_grad_f32")
+_normalise = _native.declare("gw_normalise_f32")
+_at = _native.pointer
+
+
+def batch_norm(
+    x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, relu: bool = False
+) -> tuple[Tensor, Tensor]:
+    """``x`` normalised by the statistics of its columns, and these: means, variances over the count of rows.
+
+    Shape: x (n, f), weight and bias (f,) -> (n, f), (2, f).
+
+    Example:
+        >>> batch_norm(torch.tensor([[1.0], [3.0]]), None, None, 0.0)
+        (tensor([[-1.],
+                [ 1.]]), tensor([[2.],
+                [1.]]))
+    """
+    x, (n, f) = x.contiguous(), x.shape
+    out, stats = empty((n, f)), torch.empty((2, f))
+    vectors = _at(_flat(weight)), _at(_flat(bias))
+    _batch_norm(n, f, x.data_ptr(), f, *vectors, eps, int(relu), stats.data_ptr(), out.data_ptr(), f)
+    return out, stats
+
+
+def normalise(
+    x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, relu: bool
+) -> Tensor:
+    """``x`` normalised by given statistics.
+
+    Shape: x (n, f), all vectors (f,) -> (n, f).
+    """
+    x, (n, f) = x.contiguous(), x.shape
+    out = empty((n, f))
+    vectors = [_flat(v) for v in (mean, variance, weight, bias)]
+    _normalise(n, f, x.data_ptr(), f, *map(_at, vectors), eps, int(relu), out.data_ptr(), f)
+    return out
+
+
+def batch_norm_grad(
+    x: Tensor, stats: Tensor, dy: Tensor, weight: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of :func:`batch_norm` without relu by x, weight and bias.
+
+    Shape: x and dy (n, f), stats (2, f), weight (f,) -> (n, f), (f,), (f,).
+    """
+    x, dy, (n, f) = x.contiguous(), dy.contiguous(), x.shape
+    dx, dweight, dbias = empty((n, f)), torch.empty(f), torch.empty(f)
+    given = (x.data_ptr(), f, dy.data_ptr(), f, _at(_flat(weight)), stats.data_ptr(), eps)
+    _batch_norm_grad(n, f, *given, dx.data_ptr(), f, dweight.data_ptr(), dbias.data_ptr())
+    return dx, dweight, dbias
+
+
+def _flat(vector: Tensor | None) -> Tensor | None:
+    return None if vector is None else vector.contiguous()
+
+
+__all__ = ["batch_norm", "batch_norm_grad", "normalise"]
