@@ -25,7 +25,7 @@ def _arguments(takes: str, i: Inputs) -> tuple[Any, ...]:
     half = n // 2
     batch = torch.arange(n) * 4 // n
     two = torch.stack([i.edge_index[0] % half, i.edge_index[1] % (n - half)])
-    names = ("a", "to", "b"), ("b", "back", "a")
+    names = ("a", "into", "b"), ("b", "back", "a")
     made: dict[str, Callable[[], tuple[Any, ...]]] = {
         "x": lambda: (i.x, i.edge_index),
         "weight": lambda: (i.x, i.edge_index, i.edge_weight),

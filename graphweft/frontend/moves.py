@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.sum_forms import is_lowest
 from graphweft.frontend.tape import Step, Tape, Var
 from graphweft.storage.fingerprint import fingerprint
 
@@ -34,6 +35,7 @@ class Move:
         nodes: How many nodes there are on that side.
         kind: None for a gather; for a scatter how rows are combined.
         base: What a scatter adds to; None for zeros.
+        fill: What an extremum is where there is none.
     """
 
     rows: Var
@@ -43,6 +45,7 @@ class Move:
     nodes: int
     kind: str | None = None
     base: Var | None = None
+    fill: float = 0.0
 
 
 @dataclass
@@ -136,7 +139,9 @@ def _scatter(step: Step, indices: Indices) -> Move | None:
     if step.target in (aten.scatter_reduce.two, aten.index_reduce.default):
         named = rest[0]
         include = options.get("include_self", rest[1] if len(rest) > 1 else True)
-        if named not in _REDUCES or (include and named != "sum"):
+        if named not in _REDUCES:
+            return None
+        if include and named != "sum" and not (isinstance(base, Tensor) and is_lowest(base, named)):
             return None
         kind = _REDUCES[named]
     elif step.target is aten.index_add.default and (rest or options.get("alpha", 1) != 1):
@@ -157,13 +162,18 @@ def _combined(step: Step, base: Any, dim: int, index: Any, rows: Any, kind: str,
     if any(rows.shape[at] != out.shape[at] for at in others) or rows.shape[dim] != index.shape[0]:
         return None
     added = base
+    fill = 0.0
     if isinstance(base, Tensor):
-        if bool(base.any()):
+        if kind in ("max", "min"):
+            if bool((base.reshape(-1)[:1] != base).any()):
+                return None
+            fill = float(base.reshape(-1)[0]) if base.numel() else 0.0
+        elif bool(base.any()):
             return None
         added = None
     if added is not None and kind != "sum":
         return None
-    return Move(rows, dim, index, indices.key(index), out.shape[dim], kind, added)
+    return Move(rows, dim, index, indices.key(index), out.shape[dim], kind, added, fill)
 
 
 def _is_ids(index: Any) -> bool:

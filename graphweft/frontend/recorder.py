@@ -31,12 +31,13 @@ from graphweft._torch_recording import (
     decomposition_table,
     is_of_stand_ins,
 )
-from graphweft.frontend.aliases import Aliases, put_back
+from graphweft.frontend.aliases import STOPPED, Aliases, put_back
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import UNKNOWN, current_line, is_user_file
+from graphweft.frontend.sum_forms import FORMS
 from graphweft.frontend.tape import Passed, Step, Tape, Var
 from graphweft.frontend.trace import IN_PLACE_OF, REFUSED, without_log
 
@@ -247,6 +248,11 @@ class Recorder:
         if func is aten.index.Tensor:
             args = (args[0], self._positions(args[1]))
         args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
+        if func in FORMS:
+            with _Dispatch(self):
+                made = FORMS[func](*args, **kwargs)
+            if made is not None:
+                return made
         decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
         if decomposed is not None and rule_of(func) is None and func not in _KEPT_WHOLE:
             for tensor in pytree.tree_leaves((args, kwargs)):
@@ -401,6 +407,8 @@ class Recorder:
 
     def _set(self, name: str, written: Tensor, value: Tensor) -> None:
         """``written`` holds ``value``, and so does all memory that it shares."""
+        if self.graded and not torch.is_grad_enabled() and written in self._vars:
+            value = self._passing(written, value)
         self._vars[written] = self._value(value)
         for other in self._aliases.others(written):
             if other in self._vars:
@@ -409,8 +417,24 @@ class Recorder:
             below = put_back(view, value, self.dispatch)
             if below is None:
                 raise UnraisableError(f"{name} (it writes into a view)", self.line)
+            if self.graded and (view.func in STOPPED or not torch.is_grad_enabled()):
+                below = self._passing(view.base, below)
             written, value = view.base, below
             self._vars[written] = self._value(value)
+
+    def _passing(self, written: Tensor, value: Tensor) -> Tensor:
+        """``value`` with the gradient of what ``written`` holds: what autograd does not see changes no gradient."""
+        root = self._given.get(self._aliases.root(written))
+        if not written.is_floating_point() or (root is not None and root[0] == "buffer"):
+            return value
+        run = self.dispatch
+        with torch.enable_grad():
+            still = run(aten.detach.default, (written,), {})
+            zero = run(aten.sub.Tensor, (written, still), {})
+            finite = run(aten.lt.Scalar, (run(aten.abs.default, (still,), {}), torch.inf), {})
+            zero = run(aten.where.ScalarOther, (finite, zero, 0.0), {})
+            still = run(aten.detach.default, (value,), {})
+            return _tensor(run(torch.ops.graphweft_trace.with_gradient_of.default, (still, zero), {}))
 
     def _batch_norm(self, args: tuple[Any, ...]) -> Any:
         """Batch norm in training, which moves its statistics."""
@@ -430,6 +454,11 @@ class Recorder:
 
 
 _UNKNOWN = object()
+
+
+def _tensor(made: Any) -> Tensor:
+    result: Tensor = made
+    return result
 
 
 class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]

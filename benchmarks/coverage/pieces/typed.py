@@ -100,7 +100,7 @@ class TypedDicts(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.lin = nn.ModuleDict({"a": nn.Linear(WIDTH, HIDDEN), "b": nn.Linear(WIDTH, HIDDEN)})
-        self.rel = nn.ModuleDict({"to": nn.Linear(HIDDEN, OUT), "back": nn.Linear(HIDDEN, OUT)})
+        self.rel = nn.ModuleDict({"into": nn.Linear(HIDDEN, OUT), "back": nn.Linear(HIDDEN, OUT)})
         self.skip = nn.ModuleDict({"a": nn.Linear(HIDDEN, OUT), "b": nn.Linear(HIDDEN, OUT)})
 
     def forward(self, xs: dict[str, Tensor], edges: dict[tuple[str, str, str], Tensor]) -> dict[str, Tensor]:
