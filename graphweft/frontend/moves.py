@@ -120,8 +120,10 @@ def _move(step: Step, indices: Indices) -> Move | None:
         return _gather(step, args[0], 0, args[1], indices)
     if target in (aten.scatter_add.default, aten.scatter_reduce.two, *_BY_SLICE):
         return _scatter(step, indices)
-    if target is aten.index_put.default and len(args) == 4 and args[3] is True and len(args[1]) == 1:
-        return _combined(step, args[0], 0, args[1][0], args[2], "sum", indices)
+    if target is aten.index_put.default and len(args) == 4 and args[3] is True:
+        given = [at for at, index in enumerate(args[1]) if index is not None]
+        one = len(given) == 1 and isinstance(args[2], Var)
+        return _combined(step, args[0], given[0], args[1][given[0]], args[2], "sum", indices) if one else None
     return None
 
 
@@ -206,7 +208,8 @@ def edge_sets(moves: Sequence[Move]) -> dict[int, EdgeSet]:
             continue
         into = scatters[0]
         others = [move for move in own if move.key != into.key]
-        out_of = others[0] if others else into
+        likely = sorted(others, key=lambda move: (move.kind is None, move.nodes != into.nodes))  # others are types
+        out_of = likely[0] if others else into
         if into.nodes < 2 or out_of.nodes < 2:
             continue
         ids = into.index, out_of.index

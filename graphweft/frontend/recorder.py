@@ -37,7 +37,7 @@ from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import UNKNOWN, current_line, is_user_file
-from graphweft.frontend.sum_forms import FORMS
+from graphweft.frontend.sum_forms import FORMS, is_sparse
 from graphweft.frontend.tape import Passed, Step, Tape, Var
 from graphweft.frontend.trace import IN_PLACE_OF, REFUSED, without_log
 
@@ -329,6 +329,8 @@ class Recorder:
         moving = any(map(self.is_moving, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
         if func is aten.native_batch_norm.default:
             return self._batch_norm(args) if moving else func(*args, **kwargs)
+        if not moving and func is aten._coalesced_.default:  # a mark on a matrix of this recording
+            return self.know(func(*args, **kwargs))
         if not moving:
             return self._structure_written(func, name, written, args, kwargs)
         if not args or len(written) != 1 or (func._schema.arguments[0] is not written[0] and written[0].name != "self"):
@@ -567,7 +569,7 @@ def record(
     given = []
     for at, item in enumerate(flat):
         if isinstance(item, Tensor):
-            moving = item.is_floating_point()
+            moving = item.is_floating_point() and not is_sparse(item)
             item = recorder.stand_in(item, ("arg", at)) if moving else recorder.structure(item, at)
         given.append(item)
     seen: dict[int, tuple[tuple[str, Any], Tensor]] = {}

@@ -14,10 +14,9 @@ from torch import Tensor
 
 from graphweft._torch_recording import FakeTensor
 from graphweft.frontend.elementwise_rules import stop_gradient
-from graphweft.frontend.layout import UnraisableError
 
 aten = torch.ops.aten
-Form = Callable[..., Tensor | None]
+Form = Callable[..., Any]
 FORMS: dict[Any, Form] = {}
 _LOWEST = {"amax": -torch.inf, "amin": torch.inf}
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
@@ -76,6 +75,7 @@ def _segments(
     """Segments of rows, with their numbers as an index."""
     if axis != 0 or indices is not None or (lengths is None) == (offsets is None):
         return None
+    reduce = reduce.removeprefix("a")
     counts = lengths if lengths is not None else offsets.diff()  # type: ignore[union-attr]
     if isinstance(counts, FakeTensor) or counts.dim() != 1 or reduce not in ("sum", "mean", "max", "min"):
         return None
@@ -83,7 +83,7 @@ def _segments(
         return None  # torch tells what is wrong
     if initial not in (None, 0) or (initial is not None and reduce in ("max", "min")):
         return None
-    if reduce != "sum" and initial is None and bool((counts == 0).any()):
+    if reduce == "mean" and initial is None and bool((counts == 0).any()):
         return None
     index = torch.repeat_interleave(torch.arange(counts.shape[0]), counts)
     zeros = torch.zeros((counts.shape[0], *data.shape[1:]), dtype=data.dtype)
@@ -93,7 +93,8 @@ def _segments(
         wide = counts.clamp(min=1).to(data.dtype).view(-1, *((1,) * (data.dim() - 1)))
         return zeros.index_add(0, index, data) / wide
     wide_index = index.view(-1, *((1,) * (data.dim() - 1))).expand(data.shape)
-    return zeros.scatter_reduce(0, wide_index, data, f"a{reduce}", include_self=False)
+    start = torch.full_like(zeros, _LOWEST[f"a{reduce}"])
+    return start.scatter_reduce(0, wide_index, data, f"a{reduce}")
 
 
 def is_sparse(item: Any) -> bool:
@@ -111,8 +112,6 @@ def _sparse_product(left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if is_sparse(right):
         return None
-    if left.requires_grad:
-        raise UnraisableError("a sparse matrix that wants a gradient")
     coo = left if left.layout == torch.sparse_coo else left.to_sparse_coo()
     row, column, weight = coo._indices()[0], coo._indices()[1], coo._values()
     rows = right.index_select(0, column)
@@ -127,6 +126,20 @@ def _sparse_sum(start: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, 
         return None
     made = _sparse_product(left, right)
     return None if made is None else made * alpha + (start * beta if beta else 0.0)
+
+
+@_form(aten._sparse_mm_reduce_impl.default)
+def _sparse_reduction(left: Tensor, right: Tensor, reduce: str) -> Any:
+    """A product whose rows are sums or means; extrema give gradients to one of equal ones, as no program does."""
+    if reduce not in ("sum", "mean") or isinstance(left, FakeTensor):
+        return None
+    made = _sparse_product(left, right)
+    if made is None or reduce == "sum":
+        return made, None
+    counts = left.crow_indices().diff() if left.layout == torch.sparse_csr else None
+    if counts is None:
+        return None
+    return made / counts.clamp(min=1).to(made.dtype).view(-1, 1), None
 
 
 @_form(aten.mv.default)

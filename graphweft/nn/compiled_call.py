@@ -27,7 +27,7 @@ from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.graph.graph import Graph
 from graphweft.nn.data_arguments import Opened, has_data
-from graphweft.nn.edge_arguments import as_tensors, with_edge_index
+from graphweft.nn.edge_arguments import as_tensors, parts_of, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Env, Recorded
 from graphweft.nn.settings import is_watched
@@ -187,19 +187,17 @@ class CompiledCalls:
         edges = False
         for item in flat:
             if isinstance(item, Tensor):
-                if item.layout != torch.strided:
-                    self._tell(_SPARSE)
-                    raise Refused(_SPARSE)
-                if (
-                    type(item) not in (Tensor, nn.Parameter)
-                    or item.device.type != "cpu"
-                    or item.layout != torch.strided
-                ):
+                if type(item) not in (Tensor, nn.Parameter) or item.device.type != "cpu":
                     if type(item).__name__ == "EdgeIndex":
                         self._tell(_SIZED)
                     raise Refused(f"an argument of the class {type(item).__name__}, on {item.device.type}")
                 if (item.is_floating_point() and item.dtype not in _FLOATS) or item.is_complex():
                     raise Refused(f"an argument of {item.dtype}")
+                if item.layout != torch.strided:
+                    kinds.append((item.dtype, item.layout))
+                    content.append(self._matrix(item))
+                    edges = True
+                    continue
                 kinds.append((item.dtype, item.dim()))
                 content.append(item.shape)
                 if not item.is_floating_point():
@@ -212,6 +210,14 @@ class CompiledCalls:
         if not edges:
             raise Refused("no edges among the arguments", inside=True)
         return tuple(kinds), tuple(content)
+
+    def _matrix(self, item: Tensor) -> Hashable:
+        """What a sparse matrix is compared by: it is structure, its numbers, too."""
+        parts = None if item.requires_grad else parts_of(item)
+        if parts is None:
+            self._tell(_SPARSE)
+            raise Refused(_SPARSE)
+        return (item.shape, item.layout == torch.sparse_coo and item.is_coalesced(), *map(_mark, parts))
 
     # recording
 
@@ -373,7 +379,7 @@ class _Inner:
 
 
 _NO_SUMS = "no sums over edges"
-_SPARSE = "a sparse matrix as an argument: the call runs as it stands; an edge_index and weights are compiled"
+_SPARSE = "a sparse matrix with a gradient or in blocks: the call runs as it stands; an edge_index and weights are compiled"
 _SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
 _PLAIN_TORCH = "no edges are known there"
 
