@@ -8,6 +8,7 @@ kept. What cannot be recorded runs as it stands, the modules inside it compiled 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import warnings
 import weakref
@@ -20,12 +21,13 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
-from graphweft._torch_private import pytree, trace_state, transforms_are_on
+from graphweft._torch_private import trace_state, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.graph.graph import Graph
+from graphweft.nn.call_form import ORDINARY, flattened, restored
 from graphweft.nn.data_arguments import Opened, has_data
 from graphweft.nn.edge_arguments import as_tensors, parts_of, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
@@ -36,9 +38,9 @@ from graphweft.runtime.constants import is_declared
 from graphweft.storage.fingerprint import fingerprint
 
 _KEPT = 16  # recordings of a module
+_SETTINGS = 256  # descriptions of attributes that are numbered
 _TRIED = 3  # graphs, before arguments of one kind are taken to fail on all
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
-_ORDINARY = frozenset((Tensor, nn.Parameter, bool, int, float, str, type(None)))  # arguments that stay as they are
 _FLOATS = (torch.float32, torch.float64)
 Forward = Callable[..., Any]
 
@@ -76,7 +78,10 @@ class CompiledCalls:
         self._failed: dict[Hashable, dict[Hashable, UnraisableError]] = {}
         self._inside: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
         self._places: dict[tuple[str, Any], tuple[dict[str, Any], str]] = {}
-        self._settings: Hashable = None
+        self._settings: tuple[Hashable, int] = (None, 0)
+        self._numbers: dict[Hashable, int] = {}
+        self._next = itertools.count(1)
+        self._before: tuple[Hashable, Recorded] | None = None
         self._lock = threading.RLock()
         self._told: set[str] = set()
         self.last: Recorded | None = None
@@ -95,12 +100,12 @@ class CompiledCalls:
         if getattr(_NOW, "recording", False):  # as a part of what is recorded
             return self._forward(self.module, *args, **kwargs)
         try:
-            flat, spec = pytree.tree_flatten((args, kwargs))
+            flat, spec = flattened(args, kwargs)
             opened = None
-            if not _ORDINARY.issuperset(map(type, flat)):
+            if not ORDINARY.issuperset(map(type, flat)):
                 if any(isinstance(item, Graph) for item in flat):
                     flat = with_edge_index(flat, self.module)
-                    args, kwargs = pytree.tree_unflatten(flat, spec)
+                    args, kwargs = restored(flat, spec)
                 flat = as_tensors(flat)
                 opened = Opened(flat) if has_data(flat) else None
                 flat = flat if opened is None else opened.flat
@@ -108,8 +113,9 @@ class CompiledCalls:
         except Refused as refusal:
             return self._as_it_stands(args, kwargs, refusal)
         settings = self._guard.read()
+        known, number = self._settings
         kind = (
-            settings,
+            number if settings is known else self._renew(settings),
             spec,
             None if opened is None else opened.key,
             kinds,
@@ -117,9 +123,6 @@ class CompiledCalls:
             torch.get_default_dtype(),
         )
         with self._lock:  # stand-ins are in the place of parameters while another thread records
-            if settings is not self._settings:  # modules or attributes were replaced
-                self._settings = settings
-                self._places.clear()
             found, env = self._find(kind, content, flat, spec, opened)
         if isinstance(found, UnraisableError) or env is None:
             failure = found if isinstance(found, UnraisableError) else UnraisableError(_NO_SUMS)
@@ -128,12 +131,23 @@ class CompiledCalls:
         if isinstance(result, UnraisableError):
             with self._lock:
                 self._recorded.pop((kind, content), None)
+                self._before = None
                 self._failed.setdefault(kind, {})[content] = result
             return self._in_parts(args, kwargs, result)
         self.last, self.reason = found, None
         for path, name, value in found.assigned:
             setattr(self.module.get_submodule(path), name, value)
         return result
+
+    def _renew(self, settings: Hashable) -> int:
+        """Takes notice of modules or attributes that were replaced. Equal settings have equal numbers."""
+        with self._lock:
+            self._places.clear()
+            if len(self._numbers) > _SETTINGS:
+                self._numbers.clear()
+            number = self._numbers.setdefault(settings, next(self._next))
+            self._settings = settings, number
+        return number
 
     def _run(self, found: Recorded, env: Env, flat: list[Any]) -> Any:
         """What a recording gives; why it cannot run, where its first run fails."""
@@ -151,11 +165,17 @@ class CompiledCalls:
     ) -> tuple[Recorded | UnraisableError, Env | None]:
         """The recording for such arguments and its inputs; it is made where there is none."""
         key = (kind, content)
+        if self._before is not None and self._before[0] == key:
+            env = self._before[1].inputs(flat, self._held)
+            if env is not None:
+                return self._before[1], env
         known = self._recorded.get(key)
         env = None if known is None else known.inputs(flat, self._held)
         if known is not None and env is not None:
             self._recorded.move_to_end(key)
+            self._before = key, known
             return known, env
+        self._before = None
         failed = self._failed.setdefault(kind, {})
         if known is None and (content in failed or len(failed) >= _TRIED):
             return failed.get(content) or next(iter(failed.values())), None
@@ -186,8 +206,12 @@ class CompiledCalls:
         content: list[Hashable] = []
         edges = False
         for item in flat:
-            if isinstance(item, Tensor):
-                if type(item) not in (Tensor, nn.Parameter) or item.device.type != "cpu":
+            kind = type(item)
+            if kind is Tensor and item.dtype in _FLOATS and item.layout is torch.strided and item.is_cpu:
+                kinds.append((item.dtype, item.dim()))
+                content.append(item.shape)
+            elif isinstance(item, Tensor):
+                if kind not in (Tensor, nn.Parameter) or item.device.type != "cpu":
                     if type(item).__name__ == "EdgeIndex":
                         self._tell(_SIZED)
                     raise Refused(f"an argument of the class {type(item).__name__}, on {item.device.type}")
@@ -232,7 +256,7 @@ class CompiledCalls:
 
             def run(given: list[Any]) -> Any:
                 closed = given if opened is None else opened.closed(given)
-                args, kwargs = pytree.tree_unflatten(closed, spec)
+                args, kwargs = restored(closed, spec)
                 result = self._forward(module, *args, **kwargs)
                 if opened is not None:
                     opened.check()
@@ -276,16 +300,20 @@ class CompiledCalls:
     @contextlib.contextmanager
     def _swapped(self, stand_ins: Mapping[tuple[str, Any], Tensor]) -> Iterator[None]:
         """Inside, stand-ins are where parameters and buffers are."""
-        before: list[tuple[dict[str, Any], str, Any]] = []
+        owners = [slots for inner in self.module.modules() for slots in (inner._parameters, inner._buffers)]
+        before = [(slots, dict(slots)) for slots in owners]
         try:
             for (kind, name), tensor in stand_ins.items():
                 holder, last = self._place(kind, name)
-                before.append((holder, last, holder[last]))
                 holder[last] = tensor
+            inside = [dict(slots) for slots in owners]
             yield
+            if not all(map(_same_items, owners, inside)):
+                raise UnraisableError(f"forward of {type(self.module).__name__}, which replaces buffers or parameters")
         finally:
-            for holder, last, tensor in reversed(before):
-                holder[last] = tensor
+            for slots, items in before:
+                slots.clear()
+                slots.update(items)
 
     def _place(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
         path, _, last = name.rpartition(".")
@@ -382,6 +410,11 @@ _NO_SUMS = "no sums over edges"
 _SPARSE = "a sparse matrix with a gradient or in blocks: the call runs as it stands; an edge_index and weights are compiled"
 _SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
 _PLAIN_TORCH = "no edges are known there"
+
+
+def _same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two mappings hold the same objects under the same names."""
+    return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())
 
 
 def _mark(item: Tensor) -> Hashable:

@@ -42,6 +42,7 @@ class Guard:
     def __init__(self, root: nn.Module) -> None:
         self._root = root
         self._held: list[tuple[dict[str, Any], list[str], list[Any], list[Any]]] | None = None
+        self._slots: list[tuple[Mapping[str, Any], list[Any]]] = []
         self._empty: list[Any] = []
         self._mutable: list[tuple[Any, Hashable]] = []
         self._outside: list[tuple[Any, Any, Hashable]] = []
@@ -63,12 +64,15 @@ class Guard:
             inner = attributes["_modules"]
             if len(inner) != len(modules) or not all(map(is_, inner.values(), modules)):
                 return False
+        for slots, filled in self._slots:
+            if _filled(slots) != filled:
+                return False
         if any(self._empty) or any(described(value) != before for value, before in self._mutable):
             return False
         return all(plain(_look(place, name)) == before for place, name, before in self._outside)
 
     def _describe(self) -> Hashable:
-        self._held, self._empty, self._mutable, self._outside = [], [], [], []
+        self._held, self._slots, self._empty, self._mutable, self._outside = [], [], [], [], []
         parts: list[Hashable] = []
         for name, module in self._root.named_modules():
             attributes = module.__dict__
@@ -76,13 +80,17 @@ class Guard:
             items = tuple(attributes.items())
             self._held.append((attributes, list(attributes), list(attributes.values()), list(module._modules.values())))
             self._watch(value for name, value in items if name not in held)
-            empty = tuple(key for key, value in module._parameters.items() if value is None)
+            empty: list[Hashable] = []  # which parameters and buffers there are, and which of them are None
+            for slots in (module._parameters, module._buffers):
+                filled = _filled(slots)
+                self._slots.append((slots, filled))
+                empty.append(tuple(filled))
             parts.append(
                 (
                     name,
                     type(module),
                     Identity(module),
-                    empty,
+                    tuple(empty),
                     *((k, None if k in held else described(v)) for k, v in items),
                 )
             )
@@ -106,6 +114,11 @@ class Guard:
 
 
 _GONE = object()
+
+
+def _filled(slots: Mapping[str, Any]) -> list[Any]:
+    """The names in ``slots``, and which of them hold something."""
+    return [*slots, *[item is None for item in slots.values()]]
 
 
 def _held_by(module: nn.Module) -> tuple[str, ...]:
