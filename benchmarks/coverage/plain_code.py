@@ -46,7 +46,9 @@ def _arguments(takes: str, i: Inputs) -> tuple[Any, ...]:
 
 
 CASES = [
-    Case(kind.__name__, kind, functools.partial(_arguments, takes)) for file in (sums, attention, typed) for kind, takes in file.CASES
+    Case(kind.__name__, kind, functools.partial(_arguments, takes))
+    for file in (sums, attention, typed)
+    for kind, takes in file.CASES
 ]
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +59,8 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
 _OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
 _RESULTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
-_RANDOM_CLASSES = (np.random.Generator, np.random.RandomState)
+_OF_OS = ("/os.py", "<frozen os>", "/_collections_abc.py", "<frozen _collections_abc>")
+_RANDOM_CLASSES = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Recorder:
@@ -159,6 +161,8 @@ class Recorder:
                 what = "an autograd.Function (its code is not seen)"
             elif frame.f_code.co_filename.endswith(("/random.py", "/secrets.py")) and not is_torch(frame):
                 what = "random numbers that are not torch's"
+            elif _reads_environment(frame):
+                what = "a variable of the environment"
         elif event == "c_call":
             if applies_function(called):
                 what = "an autograd.Function (its code is not seen)"
@@ -537,6 +541,16 @@ def _out_of_place(func: Any, name: str) -> Any:
 def is_torch(frame: FrameType) -> bool:
     """Whether a frame is torch's own, which has a file of that name."""
     return "/torch" in frame.f_code.co_filename
+
+
+def _reads_environment(frame: FrameType) -> bool:
+    """Whether the user's code asks for a variable of the environment."""
+    if frame.f_code.co_name != "__getitem__" or not frame.f_code.co_filename.endswith(_OF_OS[:2]):
+        return False
+    asking = frame.f_back
+    while asking is not None and asking.f_code.co_filename.endswith(_OF_OS):
+        asking = asking.f_back
+    return asking is not None and is_user_file(asking.f_code.co_filename)
 
 
 def _is_clock(called: Any, frame: FrameType) -> bool:

@@ -112,7 +112,7 @@ def _sparse_product(left: Tensor, right: Tensor) -> Tensor | None:
         return None
     if is_sparse(right):
         return None
-    coo = left if left.layout == torch.sparse_coo else left.to_sparse_coo()
+    coo = left if left.layout == torch.sparse_coo else left.to_sparse_coo()  # type: ignore[no-untyped-call]
     row, column, weight = coo._indices()[0], coo._indices()[1], coo._values()
     rows = right.index_select(0, column)
     if not bool((weight == 1).all()):

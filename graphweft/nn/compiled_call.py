@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from torch import Tensor, nn
 
 from graphweft import _config
 from graphweft._errors import FallbackWarning
-from graphweft._torch_private import trace_state, transforms_are_on
+from graphweft._torch_private import pytree, trace_state, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
@@ -258,6 +259,9 @@ class CompiledCalls:
                 closed = given if opened is None else opened.closed(given)
                 args, kwargs = restored(closed, spec)
                 result = self._forward(module, *args, **kwargs)
+                after = pytree.tree_leaves((args, kwargs))
+                if len(after) != len(closed) or not all(map(is_, after, closed)):
+                    raise UnraisableError("forward, which changes a list or dict among its arguments")
                 if opened is not None:
                     opened.check()
                 return result
@@ -293,6 +297,8 @@ class CompiledCalls:
         """Raises: UnraisableError for modules that are never recorded."""
         if is_watched(module) or any(_asks_to_be_told(inner) for inner in module.modules()):
             raise UnraisableError("hooks on modules inside")
+        if self._guard.unsteady is not None:
+            raise UnraisableError(self._guard.unsteady)
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
                 raise UnraisableError(f"parameters of {tensor.dtype}")
@@ -300,8 +306,8 @@ class CompiledCalls:
     @contextlib.contextmanager
     def _swapped(self, stand_ins: Mapping[tuple[str, Any], Tensor]) -> Iterator[None]:
         """Inside, stand-ins are where parameters and buffers are."""
-        owners = [slots for inner in self.module.modules() for slots in (inner._parameters, inner._buffers)]
-        before = [(slots, dict(slots)) for slots in owners]
+        owners: list[Any] = [slots for inner in self.module.modules() for slots in (inner._parameters, inner._buffers)]
+        before: list[tuple[Any, dict[str, Any]]] = [(slots, dict(slots)) for slots in owners]
         try:
             for (kind, name), tensor in stand_ins.items():
                 holder, last = self._place(kind, name)
@@ -407,7 +413,9 @@ class _Inner:
 
 
 _NO_SUMS = "no sums over edges"
-_SPARSE = "a sparse matrix with a gradient or in blocks: the call runs as it stands; an edge_index and weights are compiled"
+_SPARSE = (
+    "a sparse matrix with a gradient or in blocks: the call runs as it stands; edge_index and weights are compiled"
+)
 _SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
 _PLAIN_TORCH = "no edges are known there"
 

@@ -345,7 +345,7 @@ def test_bipartite_and_static_graphs() -> None:
 
 
 def test_other_forms_of_edges() -> None:
-    """An EdgeIndex, a graph of this package and a sparse matrix are compiled; one with a gradient is not, and says so."""
+    """An EdgeIndex, a graph of this package and a sparse matrix are compiled; one with a gradient says it is not."""
     inputs = coverage.random_inputs(3, dtype=torch.float64)
     plain = torch_geometric.nn.SAGEConv(16, 8).double()
     compiled = gw.compile(copy.deepcopy(plain))

@@ -262,9 +262,7 @@ class GINByHand(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.eps = nn.Parameter(torch.zeros(1))
-        self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT)
-        )
+        self.mlp = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, OUT))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         agg = torch.zeros_like(x)
