@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from pieces import attention, sums, typed  # noqa: E402
-from pyg_convs import Case, Inputs, main  # noqa: E402
+from pieces import attention, sums, typed
+from pyg_convs import Case, Inputs, main
 
 
 def _arguments(takes: str, i: Inputs) -> tuple[Any, ...]:

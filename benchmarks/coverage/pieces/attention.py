@@ -69,11 +69,11 @@ class GATv2ByHand(nn.Module):
         self.att = nn.Parameter(torch.randn(2, OUT))
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        l, r = self.left(x).view(-1, 2, OUT), self.right(x).view(-1, 2, OUT)
-        e = F.leaky_relu(l[edge_index[0]] + r[edge_index[1]], 0.2)
+        left, right = self.left(x).view(-1, 2, OUT), self.right(x).view(-1, 2, OUT)
+        e = F.leaky_relu(left[edge_index[0]] + right[edge_index[1]], 0.2)
         alpha = edge_softmax(torch.einsum("ehd,hd->eh", e, self.att), edge_index[1], x.size(0))
-        out = l.new_zeros(l.shape)
-        out.index_add_(0, edge_index[1], alpha[..., None] * l[edge_index[0]])
+        out = left.new_zeros(left.shape)
+        out.index_add_(0, edge_index[1], alpha[..., None] * left[edge_index[0]])
         return out.mean(dim=1)
 
 
