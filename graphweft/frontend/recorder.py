@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from graphweft._torch_private import TorchDispatchMode, pytree, without_modes
 from graphweft._torch_recording import (
     FakeTensor,
     FakeTensorMode,
-    applies_function,
     decomposition_table,
     is_of_stand_ins,
 )
@@ -37,10 +35,11 @@ from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.shield import READS_VALUES
-from graphweft.frontend.source import UNKNOWN, current_line, is_user_file
+from graphweft.frontend.source import UNKNOWN, current_line
 from graphweft.frontend.sum_forms import FORMS, is_sparse
 from graphweft.frontend.tape import Passed, Step, Tape, Var
 from graphweft.frontend.trace import IN_PLACE_OF, REFUSED, without_log
+from graphweft.frontend.unsteady import what_is_unsteady
 
 aten = torch.ops.aten
 
@@ -59,8 +58,6 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
 _OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
 _RESULTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
-_OF_OS = ("/os.py", "<frozen os>", "/_collections_abc.py", "<frozen _collections_abc>")
-_RANDOM_CLASSES = (np.random.Generator, np.random.RandomState, random.Random)
 
 
 class Recorder:
@@ -155,21 +152,7 @@ class Recorder:
 
     def _look(self, frame: FrameType, event: str, called: Any) -> None:
         """Refuses what would happen only while recording, or what differs from call to call."""
-        what = None
-        if event == "call":
-            if applies_function(frame.f_code):
-                what = "an autograd.Function (its code is not seen)"
-            elif frame.f_code.co_filename.endswith(("/random.py", "/secrets.py")) and not is_torch(frame):
-                what = "random numbers that are not torch's"
-            elif _reads_environment(frame):
-                what = "a variable of the environment"
-        elif event == "c_call":
-            if applies_function(called):
-                what = "an autograd.Function (its code is not seen)"
-            elif called is print and is_user_file(frame.f_code.co_filename):
-                what = "printing"
-            elif isinstance(getattr(called, "__self__", None), _RANDOM_CLASSES) or _is_clock(called, frame):
-                what = "random numbers or times that are not torch's"
+        what = what_is_unsteady(frame, event, called)
         if what is not None:
             raise UnraisableError(what, current_line())
 
@@ -536,25 +519,6 @@ def _out_of_place(func: Any, name: str) -> Any:
         if not found._schema.is_mutable and [str(argument.type) for argument in found._schema.arguments] == wanted:
             return found
     return None
-
-
-def is_torch(frame: FrameType) -> bool:
-    """Whether a frame is torch's own, which has a file of that name."""
-    return "/torch" in frame.f_code.co_filename
-
-
-def _reads_environment(frame: FrameType) -> bool:
-    """Whether the user's code asks for a variable of the environment."""
-    if frame.f_code.co_name != "__getitem__" or not frame.f_code.co_filename.endswith(_OF_OS[:2]):
-        return False
-    asking = frame.f_back
-    while asking is not None and asking.f_code.co_filename.endswith(_OF_OS):
-        asking = asking.f_back
-    return asking is not None and is_user_file(asking.f_code.co_filename)
-
-
-def _is_clock(called: Any, frame: FrameType) -> bool:
-    return getattr(called, "__module__", None) == "time" and is_user_file(frame.f_code.co_filename)
 
 
 def record(

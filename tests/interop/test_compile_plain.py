@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import os
 import random
 import sys
@@ -23,8 +24,8 @@ from graphweft.nn.compiled import calls_of
 pytest.importorskip("torch_geometric")
 pytestmark = pytest.mark.filterwarnings("ignore")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks" / "coverage"))
-import plain_code  # noqa: E402
-from pyg_convs import Case, random_inputs, verdict  # noqa: E402
+plain_code: Any = importlib.import_module("plain_code")
+coverage: Any = importlib.import_module("pyg_convs")
 
 # forms of sums and edges that no layer of PyTorch Geometric has
 TRIED = (
@@ -62,13 +63,13 @@ def check(plain: nn.Module, compiled: nn.Module, args: Args, wanted: list[Tensor
 
 
 @pytest.mark.parametrize("case", [c for c in plain_code.CASES if c.name in TRIED], ids=lambda case: case.name)
-def test_plain_code(case: Case) -> None:
+def test_plain_code(case: Any) -> None:
     """Two graphs, with other parameters on the second."""
     torch.manual_seed(0)
     plain = case.make().double()
     compiled = gw.compile(copy.deepcopy(plain))
     for seed, sizes in ((0, (40, 230)), (1, (31, 150))):
-        inputs = random_inputs(seed, *sizes)
+        inputs = coverage.random_inputs(seed, *sizes)
         wanted = [inputs.x, inputs.edge_weight, inputs.edge_attr, inputs.pos]
         check(plain, compiled, partial(case.args, inputs), wanted)
         with torch.no_grad():
@@ -80,7 +81,7 @@ def test_most_plain_code_is_compiled() -> None:
     """Some pieces of every kind are one program."""
     cases = {case.name: case for case in plain_code.CASES}
     for name in ("ScatterReduceMax", "SparseCOO", "SegmentReduce", "StaticGraph", "GATByHand", "RelationEmbedding"):
-        assert verdict(cases[name]) == ("whole", ""), name
+        assert coverage.verdict(cases[name]) == ("whole", ""), name
 
 
 def total(x: Tensor, edge_index: Tensor) -> Tensor:
@@ -143,7 +144,7 @@ def _similar(h: Tensor, x: Tensor) -> Tensor:
 @pytest.mark.parametrize("write", [_clamped, _through_data, _detached, _rows, _below, _new, _similar])
 def test_writes_without_gradient(write: Callable[[Tensor, Tensor], Tensor]) -> None:
     """Numbers change, gradients are those of what was there before."""
-    inputs = random_inputs(0)
+    inputs = coverage.random_inputs(0)
     plain = Unseen(write)
     check(plain, gw.compile(Unseen(write)), (inputs.x, inputs.edge_index), [inputs.x])
 
@@ -152,7 +153,7 @@ def test_writes_without_gradient(write: Callable[[Tensor, Tensor], Tensor]) -> N
 @pytest.mark.parametrize("kind", ["amax", "amin", "mean"])
 def test_extrema_with_a_start(start: float, kind: str) -> None:
     """Ties with the start share the gradient."""
-    inputs = random_inputs(0)
+    inputs = coverage.random_inputs(0)
 
     class Started(nn.Module):
         def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
@@ -187,13 +188,13 @@ class Reads(nn.Module):
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         """The sum, scaled."""
-        h = total(x, edge_index) * SCALE.inner.value * Settings.factor + self.settings.offset
+        h: Tensor = total(x, edge_index) * SCALE.inner.value * Settings.factor + self.settings.offset
         return h * self.kept if self.mask is None else h * self.mask
 
 
 def test_changes_of_what_is_read() -> None:
     """Attributes of objects and classes, tensors through other memory, buffers that come and go."""
-    inputs = random_inputs(0)
+    inputs = coverage.random_inputs(0)
     compiled = gw.compile(Reads())
 
     def agrees() -> bool:
@@ -260,10 +261,11 @@ class Effects(nn.Module):
 @pytest.mark.parametrize("kind", ["list", "argument", "global", "buffer", "random", "environment", "iterator"])
 def test_effects_happen_in_every_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As often and in the same order as without."""
-    inputs = random_inputs(0)
+    inputs = coverage.random_inputs(0)
     made = []
-    for wrap in (lambda module: module, gw.compile):
-        module, given = wrap(Effects(kind)), []
+    for compiled in (False, True):
+        module: Any = gw.compile(Effects(kind)) if compiled else Effects(kind)
+        given: list[Tensor] = []
         LOG.clear()
         random.seed(0)
         results = []
@@ -290,7 +292,7 @@ def test_sparse_matrices(layout: torch.layout) -> None:
             h = torch.sparse.mm(adjacency, self.lin(x))
             return adjacency @ torch.relu(h)
 
-    inputs = random_inputs(0)
+    inputs = coverage.random_inputs(0)
     edges = torch.unique(inputs.edge_index, dim=1)
     plain = Twice()
     compiled = gw.compile(copy.deepcopy(plain))
