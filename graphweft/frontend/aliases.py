@@ -15,7 +15,10 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from graphweft.frontend import elementwise_rules  # noqa: F401  it defines an operation
+
 aten = torch.ops.aten
+STOPPED = (aten.detach.default, torch.ops.graphweft_trace.stop_gradient.default)  # the same memory, no gradient
 Dispatch = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 _SAME_ORDER = {
     aten.view.default,
@@ -26,7 +29,7 @@ _SAME_ORDER = {
     aten.squeeze.dim,
     aten.squeeze.dims,
     aten.alias.default,
-    aten.detach.default,
+    *STOPPED,
 }
 
 
@@ -51,7 +54,8 @@ class Aliases:
     def note(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any) -> None:
         """Remembers the results of an operation that gives views."""
         returned = func._schema.returns
-        if not returned or returned[0].alias_info is None or returned[0].alias_info.is_write or not args:
+        alias = returned[0].alias_info if returned else None
+        if not args or ((alias is None or alias.is_write) and func not in STOPPED):
             return
         several = isinstance(made, tuple | list)
         for at, view in enumerate(made if several else [made]):

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from graphweft.frontend.layout import UnraisableError
+from graphweft.frontend.sum_forms import is_lowest
 from graphweft.frontend.tape import Step, Tape, Var
 from graphweft.storage.fingerprint import fingerprint
 
@@ -34,6 +35,7 @@ class Move:
         nodes: How many nodes there are on that side.
         kind: None for a gather; for a scatter how rows are combined.
         base: What a scatter adds to; None for zeros.
+        fill: What an extremum is where there is none.
     """
 
     rows: Var
@@ -43,6 +45,7 @@ class Move:
     nodes: int
     kind: str | None = None
     base: Var | None = None
+    fill: float = 0.0
 
 
 @dataclass
@@ -117,8 +120,10 @@ def _move(step: Step, indices: Indices) -> Move | None:
         return _gather(step, args[0], 0, args[1], indices)
     if target in (aten.scatter_add.default, aten.scatter_reduce.two, *_BY_SLICE):
         return _scatter(step, indices)
-    if target is aten.index_put.default and len(args) == 4 and args[3] is True and len(args[1]) == 1:
-        return _combined(step, args[0], 0, args[1][0], args[2], "sum", indices)
+    if target is aten.index_put.default and len(args) == 4 and args[3] is True:
+        given = [at for at, index in enumerate(args[1]) if index is not None]
+        one = len(given) == 1 and isinstance(args[2], Var)
+        return _combined(step, args[0], given[0], args[1][given[0]], args[2], "sum", indices) if one else None
     return None
 
 
@@ -136,7 +141,9 @@ def _scatter(step: Step, indices: Indices) -> Move | None:
     if step.target in (aten.scatter_reduce.two, aten.index_reduce.default):
         named = rest[0]
         include = options.get("include_self", rest[1] if len(rest) > 1 else True)
-        if named not in _REDUCES or (include and named != "sum"):
+        if named not in _REDUCES:
+            return None
+        if include and named != "sum" and not (isinstance(base, Tensor) and is_lowest(base, named)):
             return None
         kind = _REDUCES[named]
     elif step.target is aten.index_add.default and (rest or options.get("alpha", 1) != 1):
@@ -157,13 +164,18 @@ def _combined(step: Step, base: Any, dim: int, index: Any, rows: Any, kind: str,
     if any(rows.shape[at] != out.shape[at] for at in others) or rows.shape[dim] != index.shape[0]:
         return None
     added = base
+    fill = 0.0
     if isinstance(base, Tensor):
-        if bool(base.any()):
+        if kind in ("max", "min"):
+            if bool((base.reshape(-1)[:1] != base).any()):
+                return None
+            fill = float(base.reshape(-1)[0]) if base.numel() else 0.0
+        elif bool(base.any()):
             return None
         added = None
     if added is not None and kind != "sum":
         return None
-    return Move(rows, dim, index, indices.key(index), out.shape[dim], kind, added)
+    return Move(rows, dim, index, indices.key(index), out.shape[dim], kind, added, fill)
 
 
 def _is_ids(index: Any) -> bool:
@@ -196,7 +208,8 @@ def edge_sets(moves: Sequence[Move]) -> dict[int, EdgeSet]:
             continue
         into = scatters[0]
         others = [move for move in own if move.key != into.key]
-        out_of = others[0] if others else into
+        likely = sorted(others, key=lambda move: (move.kind is None, move.nodes != into.nodes))  # others are types
+        out_of = likely[0] if others else into
         if into.nodes < 2 or out_of.nodes < 2:
             continue
         ids = into.index, out_of.index

@@ -27,18 +27,19 @@ from graphweft._torch_private import TorchDispatchMode, pytree, without_modes
 from graphweft._torch_recording import (
     FakeTensor,
     FakeTensorMode,
-    applies_function,
     decomposition_table,
     is_of_stand_ins,
 )
-from graphweft.frontend.aliases import Aliases, put_back
+from graphweft.frontend.aliases import STOPPED, Aliases, put_back
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
 from graphweft.frontend.shield import READS_VALUES
-from graphweft.frontend.source import UNKNOWN, current_line, is_user_file
+from graphweft.frontend.source import UNKNOWN, current_line
+from graphweft.frontend.sum_forms import FORMS, is_sparse
 from graphweft.frontend.tape import Passed, Step, Tape, Var
 from graphweft.frontend.trace import IN_PLACE_OF, REFUSED, without_log
+from graphweft.frontend.unsteady import what_is_unsteady
 
 aten = torch.ops.aten
 
@@ -57,7 +58,6 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
 _OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
 _RESULTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
-_RANDOM_CLASSES = (np.random.Generator, np.random.RandomState)
 
 
 class Recorder:
@@ -152,19 +152,7 @@ class Recorder:
 
     def _look(self, frame: FrameType, event: str, called: Any) -> None:
         """Refuses what would happen only while recording, or what differs from call to call."""
-        what = None
-        if event == "call":
-            if applies_function(frame.f_code):
-                what = "an autograd.Function (its code is not seen)"
-            elif frame.f_code.co_filename.endswith(("/random.py", "/secrets.py")) and not is_torch(frame):
-                what = "random numbers that are not torch's"
-        elif event == "c_call":
-            if applies_function(called):
-                what = "an autograd.Function (its code is not seen)"
-            elif called is print and is_user_file(frame.f_code.co_filename):
-                what = "printing"
-            elif isinstance(getattr(called, "__self__", None), _RANDOM_CLASSES) or _is_clock(called, frame):
-                what = "random numbers or times that are not torch's"
+        what = what_is_unsteady(frame, event, called)
         if what is not None:
             raise UnraisableError(what, current_line())
 
@@ -247,6 +235,11 @@ class Recorder:
         if func is aten.index.Tensor:
             args = (args[0], self._positions(args[1]))
         args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
+        if func in FORMS:
+            with _Dispatch(self):
+                made = FORMS[func](*args, **kwargs)
+            if made is not None:
+                return made
         decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
         if decomposed is not None and rule_of(func) is None and func not in _KEPT_WHOLE:
             for tensor in pytree.tree_leaves((args, kwargs)):
@@ -323,6 +316,8 @@ class Recorder:
         moving = any(map(self.is_moving, tensors)) or torch.Tag.nondeterministic_seeded in func.tags
         if func is aten.native_batch_norm.default:
             return self._batch_norm(args) if moving else func(*args, **kwargs)
+        if not moving and func is aten._coalesced_.default:  # a mark on a matrix of this recording
+            return self.know(func(*args, **kwargs))
         if not moving:
             return self._structure_written(func, name, written, args, kwargs)
         if not args or len(written) != 1 or (func._schema.arguments[0] is not written[0] and written[0].name != "self"):
@@ -401,6 +396,8 @@ class Recorder:
 
     def _set(self, name: str, written: Tensor, value: Tensor) -> None:
         """``written`` holds ``value``, and so does all memory that it shares."""
+        if self.graded and not torch.is_grad_enabled() and written in self._vars:
+            value = self._passing(written, value)
         self._vars[written] = self._value(value)
         for other in self._aliases.others(written):
             if other in self._vars:
@@ -409,8 +406,24 @@ class Recorder:
             below = put_back(view, value, self.dispatch)
             if below is None:
                 raise UnraisableError(f"{name} (it writes into a view)", self.line)
+            if self.graded and (view.func in STOPPED or not torch.is_grad_enabled()):
+                below = self._passing(view.base, below)
             written, value = view.base, below
             self._vars[written] = self._value(value)
+
+    def _passing(self, written: Tensor, value: Tensor) -> Tensor:
+        """``value`` with the gradient of what ``written`` holds: what autograd does not see changes no gradient."""
+        root = self._given.get(self._aliases.root(written))
+        if not written.is_floating_point() or (root is not None and root[0] == "buffer"):
+            return value
+        run = self.dispatch
+        with torch.enable_grad():
+            still = run(aten.detach.default, (written,), {})
+            zero = run(aten.sub.Tensor, (written, still), {})
+            finite = run(aten.lt.Scalar, (run(aten.abs.default, (still,), {}), torch.inf), {})
+            zero = run(aten.where.ScalarOther, (finite, zero, 0.0), {})
+            still = run(aten.detach.default, (value,), {})
+            return _tensor(run(torch.ops.graphweft_trace.with_gradient_of.default, (still, zero), {}))
 
     def _batch_norm(self, args: tuple[Any, ...]) -> Any:
         """Batch norm in training, which moves its statistics."""
@@ -430,6 +443,11 @@ class Recorder:
 
 
 _UNKNOWN = object()
+
+
+def _tensor(made: Any) -> Tensor:
+    result: Tensor = made
+    return result
 
 
 class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -503,15 +521,6 @@ def _out_of_place(func: Any, name: str) -> Any:
     return None
 
 
-def is_torch(frame: FrameType) -> bool:
-    """Whether a frame is torch's own, which has a file of that name."""
-    return "/torch" in frame.f_code.co_filename
-
-
-def _is_clock(called: Any, frame: FrameType) -> bool:
-    return getattr(called, "__module__", None) == "time" and is_user_file(frame.f_code.co_filename)
-
-
 def record(
     function: Callable[..., Any],
     flat: Sequence[Any],
@@ -538,7 +547,7 @@ def record(
     given = []
     for at, item in enumerate(flat):
         if isinstance(item, Tensor):
-            moving = item.is_floating_point()
+            moving = item.is_floating_point() and not is_sparse(item)
             item = recorder.stand_in(item, ("arg", at)) if moving else recorder.structure(item, at)
         given.append(item)
     seen: dict[int, tuple[tuple[str, Any], Tensor]] = {}

@@ -206,7 +206,19 @@ class _Writer:
         if not x.has_rows:
             raise UnraisableError("a sum over edges of a shared value")
         made = self.algebra.scatter(x, move.dim, move.kind, source)
+        if move.fill:
+            return [self._filled(made, move)]
         return [made if move.base is None else self.algebra.ewise("add", made, self.value(move.base))]
+
+    def _filled(self, extrema: Raised, move: Move) -> Raised:
+        """Extrema with another number than 0 where there are no edges."""
+        there = torch.zeros(move.nodes, dtype=torch.bool).index_fill_(0, move.index.long(), True)
+        there = there.view([-1 if at == move.dim else 1 for at in range(len(extrema.axes))])
+        algebra = self.algebra
+        fill = algebra.number(move.fill, extrema.value.tensor.dtype)
+        made = algebra.ewise("where", self.constant(there, [extrema]), extrema, fill)
+        algebra.filled[made.value] = extrema.value
+        return made
 
     def _computed(self, step: Step) -> list[Any]:
         rule = rule_of(step.target)

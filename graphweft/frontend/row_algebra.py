@@ -94,6 +94,9 @@ class RowAlgebra(Algebra):
         graph: The graph's value.
         counts: The number of rows of every kind in the recorded run.
         seed: The seed of random draws.
+
+    Attributes:
+        filled: Extrema with another number than 0 where there are no edges -> the extrema.
     """
 
     axes: RowAxes
@@ -102,6 +105,7 @@ class RowAlgebra(Algebra):
         super().__init__(builder, Stage(MODEL, graph, _Numbers(), seed=seed))
         self.axes = RowAxes(builder, counts)
         self.counts = dict(counts)
+        self.filled: dict[Value, Value] = {}
 
     # residency
 

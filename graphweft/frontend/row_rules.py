@@ -6,12 +6,12 @@ Comes in: operands of one operation. Goes out: its result, raised. Looked up by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-from graphweft.frontend import elementwise_rules, shape_rules, sum_rules  # noqa: F401  they fill the table of rules
+from graphweft.frontend import elementwise_rules, shape_rules, sum_forms, sum_rules  # noqa: F401  they fill the table of rules
 from graphweft.frontend.layout import Raised
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.rules import RULES, Out
@@ -37,14 +37,14 @@ def _rule(*operators: Any) -> Callable[[RowRule], RowRule]:
 def _div(a: RowAlgebra, out: Out, x: Raised, y: Any) -> Raised:
     """A quotient; a softmax over the in-edges where it is one spelled out."""
     if isinstance(y, Raised):
-        scores = _softmax_scores(x.value, y.value)
+        scores = _softmax_scores(x.value, y.value, a.filled)
         if scores is not None and scores.tensor.dims == x.value.tensor.dims:
             return Raised(a.b.add(Op.EDGE_SOFTMAX, a.stage.graph, scores), x.axes)
     made: Raised = RULES[aten.div.Tensor](a, out, x, y)
     return made
 
 
-def _softmax_scores(above: Value, below: Value) -> Value | None:
+def _softmax_scores(above: Value, below: Value, filled: Mapping[Value, Value]) -> Value | None:
     """s, where ``above`` is exp(s - its maximum at the destination), ``below`` the sum of these at the destination."""
     if above.op is not Op.EWISE or above["fn"] != "exp" or below.op is not Op.BROADCAST_DST:
         return None
@@ -63,6 +63,7 @@ def _softmax_scores(above: Value, below: Value) -> Value | None:
         return None
     while top.op is Op.DETACH:
         top = top.inputs[0]
+    top = filled.get(top, top)
     if top.op is not Op.REDUCE or top["kind"] != "max" or top.inputs[0] is not graph:
         return None
     highest = top.inputs[1]
@@ -126,6 +127,11 @@ def _moved(a: RowAlgebra, old: Raised, new: Raised, momentum: float) -> Raised:
     dtype = old.value.tensor.dtype
     kept = a.ewise("mul", old, a.number(1.0 - momentum, dtype))
     return a.map(a.ewise("add", kept, a.ewise("mul", new, a.number(momentum, dtype))), Op.DETACH)
+
+
+@_rule(torch.ops.graphweft_trace.with_gradient_of.default)
+def _with_gradient_of(a: RowAlgebra, out: Out, x: Raised, zero: Raised) -> Raised:
+    return a.ewise("add", x, zero)
 
 
 def rule_of(target: Any) -> RowRule | None:

@@ -8,14 +8,17 @@ shapes alone, such as ids of edges, degrees and coefficients, are tensors in it;
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphweft._torch_private import pytree
+from graphweft.frontend.aliases import STOPPED
+from graphweft.frontend.sum_forms import with_gradient_of  # noqa: F401  it defines an operation
 
+_STOPPED = {*STOPPED, torch.ops.aten.isinf.default, torch.ops.aten.isnan.default}
 
 @dataclass(frozen=True, eq=False)
 class Var:
@@ -96,11 +99,18 @@ class Tape:
     def pruned(self) -> Tape:
         """The same without steps that nothing reads."""
         needed = {item for item in (*self.outputs, *self.buffers.values()) if isinstance(item, Var)}
+        asked = set(needed)  # a gradient may come to these
         kept: list[Step] = []
         for step in reversed(self.steps):
-            if any(out in needed for out in step.outs):
-                kept.append(step)
-                needed.update(step.reads)
+            if not any(out in needed for out in step.outs):
+                continue
+            passes = not step.stops and step.target not in _STOPPED and any(out in asked for out in step.outs)
+            if step.target is torch.ops.graphweft_trace.with_gradient_of.default and not passes:
+                step = replace(step, target=torch.ops.aten.clone.default, args=step.args[:1])
+            kept.append(step)
+            needed.update(step.reads)
+            if passes:
+                asked.update(step.reads)
         inputs = [var for var in self.inputs if var in needed]
         return Tape(inputs, kept[::-1], self.outputs, self.spec, self.buffers, self.tied)
 

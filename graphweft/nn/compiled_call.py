@@ -8,11 +8,13 @@ kept. What cannot be recorded runs as it stands, the modules inside it compiled 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from operator import is_
 from typing import Any
 
 import torch
@@ -26,8 +28,9 @@ from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import STORED
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.graph.graph import Graph
+from graphweft.nn.call_form import ORDINARY, flattened, restored
 from graphweft.nn.data_arguments import Opened, has_data
-from graphweft.nn.edge_arguments import as_tensors, with_edge_index
+from graphweft.nn.edge_arguments import as_tensors, parts_of, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
 from graphweft.nn.recorded import Env, Recorded
 from graphweft.nn.settings import is_watched
@@ -36,9 +39,9 @@ from graphweft.runtime.constants import is_declared
 from graphweft.storage.fingerprint import fingerprint
 
 _KEPT = 16  # recordings of a module
+_SETTINGS = 256  # descriptions of attributes that are numbered
 _TRIED = 3  # graphs, before arguments of one kind are taken to fail on all
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
-_ORDINARY = frozenset((Tensor, nn.Parameter, bool, int, float, str, type(None)))  # arguments that stay as they are
 _FLOATS = (torch.float32, torch.float64)
 Forward = Callable[..., Any]
 
@@ -76,7 +79,10 @@ class CompiledCalls:
         self._failed: dict[Hashable, dict[Hashable, UnraisableError]] = {}
         self._inside: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
         self._places: dict[tuple[str, Any], tuple[dict[str, Any], str]] = {}
-        self._settings: Hashable = None
+        self._settings: tuple[Hashable, int] = (None, 0)
+        self._numbers: dict[Hashable, int] = {}
+        self._next = itertools.count(1)
+        self._before: tuple[Hashable, Recorded] | None = None
         self._lock = threading.RLock()
         self._told: set[str] = set()
         self.last: Recorded | None = None
@@ -95,12 +101,12 @@ class CompiledCalls:
         if getattr(_NOW, "recording", False):  # as a part of what is recorded
             return self._forward(self.module, *args, **kwargs)
         try:
-            flat, spec = pytree.tree_flatten((args, kwargs))
+            flat, spec = flattened(args, kwargs)
             opened = None
-            if not _ORDINARY.issuperset(map(type, flat)):
+            if not ORDINARY.issuperset(map(type, flat)):
                 if any(isinstance(item, Graph) for item in flat):
                     flat = with_edge_index(flat, self.module)
-                    args, kwargs = pytree.tree_unflatten(flat, spec)
+                    args, kwargs = restored(flat, spec)
                 flat = as_tensors(flat)
                 opened = Opened(flat) if has_data(flat) else None
                 flat = flat if opened is None else opened.flat
@@ -108,8 +114,9 @@ class CompiledCalls:
         except Refused as refusal:
             return self._as_it_stands(args, kwargs, refusal)
         settings = self._guard.read()
+        known, number = self._settings
         kind = (
-            settings,
+            number if settings is known else self._renew(settings),
             spec,
             None if opened is None else opened.key,
             kinds,
@@ -117,9 +124,6 @@ class CompiledCalls:
             torch.get_default_dtype(),
         )
         with self._lock:  # stand-ins are in the place of parameters while another thread records
-            if settings is not self._settings:  # modules or attributes were replaced
-                self._settings = settings
-                self._places.clear()
             found, env = self._find(kind, content, flat, spec, opened)
         if isinstance(found, UnraisableError) or env is None:
             failure = found if isinstance(found, UnraisableError) else UnraisableError(_NO_SUMS)
@@ -128,12 +132,23 @@ class CompiledCalls:
         if isinstance(result, UnraisableError):
             with self._lock:
                 self._recorded.pop((kind, content), None)
+                self._before = None
                 self._failed.setdefault(kind, {})[content] = result
             return self._in_parts(args, kwargs, result)
         self.last, self.reason = found, None
         for path, name, value in found.assigned:
             setattr(self.module.get_submodule(path), name, value)
         return result
+
+    def _renew(self, settings: Hashable) -> int:
+        """Takes notice of modules or attributes that were replaced. Equal settings have equal numbers."""
+        with self._lock:
+            self._places.clear()
+            if len(self._numbers) > _SETTINGS:
+                self._numbers.clear()
+            number = self._numbers.setdefault(settings, next(self._next))
+            self._settings = settings, number
+        return number
 
     def _run(self, found: Recorded, env: Env, flat: list[Any]) -> Any:
         """What a recording gives; why it cannot run, where its first run fails."""
@@ -151,11 +166,17 @@ class CompiledCalls:
     ) -> tuple[Recorded | UnraisableError, Env | None]:
         """The recording for such arguments and its inputs; it is made where there is none."""
         key = (kind, content)
+        if self._before is not None and self._before[0] == key:
+            env = self._before[1].inputs(flat, self._held)
+            if env is not None:
+                return self._before[1], env
         known = self._recorded.get(key)
         env = None if known is None else known.inputs(flat, self._held)
         if known is not None and env is not None:
             self._recorded.move_to_end(key)
+            self._before = key, known
             return known, env
+        self._before = None
         failed = self._failed.setdefault(kind, {})
         if known is None and (content in failed or len(failed) >= _TRIED):
             return failed.get(content) or next(iter(failed.values())), None
@@ -186,20 +207,22 @@ class CompiledCalls:
         content: list[Hashable] = []
         edges = False
         for item in flat:
-            if isinstance(item, Tensor):
-                if item.layout != torch.strided:
-                    self._tell(_SPARSE)
-                    raise Refused(_SPARSE)
-                if (
-                    type(item) not in (Tensor, nn.Parameter)
-                    or item.device.type != "cpu"
-                    or item.layout != torch.strided
-                ):
+            kind = type(item)
+            if kind is Tensor and item.dtype in _FLOATS and item.layout is torch.strided and item.is_cpu:
+                kinds.append((item.dtype, item.dim()))
+                content.append(item.shape)
+            elif isinstance(item, Tensor):
+                if kind not in (Tensor, nn.Parameter) or item.device.type != "cpu":
                     if type(item).__name__ == "EdgeIndex":
                         self._tell(_SIZED)
                     raise Refused(f"an argument of the class {type(item).__name__}, on {item.device.type}")
                 if (item.is_floating_point() and item.dtype not in _FLOATS) or item.is_complex():
                     raise Refused(f"an argument of {item.dtype}")
+                if item.layout != torch.strided:
+                    kinds.append((item.dtype, item.layout))
+                    content.append(self._matrix(item))
+                    edges = True
+                    continue
                 kinds.append((item.dtype, item.dim()))
                 content.append(item.shape)
                 if not item.is_floating_point():
@@ -212,6 +235,14 @@ class CompiledCalls:
         if not edges:
             raise Refused("no edges among the arguments", inside=True)
         return tuple(kinds), tuple(content)
+
+    def _matrix(self, item: Tensor) -> Hashable:
+        """What a sparse matrix is compared by: it is structure, its numbers, too."""
+        parts = None if item.requires_grad else parts_of(item)
+        if parts is None:
+            self._tell(_SPARSE)
+            raise Refused(_SPARSE)
+        return (item.shape, item.layout == torch.sparse_coo and item.is_coalesced(), *map(_mark, parts))
 
     # recording
 
@@ -226,8 +257,11 @@ class CompiledCalls:
 
             def run(given: list[Any]) -> Any:
                 closed = given if opened is None else opened.closed(given)
-                args, kwargs = pytree.tree_unflatten(closed, spec)
+                args, kwargs = restored(closed, spec)
                 result = self._forward(module, *args, **kwargs)
+                after = pytree.tree_leaves((args, kwargs))
+                if len(after) != len(closed) or not all(map(is_, after, closed)):
+                    raise UnraisableError("forward, which changes a list or dict among its arguments")
                 if opened is not None:
                     opened.check()
                 return result
@@ -263,6 +297,8 @@ class CompiledCalls:
         """Raises: UnraisableError for modules that are never recorded."""
         if is_watched(module) or any(_asks_to_be_told(inner) for inner in module.modules()):
             raise UnraisableError("hooks on modules inside")
+        if self._guard.unsteady is not None:
+            raise UnraisableError(self._guard.unsteady)
         for tensor in (*module.parameters(), *module.buffers()):
             if tensor.is_floating_point() and tensor.dtype not in _FLOATS:
                 raise UnraisableError(f"parameters of {tensor.dtype}")
@@ -270,16 +306,20 @@ class CompiledCalls:
     @contextlib.contextmanager
     def _swapped(self, stand_ins: Mapping[tuple[str, Any], Tensor]) -> Iterator[None]:
         """Inside, stand-ins are where parameters and buffers are."""
-        before: list[tuple[dict[str, Any], str, Any]] = []
+        owners: list[Any] = [slots for inner in self.module.modules() for slots in (inner._parameters, inner._buffers)]
+        before: list[tuple[Any, dict[str, Any]]] = [(slots, dict(slots)) for slots in owners]
         try:
             for (kind, name), tensor in stand_ins.items():
                 holder, last = self._place(kind, name)
-                before.append((holder, last, holder[last]))
                 holder[last] = tensor
+            inside = [dict(slots) for slots in owners]
             yield
+            if not all(map(_same_items, owners, inside)):
+                raise UnraisableError(f"forward of {type(self.module).__name__}, which replaces buffers or parameters")
         finally:
-            for holder, last, tensor in reversed(before):
-                holder[last] = tensor
+            for slots, items in before:
+                slots.clear()
+                slots.update(items)
 
     def _place(self, kind: str, name: str) -> tuple[dict[str, Any], str]:
         path, _, last = name.rpartition(".")
@@ -373,9 +413,16 @@ class _Inner:
 
 
 _NO_SUMS = "no sums over edges"
-_SPARSE = "a sparse matrix as an argument: the call runs as it stands; an edge_index and weights are compiled"
+_SPARSE = (
+    "a sparse matrix with a gradient or in blocks: the call runs as it stands; edge_index and weights are compiled"
+)
 _SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
 _PLAIN_TORCH = "no edges are known there"
+
+
+def _same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two mappings hold the same objects under the same names."""
+    return one.keys() == other.keys() and all(value is other[name] for name, value in one.items())
 
 
 def _mark(item: Tensor) -> Hashable:

@@ -46,7 +46,21 @@ def _plain_edges(item: Any, flat: Sequence[Any]) -> Any:
     rows, columns = item.sparse_size()  # type: ignore[attr-defined]
     known = {size for size in (rows, columns) if size is not None}
     features = [x.shape[0] for x in flat if isinstance(x, Tensor) and x.is_floating_point() and x.dim() > 0]
-    return item.as_tensor() if not known or (len(known) == 1 and features[:1] == [*known]) else item  # type: ignore[attr-defined]
+    one, two = len(known) == 1 and features[:1] == [*known], features[:2] == [rows, columns]
+    return item.as_tensor() if not known or one or two else item  # type: ignore[attr-defined]
+
+
+def parts_of(matrix: Tensor) -> tuple[Tensor, ...] | None:
+    """Positions and numbers of a sparse matrix; None for one in blocks."""
+    if matrix.dim() != 2:
+        return None
+    if matrix.layout == torch.sparse_coo:
+        return matrix._indices(), matrix._values()
+    if matrix.layout == torch.sparse_csr:
+        return matrix.crow_indices(), matrix.col_indices(), matrix.values()
+    if matrix.layout == torch.sparse_csc:
+        return matrix.ccol_indices(), matrix.row_indices(), matrix.values()
+    return None
 
 
 def _edges_of(graph: Graph) -> Tensor:

@@ -13,10 +13,14 @@ from operator import is_
 from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from graphweft.frontend.captured import Identity, is_installed, is_library, names_of
+from graphweft.nn.edge_arguments import parts_of
 from graphweft.nn.settings import plain
+from graphweft.runtime.constants import is_declared
+from graphweft.storage.fingerprint import fingerprint
 
 _HELD = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 _FLAT = ("_flat_weights", "_flat_weight_refs")  # of recurrent layers: their parameters in another order
@@ -30,6 +34,9 @@ class Guard:
     Args:
         root: The module.
 
+    Attributes:
+        unsteady: What forward reads that differs from call to call, such as an iterator; None for nothing.
+
     Example:
         >>> drop = nn.Dropout(0.5)
         >>> guard = Guard(drop)
@@ -42,10 +49,12 @@ class Guard:
     def __init__(self, root: nn.Module) -> None:
         self._root = root
         self._held: list[tuple[dict[str, Any], list[str], list[Any], list[Any]]] | None = None
+        self._slots: list[tuple[Mapping[str, Any], list[Any]]] = []
         self._empty: list[Any] = []
         self._mutable: list[tuple[Any, Hashable]] = []
         self._outside: list[tuple[Any, Any, Hashable]] = []
         self._key: Hashable = None
+        self.unsteady: str | None = None
 
     def read(self) -> Hashable:
         """The description now."""
@@ -63,12 +72,15 @@ class Guard:
             inner = attributes["_modules"]
             if len(inner) != len(modules) or not all(map(is_, inner.values(), modules)):
                 return False
+        for slots, filled in self._slots:
+            if _filled(slots) != filled:
+                return False
         if any(self._empty) or any(described(value) != before for value, before in self._mutable):
             return False
         return all(plain(_look(place, name)) == before for place, name, before in self._outside)
 
     def _describe(self) -> Hashable:
-        self._held, self._empty, self._mutable, self._outside = [], [], [], []
+        self._held, self._slots, self._empty, self._mutable, self._outside = [], [], [], [], []
         parts: list[Hashable] = []
         for name, module in self._root.named_modules():
             attributes = module.__dict__
@@ -76,28 +88,42 @@ class Guard:
             items = tuple(attributes.items())
             self._held.append((attributes, list(attributes), list(attributes.values()), list(module._modules.values())))
             self._watch(value for name, value in items if name not in held)
-            empty = tuple(key for key, value in module._parameters.items() if value is None)
+            empty: list[Hashable] = []  # which parameters and buffers there are, and which of them are None
+            for slots in (module._parameters, module._buffers):
+                filled = _filled(slots)
+                self._slots.append((slots, filled))
+                empty.append(tuple(filled))
             parts.append(
                 (
                     name,
                     type(module),
                     Identity(module),
-                    empty,
+                    tuple(empty),
                     *((k, None if k in held else described(v)) for k, v in items),
                 )
             )
         seen: set[int] = set()
         for kind in dict.fromkeys(type(module) for module in self._root.modules()):
-            for function in _written_by_user(kind):
-                self._outside += _reads(function, seen)
+            self._outside += _of_class(kind, seen)
+        moving = next((name for place, name, _ in self._outside if isinstance(_look(place, name), Iterator)), None)
+        if moving is not None:
+            self.unsteady = f"the iterator {moving}, which moves on"
         parts += [(str(name), before) for _, name, before in self._outside]
         return tuple(parts)
+
+    def containers(self) -> list[Any]:
+        """Lists, dicts and sets among the attributes and globals that were described."""
+        values = [*self._empty, *(value for value, _ in self._mutable)]
+        values += [_look(place, name) for place, name, _ in self._outside]
+        return list({id(held): held for value in values for held in containers_in(value)}.values())
 
     def _watch(self, values: Iterable[Any]) -> None:
         """Notes attributes whose content may change while they stay the same objects."""
         for value in values:
             if isinstance(value, _STEADY):
                 continue
+            if isinstance(value, Iterator):
+                self.unsteady = "an iterator among the attributes, which moves on"
             before = described(value)
             if type(value) in _CONTAINERS and not value:
                 self._empty.append(value)
@@ -108,6 +134,11 @@ class Guard:
 _GONE = object()
 
 
+def _filled(slots: Mapping[str, Any]) -> list[Any]:
+    """The names in ``slots``, and which of them hold something."""
+    return [*slots, *[item is None for item in slots.values()]]
+
+
 def _held_by(module: nn.Module) -> tuple[str, ...]:
     """Attributes whose content is watched elsewhere."""
     return _HELD + _FLAT if isinstance(module, nn.RNNBase) else _HELD
@@ -115,8 +146,16 @@ def _held_by(module: nn.Module) -> tuple[str, ...]:
 
 def described(value: Any) -> Hashable:
     """An attribute by content; tensors in it, which a recording reads as constants, by identity and version."""
-    held = tuple((Identity(tensor), tensor._version) for tensor in tensors_in(value))
+    held = tuple((Identity(tensor), tensor._version, _content(tensor)) for tensor in tensors_in(value))
     return (plain(value), held) if held else plain(value)
+
+
+def _content(tensor: Tensor) -> Hashable:
+    """The bytes of a tensor, which may change behind torch's back; nothing where it is declared constant."""
+    if type(tensor) is not Tensor or is_declared(tensor) or tensor.device.type != "cpu":
+        return None
+    parts = (tensor,) if tensor.layout == torch.strided else parts_of(tensor) or ()
+    return tuple(map(fingerprint, parts))
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
@@ -131,6 +170,26 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(item)
 
 
+def containers_in(value: Any) -> Iterator[Any]:
+    """The lists, dicts and sets that a value is made of."""
+    if type(value) in _CONTAINERS:
+        yield value
+    if isinstance(value, list | tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            if isinstance(item, list | tuple | Mapping | set):
+                yield from containers_in(item)
+
+
+def _refill(container: Any, content: Any) -> None:
+    """Makes a container hold what it held."""
+    same = len(container) == len(content) and all(map(is_, container, content))
+    if same and isinstance(container, Mapping):
+        same = all(map(is_, container.values(), content.values()))
+    if not same:
+        container.clear()
+        container.extend(content) if isinstance(container, list) else container.update(content)
+
+
 class Attributes:
     """The attributes of all modules in one, to see and repeat what a recorded run set.
 
@@ -141,7 +200,9 @@ class Attributes:
     def __init__(self, root: nn.Module) -> None:
         self._root = root
         self._before = {name: dict(vars(module)) for name, module in root.named_modules()}
-        self._described = Guard(root).read()
+        guard = Guard(root)
+        self._described = guard.read()
+        self._contents = [(held, held.copy()) for held in guard.containers()]
 
     def tensors_set(self) -> list[Tensor]:
         """Tensors that are in attributes now and were not before."""
@@ -156,46 +217,73 @@ class Attributes:
     def put_back(self) -> list[tuple[str, str, Any]] | None:
         """Undoes what was set. Gives it as (module, name, value); None where a change was another than setting one."""
         assigned: list[tuple[str, str, Any]] = []
+        gone = False
         for path, before in self._before.items():
             module = self._root.get_submodule(path)
             now = vars(module)
             kept = _held_by(module)
             for name in [name for name in now if name not in kept and now[name] is not before.get(name, _GONE)]:
                 assigned.append((path, name, now[name]))
-            if any(name not in now for name in before):
-                return None
+            gone = gone or any(name not in now for name in before)
             now.clear()
             now.update(before)
-        return assigned if Guard(self._root).read() == self._described else None
+        kept_all = not gone and Guard(self._root).read() == self._described
+        for container, content in self._contents:
+            _refill(container, content)
+        return assigned if kept_all else None
 
 
-def _written_by_user(kind: type) -> Iterator[FunctionType]:
-    """Methods of a class and of those above it that are no library's."""
+Place = tuple[Any, Any, Hashable]  # where something is read, by which name, and its description
+
+
+def _of_class(kind: type, seen: set[int]) -> Iterator[Place]:
+    """Attributes of a class and of those above it that are no library's, and what their methods read."""
     for base in inspect.getmro(kind):
-        if is_library(base.__module__) or is_installed(base.__module__):
+        if _is_others(base.__module__) or id(base) in seen:
             continue
-        for value in vars(base).values():
+        seen.add(id(base))
+        for name, value in vars(base).items():
+            if name.startswith("__") and not isinstance(value, FunctionType):
+                continue
+            yield vars(base), name, plain(value)
             value = value.fget if isinstance(value, property) else value
             value = value.__func__ if isinstance(value, staticmethod | classmethod | MethodType) else value
             if isinstance(value, FunctionType):
-                yield value
+                yield from _reads(value, seen)
 
 
-def _reads(function: FunctionType, seen: set[int]) -> Iterator[tuple[Any, Any, Hashable]]:
+def _is_others(module: str | None) -> bool:
+    """Whether code of a module does not change between calls."""
+    return is_library(module) or is_installed(module)
+
+
+def _reads(function: FunctionType, seen: set[int]) -> Iterator[Place]:
     """Globals and captured variables that a function reads, and those of the user's functions among them."""
-    if id(function) in seen or is_library(function.__module__) or is_installed(function.__module__):
+    if id(function) in seen or _is_others(function.__module__):
         return
     seen.add(id(function))
     names = names_of(function.__code__)
     places: list[tuple[Any, Any]] = [(function.__globals__, name) for name in names if name in function.__globals__]
     places += [(cell, None) for cell in function.__closure__ or ()]
     for place, name in places:
-        value = _look(place, name)
-        if isinstance(value, ModuleType):
-            continue
-        if isinstance(value, FunctionType):
-            yield from _reads(value, seen)
-        yield place, name, plain(value)
+        yield from _read_at(place, name, names, seen)
+
+
+def _read_at(place: Any, name: Any, names: frozenset[str], seen: set[int]) -> Iterator[Place]:
+    """What is there; of the user's modules and classes what the code names."""
+    value = _look(place, name)
+    if isinstance(value, ModuleType):
+        if not _is_others(value.__name__) and id(value) not in seen:
+            seen.add(id(value))
+            for inner in sorted(names & vars(value).keys()):
+                yield from _read_at(vars(value), inner, names, seen)
+            seen.discard(id(value))
+        return
+    yield place, name, plain(value)
+    if isinstance(value, FunctionType):
+        yield from _reads(value, seen)
+    elif isinstance(value, type) and not issubclass(value, nn.Module):
+        yield from _of_class(value, seen)
 
 
 def _look(place: Mapping[str, Any] | CellType, name: Any) -> Any:

@@ -8,9 +8,11 @@ attribute, a replaced layer or a hook counts at once, as in torch.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Hashable, Mapping
+import functools
+import threading
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import is_dataclass
-from types import FunctionType, SimpleNamespace
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,13 +20,15 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.utils import parametrize
 
-from graphweft.frontend.captured import Identity, capture
+from graphweft.frontend.captured import Identity, capture, is_installed, is_library
 from graphweft.storage.feature import is_dense
 
 _KINDS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _EXACT = frozenset({bool, int, str, type(None)})
 _CALLED = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _GLOBAL = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks")
+_DEEPEST = 4  # objects within objects
+_DEPTH = threading.local()
 _OWN = frozenset({"_parameters", "_buffers", "_modules", "_function", "_pieces"})
 
 
@@ -80,7 +84,31 @@ def plain(value: Any) -> Hashable:
         return type(value), frozenset(map(plain, value))
     if isinstance(value, SimpleNamespace | argparse.Namespace) or (is_dataclass(value) and not isinstance(value, type)):
         return type(value), plain(dict(vars(value)))
-    return Identity(value)
+    if isinstance(value, functools.partial):
+        return functools.partial, plain((value.func, value.args, value.keywords))
+    return _of_object(value)
+
+
+def _of_object(value: Any) -> Hashable:
+    """An object of a class that the user wrote, by its attributes; any other by identity."""
+    kind = type(value)
+    by_itself = isinstance(value, type | FunctionType | MethodType | ModuleType | nn.Module | Iterator)
+    if by_itself or is_library(kind.__module__) or is_installed(kind.__module__):
+        return Identity(value)
+    depth = getattr(_DEPTH, "now", 0)
+    if depth >= _DEEPEST:
+        return Identity(value)
+    _DEPTH.now = depth + 1
+    try:
+        named = dict(getattr(value, "__dict__", {}))
+        for base in kind.__mro__:
+            slots = base.__dict__.get("__slots__", ())
+            for name in (slots,) if isinstance(slots, str) else slots:
+                if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                    named[name] = getattr(value, name)
+        return (Identity(kind), plain(named)) if named else Identity(value)
+    finally:
+        _DEPTH.now = depth
 
 
 def has_hooks(module: nn.Module) -> bool:

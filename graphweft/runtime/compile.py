@@ -59,6 +59,7 @@ Field = tuple[Tensor, Residency]
 
 _MOST_PLANS = 256
 
+_TENSORS = (Tensor, torch.nn.Parameter)
 _BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
 
 
@@ -155,6 +156,7 @@ class CompiledFunction:
         self._hoisted = HoistedValues()
         self._fitted: CostModel | None = None
         self._released: weakref.ref[Any] | None = None
+        self._before: tuple[tuple[Any, ...], Plan, Standing, CostModel | None] | None = None  # of the last call
 
     @classmethod
     def of(cls, program: Program) -> CompiledFunction:
@@ -169,11 +171,17 @@ class CompiledFunction:
         if torch.is_autocast_enabled("cpu"):  # a program has its own dtypes; sums are never taken in half precision
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
+        likeness = None if self._written is not None or transforms_are_on() else _likeness(arguments)
+        before = self._before
+        if likeness is not None and before is not None and before[0] == likeness and before[3] is self._fitted:
+            return self._run(before[1], arguments, before[2], False)
         known, standing = len(self._plans), self._standing(arguments)
         plan = None if transforms_are_on() else self.ready(arguments, standing)
         if plan is None:
             return interpret(self.program(arguments), arguments.named())
         fresh = len(self._plans) > known
+        if likeness is not None:
+            self._before = likeness, plan, standing, self._fitted
         profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
         return self._run(plan, arguments, standing, profiled)
 
@@ -519,6 +527,23 @@ def _wanted(arguments: Arguments, names: set[str]) -> tuple[str, ...]:
     if isinstance(arguments.x, Tensor) and arguments.x.requires_grad and "x" in names:
         wanted.append("x")
     return tuple(wanted)
+
+
+def _likeness(arguments: Arguments) -> tuple[Any, ...] | None:
+    """What plan and standing of a call of fields alone follow from, at the cost of a few comparisons; else None."""
+    graph = arguments.graph
+    if arguments.x is not None or arguments.rows is not None or arguments.receivers is not None:
+        return None
+    if arguments.parameters or graph.is_drawn or is_owned():
+        return None
+    parts: list[Any] = [_config.current(), weakref.ref(graph), torch.is_grad_enabled(), arguments.training]
+    parts.append(arguments.settings)
+    for name, (tensor, residency) in arguments.fields.items():
+        if type(tensor) not in _TENSORS:
+            return None
+        kind = tensor.dtype, tensor.shape, tensor.device
+        parts.append((name, residency, *kind, tensor.requires_grad, is_declared(tensor)))
+    return tuple(parts)
 
 
 def _compilable(arguments: Arguments) -> bool:

@@ -75,7 +75,8 @@ def is_owned() -> bool:
 
 def is_declared(item: Any) -> bool:
     """Whether somebody said that ``item`` stays as it is."""
-    if any(item is owned for owned in _OWNED.get()):
+    owned = _OWNED.get()
+    if owned and any(item is one for one in owned):
         return True
     found = _declared.get(id(item)) if _declared else None
     return found is not None and found() is item

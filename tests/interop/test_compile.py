@@ -345,7 +345,7 @@ def test_bipartite_and_static_graphs() -> None:
 
 
 def test_other_forms_of_edges() -> None:
-    """An EdgeIndex and a graph of this package are compiled; a sparse matrix runs as it stands and says so."""
+    """An EdgeIndex, a graph of this package and a sparse matrix are compiled; one with a gradient says it is not."""
     inputs = coverage.random_inputs(3, dtype=torch.float64)
     plain = torch_geometric.nn.SAGEConv(16, 8).double()
     compiled = gw.compile(copy.deepcopy(plain))
@@ -360,8 +360,11 @@ def test_other_forms_of_edges() -> None:
         warnings.simplefilter("ignore", UserWarning)
         matrix = torch.sparse_coo_tensor(edge_index.flip(0), values, size).to_sparse_csr()
         wanted = plain(x, matrix)
-    with pytest.warns(gw.FallbackWarning, match="a sparse matrix as an argument"):
-        torch.testing.assert_close(compiled(x, matrix), wanted)
+    torch.testing.assert_close(compiled(x, matrix), wanted)
+    assert calls_of(compiled).last is not None
+    torch.testing.assert_close(compiled(x, matrix * 2.0), plain(x, matrix * 2.0))
+    with pytest.warns(gw.FallbackWarning, match="a sparse matrix with a gradient"):
+        torch.testing.assert_close(compiled(x, matrix.requires_grad_()), wanted)
 
 
 @pytest.mark.parametrize("count", [0, 1])

@@ -1,0 +1,1 @@
+"""Message passing with torch alone, in many styles."""

@@ -1,0 +1,161 @@
+"""Sums over edges in forms that no program has, written as others: extrema with a start, segments, sparse matrices.
+
+Comes in: operands of one ATen operation while a module is recorded. Goes out: its result by operations that programs
+have, or None where it stays as it is. Called by ``recorder.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._torch_recording import FakeTensor
+from graphweft.frontend.elementwise_rules import stop_gradient
+
+aten = torch.ops.aten
+Form = Callable[..., Any]
+FORMS: dict[Any, Form] = {}
+_LOWEST = {"amax": -torch.inf, "amin": torch.inf}
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
+
+def _form(*operators: Any) -> Callable[[Form], Form]:
+    def keep(function: Form) -> Form:
+        for operator in operators:
+            FORMS[operator] = function
+        return function
+
+    return keep
+
+
+def is_lowest(base: Tensor, kind: str) -> bool:
+    """Whether a start leaves every extremum as it is."""
+    return kind in _LOWEST and bool((base == _LOWEST[kind]).all())
+
+
+@_form(aten.scatter_reduce.two)
+def _started(
+    start: Tensor, dim: int, index: Tensor, rows: Tensor, kind: str, *, include_self: bool = True
+) -> Tensor | None:
+    """Means and extrema that begin with what is there, where that is structure."""
+    if not include_self or isinstance(start, FakeTensor) or isinstance(index, FakeTensor) or start.dim() == 0:
+        return None
+    if kind not in ("mean", "amax", "amin") or is_lowest(start, kind):
+        return None
+    zeros = torch.zeros_like(start)
+    if kind == "mean":
+        count = torch.ones_like(start).scatter_add(dim, index, torch.ones(rows.shape, dtype=start.dtype))
+        return start / count + zeros.scatter_add(dim, index, rows) / count
+    there = torch.zeros(start.shape, dtype=torch.bool).scatter(dim, index, torch.ones(rows.shape, dtype=torch.bool))
+    best = zeros.scatter_reduce(dim, index, rows, kind, include_self=False)
+    beyond = torch.logical_and(best > start if kind == "amax" else best < start, there)
+    # the start has its part in a tie: one of one more
+    equal = torch.where(rows == best.gather(dim, index), torch.ones((), dtype=start.dtype), 0.0)
+    ties = zeros.scatter_add(dim, index, equal)
+    shared = (best - stop_gradient(best)) * (ties / (ties + 1))
+    tied = torch.where(torch.logical_and(best == start, there), shared, 0.0)
+    return with_gradient_of(torch.where(beyond, best, start), tied)
+
+
+@_form(aten.segment_reduce.default)
+def _segments(
+    data: Tensor,
+    reduce: str,
+    *,
+    lengths: Tensor | None = None,
+    indices: Tensor | None = None,
+    offsets: Tensor | None = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: Any = None,
+) -> Tensor | None:
+    """Segments of rows, with their numbers as an index."""
+    if axis != 0 or indices is not None or (lengths is None) == (offsets is None):
+        return None
+    reduce = reduce.removeprefix("a")
+    counts = lengths if lengths is not None else offsets.diff()  # type: ignore[union-attr]
+    if isinstance(counts, FakeTensor) or counts.dim() != 1 or reduce not in ("sum", "mean", "max", "min"):
+        return None
+    if not unsafe and int(counts.sum()) != data.shape[0]:
+        return None  # torch tells what is wrong
+    if initial not in (None, 0) or (initial is not None and reduce in ("max", "min")):
+        return None
+    if reduce == "mean" and initial is None and bool((counts == 0).any()):
+        return None
+    index = torch.repeat_interleave(torch.arange(counts.shape[0]), counts)
+    zeros = torch.zeros((counts.shape[0], *data.shape[1:]), dtype=data.dtype)
+    if reduce == "sum":
+        return zeros.index_add(0, index, data)
+    if reduce == "mean":
+        wide = counts.clamp(min=1).to(data.dtype).view(-1, *((1,) * (data.dim() - 1)))
+        return zeros.index_add(0, index, data) / wide
+    wide_index = index.view(-1, *((1,) * (data.dim() - 1))).expand(data.shape)
+    start = torch.full_like(zeros, _LOWEST[f"a{reduce}"])
+    return start.scatter_reduce(0, wide_index, data, f"a{reduce}")
+
+
+def is_sparse(item: Any) -> bool:
+    """Whether something is a sparse matrix."""
+    return isinstance(item, Tensor) and item.layout in _SPARSE
+
+
+@_form(aten.mm.default, aten._sparse_mm.default)
+def _sparse_product(left: Tensor, right: Tensor) -> Tensor | None:
+    """A sparse matrix times rows."""
+    if not is_sparse(left):
+        if is_sparse(right):
+            found = _sparse_product(right.t(), left.t())
+            return None if found is None else found.t()
+        return None
+    if is_sparse(right):
+        return None
+    coo = left if left.layout == torch.sparse_coo else left.to_sparse_coo()  # type: ignore[no-untyped-call]
+    row, column, weight = coo._indices()[0], coo._indices()[1], coo._values()
+    rows = right.index_select(0, column)
+    if not bool((weight == 1).all()):
+        rows = rows * weight.view(-1, 1)
+    return torch.zeros((left.shape[0], right.shape[1]), dtype=right.dtype).index_add(0, row, rows)
+
+
+@_form(aten.addmm.default, aten._sparse_addmm.default)
+def _sparse_sum(start: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor | None:
+    if not is_sparse(left) and not is_sparse(right):
+        return None
+    made = _sparse_product(left, right)
+    return None if made is None else made * alpha + (start * beta if beta else 0.0)
+
+
+@_form(aten._sparse_mm_reduce_impl.default)
+def _sparse_reduction(left: Tensor, right: Tensor, reduce: str) -> Any:
+    """A product whose rows are sums or means; extrema give gradients to one of equal ones, as no program does."""
+    if reduce not in ("sum", "mean") or isinstance(left, FakeTensor):
+        return None
+    made = _sparse_product(left, right)
+    if made is None or reduce == "sum":
+        return made, None
+    counts = left.crow_indices().diff() if left.layout == torch.sparse_csr else None
+    if counts is None:
+        return None
+    return made / counts.clamp(min=1).to(made.dtype).view(-1, 1), None
+
+
+@_form(aten.mv.default)
+def _sparse_vector(left: Tensor, right: Tensor) -> Tensor | None:
+    made = _sparse_product(left, right.view(-1, 1)) if is_sparse(left) else None
+    return None if made is None else made.view(-1)
+
+
+def with_gradient_of(value: Tensor, zero: Tensor) -> Tensor:
+    """``value``, to which the gradient of a sum of zeros is added; without it where no gradient is asked."""
+    made: Tensor = torch.ops.graphweft_trace.with_gradient_of(value, zero)
+    return made
+
+
+_LIBRARY = torch.library.Library("graphweft_trace", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define("with_gradient_of(Tensor x, Tensor zero) -> Tensor")  # type: ignore[no-untyped-call]
+_LIBRARY.impl("with_gradient_of", lambda x, zero: x + zero, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
+
+__all__ = ["FORMS", "is_lowest", "is_sparse", "with_gradient_of"]
