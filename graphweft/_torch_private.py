@@ -20,6 +20,7 @@ __all__ = [
     "NATIVE_FUNCTIONS",
     "TorchDispatchMode",
     "eval_frame_callback",
+    "foreach_lerp",
     "forward_ad_is_on",
     "is_wrapped",
     "parse_to",
@@ -45,6 +46,8 @@ without_subclasses = torch._C.DisableTorchFunctionSubclass
 without_functions = torch._C.DisableTorchFunction
 # (class, shape, dtype=) -> a tensor of that class that has no memory
 wrapper_subclass = torch.Tensor._make_wrapper_subclass
+# (tensors, others, share): moves each tensor towards its other by that share, all in one call
+foreach_lerp = torch._foreach_lerp_
 # of a sparse matrix, how many entries it stores
 stored_entries = torch.Tensor._nnz
 # the module in which torch.nn.functional's native functions live, as their __module__ says

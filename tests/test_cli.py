@@ -74,7 +74,7 @@ def test_a_bad_value_is_one_line(
         ["tarin"], ["train", "--epoks", "3"], ["train", "--epochs"], ["train", "cora"], ["train", "--json=yes"],
         ["--json"], ["train", "-x"], ["train", "--", "y"], ["doctor", "now"], ["explain", "--epochs", "3"],
         ["explain", "--model", "mlp"], ["explain", "--data", "/no/such"], ["explain", "--hidden", "900000000"],
-        ["bench", "--rounds", "0"], ["bench", "--epochs", "x"], ["bench", "--model", "gcn"], ["bench", "--lr", "-1"],
+        ["bench", "--rounds", "0"], ["bench", "--epochs", "x"], ["bench", "--model", "mlp"], ["bench", "--lr", "-1"],
         ["bench", "--out", "/dev/null/x.csv"], ["bench", "--layers", "none"],
     ],
     ids=" ".join,

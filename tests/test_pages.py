@@ -29,6 +29,7 @@ PAGES = {
     "links": 15,
     "message_passing": 15,
     "out_of_core": 10,
+    "planning": 10,
     "programs": 15,
     "sampling": 25,
     "tables": 30,

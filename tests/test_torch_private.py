@@ -185,6 +185,12 @@ def test_tensors_without_memory() -> None:
         made + 1
 
 
+def test_foreach_lerp() -> None:
+    moved = [torch.zeros(2), torch.ones(1)]
+    private.foreach_lerp(moved, [torch.full((2,), 4.0), torch.zeros(1)], 0.25)
+    assert [tensor.tolist() for tensor in moved] == [[1.0, 1.0], [0.75]]
+
+
 def test_stored_entries() -> None:
     assert private.stored_entries(torch.eye(3).to_sparse()) == 3
 

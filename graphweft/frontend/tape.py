@@ -20,6 +20,7 @@ from graphweft.frontend.sum_forms import with_gradient_of  # noqa: F401  it defi
 
 _STOPPED = {*STOPPED, torch.ops.aten.isinf.default, torch.ops.aten.isnan.default}
 
+
 @dataclass(frozen=True, eq=False)
 class Var:
     """A tensor whose numbers differ from call to call.

@@ -55,7 +55,11 @@ def attention_grad(types: Sequence[Type], attrs: dict[str, Any]) -> Type:
     require("attention_grad", turned == StructType(graph.dst, graph.src, graph.edge), "the reversed graph", turned)
     forward = [types[0], *types[2:-3]]
     out, stats = attention(forward, attrs), attention_stats(forward, attrs)
-    require("attention_grad", tuple(types[-3:]) == (out, stats, out), f"{out}, {stats} and {out}", *types[-3:])
+    assert isinstance(out, TensorType) and isinstance(stats, TensorType)  # by construction
+    for wanted, given in zip((out, stats, out), types[-3:], strict=True):
+        got = expect_dense("attention_grad", given)  # a block's destinations are the next one's sources
+        same = (wanted.rows, wanted.dims, wanted.dtype) == (got.rows, got.dims, got.dtype)
+        require("attention_grad", same, str(wanted), got)
     return forward[1 + int(attrs["wrt"])]
 
 

@@ -14,17 +14,21 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_embedding import NodeEmbedding
+from graphweft.nn.propagation import APPNP, GCNII, SGConv
 from graphweft.nn.pyg_weights import load_pyg_state_dict
 from graphweft.nn.readout import AttentionPool, Readout, Set2Set, graph_softmax, readout
 from graphweft.nn.rgcn import RGCN, RGCNConv
 from graphweft.nn.sage import SAGE, SAGEConv
+from graphweft.nn.transformer import Transformer, TransformerConv
 
 __all__ = [
+    "APPNP",
     "CGAT",
     "DGI",
     "GAE",
     "GAT",
     "GCN",
+    "GCNII",
     "GIN",
     "HGT",
     "NGCF",
@@ -49,8 +53,11 @@ __all__ = [
     "Readout",
     "SAGEConv",
     "SAGPool",
+    "SGConv",
     "Set2Set",
     "TopKPool",
+    "Transformer",
+    "TransformerConv",
     "graph_softmax",
     "load_pyg_state_dict",
     "readout",

@@ -87,14 +87,15 @@ class GINConv(CompiledModule):
 
     def read_numbers(self) -> tuple[float, ...]:
         """The number eps where it is not learned: its value is part of the program."""
-        learned = isinstance(self.eps, nn.Parameter)
+        learned = isinstance(self.eps, nn.Parameter) or self.eps.requires_grad
         return () if learned or self.eps.is_meta or transforms_are_on() else (float(self.eps),)
 
     def _own(self, frame: Frame, x: Value) -> Value:
         """The node's own share."""
         own = frame.own(x)
-        for eps in self.read_numbers():
-            return own if eps == 0.0 else frame.add(Op.SCALE, own, factor=1.0 + eps)
+        if not frame.on_block:  # there a product with a number reads its rows by index
+            for eps in self.read_numbers():
+                return own if eps == 0.0 else frame.add(Op.SCALE, own, factor=1.0 + eps)
         return frame.add(Op.MUL_SCALAR, own, frame.add(Op.ADD_CONST, frame.param(self.eps), constant=1.0))
 
 

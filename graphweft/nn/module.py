@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 
 from graphweft._checks import check_ids
 from graphweft._errors import ConfigError, DtypeError, ShapeError
+from graphweft._torch_private import foreach_lerp
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Builder, Program, Value
@@ -334,7 +335,7 @@ class CompiledModule(KeepsArguments, nn.Module):
                 running += [module.running_mean, module.running_var]
                 found += [mean, variance * (count / max(count - 1, 1))]
             for momentum, (running, found) in moves.items():
-                torch._foreach_lerp_(running, found, momentum)
+                foreach_lerp(running, found, momentum)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self._remade(copy.deepcopy(self._state(), memo), memo)  # torch has parametrized modules copied, too

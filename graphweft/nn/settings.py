@@ -53,7 +53,7 @@ def _of_module(module: nn.Module) -> Hashable:
             parts.append((name, plain(value)))
     read = getattr(module, "read_numbers", None)  # of tensors whose values are written into the program
     if read is not None:
-        parts.append(read())
+        parts.append(("numbers", read()))
     if not kind.__module__.startswith(("graphweft.", "torch.")):
         parts.append(_of_code(kind))
     return tuple(parts)

@@ -155,8 +155,8 @@ def make_model(made: dict[str, Any], device: str = "meta") -> nn.Module:
 
 
 def _bare(model: nn.Module) -> list[Hashable]:
-    """The settings of a model, whatever its modes."""
+    """The settings of a model, whatever its modes and the values of its tensors."""
     return [
-        tuple(part for part in parts if not (isinstance(part, tuple) and part and part[0] == "training"))
+        tuple(part for part in parts if not (isinstance(part, tuple) and part and part[0] in ("training", "numbers")))
         for parts in settings_of(model)  # type: ignore[attr-defined]
     ]

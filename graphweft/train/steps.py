@@ -30,11 +30,11 @@ from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
 from graphweft.train.link_task import LinkTask
-from graphweft.train.macro import Macro
+from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import fit_into
 from graphweft.train.needs import RunBudget, base_needs
-from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, MINI_USUAL, check_counts
+from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, MINI_USUAL, check_counts, check_fanouts, check_mini_only
 from graphweft.train.plan import Plan, Way, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
@@ -62,6 +62,13 @@ class Drawn(NamedTuple):
 
 
 USUALLY_DRAWN = Drawn(**MINI_USUAL)
+
+
+def drawn_of(mode: str, fanouts: Any, batch_size: int, macro: Any, *more: Any) -> Drawn:
+    """How batches are made, from what the user gave. Raises: ConfigError where ``mode`` makes none."""
+    drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more)
+    check_mini_only(mode, drawn._asdict())
+    return drawn
 
 
 class Given(NamedTuple):

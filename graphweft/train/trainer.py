@@ -40,20 +40,16 @@ from graphweft.train.full_batch import SPLITS, FullBatch
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.macro import as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import (
     EMBEDDING_TASKS,
-    MINI_USUAL,
     USUAL_RATE,
     check_choice,
     check_counts,
-    check_fanouts,
     check_integer,
-    check_mini_only,
     check_mode,
     check_task,
     check_training,
@@ -68,7 +64,7 @@ from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
-from graphweft.train.steps import Drawn, Given, make_steps
+from graphweft.train.steps import Given, drawn_of, make_steps
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
@@ -221,8 +217,7 @@ class Trainer:
         self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device)
-        drawn = (check_fanouts(fanouts), batch_size, as_macro(macro), accumulate, sampler, prepare)
-        check_mini_only(mode, dict(zip(MINI_USUAL, drawn, strict=True)))
+        drawn = drawn_of(mode, fanouts, batch_size, macro, accumulate, sampler, prepare)
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
         chosen = Chosen(*updated, callbacks, loggers if self.ranks.is_first else ())
         measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
@@ -253,7 +248,7 @@ class Trainer:
         room = self._memory, self.out, self._budget
         with self._within():
             keys = self._seed, self._batch_key
-            self.mode, self._batch, self.promise = make_steps(given, Drawn(*drawn), keep_features, keys, *room)
+            self.mode, self._batch, self.promise = make_steps(given, drawn, keep_features, keys, *room)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"

@@ -1,0 +1,205 @@
+"""Models that smooth rows over many hops: SGC, APPNP and GCNII.
+
+All use the operator of GCN, ``S = D^-1/2 (A + I) D^-1/2`` with exactly one self-loop at every node and D the in-degrees
+of A + I. They run on whole graphs; a sampled block has one hop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import nn
+
+from graphweft._errors import ConfigError
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
+from graphweft.nn.frame import Frame
+from graphweft.nn.module import CompiledModule, check_model, glorot
+
+
+class SGConv(CompiledModule):
+    """Simplified graph convolution: ``S^hops X W + b`` (Wu et al., ICML 2019).
+
+    Of constant features the smoothed rows are computed once, so that an epoch is one product.
+
+    Shape: (nodes, in_features) -> (nodes, out_features); ``weight`` is (in_features, out_features).
+
+    Args:
+        in_features: Width of the input rows.
+        out_features: Width of the output rows.
+        hops: How often rows are smoothed.
+        bias: Adds a learned vector.
+
+    Example:
+        >>> import torch
+        >>> from graphweft.graph.graph import Graph
+        >>> SGConv(4, 2, hops=3)(Graph([0, 1], [1, 2]), torch.ones(3, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(self, in_features: int, out_features: int, hops: int = 2, bias: bool = True) -> None:
+        sizes = {"in_features": in_features, "out_features": out_features, "hops": hops}
+        check_model("SGConv", sizes, 0.0, "sum")
+        super().__init__(in_features)
+        self.weight = glorot(in_features, out_features)
+        self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self.hops = hops
+
+    def adds_loops(self) -> bool:
+        """As published."""
+        return True
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """Transform, then smooth; the compiler may turn the two around."""
+        smooth = _Smoothing(frame, "SGConv")
+        h = frame.matmul(x, self.weight)
+        for _ in range(self.hops):
+            h = smooth(h)
+        return frame.bias(h, self.bias)
+
+
+class APPNP(CompiledModule):
+    """Predict, then propagate: ``Z <- (1 - alpha) S Z + alpha H`` from ``Z = H``, rows of a perceptron (Gasteiger et
+    al., ICLR 2019).
+
+    Args:
+        in_features: Width of the node features.
+        hidden: Width between the perceptron's layers.
+        out_features: Width of the result.
+        num_layers: Layers of the perceptron.
+        dropout: Probability to drop an element of a layer's input in training.
+        hops: How often rows are propagated.
+        alpha: Share of the node's own prediction in every hop.
+        bias: Whether layers add a learned vector.
+
+    Example:
+        >>> import torch
+        >>> from graphweft.graph.graph import Graph
+        >>> APPNP(4, 8, 2)(Graph([0, 1], [1, 2]), torch.ones(3, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        num_layers: int = 2,
+        dropout: float = 0.0,
+        hops: int = 10,
+        alpha: float = 0.1,
+        bias: bool = True,
+    ) -> None:
+        sizes = {"in_features": in_features, "hidden": hidden, "out_features": out_features}
+        check_model("APPNP", sizes | {"num_layers": num_layers, "hops": hops}, dropout, "sum")
+        _check_share("APPNP", alpha)
+        super().__init__(in_features)
+        self.dropout, self.hops, self.alpha = dropout, hops, alpha
+        widths = [in_features, *[hidden] * (num_layers - 1), out_features]
+        pairs = list(itertools.pairwise(widths))
+        self.weights = nn.ParameterList(glorot(a, b) for a, b in pairs)
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(b)) for _, b in pairs if bias)
+
+    def adds_loops(self) -> bool:
+        """As published."""
+        return True
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """The perceptron, then all hops."""
+        smooth = _Smoothing(frame, "APPNP")
+        for index, weight in enumerate(self.weights):
+            x = frame.matmul(frame.dropout(x, self.dropout), weight)
+            x = frame.bias(x, self.biases[index] if len(self.biases) else None)
+            x = x if index == len(self.weights) - 1 else frame.relu(x)
+        own, z = frame.add(Op.SCALE, x, factor=self.alpha), x
+        for _ in range(self.hops):
+            z = frame.add(Op.ADD, frame.add(Op.SCALE, smooth(z), factor=1.0 - self.alpha), own)
+        return z
+
+
+class GCNII(CompiledModule):
+    """Deep GCN with initial residual and identity mapping (Chen et al., ICML 2020).
+
+    ``h' = relu(((1 - alpha) S h + alpha h0) ((1 - beta) I + beta W))`` with ``beta = log(theta / layer + 1)``, between
+    two linear maps.
+
+    Args:
+        in_features: Width of the node features.
+        hidden: Width of all layers.
+        out_features: Width of the result.
+        num_layers: Layers between the linear maps.
+        dropout: Probability to drop an element of a layer's input in training.
+        alpha: Share of the first rows in every layer.
+        theta: How fast ``beta`` falls.
+
+    Example:
+        >>> import torch
+        >>> from graphweft.graph.graph import Graph
+        >>> GCNII(4, 8, 2, num_layers=16)(Graph([0, 1], [1, 2]), torch.ones(3, 4)).shape
+        torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: int,
+        out_features: int,
+        num_layers: int = 8,
+        dropout: float = 0.0,
+        alpha: float = 0.1,
+        theta: float = 0.5,
+    ) -> None:
+        sizes = {"in_features": in_features, "hidden": hidden, "out_features": out_features, "num_layers": num_layers}
+        check_model("GCNII", sizes, dropout, "sum")
+        _check_share("GCNII", alpha)
+        if not theta > 0.0:
+            raise ConfigError(f"GCNII: expected theta > 0, got {theta}")
+        super().__init__(in_features)
+        self.dropout, self.alpha, self.theta = dropout, alpha, theta
+        self.first, self.last = glorot(in_features, hidden), glorot(hidden, out_features)
+        self.first_bias, self.last_bias = (nn.Parameter(torch.zeros(width)) for width in (hidden, out_features))
+        self.weights = nn.ParameterList(glorot(hidden, hidden) for _ in range(num_layers))
+
+    def adds_loops(self) -> bool:
+        """As published."""
+        return True
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """The first map, all layers, the last map."""
+        smooth = _Smoothing(frame, "GCNII")
+        h = frame.relu(frame.bias(frame.matmul(frame.dropout(x, self.dropout), self.first), self.first_bias))
+        own = frame.add(Op.SCALE, h, factor=self.alpha)
+        for layer, weight in enumerate(self.weights, 1):
+            beta = math.log(self.theta / layer + 1.0)
+            near = frame.add(Op.SCALE, smooth(frame.dropout(h, self.dropout)), factor=1.0 - self.alpha)
+            mixed = frame.add(Op.ADD, near, own)
+            product = frame.add(Op.SCALE, frame.matmul(mixed, weight), factor=beta)
+            h = frame.relu(frame.add(Op.ADD, frame.add(Op.SCALE, mixed, factor=1.0 - beta), product))
+        return frame.bias(frame.matmul(frame.dropout(h, self.dropout), self.last), self.last_bias)
+
+
+class _Smoothing:
+    """The product with S."""
+
+    def __init__(self, frame: Frame, who: str) -> None:
+        if frame.on_block:
+            raise ConfigError(
+                f"{who}: expected the whole graph, got a sampled block, which has one hop; use mode='full'"
+            )
+        self._frame, self._graph = frame, frame.one_loop()
+
+    def __call__(self, h: Value) -> Value:
+        frame = self._frame
+        scale = frame.degree_power(self._graph, -0.5, h)
+        total = frame.aggregate(frame.add(Op.ROW_SCALE, h, scale), "sum", self._graph)
+        return frame.add(Op.ROW_SCALE, total, scale)
+
+
+def _check_share(who: str, alpha: float) -> None:
+    if not 0.0 <= alpha <= 1.0:
+        raise ConfigError(f"{who}: expected alpha in [0, 1], got {alpha}")
+
+
+__all__ = ["APPNP", "GCNII", "SGConv"]
