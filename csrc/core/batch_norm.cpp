@@ -17,9 +17,8 @@ GW_API int gw_batch_norm_f32(int64_t n, int64_t f, const float* x, int64_t ldx, 
 }
 
 // The same with mean[f] and variance[f] given.
-GW_API int gw_normalise_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* mean,
-                            const float* variance, const float* weight, const float* bias, double eps, int32_t relu,
-                            float* y, int64_t ldy) {
+GW_API int gw_normalise_f32(int64_t n, int64_t f, const float* x, int64_t ldx, const float* mean, const float* variance,
+                            const float* weight, const float* bias, double eps, int32_t relu, float* y, int64_t ldy) {
   return gw::guarded([&] {
     gw::require(n >= 0 && f >= 0, "gw_normalise_f32: a size is negative");
     gw::normalise(n, f, x, ldx, mean, variance, weight, bias, eps, relu != 0, y, ldy);

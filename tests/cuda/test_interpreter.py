@@ -14,7 +14,9 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 def test_every_trial_holds(root: Path) -> None:
     """One process for all of them: Triton decides at import whether it interprets."""
-    environment = os.environ | {"PYTHONPATH": str(root / "tests") + os.pathsep + os.environ.get("PYTHONPATH", "")}
+    # No empty entry: it stands for the current directory, whose package may not be the installed one.
+    places = [str(root / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
     command = [sys.executable, "-W", "ignore", str(root / "tests" / "cuda" / "trials.py")]
     made = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=root, timeout=500)
     lines = [line.split("\t") for line in made.stdout.splitlines()]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from zoo import random_edges
 
 import graphweft as gw
-from graphweft.nn import CGAT, GAT, GCN, GIN, NGCF, SAGE
+from graphweft.nn import APPNP, CGAT, GAT, GCN, GCNII, GIN, NGCF, SAGE, Transformer
 from graphweft.nn.message_passing import MessagePassing
 
 IN, HIDDEN, OUT = 6, 8, 4
@@ -75,6 +75,9 @@ BUILT_IN: dict[str, Callable[..., nn.Module]] = {
     "gatv2": functools.partial(GAT, IN, HIDDEN, OUT, heads=2, v2=True),
     "cgat": functools.partial(CGAT, IN, HIDDEN, OUT, heads=2),
     "ngcf": functools.partial(NGCF, IN, HIDDEN, OUT),
+    "appnp": functools.partial(APPNP, IN, HIDDEN, OUT, hops=3),
+    "gcnii": functools.partial(GCNII, IN, HIDDEN, OUT, num_layers=2),
+    "transformer": functools.partial(Transformer, IN, HIDDEN, OUT, heads=2),
 }
 MODELS: dict[str, Callable[..., nn.Module]] = {
     **BUILT_IN,

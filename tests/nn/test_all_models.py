@@ -13,7 +13,7 @@ from zoo import SQUARE, Case, random_edges
 
 import graphweft as gw
 from graphweft._memory import POOL
-from graphweft.nn import CGAT, GAT, GCN, GIN, NGCF, SAGE
+from graphweft.nn import APPNP, CGAT, GAT, GCN, GIN, NGCF, SAGE, Transformer
 
 F64 = torch.float64
 
@@ -74,6 +74,8 @@ WIDE: dict[str, tuple[Any, int]] = {
     "gatv2": (lambda: GAT(64, 64, 16, heads=8, v2=True), 0),
     "ngcf": (lambda: NGCF(64, 64, 16), 0),
     "cgat": (lambda: CGAT(64, 64, 16, heads=1), 1),
+    "appnp": (lambda: APPNP(64, 64, 16), 0),
+    "transformer": (lambda: Transformer(64, 64, 16, heads=8), 0),
 }
 
 

@@ -1,8 +1,8 @@
 // Batch norms: every column of rows x[n, f] less its mean, over its deviation, times a weight, plus a bias.
 //
-// Statistics come from one walk over memory: blocks of rows that stay in the cache are walked twice, for their means and
-// for the squares of what is left, and are merged pairwise (Chan, Golub, LeVeque, 1983) in double precision. Blocks and
-// the order of merging follow from n alone, so the bits do not depend on the number of threads.
+// Statistics come from one walk over memory: blocks of rows that stay in the cache are walked twice, for their means
+// and for the squares of what is left, and are merged pairwise (Chan, Golub, LeVeque, 1983) in double precision. Blocks
+// and the order of merging follow from n alone, so the bits do not depend on the number of threads.
 #pragma once
 
 #include <algorithm>
@@ -140,10 +140,9 @@ inline void normalise(int64_t n, int64_t f, const float* x, int64_t ldx, const f
   for (int64_t k = 0; k < f; ++k) scale[size_t(k)] = norm_scale(variance[k], eps, weight, k);
   parallel_ranges(n, row_grain(n), [&](int64_t begin, int64_t end) {
     for_each_norm_tile(f, [&](auto v, auto full, int64_t col, int tail) {
-      normalise_tile<decltype(v)::value, decltype(full)::value>(x + begin * ldx + col, ldx, end - begin, tail,
-                                                                mean + col, scale.data() + col,
-                                                                bias ? bias + col : nullptr, relu,
-                                                                y + begin * ldy + col, ldy);
+      normalise_tile<decltype(v)::value, decltype(full)::value>(
+          x + begin * ldx + col, ldx, end - begin, tail, mean + col, scale.data() + col, bias ? bias + col : nullptr,
+          relu, y + begin * ldy + col, ldy);
     });
   });
 }
