@@ -174,7 +174,9 @@ Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 _PARTS_AND_RANKS = {
     "macro": Annotated[
         str | None,
-        _option("macro", "large:A/B|parts:A/B", "mini, macro: macro-batches of A/B of the seeds, or A of B parts.", ""),
+        _option(
+            "macro", "large:A/B|parts:A/B[+hubs:SIZE]", "mini, macro: A/B of the seeds, or A of B parts and hubs.", ""
+        ),
     ],
     "memory": Annotated[str | None, _option("memory", "SIZE", "What the run may take, as 8GB.", "")],
     "quality": Annotated[

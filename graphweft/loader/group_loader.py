@@ -24,7 +24,9 @@ from graphweft._errors import ConfigError
 from graphweft._trace import span
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.epochs import EpochLoader
-from graphweft.loader.groups import Group, PartSource, read_group, starts_of
+from graphweft.loader.groups import Group, read_group, starts_of
+from graphweft.loader.hubs import Hubs
+from graphweft.loader.parts import PartSource
 from graphweft.sample.sampler import check_fanouts
 from graphweft.sample.stages import Key, permutation
 
@@ -61,12 +63,13 @@ class GroupLoader(EpochLoader[Batch]):
         count: Parts of a group.
         prefetch: As for :class:`Loader`.
         workers: As for :class:`Loader`.
+        hubs: Nodes of the source that are in every group.
 
     Raises: ConfigError for arguments out of range.
 
     Example:
         >>> from graphweft.graph.graph import Graph
-        >>> from graphweft.loader.groups import MemoryParts
+        >>> from graphweft.loader.parts import MemoryParts
         >>> graph, part = Graph([0, 1, 2, 3], [1, 2, 3, 0]), torch.tensor([0, 0, 1, 1])
         >>> source = MemoryParts(graph, torch.eye(4), torch.arange(4), part, 2)
         >>> loader = GroupLoader(source, torch.arange(4), [1], batch_size=2, count=1)
@@ -88,7 +91,9 @@ class GroupLoader(EpochLoader[Batch]):
         count: int,
         prefetch: int | None = None,
         workers: int | None = None,
+        hubs: Hubs | None = None,
     ) -> None:
+        self.hubs = hubs
         self.source, self.seeds, self.fanouts = source, seeds, check_fanouts("GroupLoader", fanouts)
         parts = len(source.bounds) - 1
         self.count = min(self._as_count("count", count, 1), parts)
@@ -139,8 +144,10 @@ class GroupLoader(EpochLoader[Batch]):
         return next((group.first for group in self.plan(epoch) if group.first > first), self._length(epoch))
 
     def _identity(self) -> dict[str, Any]:
+        pinned = {} if self.hubs is None else {"hubs": checksum(torch.from_numpy(self.hubs.ids))}
         return {
             **super()._identity(),
+            **pinned,
             "fanouts": list(self.fanouts),
             "parts": len(self.source.bounds) - 1,
             "group": self.count,
@@ -153,7 +160,7 @@ class GroupLoader(EpochLoader[Batch]):
     def _preparer(self, epoch: int) -> Callable[[int], Batch]:
         plan = self.plan(epoch)
         firsts = [group.first for group in plan]
-        ahead = self._ahead = _ReadAhead(self.source, plan)
+        ahead = self._ahead = _ReadAhead(self.source, plan, self.hubs)
 
         def prepare(position: int) -> Batch:
             number = bisect.bisect_right(firsts, position) - 1
@@ -188,8 +195,8 @@ class GroupLoader(EpochLoader[Batch]):
 class _ReadAhead:
     """The group in use and the next one, read by one thread."""
 
-    def __init__(self, source: PartSource, plan: list[PlannedGroup]) -> None:
-        self._source, self._plan = source, plan
+    def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None) -> None:
+        self._source, self._plan, self._hubs = source, plan, hubs
         self._current = -1
         self._lock = threading.Lock()
         self._groups: dict[int, Future[Group]] = {}
@@ -225,4 +232,4 @@ class _ReadAhead:
 
     def _read(self, number: int) -> Group:
         with span("read group", "read", parts=len(self._plan[number].parts)):
-            return read_group(self._source, self._plan[number].parts)
+            return read_group(self._source, self._plan[number].parts, self._hubs)

@@ -17,8 +17,10 @@ _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40, "K": 2**10, "
 _SHARE = 4  # of the machine's memory, where nothing is said
 
 
-def memory_bytes(value: Any) -> int:
-    """A budget in bytes; None is a quarter of the machine's memory. Raises: ConfigError.
+def memory_bytes(value: Any, name: str = "memory") -> int:
+    """A budget in bytes; None is a quarter of the machine's memory. ``name``: of the option.
+
+    Raises: ConfigError.
 
     Example:
         >>> memory_bytes("2GB"), memory_bytes("1.5 MiB"), memory_bytes(4096)
@@ -31,7 +33,7 @@ def memory_bytes(value: Any) -> int:
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", value) if isinstance(value, str) else None
     if found is not None and found[2].upper() in _UNITS and float(found[1]) > 0:
         return max(int(float(found[1]) * _UNITS[found[2].upper()]), 1)
-    raise ConfigError(f"memory: expected a size such as 8GB or 512MB, got {value!r}")
+    raise ConfigError(f"{name}: expected a size such as 8GB or 512MB, got {value!r}")
 
 
 __all__ = ["memory_bytes", "shown_bytes"]

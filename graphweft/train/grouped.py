@@ -20,7 +20,9 @@ from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
-from graphweft.loader.groups import MemoryParts, PartSource, group_bytes, parts_within
+from graphweft.loader.groups import group_bytes, parts_within
+from graphweft.loader.hubs import Hubs, pin_hubs
+from graphweft.loader.parts import MemoryParts, PartSource
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import partition
 from graphweft.runtime.staged import PreparedBatch
@@ -105,7 +107,9 @@ class Grouped(MiniBatch):
         self.target, self.metrics = target or target_of(ds), metrics
         self._take(labelled(ds))
         self.fanouts = fitting_fanouts(model, fanouts)
-        self._source, self._row_ids, self._group = _parts_of(ds, x, macro, memory)
+        hubs = 0 if macro is None or macro.hubs is None else memory_bytes(macro.hubs, "hubs")
+        self._source, self._row_ids, self._group = _parts_of(ds, x, macro, memory, hubs)
+        self.hubs = self._pinned(hubs) if hubs else None
         self._drawn = batch_size, seed
         self.loader, self.macro = self._load()
         self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
@@ -120,7 +124,15 @@ class Grouped(MiniBatch):
         """The loader over the training rows."""
         batch_size, seed = self._drawn
         seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
-        return GroupLoader(self._source, seeds, self.fanouts, batch_size, True, seed, count=self._group), None
+        loader = GroupLoader(
+            self._source, seeds, self.fanouts, batch_size, True, seed, count=self._group, hubs=self.hubs
+        )
+        return loader, None
+
+    def _pinned(self, budget: int) -> Hubs:
+        """The most influential nodes for the training rows, as many steps away as there are layers."""
+        seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
+        return pin_hubs(self._source, seeds, len(self.fanouts), budget, _label_bytes(self.ds))
 
     @property
     def x(self) -> Features:
@@ -157,6 +169,8 @@ class Grouped(MiniBatch):
         stored = {"store": self.ds.store.manifest.crc32} if isinstance(self.ds, StoredDataset) else {}
         accumulated = {"accumulate": self._accumulate} if self._accumulate > 1 else {}
         drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size}
+        if self.hubs is not None:
+            drawn["hubs"] = len(self.hubs.ids)
         return {**drawn, **accumulated, "group": f"{self._group}/{parts}", **stored}
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
@@ -172,17 +186,17 @@ class Grouped(MiniBatch):
 
 
 def _parts_of(
-    ds: Dataset, x: Features, macro: Macro | None, memory: int | str | None
+    ds: Dataset, x: Features, macro: Macro | None, memory: int | str | None, hubs: int
 ) -> tuple[PartSource, Tensor, int]:
     """The parts, the ids in them of the rows of labels, and how many parts make a group. Raises: ConfigError."""
     asked = _asked(macro)
     if isinstance(ds, StoredDataset):
         budget, parts = memory_bytes(memory), len(ds.store)
         if asked is None:
-            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds))
+            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs)
         if isinstance(asked, Parts) or asked[1] != parts:
             raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {_shown(asked)}")
-        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds)
+        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds, hubs)
         return ds.store, ds.row_ids, asked[0]
     if asked is None:
         raise ConfigError("macro: expected parts:B/P with mode macro on a dataset in memory, got None")
@@ -191,13 +205,13 @@ def _parts_of(
     else:
         (count, parts), part = asked, partition(ds.graph, asked[1], labels=training_labels(ds)).part
     source = MemoryParts(ds.graph, x, ds.y, part, parts)
-    _check_budget(source, count, None if memory is None else memory_bytes(memory), ds)
+    _check_budget(source, count, None if memory is None else memory_bytes(memory), ds, hubs)
     return source, torch.from_numpy(source.new_id), count
 
 
 def _asked(macro: Macro | None) -> tuple[int, int] | Parts | None:
     """B and P, or the stage that was given. Raises: ConfigError for other stages, or what groups do not have."""
-    if macro is None:
+    if macro is None or macro.stages is None:
         return None
     if macro.quality is not None or macro.refresh:
         raise ConfigError("macro: expected neither quality nor refresh with mode macro, whose groups have no halo")
@@ -216,9 +230,9 @@ def _shown(asked: tuple[int, int] | Parts) -> str:
     return "Parts" if isinstance(asked, Parts) else f"parts:{asked[0]}/{asked[1]}"
 
 
-def _check_budget(source: PartSource, count: int, budget: int | None, ds: Dataset) -> None:
+def _check_budget(source: PartSource, count: int, budget: int | None, ds: Dataset, hubs: int) -> None:
     """Raises: ConfigError naming the least that would do."""
-    needed = group_bytes(source, count, _label_bytes(ds))
+    needed = group_bytes(source, count, _label_bytes(ds), hubs)
     if budget is not None and needed > budget:
         raise ConfigError(
             f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "

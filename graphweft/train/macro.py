@@ -19,8 +19,9 @@ from graphweft.loader.multistage import MultistageLoader, StagedBatch
 from graphweft.partitioning.partition import partition
 from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.historical import Historical
-from graphweft.train.options import check_integer, check_macro, check_quality
+from graphweft.train.options import check_integer, check_macro, check_quality, split_macro
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
 from graphweft.train.target import Target
 
@@ -35,24 +36,35 @@ class Macro:
 
     Attributes:
         stages: "large:SHARE" (large-batch sampling, e.g. "large:1/8"), "parts:B/P" (B of P parts that GAP makes of the
-            graph by the classes of the training nodes), or stages.
+            graph by the classes of the training nodes), or stages; with "+hubs:SIZE" also the hubs. None: for mode
+            "macro" as many parts as fit.
         ahead: Draw a macro-batch's batches before its features are read, and read only what they touch.
         refresh: For parts: epochs between computing all hidden rows anew; 0: only before the first epoch.
         quality: Relative error of sampled gradients to stay under; measured on a few seeds an epoch, and settings are
             changed to keep to it. None: not measured. Infinite: measured, nothing changed.
+        hubs: For mode "macro": bytes, or a text such as "64MB", of the most influential nodes, which are in every group
+            with their structure and features.
 
     Raises: ConfigError.
     """
 
-    stages: str | Stage | Sequence[Stage]
+    stages: str | Stage | Sequence[Stage] | None
     ahead: bool = True
     refresh: int = 0
     quality: float | None = None
+    hubs: int | str | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.stages, str):
+            stages, hubs = split_macro(self.stages)
+            object.__setattr__(self, "stages", stages)
+            if hubs is not None:
+                object.__setattr__(self, "hubs", hubs)
+        if self.hubs is not None:
+            memory_bytes(self.hubs, "hubs")
+        if isinstance(self.stages, str):
             check_macro(self.stages)
-        else:
+        elif self.stages is not None or self.hubs is None:
             several = self.stages if isinstance(self.stages, Sequence) else [self.stages]
             wrong = [type(stage).__name__ for stage in several if not isinstance(stage, LargeBatch | Parts | Whole)]
             if wrong or not several:
@@ -63,6 +75,8 @@ class Macro:
 
     def made(self, ds: Dataset) -> list[Stage]:
         """The stages for a dataset."""
+        if self.hubs is not None:
+            raise ConfigError("macro: hubs cannot be combined with mode=mini; they are for groups of mode macro")
         given: Any = self.stages
         if not isinstance(given, str):
             return list(given) if isinstance(given, Sequence) else [given]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphweft._errors import ConfigError
+from graphweft.storage.memory_size import memory_bytes
 
 OPTIMIZERS = ("adam", "adamw", "sgd")
 USUAL_RATE = 0.01
@@ -186,6 +187,30 @@ def check_quality(value: Any) -> None:
     """An error above 0 to keep to; infinite: it is only measured. Raises: ConfigError."""
     if value != math.inf:
         check_number("quality", value, above=0.0)
+
+
+def split_macro(text: str) -> tuple[str | None, str | None]:
+    """What macro-batches are made of, and the bytes of hubs that are in all of them, each None where it is not given.
+
+    Example:
+        >>> split_macro("parts:2/8+hubs:64MB"), split_macro("hubs:1GB"), split_macro("large:1/8")
+        (('parts:2/8', '64MB'), (None, '1GB'), ('large:1/8', None))
+    """
+    if text.startswith("hubs:"):
+        return None, text.removeprefix("hubs:")
+    stages, plus, hubs = text.partition("+hubs:")
+    return stages, hubs if plus else None
+
+
+def check_macro_of(mode: str, text: str) -> None:
+    """Macro-batches as text are those of a mode. Raises: ConfigError."""
+    stages, hubs = split_macro(text)
+    if stages is not None and check_macro(stages)[0] != "parts" and mode == "macro":
+        raise ConfigError(f"macro: expected parts:A/B with mode macro, got {text!r}; large:A/B goes with mode mini")
+    if hubs is not None:
+        memory_bytes(hubs, "hubs")
+        if mode != "macro":
+            raise ConfigError(f"macro: hubs cannot be combined with mode={mode}; they are for groups of mode macro")
 
 
 def check_macro(text: Any) -> tuple[str, int, int]:

@@ -24,7 +24,8 @@ from graphweft._errors import DataError
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
-from graphweft.loader.groups import PartSource, read_group
+from graphweft.loader.groups import read_group
+from graphweft.loader.parts import PartSource
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.gather import gather_rows
@@ -48,7 +49,7 @@ class PartInference:
         scratch: Folder of temporary files; None: the system's.
 
     Example:
-        >>> from graphweft.loader.groups import MemoryParts
+        >>> from graphweft.loader.parts import MemoryParts
         >>> from graphweft.nn.sage import SAGE
         >>> graph, model = Graph([0, 1], [1, 2]), SAGE(4, 8, 2)
         >>> source = MemoryParts(graph, torch.ones(3, 4), torch.zeros(3).long(), torch.tensor([0, 1, 0]), 2)

@@ -31,7 +31,7 @@ from graphweft.train.options import (
     check_choice,
     check_fanouts,
     check_integer,
-    check_macro,
+    check_macro_of,
     check_mini_only,
     check_mode,
     check_number,
@@ -317,11 +317,7 @@ class TrainSpec(LoopOptions, TableOptions):
         if self.device is not None and (not isinstance(self.device, str) or not self.device.strip()):
             raise ConfigError(f"device: expected the name of a device, such as cuda, got {self.device!r}")
         if self.macro is not None:
-            check_macro(self.macro)
-        if self.macro is not None and self.mode == "macro" and check_macro(self.macro)[0] != "parts":
-            raise ConfigError(
-                f"macro: expected parts:A/B with mode macro, got {self.macro!r}; large:A/B goes with mode mini"
-            )
+            check_macro_of(self.mode, self.macro)
         if self.quality is None:
             return
         check_quality(self.quality)

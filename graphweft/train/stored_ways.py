@@ -12,9 +12,9 @@ from graphweft._errors import ConfigError
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.groups import group_bytes, parts_within
 from graphweft.runtime.machine import Machine
-from graphweft.storage.memory_size import memory_bytes
+from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.needs import Needs
-from graphweft.train.options import check_macro
+from graphweft.train.options import check_macro, split_macro
 from graphweft.train.plan import GraphStatistics, Plan, Way, choose
 
 
@@ -39,12 +39,19 @@ def stored_plan(
         raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
     store, budget = ds.store, memory_bytes(memory)
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-    count = parts_within(store, budget, item) if macro is None else check_macro(macro)[1]
+    stages, pinned = (None, None) if macro is None else split_macro(macro)
+    hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
+    count = parts_within(store, budget, item, hubs) if stages is None else check_macro(stages)[1]
     weights = sum(p.nbytes for p in model.parameters())
-    groups = Needs(batches=group_bytes(store, count, item), parameters=6 * weights)
+    groups = Needs(batches=group_bytes(store, count, item, hubs), parameters=6 * weights)
     ways = [
         Way("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
-        Way("macro", f"groups of {count} of {len(store)} parts", needs=groups, disk=store.nbytes),
+        Way(
+            "macro",
+            f"groups of {count} of {len(store)} parts" + (f" and hubs of {shown_bytes(hubs)}" if hubs else ""),
+            needs=groups,
+            disk=store.nbytes,
+        ),
         Way("mini", "structure in memory, rows of features from disk"),
     ]
     if mode == "mini":

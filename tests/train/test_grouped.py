@@ -20,7 +20,8 @@ import torch
 import graphweft as gw
 from graphweft.loader import group_loader
 from graphweft.loader.group_loader import GroupLoader
-from graphweft.loader.groups import MemoryParts, group_bytes, parts_within, read_group
+from graphweft.loader.groups import group_bytes, parts_within, read_group
+from graphweft.loader.parts import MemoryParts
 from graphweft.train.part_inference import PartInference
 
 PARTS = 8
@@ -126,9 +127,9 @@ def test_at_most_two_groups_are_in_memory(store: gw.Store, monkeypatch: pytest.M
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     most = 0
 
-    def counted(source: Any, parts: Any) -> Any:
+    def counted(source: Any, parts: Any, hubs: Any) -> Any:
         nonlocal most
-        group = read_group(source, parts)
+        group = read_group(source, parts, hubs)
         alive.add(group)
         most = max(most, len(alive))
         return group

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import graphweft as gw
-from graphweft.loader.groups import MemoryParts
+from graphweft.loader.parts import MemoryParts
 from graphweft.train import part_inference
 from graphweft.train.part_inference import PartInference
 

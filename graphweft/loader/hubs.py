@@ -1,0 +1,170 @@
+"""Hubs: nodes that many training nodes reach, kept in memory with their structure and features in every group.
+
+Comes in: a :class:`PartSource`, training nodes and a budget in bytes. Goes out: :class:`Hubs`. Called by mode "macro".
+A node's influence is the mass that a lazy random walk from the training nodes along their in-edges leaves on it; the
+walks from all parts sum to one walk, so one chain of products over the structure, read part by part, is enough. Source:
+Hanoi, section 4.2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from graphweft._errors import ConfigError
+from graphweft.loader.parts import PartSource
+
+LAZINESS = 0.5
+_PIECE = 1 << 18  # entries of a structure that are looked at together
+_LARGEST = 8  # a hub takes at most one in so many bytes of the budget
+
+
+@dataclass(frozen=True, eq=False)
+class Hubs:
+    """Nodes that are in every group.
+
+    Attributes:
+        ids: int64 (k,) numbers of the nodes in the source, ascending.
+        indptr: int64 (k + 1,) offsets of their in-edges.
+        sources: Numbers in the source of the sources of their in-edges, ascending in every row.
+        x: (k, F) features in the dtype of the source, or None.
+        y: Their labels.
+        covered: Share of all influence that they have.
+    """
+
+    ids: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    sources: NDArray[np.integer[Any]]
+    x: Tensor | None
+    y: Tensor
+    covered: float
+
+    def rows(self, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
+        """Offsets and sources of the in-edges of some of them, by their places."""
+        counts = np.diff(self.indptr)[places]
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        shift = np.repeat(self.indptr[:-1][places] - indptr[:-1], counts)
+        return indptr, self.sources[np.arange(int(indptr[-1])) + shift]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are pinned."""
+        x = 0 if self.x is None else self.x.nbytes
+        return self.ids.nbytes + self.indptr.nbytes + self.sources.nbytes + x + self.y.nbytes
+
+
+def influence(source: PartSource, seeds: Tensor, steps: int, laziness: float = LAZINESS) -> NDArray[np.float64]:
+    """(N,) mass that ``steps`` steps of a lazy walk from ``seeds``, one unit each, leave on every node.
+
+    In a step a walk stays where it is with probability ``laziness`` or goes to the source of a random in-edge; without
+    in-edges it stays. The mass sums to the number of seeds.
+
+    Args:
+        source: The graph.
+        seeds: int64 distinct nodes.
+        steps: Steps, one for each layer.
+        laziness: In [0, 1).
+
+    Raises: ConfigError for steps or laziness out of range; DataError from a damaged store.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> from graphweft.loader.parts import MemoryParts
+        >>> source = MemoryParts(Graph([0, 1], [2, 2]), None, torch.zeros(3), torch.tensor([0, 0, 0]), 1)
+        >>> influence(source, torch.tensor([2]), steps=1).tolist()
+        [0.25, 0.25, 0.5]
+    """
+    if steps < 0 or not 0.0 <= laziness < 1.0:
+        raise ConfigError(f"influence: expected steps >= 0 and laziness in [0, 1), got {steps} and {laziness}")
+    mass = np.zeros(int(source.bounds[-1]))
+    mass[seeds.numpy()] = 1.0
+    for _ in range(steps):
+        mass = _step(source, mass, laziness)
+    return mass
+
+
+def _step(source: PartSource, mass: NDArray[np.float64], laziness: float) -> NDArray[np.float64]:
+    after = mass * laziness
+    for number, (first, end) in enumerate(zip(source.bounds[:-1].tolist(), source.bounds[1:].tolist(), strict=True)):
+        offsets, sources = source.structure(number)
+        degrees, moving = np.diff(offsets), mass[first:end] * (1.0 - laziness)
+        after[first:end][degrees == 0] += moving[degrees == 0]
+        share = moving / np.maximum(degrees, 1)
+        for begin in range(0, len(sources), _PIECE):
+            piece = sources[begin : begin + _PIECE]
+            rows = np.searchsorted(offsets, np.arange(begin, begin + len(piece)), "right") - 1
+            np.add.at(after, piece, share[rows])
+    return after
+
+
+def pin_hubs(source: PartSource, seeds: Tensor, steps: int, budget: int, label_bytes: int = 8) -> Hubs:
+    """The nodes of the highest influence whose structure, features and labels keep within ``budget`` bytes.
+
+    Nodes are taken by descending influence; equal ones by number. A node that alone would take more than an eighth of
+    the budget is left out where others would not, so that one giant row does not crowd out all others.
+
+    Args:
+        source: The graph.
+        seeds: int64 training nodes.
+        steps: Steps of the walk, one for each layer.
+        budget: Bytes.
+        label_bytes: Bytes of a node's labels.
+
+    Raises: ConfigError where no node fits; DataError from a damaged store.
+
+    Example:
+        >>> from graphweft.graph.graph import Graph
+        >>> from graphweft.loader.parts import MemoryParts
+        >>> graph, part = Graph([3, 3, 3, 0], [0, 1, 2, 3]), torch.tensor([0, 0, 1, 1])
+        >>> source = MemoryParts(graph, torch.eye(4), torch.arange(4), part, 2)
+        >>> hubs = pin_hubs(source, torch.tensor([0, 1, 2]), steps=2, budget=500)
+        >>> hubs.ids.tolist()[-1], hubs.nbytes <= 500
+        (3, True)
+    """
+    mass = influence(source, seeds, steps)
+    total = float(mass.sum())
+    row = source.num_features * torch.empty(0, dtype=source.feature_dtype).element_size()
+    degrees = np.concatenate([np.diff(source.structure(number)[0]) for number in range(len(source.bounds) - 1)])
+    width = np.dtype(_index_dtype(source)).itemsize
+    costs = row + label_bytes + 16 + width * degrees  # 16: the node's number and its offset
+    reached = mass > 0
+    few = reached & (costs <= budget // _LARGEST)
+    able = np.flatnonzero(few if few.any() else reached)
+    order = able[np.argsort(-mass[able], kind="stable")]
+    count = int(np.searchsorted(np.cumsum(costs[order]), budget - 8, "right"))
+    if count == 0:
+        least = int(costs[able].min(initial=int(costs.max(initial=0)))) + 8
+        raise ConfigError(f"hubs: expected at least {least:,} bytes, for one node, got {budget:,}")
+    ids = np.sort(order[:count])
+    covered = float(mass[ids].sum()) / max(total, 1e-300)
+    del mass, degrees, costs, reached, few, able, order
+    indptr, sources, y = _rows_of(source, ids)
+    x = source.feature_rows(ids) if source.num_features else None
+    return Hubs(ids, indptr, sources, x, y, covered)
+
+
+def _rows_of(source: PartSource, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]], Tensor]:
+    """Offsets and sources of the in-edges of nodes, and their labels."""
+    cuts = np.searchsorted(ids, source.bounds)
+    counts, columns, labels = [np.zeros(1, np.int64)], [], []
+    dtype = _index_dtype(source)
+    for number in np.flatnonzero(np.diff(cuts)).tolist():
+        rows = ids[cuts[number] : cuts[number + 1]] - source.bounds[number]
+        offsets, sources = source.structure(number)
+        counts.append(offsets[rows + 1] - offsets[rows])
+        columns += [sources[offsets[row] : offsets[row + 1]].astype(dtype) for row in rows.tolist()]
+        labels.append(source.labels(number)[torch.from_numpy(rows)])
+    return np.cumsum(np.concatenate(counts)), np.concatenate(columns), torch.cat(labels)
+
+
+def _index_dtype(source: PartSource) -> type[np.integer[Any]]:
+    """As stores keep sources of edges."""
+    return np.int32 if int(source.bounds[-1]) < 2**31 else np.int64
+
+
+__all__ = ["LAZINESS", "Hubs", "influence", "pin_hubs"]

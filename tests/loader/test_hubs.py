@@ -1,0 +1,170 @@
+"""Hubs: influence against dense powers, budgets, and groups whose edges are those that parts and hubs induce."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+
+import graphweft as gw
+from graphweft.loader.group_loader import GroupLoader
+from graphweft.loader.groups import group_bytes, parts_within, read_group
+from graphweft.loader.hubs import influence, pin_hubs
+from graphweft.loader.parts import MemoryParts
+
+PARTS = 8
+
+
+@pytest.fixture(scope="module")
+def ds() -> gw.Dataset:
+    return gw.synthetic("default", scale=0.05)
+
+
+@pytest.fixture(scope="module")
+def part(ds: gw.Dataset) -> torch.Tensor:
+    return gw.partition(ds.graph, PARTS).part
+
+
+@pytest.fixture(scope="module")
+def source(ds: gw.Dataset, part: torch.Tensor) -> MemoryParts:
+    return MemoryParts(ds.graph, ds.x, ds.y, part, PARTS)
+
+
+@pytest.fixture(scope="module")
+def store(ds: gw.Dataset, part: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
+    return gw.prepare_store(ds, tmp_path_factory.mktemp("hubs") / "store", parts=PARTS, part=part, memory="64MB")
+
+
+def _matrix(ds: gw.Dataset, source: MemoryParts) -> scipy.sparse.csr_array:
+    """(N, N) edges into rows, in the numbers of the source."""
+    src, dst = (source.new_id[ends.numpy()] for ends in ds.graph.edges())
+    return scipy.sparse.coo_array((np.ones(len(src)), (dst, src)), shape=(ds.num_nodes,) * 2).tocsr()
+
+
+def _seeds(ds: gw.Dataset, source: MemoryParts) -> torch.Tensor:
+    return torch.from_numpy(np.sort(source.new_id[ds.train_idx.numpy()]))
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("laziness", [0.0, 0.3])
+def test_influence_is_the_dense_power(steps: int, laziness: float, ds: gw.Dataset, source: MemoryParts) -> None:
+    """SPEC H13, H14: walks from all training nodes at once; the sum over the parts' own walks is the same."""
+    matrix = _matrix(ds, source).toarray()
+    degrees = matrix.sum(1)
+    walk = np.where(degrees[:, None] > 0, matrix / np.maximum(degrees, 1)[:, None], np.eye(ds.num_nodes))
+    lazy = np.linalg.matrix_power((laziness * np.eye(ds.num_nodes) + (1 - laziness) * walk).T, steps)
+    seeds = _seeds(ds, source)
+    begin = np.zeros(ds.num_nodes)
+    begin[seeds.numpy()] = 1
+    found = influence(source, seeds, steps, laziness)
+    assert np.allclose(found, lazy @ begin, atol=1e-10)
+    assert found.sum() == pytest.approx(len(seeds))
+    cuts = np.searchsorted(seeds.numpy(), source.bounds)
+    by_part = [influence(source, seeds[a:b], steps, laziness) for a, b in itertools.pairwise(cuts)]
+    assert np.allclose(sum(by_part), found, atol=1e-10)
+
+
+@pytest.mark.parametrize("budget", [5_000, 20_000, 100_000])
+def test_hubs_are_the_most_influential_nodes_within_the_budget(
+    budget: int, ds: gw.Dataset, source: MemoryParts, store: gw.Store
+) -> None:
+    seeds = _seeds(ds, source)
+    hubs, stored = pin_hubs(source, seeds, 2, budget), pin_hubs(store, seeds, 2, budget)
+    assert hubs.nbytes <= budget
+    assert np.array_equal(hubs.ids, stored.ids) and np.array_equal(hubs.sources, stored.sources)
+    assert torch.equal(hubs.x, stored.x) and torch.equal(hubs.y, stored.y)
+    mass = influence(source, seeds, 2)
+    costs = ds.num_features * 4 + 8 + 16 + 4 * np.diff(_matrix(ds, source).indptr)
+    left = np.setdiff1d(np.flatnonzero((mass > 0) & (costs <= budget // 8)), hubs.ids)
+    assert len(left) == 0 or mass[left].max() <= mass[hubs.ids].min()
+    assert hubs.nbytes + costs[left[np.argmax(mass[left])]] > budget if len(left) else True
+    assert hubs.covered == pytest.approx(mass[hubs.ids].sum() / mass.sum())
+    assert torch.equal(hubs.x, ds.x[source.order[torch.from_numpy(hubs.ids)]])
+
+
+def test_a_group_has_the_edges_that_parts_and_hubs_induce(ds: gw.Dataset, source: MemoryParts, store: gw.Store) -> None:
+    whole = _matrix(ds, source)
+    hubs = pin_hubs(source, _seeds(ds, source), 2, 20_000)
+    group = read_group(store, [6, 1, 3], hubs)
+    inside = np.concatenate([np.arange(source.bounds[i], source.bounds[i + 1]) for i in (1, 3, 6)])
+    nodes = np.concatenate([inside, np.setdiff1d(hubs.ids, inside)])
+    assert len(nodes) > len(inside)
+    src, dst = (ends.numpy() for ends in group.graph.edges())
+    mine = scipy.sparse.coo_array((np.ones(len(src)), (dst, src)), shape=(len(nodes),) * 2).tocsr()
+    assert (mine != whole[nodes][:, nodes]).nnz == 0
+    rows = source.order[torch.from_numpy(nodes)]
+    assert torch.equal(group.x, ds.x[rows]) and torch.equal(group.y, ds.y[rows])
+    without = read_group(store, [6, 1, 3])
+    kept, all_of = mine[: len(inside)].nnz, whole[inside].nnz
+    assert without.graph.num_edges < kept <= all_of
+
+
+def test_only_nodes_of_the_parts_are_seeds_and_each_once(ds: gw.Dataset, source: MemoryParts, store: gw.Store) -> None:
+    seeds = _seeds(ds, source)
+    hubs = pin_hubs(source, seeds, 1, 30_000)
+    loader = GroupLoader(store, seeds, (3,), 16, True, 3, count=2, hubs=hubs)
+    labels = ds.y[source.order]
+    for _ in range(2):
+        seen = []
+        for batch in loader:
+            seen += batch.input_id.tolist()
+            assert torch.equal(batch.y[: batch.batch_size], labels[seeds[batch.input_id]])
+        assert sorted(seen) == list(range(len(seeds)))
+
+
+def _trainer(ds: gw.Dataset, data: Any, **more: Any) -> gw.Trainer:
+    torch.manual_seed(0)
+    model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=0.2)
+    return gw.Trainer(model, data, mode="macro", fanouts=(5, 5), batch_size=32, seed=0, restore_best=False, **more)
+
+
+def test_a_store_trains_as_memory_does_bit_for_bit(ds: gw.Dataset, part: torch.Tensor, store: gw.Store) -> None:
+    disk = _trainer(ds, store, macro="parts:2/8+hubs:20KB")
+    memory = _trainer(ds, ds, macro=gw.Macro(gw.Parts(part, 2), hubs=20_000))
+    plain = _trainer(ds, store, macro="parts:2/8")
+    told, known, other = disk.fit(2), memory.fit(2), plain.fit(2)
+    assert [r.loss for r in told] == [r.loss for r in known] != [r.loss for r in other]
+    assert torch.equal(disk.predict(), memory.predict())
+
+
+def test_the_run_goes_on_only_with_the_same_hubs(ds: gw.Dataset, store: gw.Store, tmp_path: Path) -> None:
+    with_hubs, out = "parts:2/8+hubs:20KB", tmp_path / "run"
+    whole = _trainer(ds, store, macro=with_hubs).fit(2)
+    _trainer(ds, store, macro=with_hubs, out=out).fit(1)
+    resumed = _trainer(ds, store, macro=with_hubs, out=out)
+    assert resumed.resume() and resumed.fit(1)[-1].loss == whole[-1].loss
+    with pytest.raises(gw.GraphWeftError, match="hubs"):
+        _trainer(ds, store, macro="parts:2/8", out=out).resume()
+
+
+def test_hubs_count_in_the_budget(ds: gw.Dataset, store: gw.Store) -> None:
+    hubs = 30_000
+    assert group_bytes(store, 2, hubs=hubs) - group_bytes(store, 2) >= 3 * hubs
+    assert parts_within(store, group_bytes(store, 3, hubs=hubs), hubs=hubs) == 3
+    trainer = _trainer(ds, store, macro="hubs:30KB", memory=group_bytes(store, 3, hubs=hubs))
+    assert trainer.fit(1)[-1].loss > 0
+    plan = gw.plan(trainer.model, store, memory="64MB", macro="parts:2/8+hubs:30KB", mode="macro")
+    assert "hubs" in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("macro", "mode", "told"),
+    [
+        ("parts:2/8+hubs:much", "macro", "hubs: expected a size such as 8GB or 512MB, got 'much'"),
+        ("parts:2/8+hubs:10", "macro", "hubs: expected at least"),
+        ("parts:2/8+hubs:1MB", "mini", "hubs cannot be combined with mode=mini"),
+        ("hubs:1GB", "macro", "memory: expected at least"),
+    ],
+)
+def test_wrong_hubs_are_one_line(macro: str, mode: str, told: str, ds: gw.Dataset, store: gw.Store) -> None:
+    data = store if mode == "macro" else ds
+    torch.manual_seed(0)
+    model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2)
+    with pytest.raises(gw.ConfigError, match=told) as caught:
+        gw.Trainer(model, data, mode=mode, macro=macro, memory="64MB" if mode == "macro" else None)
+    assert "\n" not in str(caught.value)
