@@ -1,4 +1,4 @@
-"""Test accuracy by way of training: full batch, sampled mini-batches, large batches, parts with historical embeddings.
+"""Test accuracy by way of training: full batch, mini-batches, macro-batches, and groups of parts as from a store.
 
 ``python benchmarks/accuracy/multistage.py --data cora facebook arxiv products --models sage gat [--folder data]``. A
 run trains until validation has not become better for a while and counts the test accuracy at the best validation. It
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import functools
 import statistics
 import sys
 import time
@@ -29,12 +30,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import RESULTS, show, stamp, write_csv
 
-from graphweft.data.dataset import Dataset
+from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
 from graphweft.graph.graph import Graph
 from graphweft.nn.gat import GAT
 from graphweft.nn.sage import SAGE
+from graphweft.partitioning.partition import partition
+from graphweft.sample.stages import Parts
+from graphweft.train.macro import Macro
 from graphweft.train.trainer import Trainer
 
 COLUMNS = (
@@ -44,7 +48,21 @@ COLUMNS = (
 FILES = {"cora": "cora.npz", "facebook": "facebook_pages.npz", "arxiv": "ogbn_arxiv_structure.npz"}
 HOMOPHILY = {"products": None, "products-mixed": 0.3}
 PRODUCTS_SCALE = 0.02
-BOUNDS = {"mini": ("full", 0.3), "large 1/8": ("mini", 0.15), "parts 8/64": ("mini", 0.6)}
+BOUNDS: dict[str, tuple[str, float | str]] = {
+    "mini": ("full", 0.3),
+    "large 1/8": ("mini", 0.15),
+    "parts 8/64": ("mini", 0.6),
+}
+# Mode macro, as from a store: groups of 8 of 64 parts by GAP or at random, without and with hubs of a sixteenth of the
+# bytes. Random parts are to be worse, so they have no bound.
+GROUPS: dict[str, tuple[str, float | str]] = {
+    "macro gap 8/64": ("mini", 0.5),
+    "macro gap 8/64 hubs": ("mini", 0.5),
+    "macro random 8/64": ("mini", ""),
+    "macro random 8/64 hubs": ("mini", ""),
+}
+BOUNDS |= GROUPS
+HUBS = 16
 
 
 class Recipe(NamedTuple):
@@ -142,7 +160,10 @@ def run(ds: Dataset, name: str, model: str, way: str, seed: int) -> dict[str, ob
     made = (GAT if model == "gat" else SAGE)(ds.num_features, 64, ds.num_classes, num_layers=3, norm="layer", **options)
     epochs, patience, every, lr = schedule(name, model, way)
     given: dict[str, object] = {"lr": lr, "seed": seed, "eval_every": every, "patience": patience}
-    if way != "full":
+    if way in GROUPS:
+        given |= {"mode": "macro", "fanouts": WIDE_FANOUTS.get((name, model), FANOUTS)}
+        given |= {"batch_size": BATCHES[name], "macro": groups(ds, way)}
+    elif way != "full":
         kind, _, share = way.partition(" ")
         macro = None if kind == "mini" else f"{kind}:{share}"
         given |= {"mode": "mini", "fanouts": WIDE_FANOUTS.get((name, model), FANOUTS)}
@@ -154,6 +175,22 @@ def run(ds: Dataset, name: str, model: str, way: str, seed: int) -> dict[str, ob
         raise SystemExit(f"{name}: expected labels in the validation and the test split")
     measured = {"test_acc": round(100 * best.test_acc, 3), "val_acc": round(100 * best.val_acc, 3)}
     return {**measured, "best_epoch": best.epoch, "epochs": len(history), "seconds": round(time.perf_counter() - begun)}
+
+
+def groups(ds: Dataset, way: str) -> Macro:
+    """Groups of parts, and hubs where the way has them."""
+    _, method, _, *hubs = way.split()
+    part = parts(ds, method)
+    nbytes = 4 * (ds.num_nodes * ds.num_features + ds.graph.num_edges)
+    return Macro(Parts(part, 8), hubs=nbytes // HUBS if hubs else None)
+
+
+@functools.cache
+def parts(ds: Dataset, method: str) -> torch.Tensor:
+    """64 parts."""
+    if method == "random":
+        return torch.randint(0, 64, (ds.num_nodes,), generator=torch.Generator().manual_seed(0))
+    return partition(ds.graph, 64, labels=training_labels(ds)).part
 
 
 def known(path: Path) -> dict[tuple[str, str, str, str, int], dict[str, str]]:
