@@ -39,7 +39,8 @@ class Config:
         certify: Try every rewrite of a newly compiled program, forward and backward, on small graphs, and leave out
             one that changes a result by more than rounding, with a warning. It takes some hundredths of a second, once:
             verdicts are remembered in ``cache_dir``.
-        target: Who runs the calls of a plan: "cpu", or "reference", plain torch from the definition of every call.
+        target: Who runs the calls of a plan: "cpu", "reference", plain torch from the definition of every call, or
+            "null", which counts calls and bytes and gives zeros.
             Tensors on a CUDA device ask for "cuda" themselves, unless it is "reference".
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
             next step of training, instead of giving it back to the system. This changes the allocator of the whole

@@ -12,10 +12,12 @@ from graphweft import _config
 from graphweft._errors import ConfigError
 from graphweft.runtime.cpu.target import CPU
 from graphweft.runtime.cuda.target import CUDA
+from graphweft.runtime.null import Null
 from graphweft.runtime.target import Target
 
 REFERENCE = Target("reference")  # no launcher at all: everything by the interpreter
-_TARGETS = {target.name: target for target in (CPU, CUDA, REFERENCE)}
+NULL = Null("null")
+_TARGETS: dict[str, Target] = {target.name: target for target in (CPU, CUDA, NULL, REFERENCE)}
 
 
 def register_target(target: Target) -> Target:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,7 @@ from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.target import Bound, Launch, Target
+from graphweft.runtime.targets import NULL
 from graphweft.storage.feature import is_dense
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "plans"
@@ -93,56 +97,11 @@ def test_the_reference_target_runs_every_model(name: str) -> None:
         torch.testing.assert_close(fast[key], expected, rtol=2e-4, atol=2e-5, msg=lambda m, key=key: f"{key}: {m}")
 
 
-def _made_up() -> Target:
-    """A third target: two kernels of its own in torch's sparse and dense products, all else by the interpreter."""
-    target = Target("made-up")
-
-    @target.launches("matmul", torch.float32)
-    def matmul(call: KernelCall) -> Launch | None:
-        if len(call.reads) > 2 or len(call.body) > 1:
-            return None
-        a, b, out, turned = call.operand("x"), call.operand("weight"), call.writes[0].at, call.get("transposed")
-
-        def run(slots: Slots) -> None:
-            slots[out] = slots[a] @ (slots[b].t() if turned else slots[b])
-
-        return run
-
-    @target.launches("spmm", torch.float32)
-    def spmm(call: KernelCall) -> Launch | None:
-        if {s.role for s in call.reads} != {"graph", "x"} or len(call.body) > 1:
-            return None
-        graph, x, out, own = call.operand("graph"), call.operand("x"), call.writes[0].at, call.get("self_coef")
-
-        def run(slots: Slots) -> None:
-            csc = slots[graph].csc
-            ones = torch.ones(csc.num_edges)
-            a = torch.sparse_csr_tensor(csc.indptr, csc.indices.long(), ones, (csc.num_rows, csc.num_cols))
-            rows = slots[x]
-            slots[out] = a @ rows + own * rows[: csc.num_rows]
-
-        return run
-
-    return target
-
-
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat", "ngcf", "user_gat"])
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-def test_a_target_joins_by_registration_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = _made_up()
-    monkeypatch.setitem(targets._TARGETS, target.name, target)
-    graph, x, model = _world(name)
-    with gw.config(disabled_passes="fuse"):
-        found, plain = (_step(model, graph, x, each) for each in ("made-up", "reference"))
-    for key, expected in plain.items():
-        torch.testing.assert_close(found[key], expected, rtol=2e-4, atol=2e-5)
-
-
 def test_an_unknown_target_is_one_line() -> None:
     graph, x, model = _world("gcn")
     with (
         gw.config(target="gpu"),
-        pytest.raises(ConfigError, match="expected one of cpu, cuda, reference, got 'gpu'"),
+        pytest.raises(ConfigError, match="expected one of cpu, cuda, null, reference, got 'gpu'"),
     ):
         model(graph, x)
 
@@ -162,6 +121,51 @@ def test_bytes_of_a_plan_are_those_that_its_calls_touch(name: str, counting: Cou
     for call, read, written in ran:
         assert planned[call] == (read, written), call.label
     assert sum(read + written for _, read, written in ran) > 1000
+
+
+def _bytes(text: str, rows: dict[str, int]) -> int:
+    """What a sum such as ``24*V + 192`` in a printed plan stands for."""
+    parts = (part.split("*") for part in text.split(" + "))
+    return sum(int(part[0]) * (rows[part[1]] if len(part) > 1 else 1) for part in parts)
+
+
+@pytest.mark.parametrize("name", [*BUILT_IN, *TYPED])
+def test_calls_and_bytes_of_a_printed_plan_are_those_that_the_null_target_counts(name: str) -> None:
+    graph, x, model = _world(name)
+    x.requires_grad_()
+    with gw.config(target="null"), NULL.counting() as seen:
+        out = model(graph, x)
+        out.square().sum().backward()
+    (plan,) = model.function.plans()
+    assert plan.text + "\n" == (GOLDEN / f"{name}.txt").read_text()  # as the CPU runs it
+    rows = measure_sizes(plan.compiled.program, model.arguments(graph, x).named(), 0).rows
+    _, _, listed = plan.text.partition("forward:\n")
+    lines = [line for line in listed.splitlines() if line != "backward:"]
+    counted = [item for item in seen if item.call in {*plan.forward, *plan.backward}]  # not of what is computed once
+    assert len(lines) == len(counted) > 2
+    for line, (call, read, written) in zip(lines, counted, strict=True):
+        found = re.search(r"= (\w+)\(.* reads (.+) writes (.+?)( in place.*| frees.*|)$", line)
+        kernel, reads, writes, _ = found.groups()
+        assert kernel == call.kernel
+        assert (_bytes(reads, rows), _bytes(writes, rows)) == (read, written), line
+    assert not out.any() and x.grad is not None and not x.grad.any()  # nothing was computed
+
+
+@pytest.mark.parametrize("mode", ["full", "mini"])
+def test_a_run_on_the_null_target_makes_every_call_of_its_plans(mode: str) -> None:
+    """Training, evaluation and sampling as ever, without a kernel."""
+    ds = gw.synthetic("cora", scale=0.1, seed=0)
+    model = gw.nn.GCN(ds.num_features, 8, ds.num_classes)
+    own = {"fanouts": (3, 3), "batch_size": 50} if mode == "mini" else {}
+    with gw.config(target="null"), NULL.counting() as seen:
+        trainer = gw.Trainer(model, ds, mode=mode, **own)
+        history = trainer.fit(2)
+    assert history[-1].loss == pytest.approx(math.log(ds.num_classes), rel=1e-4)  # of equal logits
+    plans = model.function.plans() if mode == "full" else [trainer.staged_plan()[0].plan]
+    (plan,) = (plan for plan in plans if plan.backward)
+    times = Counter(item.call for item in seen)
+    batches = 3 if mode == "full" else 2 * -(-len(ds.train_idx) // 50)  # one to prepare, and two epochs
+    assert {times[call] for call in plan.backward} == {batches}
 
 
 def _plan(name: str) -> Plan:
