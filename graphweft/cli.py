@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
-import inspect
 import json
 import os
 import shlex
@@ -25,39 +24,24 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
 from graphweft.commands import datasets, plans, programs, runs, stores, sweeps
-from graphweft.commands.flags import KINDS, LOOP, TABLES, Action, takes
+from graphweft.commands.flags import KINDS, Action, flags_of, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
-from graphweft.commands.flags import one_of as _one_of
 from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
-from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.dist.launch import is_rank, launch, speaks
 from graphweft.synth.spec import options_of_file
 from graphweft.train.durations import clock, duration
 from graphweft.train.loop_options import METRICS
-from graphweft.train.options import (
-    DECAY_ON,
-    EDGE_DATA,
-    HALO,
-    LAST,
-    MODES,
-    OPTIMIZERS,
-    PREPARE,
-    RANK_REDUCE,
-    SAMPLERS,
-    STOP_ON,
-    TASKS,
-)
+from graphweft.train.options import LAST
 from graphweft.train.scores import ERRORS, PARTS, shown
-from graphweft.train.spec import ACTIVATIONS, MODELS, NORMALIZE, NORMS, READOUTS, REDUCES, TrainSpec
+from graphweft.train.spec import TrainSpec
 
 _OF_A_PATH = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
 _NOT_THE_USERS = (RuntimeError, IRError)  # the errors of ours that are RuntimeErrors: core, passes, benchmark
 _USAGE = next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException")
 
-_DECAY_HELP = "Layers with weight decay: all, or only the first, as in the GCN paper."
 _NOTABLE_GUESS = 0.7  # above it an accuracy says little without that of a constant guess beside it
 
 app = typer.Typer(
@@ -103,147 +87,18 @@ def _root(
     return None
 
 
-# Flags that several commands take.
-Data = Annotated[str | None, _option("data", "NAME", "Known name, file or folder.", "a synthetic graph")]
-Root = Annotated[str | None, _option("root", "DIR", "Where named datasets are kept.", "data")]
-Scale = Annotated[str | None, _option("scale", "X", "Make a synthetic twin of --data, X times its size.", "")]
-Mode = Annotated[
-    str | None, _option("mode", _one_of(MODES), "full: all nodes in every step; mini: sampled; macro: part by part.")
-]
-BatchSize = Annotated[str | None, _option("batch_size", "N", "mini: training nodes, or graphs, per step.")]
-SamplerName = Annotated[str | None, _option("sampler", _one_of(SAMPLERS), "mini: how batches are sampled.")]
-Fanouts = Annotated[
-    str | None, _option("fanouts", "K,K,...", "mini: in-edges sampled per node, one number per layer.", "15,10,5")
-]
-Features = Annotated[
-    str | None,
-    _option("features", _one_of(tuple(FEATURE_KINDS)), "Compute node features from the graph.", "those of the data"),
-]
-Task = Annotated[
-    str | None,
-    _option(
-        "task",
-        _one_of(TASKS),
-        "Predict labels of nodes, graphs or edges, or links; gae, vgae, dgi, node2vec: embeddings without labels.",
-        "that of the labels",
-    ),
-]
-Readout = Annotated[str | None, _option("readout", _one_of(READOUTS), "graphs: how the nodes of a graph are combined.")]
-Fold = Annotated[
-    str | None, _option("fold", "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source")
-]
-Model = Annotated[str | None, _option("model", _one_of(MODELS), "Model.")]
-Layers = Annotated[str | None, _option("layers", "N", "Number of layers.")]
-Heads = Annotated[str | None, _option("heads", "N", "Heads of hidden layers with attention.")]
-OutHeads = Annotated[str | None, _option("out_heads", "N", "Heads of the last layer with attention, averaged.")]
-AttentionDropout = Annotated[
-    str | None, _option("attention_dropout", "P", "Dropout on attention weights.", "as --dropout")
-]
-ValueDropout = Annotated[
-    str | None, _option("value_dropout", "P", "gat, cgat: dropout on the values that attention sums.")
-]
-Activation = Annotated[
-    str | None, _option("activation", _one_of(ACTIVATIONS), "Activation between layers; auto: the model's default.")
-]
-Bases = Annotated[str | None, _option("bases", "N", "rgcn: matrices shared by the relations; 0: one per relation.")]
-Hidden = Annotated[str | None, _option("hidden", "N", "Width of the hidden layers.")]
-Rate = Annotated[str | None, _option("lr", "X", "Learning rate.")]
-Dropout = Annotated[str | None, _option("dropout", "P", "Dropout on the input of every layer.")]
-Normalize = Annotated[
-    str | None, _option("normalize", _one_of(NORMALIZE), "row: scale the features of every node to sum 1.")
-]
-Norm = Annotated[str | None, _option("norm", _one_of(NORMS), "Normalisation between layers.")]
-Reduce = Annotated[
-    str | None, _option("reduce", _one_of(REDUCES), "How neighbours are combined; auto: the model's default.")
-]
-Residual = Annotated[bool | None, _switch("--residual/--no-residual", "Add a layer's input to its output.")]
-Seed = Annotated[str | None, _option("seed", "N", "Seed of parameters, dropout, random splits and graphs.")]
-Threads = Annotated[str | None, _option("threads", "N", "Number of threads.", "all physical cores")]
-Trace = Annotated[str | None, _option("trace", "FILE", "Write a Chrome trace and report what limits the speed.", "")]
-Prepare = Annotated[str | None, _option("prepare", _one_of(PREPARE), "mini: one thread per batch, or several.")]
-EdgeData = Annotated[str | None, _option("edge_data", _one_of(EDGE_DATA), "Use or ignore edge weights and features.")]
-RanksFlag = Annotated[str | None, _option("ranks", "P", "Processes that train together.", "as torchrun says, or 1")]
-RankReduce = Annotated[
-    str | None, _option("rank_reduce", _one_of(RANK_REDUCE), "ordered: the same bits for any number of ranks.")
-]
-HaloFlag = Annotated[str | None, _option("halo", _one_of(HALO), "full over ranks: bf16 sends half the bytes.")]
-MaxRestarts = Annotated[str | None, _option("max_restarts", "N", "Restarts of lost ranks, from the last checkpoint.")]
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
-_PARTS_AND_RANKS = {
-    "macro": Annotated[
-        str | None,
-        _option(
-            "macro", "large:A/B|parts:A/B[+hubs:SIZE]", "mini, macro: A/B of the seeds, or A of B parts and hubs.", ""
-        ),
-    ],
-    "memory": Annotated[str | None, _option("memory", "SIZE", "What the run may take, as 8GB.", "")],
-    "quality": Annotated[
-        str | None, _option("quality", "X", "macro: largest relative error of sampled gradients.", "")
-    ],
-    "accumulate": Annotated[str | None, _option("accumulate", "N", "mini: batches per update.")],
-    "device": Annotated[str | None, _option("device", "NAME", "full: where to train, as cuda.", "cpu")],
-    "ranks": RanksFlag,
-    "rank_reduce": RankReduce,
-    "halo": HaloFlag,
-    "max_restarts": MaxRestarts,
-}
-
-
 @app.command()
-@takes(TABLES | LOOP | _PARTS_AND_RANKS)
+@takes(flags_of(TrainSpec), first=True)
 def train(
     context: typer.Context,
     spec: Annotated[str | None, _option("spec", "FILE", "Options as TOML; flags come before them.", "")] = None,
-    data: Data = None,
-    root: Root = None,
-    scale: Scale = None,
-    features: Features = None,
-    task: Task = None,
-    model: Model = None,
-    heads: Heads = None,
-    out_heads: OutHeads = None,
-    attention_dropout: AttentionDropout = None,
-    value_dropout: ValueDropout = None,
-    activation: Activation = None,
-    bases: Bases = None,
-    layers: Layers = None,
-    hidden: Hidden = None,
-    epochs: Annotated[str | None, _option("epochs", "N", "Total epochs, including those before --resume.")] = None,
-    lr: Rate = None,
-    optimizer: Annotated[str | None, _option("optimizer", _one_of(OPTIMIZERS), "Update rule.")] = None,
-    dropout: Dropout = None,
-    weight_decay: Annotated[str | None, _option("weight_decay", "X", "L2 penalty.")] = None,
-    weight_decay_on: Annotated[str | None, _option("weight_decay_on", _one_of(DECAY_ON), _DECAY_HELP)] = None,
-    normalize: Normalize = None,
-    norm: Norm = None,
-    reduce: Reduce = None,
-    residual: Residual = None,
-    readout: Readout = None,
-    fold: Fold = None,
-    mode: Mode = None,
-    fanouts: Fanouts = None,
-    batch_size: BatchSize = None,
-    sampler: SamplerName = None,
-    seed: Seed = None,
     seeds: sweeps.Seeds = None,
-    threads: Threads = None,
-    patience: Annotated[
-        str | None, _option("patience", "N", "Stop after N epochs without a better validation score.", "never")
-    ] = None,
-    stop_on: Annotated[
-        str | None, _option("stop_on", _one_of(STOP_ON), "Validation score that decides on the best epoch.")
-    ] = None,
-    eval_every: Annotated[str | None, _option("eval_every", "N", "Evaluate after every N epochs.")] = None,
-    out: Annotated[str | None, _option("out", "DIR", "Folder of the run.", "runs/<data>")] = None,
-    edge_data: EdgeData = None,
-    prepare: Prepare = None,
-    trace: Trace = None,
-    resume: Annotated[bool, _switch("--resume/--no-resume", "Continue the run in --out.")] = False,
     as_json: Json = False,
     quiet: Annotated[bool, _switch("--quiet/--no-quiet", "Show no progress.")] = False,
-    **more: Any,
+    **options: Any,
 ) -> Action:
     """Train a model on --data, or on tables of --nodes and --edges; without either, on a synthetic graph.
 
@@ -253,72 +108,45 @@ def train(
     Writes last.pt, best.pt, metrics.jsonl, summary.json and curves.png to --out. An existing run in --out is
     moved to the subfolder earlier-1. With --resume it continues, with its own options where none are given.
     """
-    values = _given({**locals(), **more})
+    values = _given({**options, "seeds": seeds})
     if spec is not None:
         values = {**options_of_file(spec, TrainSpec), **values}
     return lambda: _train({**values, "progress": not quiet}, as_json, context.obj)
 
 
+_OF_DATA = ("data", "root", "scale", "seed", "threads")
+_OF_MODELS = (
+    *("features", "model", "heads", "out_heads", "attention_dropout", "value_dropout", "activation", "bases", "layers"),
+    *("hidden", "dropout", "normalize", "norm", "reduce", "residual", "mode", "fanouts", "batch_size", "sampler"),
+)
+
+
 @app.command()
+@takes(flags_of(TrainSpec, *_OF_DATA, *_OF_MODELS), first=True)
 def explain(
-    data: Data = None,
-    root: Root = None,
-    scale: Scale = None,
-    features: Features = None,
-    model: Model = None,
-    heads: Heads = None,
-    out_heads: OutHeads = None,
-    attention_dropout: AttentionDropout = None,
-    value_dropout: ValueDropout = None,
-    activation: Activation = None,
-    bases: Bases = None,
-    layers: Layers = None,
-    hidden: Hidden = None,
-    dropout: Dropout = None,
-    normalize: Normalize = None,
-    norm: Norm = None,
-    reduce: Reduce = None,
-    residual: Residual = None,
-    mode: Mode = None,
-    fanouts: Fanouts = None,
-    batch_size: BatchSize = None,
-    sampler: SamplerName = None,
-    seed: Seed = None,
-    threads: Threads = None,
-    full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False,
+    full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False, **options: Any
 ) -> Action:
     """Show how a model is compiled: a summary, then kernels, predicted time and memory."""
-    values = _given({name: value for name, value in locals().items() if name != "full"})
+    values = _given(options)
     return lambda: _from("graphweft.run", "explain_run")(TrainSpec(**values), full).splitlines()
 
 
-_NOT_OF_SPEC = ("rounds", "epochs", "out", "layer", "model", "turns", "length", "file", "timed")
-
-
 @app.command()
+@takes(flags_of(TrainSpec, *_OF_DATA, "hidden", "lr"), first=True)
 def bench(
     layer: Annotated[
         str | None, typer.Argument(metavar="FILE.py:LAYER", help="A layer called as layer(x, edge_index).")
     ] = None,
     model: Annotated[str, _option("model", "NAME", "Model: gcn, sage, gin, gat or gatv2.", "gcn")] = "gcn",
-    data: Data = None,
-    root: Root = None,
-    scale: Scale = None,
-    layers: Annotated[str | None, _option("layers", "N", "Number of layers.", "3")] = None,
-    hidden: Hidden = None,
-    lr: Rate = None,
+    layers: Annotated[str, _option("layers", "N", "Number of layers.", "3")] = "3",
     rounds: Annotated[str, _option("rounds", "N", "Rounds of measurement.", "5")] = "5",
     epochs: Annotated[str, _option("epochs", "N", "Epochs in a turn.", "10")] = "10",
-    seed: Seed = None,
-    threads: Threads = None,
     out: Annotated[str | None, _option("out", "FILE", "Append the rows to this CSV file.", "")] = None,
+    **options: Any,
 ) -> Action:
     """Time a model, or a layer of yours compiled, against PyTorch Geometric, paired in one run."""
     turns, length, file, timed = _value("rounds", rounds), _value("epochs", epochs), out, layer or model
-    values = {
-        "layers": 3,
-        **_given({name: v for name, v in locals().items() if name not in _NOT_OF_SPEC}),
-    }
+    values = _given({**options, "layers": layers})
 
     def measure() -> Sequence[str]:
         _from("graphweft.run", "bench_run")(
@@ -330,23 +158,20 @@ def bench(
 
 
 @app.command()
+@takes(flags_of(TrainSpec, *_OF_DATA))
 def partition(
     parts: Annotated[str, _option("parts", "K", "Number of parts.", "64")] = "64",
-    data: Data = None,
-    root: Root = None,
-    scale: Scale = None,
     method: Annotated[str, _option("method", "gap|metis|random", "Partitioning method.", "gap")] = "gap",
     passes: Annotated[str, _option("passes", "N", "gap: passes over all nodes.", "3")] = "3",
-    seed: Seed = None,
-    threads: Threads = None,
     out: Annotated[str | None, _option("out", "FILE", "Write the parts to this .npz file.", "")] = None,
     as_json: Json = False,
+    **options: Any,
 ) -> Action:
     """Split a graph's nodes into parts with few edges between them and balanced labels."""
     k, times = _value("parts", parts), _value("passes", passes)
     if k < 1:
         raise ConfigError(f"parts: expected a number >= 1, got {k}")
-    values = _given({"data": data, "root": root, "scale": scale, "seed": seed, "threads": threads})
+    values = _given(options)
     file = None if out is None else Path(out)
 
     def split() -> Sequence[str]:
@@ -359,24 +184,24 @@ def partition(
 
 
 @app.command()
+@takes(flags_of(TrainSpec, "threads", "ranks"))
 def doctor(
     context: typer.Context,
     network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
     calibrate: Annotated[bool, _switch("--calibrate", "Measure what plans are priced by, under a minute.")] = False,
     out: Annotated[str | None, _option("out", "FILE", "calibrate: also write the profile here.", "")] = None,
     device: Annotated[str | None, _option("device", "NAME", "Check every kernel there, as cuda.", "")] = None,
-    threads: Threads = None,
-    ranks: RanksFlag = None,
     as_json: Json = False,
+    **options: Any,
 ) -> Action:
     """Show what this machine has and lacks; --network: how fast ranks exchange data; --device: its kernels.
 
     With --calibrate it measures kernels, small runs and the disk, and remembers the profile for plans.
     """
-    size = 0 if ranks is None else _value("ranks", ranks)
+    given = _given(options)
+    size, cores = given.get("ranks", 0), given.get("threads", 0)
     if out is not None and not calibrate:
         raise ConfigError("out: expected --calibrate with it, got none")
-    cores = 0 if threads is None else _value("threads", threads)
     if size and not network:
         raise ConfigError(f"ranks: expected --network with it, got {size} without")
 
@@ -401,9 +226,8 @@ runs.add_to(app)
 programs.add_to(app)
 datasets.add_to(app)
 stores.add_to(app)
-_OF_TRAIN = inspect.signature(train).parameters.values()
-sweeps.add_to(app, {flag.name: flag.annotation for flag in _OF_TRAIN})
-plans.add_to(app, {flag.name: flag.annotation for flag in _OF_TRAIN})
+sweeps.add_to(app)
+plans.add_to(app)
 
 
 def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Sequence[str]:

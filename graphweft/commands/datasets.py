@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from graphweft._errors import ConfigError
-from graphweft.commands.flags import TABLES, Action, from_module, given, option, switch, takes
+from graphweft.commands.flags import Action, flags_of, from_module, given, option, switch, takes
 from graphweft.train.spec import DEFAULT_DATA, TrainSpec
+from graphweft.train.table_options import TableOptions
 
 _PICTURES = (".png", ".svg", ".pdf")
 Root = Annotated[str | None, option("root", "DIR", "Where named datasets are kept.", "data")]
@@ -28,7 +29,7 @@ def add_to(app: typer.Typer) -> None:
     app.command(name="data")(known)
 
 
-@takes(TABLES)
+@takes(flags_of(TableOptions))
 def inspect(
     data: Annotated[str | None, typer.Argument(metavar="DATA", help="Known name, file or folder.")] = None,
     root: Root = None,

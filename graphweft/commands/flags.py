@@ -9,15 +9,13 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from graphweft._errors import ConfigError
-from graphweft.train.loop_options import LoopOptions
+from graphweft.train.option_table import options_of
 from graphweft.train.spec import TrainSpec
-from graphweft.train.table_options import UNKNOWN_IDS
 
 Action = Callable[[], Sequence[str]]  # what a command does once its arguments are read; the lines it answers with
 Command = TypeVar("Command", bound=Callable[..., Action])
@@ -31,7 +29,7 @@ KINDS = {
     "seeds": "int",
     "machine": "str",
     "what": "str",
-    **{field.name: str(field.type).removesuffix(" | None") for field in fields(TrainSpec)},
+    **{name: str(declared.type).removesuffix(" | None") for name, (declared, _) in options_of(TrainSpec).items()},
 }
 
 
@@ -81,54 +79,33 @@ def from_module(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def takes(flags: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Adds flags to a command, which gets their texts as further keywords."""
+def takes(flags: Mapping[str, Any], first: bool = False) -> Callable[[Command], Command]:
+    """Adds flags to a command, which gets their texts as further keywords; ``first``: shown before its own."""
 
     def add(command: Command) -> Command:
         own = inspect.signature(command, eval_str=True)
         kept = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         more = [inspect.Parameter(name, kind, default=None, annotation=made) for name, made in flags.items()]
-        command.__signature__ = own.replace(parameters=[*kept, *more])  # type: ignore[attr-defined]
+        bound = [p for p in kept if p.default is p.empty]
+        rest = [p for p in kept if p.default is not p.empty]
+        every = [*bound, *more, *rest] if first else [*kept, *more]
+        command.__signature__ = own.replace(parameters=every)  # type: ignore[attr-defined]
         return command
 
     return add
 
 
-_Text = str | None
-TABLE_FILES = {
-    "nodes": Annotated[_Text, option("nodes", "FILE", "Table of nodes, .csv or .parquet, instead of --data.", "")],
-    "edges": Annotated[_Text, option("edges", "FILE", "Table of edges.", "")],
-}
-TABLES = {
-    **TABLE_FILES,
-    "id": Annotated[_Text, option("id", "COLUMN", "nodes: ids of the nodes.", "id")],
-    "source": Annotated[_Text, option("source", "COLUMN", "edges: ids of the sources.", "source")],
-    "target": Annotated[_Text, option("target", "COLUMN", "edges: ids of the targets.", "target")],
-    "label": Annotated[_Text, option("label", "COLUMN,...", "nodes: columns to predict.", "")],
-    "edge_label": Annotated[
-        _Text, option("edge_label", "COLUMN,...", "edges: columns to predict, with --task edge.", "")
-    ],
-    "weight": Annotated[_Text, option("weight", "COLUMN", "edges: weights.", "")],
-    "time": Annotated[_Text, option("time", "COLUMN", "edges: times.", "")],
-    "split": Annotated[
-        _Text,
-        option("split", "COLUMN", "Beside the labels: train, val, test or nothing.", "60/20/20 at random"),
-    ],
-    "drop": Annotated[_Text, option("drop", "COLUMN,...", "Columns to ignore.", "")],
-    "categories": Annotated[
-        _Text, option("categories", "COLUMN,...", "Columns of numbers to treat as categories.", "")
-    ],
-    "max_categories": Annotated[_Text, option("max_categories", "N", "Largest number of categories of a text column.")],
-    "bidirected": Annotated[bool | None, switch("--bidirected/--directed", "Add the reverse of every edge.")],
-    "unknown_ids": Annotated[
-        _Text, option("unknown_ids", one_of(UNKNOWN_IDS), "Edges whose ends are not in the table of nodes.")
-    ],
-}
-
-LOOP = {
-    field.name: Annotated[
-        _Text, option(field.name, field.metadata["metavar"], field.metadata["help"], field.metadata["shown"])
-    ]
-    for field in fields(LoopOptions)
-}
+def flags_of(kind: Any, *names: str, without: Sequence[str] = ()) -> dict[str, Any]:
+    """Flags of the options of ``kind`` that have one, own before inherited: those named, or all; ``without``."""
+    own = vars(kind)["__annotations__"]
+    return {
+        name: Annotated[bool | None, switch(said.metavar, said.help)]
+        if str(declared.type) == "bool"
+        else Annotated[
+            str | None,
+            option(name, said.metavar, said.help, str(declared.default) if said.shown is None else said.shown),
+        ]
+        for name, (declared, said) in sorted(options_of(kind).items(), key=lambda item: item[0] not in own)
+        if said.metavar and name not in without and (not names or name in names)
+    }

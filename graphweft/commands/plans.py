@@ -8,25 +8,23 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
-from graphweft.commands.flags import KINDS, Action, from_module, given, option, switch, takes
+from graphweft.commands.flags import Action, flags_of, from_module, given, option, switch, takes
 from graphweft.synth.spec import options_of_file
 from graphweft.train.loop_options import LoopOptions
+from graphweft.train.option_table import options_of
 from graphweft.train.spec import TrainSpec
 
-_NOT_OF_PLANS = ("out", "resume", "seeds", "trace", "epochs", "patience", "stop_on", "eval_every", "rank_reduce")
+_NOT_OF_PLANS = ("out", "resume", "trace", "epochs", "patience", "stop_on", "eval_every", "rank_reduce")
 
 
-def add_to(app: typer.Typer, of_train: Mapping[str, Any]) -> None:
-    """Adds the command; ``of_train`` are the flags of a training run."""
-    loop = LoopOptions.__dataclass_fields__
-    flags = {n: made for n, made in of_train.items() if n in KINDS and n not in (*_NOT_OF_PLANS, *loop)}
-    app.command()(takes(flags)(plan))
+def add_to(app: typer.Typer) -> None:
+    """Adds the command."""
+    app.command()(takes(flags_of(TrainSpec, without=(*_NOT_OF_PLANS, *options_of(LoopOptions))))(plan))
 
 
 def plan(

@@ -13,9 +13,10 @@ from typing import Annotated, Any
 import typer
 
 from graphweft._errors import ConfigError
-from graphweft.commands.flags import TABLE_FILES, Action, from_module, option, switch, takes
+from graphweft.commands.flags import Action, flags_of, from_module, option, switch, takes
 from graphweft.train.options import check_choice
 from graphweft.train.scores import shown
+from graphweft.train.table_options import TableOptions
 
 _PARTS = ("train", "val", "test", "all")
 Folder = Annotated[str, typer.Argument(metavar="RUN", help="Folder of the run, as --out of train named it.")]
@@ -32,7 +33,7 @@ def add_to(app: typer.Typer) -> None:
     app.command()(evaluate)
 
 
-@takes(TABLE_FILES)
+@takes(flags_of(TableOptions, "nodes", "edges"))
 def predict(
     run: Folder,
     out: Annotated[str, option("out", "FILE", "The table to write, .csv or .parquet.", "predictions.csv")] = (
@@ -63,7 +64,7 @@ def predict(
     return write
 
 
-@takes(TABLE_FILES)
+@takes(flags_of(TableOptions, "nodes", "edges"))
 def evaluate(
     run: Folder,
     split: Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +17,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError
-from graphweft.commands.flags import KINDS, Action, from_module, given, option, switch, takes, value
+from graphweft.commands.flags import KINDS, Action, flags_of, from_module, given, option, switch, takes, value
 from graphweft.synth.spec import options_of_file
 from graphweft.train.options import check_integer
 from graphweft.train.scores import shown
@@ -37,12 +37,10 @@ _NOT_SWEPT = {
 }
 
 
-def add_to(app: typer.Typer, of_train: Mapping[str, Any]) -> None:
-    """Adds the commands of this module; ``of_train`` are the flags of a training run."""
+def add_to(app: typer.Typer) -> None:
+    """Adds the commands of this module."""
     app.command()(plot)
-    own = ("out", "resume", "seeds", "trace", "ranks")
-    flags = {name: made for name, made in of_train.items() if name in KINDS and name not in own}
-    app.command()(takes(flags)(sweep))
+    app.command()(takes(flags_of(TrainSpec, without=("out", "resume", "trace", "ranks")))(sweep))
 
 
 def plot(

@@ -19,12 +19,15 @@ from graphweft.train.callbacks import Callbacks
 from graphweft.train.checkpoint import checksum
 from graphweft.train.learning_rate import LearningRate
 from graphweft.train.loggers import Loggers
-from graphweft.train.loop_options import LINK_RULES, METRICS, check_best, check_updates
+from graphweft.train.loop_options import LINK_RULES, METRICS, LoopOptions, check_best
 from graphweft.train.named_metrics import metrics_of
+from graphweft.train.option_table import check_given
 from graphweft.train.options import EMBEDDING_TASKS, STOP_ON, check_choice
 from graphweft.train.own_loss import check_loss, named, with_loss
 from graphweft.train.target import Target, target_of
 from graphweft.train.update import Update
+
+_NUMBERS = ("label_smoothing", "warmup", "clip", "clip_value", "ema")
 
 
 class Chosen(NamedTuple):
@@ -67,7 +70,7 @@ class Loop:
 
     def __init__(self, chosen: Chosen, ds: Any, task: str, stop_on: str, out: Path | None) -> None:
         self.chosen = chosen
-        check_updates(chosen.label_smoothing, chosen.warmup, chosen.clip, chosen.clip_value, chosen.ema)
+        check_given(LoopOptions, {name: getattr(chosen, name) for name in _NUMBERS})
         self.target: Target | None = None
         if task in EMBEDDING_TASKS:
             _check_link(chosen, task)

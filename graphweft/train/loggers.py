@@ -16,9 +16,9 @@ from typing import Any, Protocol
 from graphweft._errors import ConfigError, MissingPackageError
 from graphweft.train.atomic import write_atomic
 from graphweft.train.loop_options import LOGGERS
+from graphweft.train.option_table import split_names
 from graphweft.train.options import check_choice
 from graphweft.train.run_folder import CSV, TENSORBOARD
-from graphweft.train.table_options import split_names
 
 
 class Logger(Protocol):

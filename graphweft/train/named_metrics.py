@@ -18,9 +18,9 @@ from graphweft.train import link_metrics
 from graphweft.train.loop_options import METRICS
 from graphweft.train.metrics import accuracy, f1
 from graphweft.train.metrics import micro_f1 as f1_of_entries
+from graphweft.train.option_table import split_names
 from graphweft.train.options import check_choice
 from graphweft.train.record import COLUMNS
-from graphweft.train.table_options import split_names
 
 Measure = Callable[[Tensor, Tensor], float | None]
 KINDS = ("classification", "multilabel", "regression", "link")

@@ -7,7 +7,7 @@ Comes in: a value from a user. Goes out: nothing, or a ConfigError. Called by th
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from graphweft._errors import ConfigError
@@ -78,34 +78,10 @@ def check_number(
     raise ConfigError(f"{name}: expected a finite number {words}, got {value!r}")
 
 
-def check_training(lr: Any, weight_decay: Any, weight_decay_on: Any, stop_on: Any) -> None:
-    """Options of every training run are in range.
-
-    Raises: ConfigError naming the first that is not.
-    """
-    check_number("lr", lr, above=0.0)
-    check_number("weight_decay", weight_decay, least=0.0)
-    check_choice("weight_decay_on", weight_decay_on, DECAY_ON)
-    if stop_on not in STOP_ON:
-        raise ConfigError(f"stop_on: expected one of {', '.join(STOP_ON)}, got {stop_on!r}; best= names a metric")
-
-
-_COUNTS: dict[str, tuple[int, int | None]] = {
-    "seed": (0, 2**63 - 1),
-    "patience": (0, None),
-    "batch_size": (1, 2**31 - 1),
-    "eval_every": (1, None),
-    "accumulate": (1, None),
-}
-
-
-def check_counts(**given: Any) -> None:
-    """Whole numbers of a training run are in range.
-
-    Raises: ConfigError naming the first that is not.
-    """
-    for name, value in given.items():
-        check_integer(name, value, *_COUNTS[name])
+def check_stop_on(value: Any) -> None:
+    """What becoming better means. Raises: ConfigError."""
+    if value not in STOP_ON:
+        raise ConfigError(f"stop_on: expected one of {', '.join(STOP_ON)}, got {value!r}; best= names a metric")
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
@@ -124,26 +100,6 @@ def check_mode(mode: str) -> str:
     """
     check_choice("mode", mode, MODES)
     return "full" if mode == "auto" else mode
-
-
-MINI_USUAL: dict[str, Any] = {
-    "fanouts": None,
-    "batch_size": USUAL_BATCH,
-    "macro": None,
-    "accumulate": 1,
-    "sampler": "neighbor",
-    "prepare": "whole",
-}
-
-
-def check_mini_only(mode: str, given: Mapping[str, Any]) -> None:
-    """Options of mini-batches are as they are without the user's doing, where every step takes all nodes.
-
-    Raises: ConfigError naming the first that is not.
-    """
-    for name, usual in MINI_USUAL.items():
-        if mode == "full" and not (given[name] is usual or given[name] == usual):
-            raise ConfigError(f"{name}: expected mode mini as well, got mode {mode!r}")
 
 
 def check_task(task: Any, mode: str) -> str:
@@ -200,6 +156,12 @@ def split_macro(text: str) -> tuple[str | None, str | None]:
         return None, text.removeprefix("hubs:")
     stages, plus, hubs = text.partition("+hubs:")
     return stages, hubs if plus else None
+
+
+def check_macro_text(text: Any) -> None:
+    """Macro-batches as text, of some mode. Raises: ConfigError."""
+    if not isinstance(text, str):
+        check_macro(text)
 
 
 def check_macro_of(mode: str, text: str) -> None:

@@ -21,6 +21,7 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.runtime.machine import Machine
+from graphweft.train import spec
 from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.edge_data import EdgeData
@@ -34,7 +35,8 @@ from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import fit_into
 from graphweft.train.needs import RunBudget, base_needs
-from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, MINI_USUAL, check_counts, check_fanouts, check_mini_only
+from graphweft.train.option_table import check_drawn, check_given
+from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
 from graphweft.train.plan import Plan, Way, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
@@ -61,13 +63,13 @@ class Drawn(NamedTuple):
     prepare: str
 
 
-USUALLY_DRAWN = Drawn(**MINI_USUAL)
+USUALLY_DRAWN = Drawn(**spec.USUALLY_DRAWN)
 
 
 def drawn_of(mode: str, fanouts: Any, batch_size: int, macro: Any, *more: Any) -> Drawn:
     """How batches are made, from what the user gave. Raises: ConfigError where ``mode`` makes none."""
     drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more)
-    check_mini_only(mode, drawn._asdict())
+    check_drawn(spec.TrainSpec, mode, drawn._asdict())
     return drawn
 
 
@@ -213,7 +215,7 @@ def sampled(
 
     Raises: ConfigError for options that do not fit the task or each other.
     """
-    check_counts(batch_size=drawn.batch_size, accumulate=drawn.accumulate)
+    check_given(spec.TrainSpec, {"batch_size": drawn.batch_size, "accumulate": drawn.accumulate})
     loop = given.loop
     model = given.model if given.task == "unsupervised" else adapted(given.model)
     data = (given.ds, features_of(given.ds), given.update)

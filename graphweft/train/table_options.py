@@ -7,51 +7,36 @@ torch, so that ``graphweft --help`` is quick.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any
 
 from graphweft._errors import ConfigError
-from graphweft.train.options import check_choice, check_integer
+from graphweft.train.option_table import option, split_names
 
-UNKNOWN_IDS = ("error", "drop")
+given = partial(option, resume="given")
 
 
 @dataclass(frozen=True)
 class TableOptions:
-    """Two tables in the place of a dataset; see ``Dataset.from_tables``.
+    """Two tables in the place of a dataset; see ``Dataset.from_tables``."""
 
-    Attributes:
-        nodes: File of the node table.
-        edges: File of the edge table.
-        id: Column of the node table that names a node.
-        source: Column of the edge table with the node that an edge leaves.
-        target: Column of the edge table with the node that an edge enters.
-        label: Column of the node table to be predicted, or several with commas between them.
-        edge_label: Column of the edge table to be predicted, in the place of ``label``, or several with commas.
-        weight: Column of the edge table with weights.
-        time: Column of the edge table with times.
-        split: Column with train, val or test, of the table that has the labels.
-        drop: Columns of either table that are left out, with commas between them.
-        categories: Columns whose numbers are categories, with commas between them.
-        max_categories: The most categories of a column.
-        bidirected: Every edge also leads back.
-        unknown_ids: "error", or "drop" leaves out edges whose ends are not in the node table.
-    """
-
-    nodes: str | None = None
-    edges: str | None = None
-    id: str | None = None
-    source: str | None = None
-    target: str | None = None
-    label: str | None = None
-    edge_label: str | None = None
-    weight: str | None = None
-    time: str | None = None
-    split: str | None = None
-    drop: str | None = None
-    categories: str | None = None
-    max_categories: int = 64
-    bidirected: bool = False
-    unknown_ids: str = "error"
+    # fmt: off
+    nodes: str | None = given(None, "FILE", "Table of nodes, .csv or .parquet, instead of --data.", "")
+    edges: str | None = given(None, "FILE", "Table of edges.", "")
+    id: str | None = given(None, "COLUMN", "nodes: ids of the nodes.", "id")
+    source: str | None = given(None, "COLUMN", "edges: ids of the sources.", "source")
+    target: str | None = given(None, "COLUMN", "edges: ids of the targets.", "target")
+    label: str | None = given(None, "COLUMN,...", "nodes: columns to predict.", "")
+    edge_label: str | None = given(None, "COLUMN,...", "edges: columns to predict, with --task edge.", "")
+    weight: str | None = given(None, "COLUMN", "edges: weights.", "")
+    time: str | None = given(None, "COLUMN", "edges: times.", "")
+    split: str | None = given(None, "COLUMN", "Beside the labels: train, val, test or nothing.", "60/20/20 at random")
+    drop: str | None = given(None, "COLUMN,...", "Columns to ignore.", "")
+    categories: str | None = given(None, "COLUMN,...", "Columns of numbers to treat as categories.", "")
+    max_categories: int = given(64, "N", "Largest number of categories of a text column.", least=1, most=10**6)
+    bidirected: bool = given(False, "--bidirected/--directed", "Add the reverse of every edge.")
+    unknown_ids: str = given("error", "", "Edges whose ends are not in the table of nodes.", choices=("error", "drop"))
+    # fmt: on
 
     @property
     def has_tables(self) -> bool:
@@ -63,8 +48,6 @@ class TableOptions:
 
         Raises: ConfigError.
         """
-        check_integer("max_categories", self.max_categories, 1, 10**6)
-        check_choice("unknown_ids", self.unknown_ids, UNKNOWN_IDS)
         named = [field.name for field in fields(TableOptions) if getattr(self, field.name) != field.default]
         if not self.has_tables:
             if named:
@@ -72,8 +55,8 @@ class TableOptions:
             return
         if self.edges is None:
             raise ConfigError("edges: expected the table of edges beside that of nodes, got none")
-        for name, given in others.items():
-            if given:
+        for name, is_given in others.items():
+            if is_given:
                 raise ConfigError(f"nodes and edges cannot be combined with {name}")
 
     def table_arguments(self) -> dict[str, Any]:
@@ -86,17 +69,3 @@ class TableOptions:
             labels = split_names(found[name])
             found[name] = labels[0] if len(labels) == 1 else labels or None
         return found
-
-    def table_identity(self) -> dict[str, Any]:
-        """The options that are not as they are without the user's doing."""
-        return {f.name: getattr(self, f.name) for f in fields(TableOptions) if getattr(self, f.name) != f.default}
-
-
-def split_names(text: str | None) -> tuple[str, ...]:
-    """Names with commas between them.
-
-    Example:
-        >>> split_names("memo, zip"), split_names(None)
-        (('memo', 'zip'), ())
-    """
-    return () if text is None else tuple(name.strip() for name in text.split(",") if name.strip())

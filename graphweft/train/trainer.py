@@ -44,15 +44,14 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
+from graphweft.train.option_table import check_given
 from graphweft.train.options import (
     EMBEDDING_TASKS,
     USUAL_RATE,
     check_choice,
-    check_counts,
     check_integer,
     check_mode,
     check_task,
-    check_training,
 )
 from graphweft.train.other_keywords import refuse
 from graphweft.train.plan import Plan
@@ -64,6 +63,7 @@ from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
+from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import Given, drawn_of, make_steps
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
@@ -210,7 +210,8 @@ class Trainer:
     ) -> None:
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
-        check_training(lr, weight_decay, weight_decay_on, stop_on)
+        measures = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
+        check_given(TrainSpec, {"lr": lr, **measures})
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
@@ -220,15 +221,14 @@ class Trainer:
         drawn = drawn_of(mode, fanouts, batch_size, macro, accumulate, sampler, prepare)
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
         chosen = Chosen(*updated, callbacks, loggers if self.ranks.is_first else ())
-        measures = {"weight_decay": float(weight_decay), "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
     ) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
+        check_given(TrainSpec, {"seed": seed, "patience": patience, "eval_every": eval_every})
         on_device(self.model, more[1], self.mode)
-        check_counts(seed=seed, patience=patience, eval_every=eval_every)
         first = self.ranks.is_first
         self.out, self._memory = Path(out) if out and first else None, memory
         self._lr, self._seed, self._progress = lr, seed, progress and first
