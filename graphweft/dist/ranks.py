@@ -27,9 +27,9 @@ from graphweft._trace import span
 from graphweft.dist.board import Board
 from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
 from graphweft.dist.reports import Reports
+from graphweft.partitioning.report import HALO, ring_bytes
 
 REDUCE = ("any", "ordered")
-HALO = ("exact", "bf16")
 _SLICES = 8
 T = TypeVar("T")
 
@@ -49,7 +49,8 @@ class Ranks:
             whoever computed them.
         slices: Slices of a batch; with "any" one a rank.
         halo: How rows of other ranks' nodes travel in full batches: "exact", or "bf16", half of the bytes with the
-            rounding of bfloat16.
+            rounding of bfloat16, or "int8", a byte a number and a scale a row; what rounding left over is added the
+            next time.
         bytes_sent: By this rank so far; an all-reduce counts as a ring's, 2 (P - 1) / P of its bytes.
         host: Name of the machine.
 
@@ -171,7 +172,7 @@ class Ranks:
             return lambda: None
         with self._watched():
             work = dist.all_reduce(tensor, async_op=True)
-        self.bytes_sent += 2 * (self.size - 1) * tensor.nbytes // self.size
+        self.bytes_sent += ring_bytes(tensor.nbytes, self.size)
 
         def finish() -> None:
             with self._watched(), span("sum over ranks", "network"):

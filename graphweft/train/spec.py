@@ -128,7 +128,7 @@ class TrainSpec(LoopOptions, TableOptions):
         ranks: Processes that train together; 0: as many as torchrun started, else this one alone.
         rank_reduce: How their gradients are summed: in "any" order, or "ordered", with the same bits for any number of
             ranks.
-        halo: How they send each other rows of nodes in full batches: "exact", or as "bf16", which is half the bytes.
+        halo: How they send each other rows of nodes in full batches: "exact", or as "bf16" or "int8", in fewer bytes.
         max_restarts: How often lost ranks of ``ranks`` are started again, from the last checkpoint.
 
     Raises: ConfigError for a value out of range.

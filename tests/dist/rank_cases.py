@@ -113,14 +113,14 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
-def halved(folder: Path) -> None:
-    """Trains on full batches with rows of ghosts in bfloat16."""
-    ranks = gw.Ranks.join(halo="bf16")
-    trainer = full_trainer("SAGE", ranks)
-    trainer.fit(4)
-    torch.save(
-        state_of(trainer) | {"bytes": trainer.exchanged()["bytes_sent_per_epoch"]}, folder / f"half-{ranks.rank}.pt"
-    )
+def halved(folder: Path, *forms: str) -> None:
+    """Trains on full batches with rows of ghosts in fewer bytes."""
+    for halo in forms:
+        ranks = gw.Ranks.join(halo=halo)
+        trainer = full_trainer("SAGE", ranks)
+        trainer.fit(4)
+        counts = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "own": trainer._batch.part.own}
+        torch.save(state_of(trainer) | counts, folder / f"{halo}-{ranks.rank}.pt")
     ranks.leave()
 
 
@@ -128,7 +128,7 @@ def order(folder: Path) -> None:
     """Trains one step and keeps the order in which layers are computed and rows travel."""
     ranks = gw.Ranks.join()
     trainer, events = full_trainer("GCN", ranks), list[str]()
-    part, begin = trainer._batch.part, ranks.begin_exchange
+    part, begin = trainer._batch._last, ranks.begin_exchange
     layer, sum_up = trainer._batch._layer, ranks.begin_add_up
 
     def begun(sent: Any, received: Any) -> Any:
