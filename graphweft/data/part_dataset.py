@@ -6,6 +6,7 @@ Comes in: the folder that ``graphweft partition --out`` wrote, and a number. Goe
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from graphweft.data.part_format import PartManifest, read_arrays, read_manifest
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import with_degrees
 from graphweft.graph.graph import Graph
+from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.store_format import SPLIT_BITS
+
+Features = Tensor | SparseFeatures
 
 
 class PartDataset(Dataset):
@@ -101,6 +105,12 @@ class PartDataset(Dataset):
     def num_rows(self) -> int:
         """Nodes of the whole graph, which predictions have a row for."""
         return self.manifest.num_nodes
+
+    def with_x(self, x: Features) -> PartDataset:
+        """The same part with features in another layout."""
+        made = copy.copy(self)
+        object.__setattr__(made, "x", x)
+        return made
 
     def check_features(self) -> None:
         """There are node features. Raises: DataError."""

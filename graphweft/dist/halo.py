@@ -101,14 +101,14 @@ def _exchanged(
 ) -> Callable[[], None]:
     """Begins to send rows in the form that the ranks agreed on; the result waits for ``received``."""
     if ranks.halo == "exact":
-        return ranks.begin_exchange(sent, received)
+        return ranks.begin_exchange(sent, received, kept=True)
     if ranks.halo == "bf16":
         short = [rows.bfloat16().view(torch.int16) for rows in sent]
         arriving = [torch.empty(rows.shape, dtype=torch.int16) for rows in received]
     else:
         short = [_short(rows, rank, left) for rank, rows in enumerate(sent)]
         arriving = [torch.empty(rows.shape[0], rows.shape[1] + _SCALE, dtype=torch.uint8) for rows in received]
-    finish = ranks.begin_exchange(short, arriving)
+    finish = ranks.begin_exchange(short, arriving, kept=True)
 
     def widen() -> None:
         finish()

@@ -27,6 +27,7 @@ from graphweft._trace import span
 from graphweft.dist.board import Board
 from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
 from graphweft.dist.reports import Reports
+from graphweft.dist.same_host import SameHost
 from graphweft.partitioning.report import HALO, ring_bytes
 
 REDUCE = ("any", "ordered")
@@ -73,6 +74,7 @@ class Ranks:
         self._phase = "starting"
         self._board: Board | None = None
         self._reports: Reports | None = None
+        self._near: SameHost | None = None
         self._owner = False
 
     @classmethod
@@ -97,6 +99,8 @@ class Ranks:
             ranks._board.keep_beating(rank, _number(STARTER))
             ranks.at("joining")
         ranks._connect(folder)
+        with ranks._watched():
+            ranks._near = SameHost.join(ranks.texts, rank, size, _config.current().rank_timeout)
         return ranks
 
     def _connect(self, folder: str | None) -> None:
@@ -189,10 +193,26 @@ class Ranks:
         finish = self.begin_exchange(sent, received)
         finish()
 
-    def begin_exchange(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> Callable[[], None]:
-        """As :meth:`exchange`; the result waits for its end. Neither side is touched meanwhile."""
+    def begin_exchange(
+        self, sent: Sequence[Tensor], received: Sequence[Tensor], kept: bool = False
+    ) -> Callable[[], None]:
+        """As :meth:`exchange`; the result waits for its end. Neither side is touched meanwhile.
+
+        ``kept``: what is sent is never touched again, so that ranks of one host need not wait for each other at its
+        end.
+        """
         received[self.rank].copy_(sent[self.rank])
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        if self._near is not None:
+            with self._watched():
+                end = self._near.begin(sent, received, kept)
+            self.bytes_sent += sum(sent[r].nbytes for r in others)
+
+            def watched() -> None:
+                with self._watched():
+                    end()
+
+            return watched
         works: list[dist.Work | None] = []
         with self._watched():
             works += [dist.irecv(received[r], r) for r in others if received[r].numel()]

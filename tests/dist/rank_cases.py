@@ -131,8 +131,8 @@ def order(folder: Path) -> None:
     part, begin = trainer._batch._last, ranks.begin_exchange
     layer, sum_up = trainer._batch._layer, ranks.begin_add_up
 
-    def begun(sent: Any, received: Any) -> Any:
-        finish = begin(sent, received)
+    def begun(sent: Any, received: Any, kept: bool = False) -> Any:
+        finish = begin(sent, received, kept)
         events.append("begin")
         return lambda: (events.append("end"), finish())[1]
 
