@@ -16,6 +16,7 @@ from dist.rank_processes import rank_environment
 from torch import Tensor, nn
 
 import graphweft as gw
+from graphweft.data.part_dataset import PartDataset
 
 
 class MeanLayer(gw.MessagePassing):
@@ -113,6 +114,19 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def parts(folder: Path, where: str, *names: str) -> None:
+    """Trains every model on full batches, each rank from its own folder."""
+    ranks = gw.Ranks.join()
+    for name in names:
+        whole = dataset()
+        model = model_of(name, whole, **({"heads": 2} if name == "GAT" else {}))
+        ds = PartDataset(where, ranks.rank)
+        trainer = gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+        trainer.fit(4)
+        torch.save(state_of(trainer), folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
 def halved(folder: Path, *forms: str) -> None:
     """Trains on full batches with rows of ghosts in fewer bytes."""
     for halo in forms:
@@ -195,7 +209,7 @@ def tell(folder: Path) -> None:
     (folder / f"done-{rank}").touch()
 
 
-CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "tell": tell, "halved": halved, "order": order}
+CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "parts": parts, "tell": tell, "halved": halved, "order": order}
 
 
 def as_ranks(size: int, folder: Path, act: Callable[[], None]) -> int:
