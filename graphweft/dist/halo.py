@@ -125,7 +125,8 @@ def _short(rows: Tensor, rank: int, left: dict[int, Tensor] | None) -> Tensor:
     """Rows with a byte a number, then the scale: uint8 (n, columns + 4). ``left[rank]`` goes in, and is set anew."""
     before = None if left is None else left.get(rank)
     rows = rows if before is None or before.shape != rows.shape else rows + before
-    scale = rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127
+    scale = torch.empty(rows.shape[0], 1)  # amax may give no strides to speak of
+    scale.copy_(rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127)
     made = torch.empty(rows.shape[0], rows.shape[1] + _SCALE, dtype=torch.uint8)
     made[:, :-_SCALE] = (rows / scale).round_().to(torch.int8).view(torch.uint8)
     made[:, -_SCALE:] = scale.view(torch.uint8)
@@ -136,7 +137,7 @@ def _short(rows: Tensor, rank: int, left: dict[int, Tensor] | None) -> Tensor:
 
 def _long(made: Tensor) -> Tensor:
     """The rows that :func:`_short` made short, float32."""
-    scale = made[:, -_SCALE:].contiguous().view(torch.float32)
+    scale = made[:, -_SCALE:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     return made[:, :-_SCALE].view(torch.int8) * scale
 
 

@@ -26,7 +26,7 @@ from graphweft._trace import span
 
 _SLOTS = 4  # messages of a pair under way
 _TRACER = 0x59616D61  # PR_SET_PTRACER: processes of the same starter may read this one's memory where Yama restricts it
-_SPINS, _YIELDS = 100, 100  # looks before a waiting rank yields, and before it sleeps
+_SPINS, _YIELDS = 20, 20  # looks before a waiting rank yields, and before it sleeps
 _NAP, _LONG_NAP = 3e-5, 5e-4  # seconds
 _LOOK = 0.2  # seconds between two looks whether the other process is alive
 
