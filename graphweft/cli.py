@@ -23,7 +23,7 @@ import typer
 
 from graphweft import _config
 from graphweft._errors import ConfigError, GraphWeftError, IRError, RankError
-from graphweft.commands import datasets, plans, programs, runs, stores, sweeps
+from graphweft.commands import datasets, partitions, plans, programs, runs, stores, sweeps
 from graphweft.commands.flags import KINDS, Action, flags_of, takes
 from graphweft.commands.flags import from_module as _from
 from graphweft.commands.flags import given as _given
@@ -158,33 +158,6 @@ def bench(
 
 
 @app.command()
-@takes(flags_of(TrainSpec, *_OF_DATA))
-def partition(
-    parts: Annotated[str, _option("parts", "K", "Number of parts.", "64")] = "64",
-    method: Annotated[str, _option("method", "gap|metis|random", "Partitioning method.", "gap")] = "gap",
-    passes: Annotated[str, _option("passes", "N", "gap: passes over all nodes.", "3")] = "3",
-    out: Annotated[str | None, _option("out", "FILE", "Write the parts to this .npz file.", "")] = None,
-    as_json: Json = False,
-    **options: Any,
-) -> Action:
-    """Split a graph's nodes into parts with few edges between them and balanced labels."""
-    k, times = _value("parts", parts), _value("passes", passes)
-    if k < 1:
-        raise ConfigError(f"parts: expected a number >= 1, got {k}")
-    values = _given(options)
-    file = None if out is None else Path(out)
-
-    def split() -> Sequence[str]:
-        report = _from("graphweft.run", "partition_run")(TrainSpec(**values), k, method, times, file)
-        if as_json:
-            return (json.dumps(report, allow_nan=False),)
-        return [f"{name}: {_short(value)}" for name, value in report.items()]
-
-    return split
-
-
-@app.command()
-@takes(flags_of(TrainSpec, "threads", "ranks"))
 def doctor(
     context: typer.Context,
     network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,
@@ -226,6 +199,7 @@ runs.add_to(app)
 programs.add_to(app)
 datasets.add_to(app)
 stores.add_to(app)
+partitions.add_to(app)
 sweeps.add_to(app)
 plans.add_to(app)
 
@@ -320,11 +294,6 @@ def _by_part(summary: dict[str, Any], column: str, metric: str) -> str:
     """The scores of all splits that have one."""
     found = ((part, summary.get(f"{part}_{column}")) for part in PARTS)
     return "   ".join(f"{part} {shown(value, metric)}" for part, value in found if value is not None)
-
-
-def _short(value: Any) -> str:
-    """For people to read: four digits of a number that is no count."""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _version() -> str:

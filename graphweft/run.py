@@ -25,7 +25,7 @@ from graphweft._budget import Budget
 from graphweft._errors import ConfigError, DataError, RankError
 from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
-from graphweft.data.dataset import Dataset, training_labels
+from graphweft.data.dataset import Dataset
 from graphweft.data.feature_kinds import STRUCTURAL
 from graphweft.data.flat_features import with_flat_features
 from graphweft.data.graph_dataset import GraphDataset
@@ -46,7 +46,6 @@ from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_embedding import NodeEmbedding
-from graphweft.partitioning.partition import partition
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store, is_store
 from graphweft.train.atomic import write_atomic
@@ -65,6 +64,7 @@ from graphweft.train.options import (
     check_integer,
     check_mode,
 )
+from graphweft.train.part_data import read_part_of
 from graphweft.train.progress import working
 from graphweft.train.ranked_run import check_shared
 from graphweft.train.record import EpochRecord
@@ -186,7 +186,7 @@ def _read(spec: TrainSpec, ranks: Ranks) -> tuple[Dataset, nn.Module]:
         check_folder(spec.folder)
         if spec.resume:
             _check_resumable(spec)
-    ds = load_dataset(spec if ranks.is_first else replace(spec, progress=False))
+    ds = read_part_of(spec, ranks) or load_dataset(spec if ranks.is_first else replace(spec, progress=False))
     return ds, make_model(spec, ds)
 
 
@@ -255,24 +255,6 @@ def bench_run(spec: TrainSpec, rounds: int, epochs: int, out: Path | None, model
             out=out,
             model=model,
         )
-
-
-def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path | None) -> dict[str, Any]:
-    """Partitions the graph that ``spec`` names, by the classes of its training nodes; what the partition costs.
-
-    Raises: ConfigError or DataError for whatever the caller can set right; MissingPackageError.
-    """
-    if out is not None:
-        check_folder(out.parent)
-    with _threads(spec.threads or usable_cores()):
-        ds = load_dataset(spec)
-        start = time.perf_counter()
-        made = partition(ds.graph, k, method, training_labels(ds), passes=passes, seed=spec.seed)
-        seconds = time.perf_counter() - start
-        if out is not None:
-            made.save(out)
-        sizes = {"num_nodes": ds.num_nodes, "num_edges": ds.num_edges, "parts": k}
-        return {"dataset": ds.name, **sizes, "method": made.method, "seconds": seconds, **made.report.to_dict()}
 
 
 def complete(given: dict[str, Any]) -> TrainSpec:

@@ -60,6 +60,7 @@ ROOM_OF_MODULE = {
             "bench_models",
             "explanation",
             "synthesis",
+            "partition_run",
             "planning",
             "sweeping",
             "model_of_spec",

@@ -18,10 +18,13 @@ from graphweft.dist.ranks import Ranks
 from graphweft.graph.block import Block
 
 
-def over_ranks(part: LocalPart, rows: Tensor, run: Callable[[Block, Tensor], Tensor]) -> Tensor:
-    """``run(block, rows of its sources)`` for all own nodes, shape (own, width'), from own rows (own, width).
+def over_ranks(
+    part: LocalPart, rows: Tensor, run: Callable[[Block, Tensor], Tensor], left: Leftovers | None = None
+) -> Tensor:
+    """``run(block, rows of its sources)`` for the part's targets, shape (targets, width'), from own rows (own, width).
 
-    All ranks call it, and all or none go backward through it.
+    All ranks call it, and all or none go backward through it. ``left``: what rounding to 8 bit left over in the last
+    call, which is added in this one; None: nothing is.
 
     Example:
         >>> from graphweft.graph.graph import Graph
@@ -29,19 +32,19 @@ def over_ranks(part: LocalPart, rows: Tensor, run: Callable[[Block, Tensor], Ten
         >>> over_ranks(part, torch.ones(3, 2), lambda block, rows: rows[: block.num_dst]).shape
         torch.Size([3, 2])
     """
-    trip = _Trip(part, rows)
+    trip = _Trip(part, rows, left)
     begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
     if part.inner is None or part.outer is None:
         return run(part.block, _End.apply(begun, trip))  # type: ignore[no-untyped-call]
-    first = run(part.inner, rows)
+    first = run(part.inner, rows if part.inner_read is None else rows[part.inner_read])
     return torch.cat([first, run(part.outer, _End.apply(begun, trip))])  # type: ignore[no-untyped-call]
 
 
 class _Trip:
     """One exchange and, in the backward pass, its reverse."""
 
-    def __init__(self, part: LocalPart, rows: Tensor) -> None:
-        self._part, self._rows = part, rows.detach()
+    def __init__(self, part: LocalPart, rows: Tensor, left: Leftovers | None) -> None:
+        self._part, self._rows, self._left = part, rows.detach(), left
         self._finish: Callable[[], None]
         self._table: Tensor | None = None
         self._near: Tensor | None = None  # gradients of own rows that the boundary reads
@@ -53,7 +56,8 @@ class _Trip:
         near = part.read.numel()
         self._table = table = rows.new_empty(near + part.ghosts.numel(), rows.shape[1])
         lent = [rows[places] for places in part.lent]
-        self._finish = _exchanged(part.ranks, lent, torch.split(table[near:], part.borrowed))
+        received = torch.split(table[near:], part.borrowed)
+        self._finish = _exchanged(part.ranks, lent, received, None if self._left is None else self._left.there)
         torch.index_select(rows, 0, part.read, out=table[:near])
 
     def end(self) -> Tensor:
@@ -68,7 +72,8 @@ class _Trip:
         part, near = self._part, self._part.read.numel()
         self._near = gradient[:near]
         self._received = [gradient.new_empty(places.numel(), gradient.shape[1]) for places in part.lent]
-        self._finish = _exchanged(part.ranks, torch.split(gradient[near:], part.borrowed), self._received)
+        sent = torch.split(gradient[near:], part.borrowed)
+        self._finish = _exchanged(part.ranks, sent, self._received, None if self._left is None else self._left.home)
 
     def end_home(self) -> Tensor:
         """The gradient of own rows, (own, width), with what other ranks have for them added rank by rank."""
@@ -83,20 +88,57 @@ class _Trip:
         return own
 
 
-def _exchanged(ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor]) -> Callable[[], None]:
-    """Begins to send rows, in bfloat16 where the ranks agreed on that; the result waits for ``received``."""
+class Leftovers:
+    """What rounding rows to 8 bit left over, by other rank: of rows on their way there, and of gradients home."""
+
+    def __init__(self) -> None:
+        self.there: dict[int, Tensor] = {}
+        self.home: dict[int, Tensor] = {}
+
+
+def _exchanged(
+    ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: dict[int, Tensor] | None
+) -> Callable[[], None]:
+    """Begins to send rows in the form that the ranks agreed on; the result waits for ``received``."""
     if ranks.halo == "exact":
-        return ranks.begin_exchange(sent, received)
-    short = [rows.bfloat16().view(torch.int16) for rows in sent]
-    arriving = [torch.empty(rows.shape, dtype=torch.int16) for rows in received]
-    finish = ranks.begin_exchange(short, arriving)
+        return ranks.begin_exchange(sent, received, kept=True)
+    if ranks.halo == "bf16":
+        short = [rows.bfloat16().view(torch.int16) for rows in sent]
+        arriving = [torch.empty(rows.shape, dtype=torch.int16) for rows in received]
+    else:
+        short = [_short(rows, rank, left) for rank, rows in enumerate(sent)]
+        arriving = [torch.empty(rows.shape[0], rows.shape[1] + _SCALE, dtype=torch.uint8) for rows in received]
+    finish = ranks.begin_exchange(short, arriving, kept=True)
 
     def widen() -> None:
         finish()
         for rows, given in zip(received, arriving, strict=True):
-            rows.copy_(given.view(torch.bfloat16))
+            rows.copy_(given.view(torch.bfloat16) if ranks.halo == "bf16" else _long(given))
 
     return widen
+
+
+_SCALE = 4  # bytes of a row's scale
+
+
+def _short(rows: Tensor, rank: int, left: dict[int, Tensor] | None) -> Tensor:
+    """Rows with a byte a number, then the scale: uint8 (n, columns + 4). ``left[rank]`` goes in, and is set anew."""
+    before = None if left is None else left.get(rank)
+    rows = rows if before is None or before.shape != rows.shape else rows + before
+    scale = torch.empty(rows.shape[0], 1)  # amax may give no strides to speak of
+    scale.copy_(rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127)
+    made = torch.empty(rows.shape[0], rows.shape[1] + _SCALE, dtype=torch.uint8)
+    made[:, :-_SCALE] = (rows / scale).round_().to(torch.int8).view(torch.uint8)
+    made[:, -_SCALE:] = scale.view(torch.uint8)
+    if left is not None:
+        left[rank] = rows - _long(made)
+    return made
+
+
+def _long(made: Tensor) -> Tensor:
+    """The rows that :func:`_short` made short, float32."""
+    scale = made[:, -_SCALE:].clone(memory_format=torch.contiguous_format).view(torch.float32)
+    return made[:, :-_SCALE].view(torch.int8) * scale
 
 
 class _Begin(torch.autograd.Function):

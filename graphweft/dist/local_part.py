@@ -18,62 +18,108 @@ _WORTH = 4  # the interior is computed apart where at least one in so many edges
 
 
 class LocalPart:
-    """What one rank has of a graph.
+    """What one rank has of a graph, and what the computation of its rows reads.
 
     Attributes:
         own: int64 ids of its nodes: the interior ascending, then the boundary ascending.
-        interior: How many of them have in-edges from own nodes alone.
-        ghosts: int64 ids of other ranks' nodes with an edge into them, rank by rank, ascending within one.
-        block: In-edges of ``own``; sources are ``own``, then ``ghosts``.
-        inner: In-edges of the interior; sources are ``own``. None where it is not computed apart.
-        outer: In-edges of the boundary; sources are ``own[read]``, then ``ghosts``. None as above.
-        read: int64 places in ``own`` of what the boundary reads, itself first.
+        targets: int64 ids of the own nodes that rows are computed for, in the same order; ``own`` where all are.
+        interior: How many of the targets have in-edges from own nodes alone.
+        ghosts: int64 ids of other ranks' nodes with an edge into a target, rank by rank, ascending within one.
+        block: In-edges of the targets; sources are ``own[near]``, then ``ghosts``.
+        near: int64 places in ``own`` of what the targets read, the targets first.
+        inner: In-edges of the interior; sources are ``own[inner_read]``. None where it is not computed apart.
+        inner_read: int64 places in ``own`` of what the interior reads, itself first. None: all, in order.
+        outer: In-edges of the boundary; sources are ``own[read]``, then ``ghosts``. None as ``inner``.
+        read: int64 places in ``own`` of what the boundary reads, itself first; ``near`` where ``outer`` is None.
         borrowed: Ghosts of each owner.
         lent: For each rank, the places in ``own`` of the rows that it borrows.
 
     Args:
         ranks: All ranks, which call this together.
-        graph: The whole graph.
+        graph: The whole graph, or a piece of it that has all edges into the rank's nodes.
         owner: (num_nodes,) the rank of every node.
+        home: (num_nodes,) int64 id of every node in its owner's graph; None: all ranks have the same graph.
+        base: The part whose ``own`` this one has; None: a part of its own, for all nodes of the rank.
+        rows: With ``base``: int64 ids of the targets, on any rank.
     """
 
-    def __init__(self, ranks: Ranks, graph: Graph, owner: Tensor) -> None:
-        self.ranks, self._graph = ranks, graph
-        mine = (owner == ranks.rank).nonzero().reshape(-1)
-        indptr, _, sources = self._in_edges(mine)
-        outside = torch.cat([torch.zeros(1, dtype=torch.int64), (owner[sources] != ranks.rank).cumsum(0)])
+    def __init__(
+        self,
+        ranks: Ranks,
+        graph: Graph,
+        owner: Tensor,
+        home: Tensor | None = None,
+        base: LocalPart | None = None,
+        rows: Tensor | None = None,
+    ) -> None:
+        self.ranks, self._graph, self._owner, self._home = ranks, graph, owner, home
+        mine = owner == ranks.rank
+        if rows is not None:
+            wanted = torch.zeros_like(mine)
+            wanted[rows] = True
+            mine &= wanted
+        ids = mine.nonzero().reshape(-1)
+        indptr, _, sources = self._in_edges(ids)
+        foreign = owner[sources] != ranks.rank
+        outside = torch.cat([torch.zeros(1, dtype=torch.int64), foreign.cumsum(0)])
         bound = outside[indptr[1:]] > outside[indptr[:-1]]
-        self.own, self.interior = torch.cat([mine[~bound], mine[bound]]), int((~bound).sum())
-        ghosts = torch.unique(sources[owner[sources] != ranks.rank])
+        self.targets, self.interior = torch.cat([ids[~bound], ids[bound]]), int((~bound).sum())
+        self.own: Tensor = self.targets if base is None else base.own
+        ghosts = torch.unique(sources[foreign])
         self.ghosts = ghosts[torch.argsort(owner[ghosts], stable=True)]
         self.borrowed = torch.bincount(owner[ghosts].long(), minlength=ranks.size).tolist()
+        place = torch.empty(graph.num_nodes, dtype=torch.int64)
+        place[self.own] = torch.arange(self.own.numel())
+        self.lent = [place[ids] for ids in self._asked_for()]
+        reads = sources[~foreign]
+        whole = base is None
+        self.near = torch.arange(self.own.numel()) if whole else self._reads(place, self.targets, reads)
         number = torch.empty(graph.num_nodes, dtype=torch.int32)
-        self.block = self._block(number, self.own, torch.cat([self.own, self.ghosts]))
-        self.lent = [number[ids].long() for ids in self._asked_for()]
+        self.block = self._block(number, self.targets, torch.cat([self.own[self.near], self.ghosts]))
         self.inner: Block | None = None
         self.outer: Block | None = None
-        self.read = torch.arange(self.own.numel())
+        self.inner_read: Tensor | None = None
+        self.read = self.near
         if 0 < self.interior and self.ghosts.numel():
-            self._split(number)
+            self._split(number, place, whole)
 
     @property
     def n_id(self) -> Tensor:
         """int64 ids of all rows of ``block``: own, then ghosts."""
         return self.block.src_ids
 
-    def _split(self, number: Tensor) -> None:
+    def restricted(self, rows: Tensor) -> LocalPart:
+        """The same part where only some rows are computed: those of the nodes ``rows`` (int64 ids), wherever they are.
+
+        All ranks call it with rows that are the same, or those of their own.
+        """
+        return LocalPart(self.ranks, self._graph, self._owner, self._home, self, rows)
+
+    def _split(self, number: Tensor, place: Tensor, whole: bool) -> None:
         """Blocks of interior and boundary, where the interior is worth it."""
         interior = int(self.block.csc.indptr[self.interior])
         if interior * _WORTH < self.block.num_edges:
             return
-        boundary = self.own[self.interior :]
-        near = self.block.csc.indices[interior:].long()
-        marked = torch.zeros(self.own.numel(), dtype=torch.bool)
-        marked[near[near < self.own.numel()]] = True
-        marked[self.interior :] = False
-        self.read = torch.cat([torch.arange(self.interior, self.own.numel()), marked.nonzero().reshape(-1)])
-        self.inner = self._block(number, self.own[: self.interior], self.own)
+        inside, boundary = self.targets[: self.interior], self.targets[self.interior :]
+        self.read = self._reads(place, boundary, self._own_sources(boundary))
+        if not whole:
+            self.inner_read = self._reads(place, inside, self._own_sources(inside))
+        first = self.own if self.inner_read is None else self.own[self.inner_read]
+        self.inner = self._block(number, inside, first)
         self.outer = self._block(number, boundary, torch.cat([self.own[self.read], self.ghosts]))
+
+    def _own_sources(self, ids: Tensor) -> Tensor:
+        """Own nodes with an edge into ``ids``, several times over."""
+        sources = self._in_edges(ids)[2]
+        return sources[self._owner[sources] == self.ranks.rank]
+
+    def _reads(self, place: Tensor, ids: Tensor, sources: Tensor) -> Tensor:
+        """Places of the own nodes ``ids``, then ascending those of further ``sources``."""
+        marked = torch.zeros(self.own.numel(), dtype=torch.bool)
+        marked[place[sources]] = True
+        first = place[ids]
+        marked[first] = False
+        return torch.cat([first, marked.nonzero().reshape(-1)])
 
     def _in_edges(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """In-edges of some nodes: where each node's begin, their places in its row, the ids of their sources."""
@@ -92,7 +138,8 @@ class LocalPart:
 
     def _asked_for(self) -> list[Tensor]:
         """Ids of own nodes that each rank borrows."""
-        asked = list(torch.split(self.ghosts, self.borrowed))
+        ids = self.ghosts if self._home is None else self._home[self.ghosts]
+        asked = list(torch.split(ids, self.borrowed))
         sizes = [torch.empty(1, dtype=torch.int64) for _ in asked]
         self.ranks.exchange([torch.tensor([ids.numel()]) for ids in asked], sizes)
         wanted = [torch.empty(int(size), dtype=torch.int64) for size in sizes]

@@ -27,9 +27,10 @@ from graphweft._trace import span
 from graphweft.dist.board import Board
 from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
 from graphweft.dist.reports import Reports
+from graphweft.dist.same_host import SameHost
+from graphweft.partitioning.report import HALO, ring_bytes
 
 REDUCE = ("any", "ordered")
-HALO = ("exact", "bf16")
 _SLICES = 8
 T = TypeVar("T")
 
@@ -49,7 +50,8 @@ class Ranks:
             whoever computed them.
         slices: Slices of a batch; with "any" one a rank.
         halo: How rows of other ranks' nodes travel in full batches: "exact", or "bf16", half of the bytes with the
-            rounding of bfloat16.
+            rounding of bfloat16, or "int8", a byte a number and a scale a row; what rounding left over is added the
+            next time.
         bytes_sent: By this rank so far; an all-reduce counts as a ring's, 2 (P - 1) / P of its bytes.
         host: Name of the machine.
 
@@ -72,6 +74,7 @@ class Ranks:
         self._phase = "starting"
         self._board: Board | None = None
         self._reports: Reports | None = None
+        self._near: SameHost | None = None
         self._owner = False
 
     @classmethod
@@ -96,6 +99,8 @@ class Ranks:
             ranks._board.keep_beating(rank, _number(STARTER))
             ranks.at("joining")
         ranks._connect(folder)
+        with ranks._watched():
+            ranks._near = SameHost.join(ranks.texts, rank, size, _config.current().rank_timeout)
         return ranks
 
     def _connect(self, folder: str | None) -> None:
@@ -171,7 +176,7 @@ class Ranks:
             return lambda: None
         with self._watched():
             work = dist.all_reduce(tensor, async_op=True)
-        self.bytes_sent += 2 * (self.size - 1) * tensor.nbytes // self.size
+        self.bytes_sent += ring_bytes(tensor.nbytes, self.size)
 
         def finish() -> None:
             with self._watched(), span("sum over ranks", "network"):
@@ -188,10 +193,26 @@ class Ranks:
         finish = self.begin_exchange(sent, received)
         finish()
 
-    def begin_exchange(self, sent: Sequence[Tensor], received: Sequence[Tensor]) -> Callable[[], None]:
-        """As :meth:`exchange`; the result waits for its end. Neither side is touched meanwhile."""
+    def begin_exchange(
+        self, sent: Sequence[Tensor], received: Sequence[Tensor], kept: bool = False
+    ) -> Callable[[], None]:
+        """As :meth:`exchange`; the result waits for its end. Neither side is touched meanwhile.
+
+        ``kept``: what is sent is never touched again, so that ranks of one host need not wait for each other at its
+        end.
+        """
         received[self.rank].copy_(sent[self.rank])
         others = [(self.rank + step) % self.size for step in range(1, self.size)]
+        if self._near is not None:
+            with self._watched():
+                end = self._near.begin(sent, received, kept)
+            self.bytes_sent += sum(sent[r].nbytes for r in others)
+
+            def watched() -> None:
+                with self._watched():
+                    end()
+
+            return watched
         works: list[dist.Work | None] = []
         with self._watched():
             works += [dist.irecv(received[r], r) for r in others if received[r].numel()]

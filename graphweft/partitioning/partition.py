@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import time
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,16 +20,22 @@ import torch
 from torch import Tensor
 
 from graphweft._checks import check_rows
-from graphweft._errors import ConfigError, DataError, DtypeError, GraphError, IndexRangeError
+from graphweft._errors import ConfigError, DataError, DtypeError, GraphError, IndexRangeError, MissingPackageError
 from graphweft._native import declare
 from graphweft.graph import edit
 from graphweft.graph.graph import Graph
+from graphweft.partitioning.hierarchy import hierarchical
 from graphweft.partitioning.metis import metis
+from graphweft.partitioning.packing import components, greedy, packed_components
+from graphweft.partitioning.report import Comparison, Exchange, Prediction, Rates, predict
 from graphweft.partitioning.streaming import gap
 
 _measure = declare("gw_partition_measure")
 
 METHODS = ("gap", "metis", "random")
+ALL_METHODS = (*METHODS, "components", "greedy", "hierarchical", "auto")
+_TRIED = ("metis", "components", "greedy", "gap", "random")  # by "auto"; the first among equals is taken
+_USUAL = Exchange((32, 32))
 log = logging.getLogger("graphweft.partition")
 
 
@@ -78,6 +85,8 @@ class Partition:
         k: Number of parts; some may be empty.
         method: What made it, the branch taken included.
         labels: int64 (N,) labels it was made with, negative for none; or None.
+        phases: Seconds of every phase that was tried, by its name.
+        comparison: For "auto": all methods side by side.
 
     Example:
         >>> made = partition(Graph([0, 1, 2, 3], [1, 0, 3, 2]), 2)
@@ -90,6 +99,8 @@ class Partition:
     k: int
     method: str = "given"
     labels: Tensor | None = None
+    phases: tuple[tuple[str, float], ...] = ()
+    comparison: Comparison | None = None
 
     def __post_init__(self) -> None:
         check_part("Partition", self.part, self.k, self.graph.num_nodes)
@@ -121,6 +132,20 @@ class Partition:
             None if self.labels is None else label_distance(self.part, self.k, self.labels),
         )
 
+    def predict(self, epoch: Exchange | None = None, rates: Rates | None = None) -> Prediction:
+        """What a full-batch epoch over as many ranks takes: bytes exactly, seconds by Morphling's cost model.
+
+        Args:
+            epoch: What the model exchanges; None: two layers of 32 columns.
+            rates: What machine and network do in a second; None: usual ones.
+
+        Example:
+            >>> made = partition(Graph([0, 1, 2, 3], [1, 0, 3, 2]), 2)
+            >>> made.predict().bytes_sent, made.predict().ghosts
+            (0, (0, 0))
+        """
+        return predict(self.graph, self.part, self.k, epoch or _USUAL, rates)
+
     def save(self, path: str | Path) -> None:
         """Writes parts and method as ``.npz``."""
         np.savez_compressed(Path(path), part=self.part.numpy(), k=self.k, method=self.method)
@@ -146,6 +171,8 @@ def partition(
     balance: float = 1.0,
     initial: Tensor | None = None,
     seed: int = 0,
+    epoch: Exchange | None = None,
+    rates: Rates | None = None,
 ) -> Partition:
     """Splits the nodes of ``graph`` into ``k`` parts with few edges between them.
 
@@ -154,13 +181,18 @@ def partition(
             in a graph that is not symmetric parallel and opposite edges count once.
         k: Number of parts.
         method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "metis" cuts
-            fewer edges of an undirected graph, needs pymetis and knows no labels; "random" gives equal sizes.
+            fewer edges of an undirected graph, needs pymetis and knows no labels; "components" packs connected
+            components as wholes; "greedy" deals nodes out by degree, so that sums of degrees are equal; "random" gives
+            equal sizes. "hierarchical" is METIS, else components, else greedy, as in Morphling. "auto" tries all of
+            them and takes the parts that full-batch training over ranks is predicted to be fastest with.
         labels: (N,) integers, negative for no label, which counts as one more: for training, the classes of the
             training nodes. For "gap" and for the report.
         passes: For "gap": how often it goes over all nodes, each pass starting from the last one's parts.
         balance: For "gap": weight of balance against neighbours.
         initial: For "gap": (N,) parts to start from, -1 for none.
         seed: For "random".
+        epoch: For "auto": what a model exchanges in an epoch; None: two layers of 32 columns.
+        rates: For "auto": what machine and network do in a second; None: usual ones.
 
     Raises: ConfigError, GraphError, ShapeError, DtypeError, IndexRangeError; MissingPackageError.
 
@@ -173,8 +205,8 @@ def partition(
         raise GraphError(f"partition: expected a graph over one set of nodes, got {graph!r}")
     if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < 2**30:
         raise ConfigError(f"partition: expected k from 1 to {2**30 - 1}, got {k!r}")
-    if method not in METHODS:
-        raise ConfigError(f"partition: expected method as one of {', '.join(METHODS)}, got {method!r}")
+    if method not in ALL_METHODS:
+        raise ConfigError(f"partition: expected method as one of {', '.join(ALL_METHODS)}, got {method!r}")
     if isinstance(passes, bool) or not isinstance(passes, int) or passes < 1:
         raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
     if not isinstance(balance, int | float) or not 0 < balance < float("inf"):
@@ -183,24 +215,70 @@ def partition(
     if initial is not None:
         check_part("partition initial", initial, k, graph.num_nodes, least=-1)
         initial = initial.int().contiguous()
-    part, made_by = _assign(graph, k, method, labels, passes, float(balance), initial, seed)
-    return Partition(graph, part, k, made_by, labels)
+    if method == "auto":
+        return _fastest(graph, k, (labels, passes, float(balance), initial, seed), epoch or _USUAL, rates)
+    begun = time.perf_counter()
+    part, made_by, phases = _assign(graph, k, method, labels, passes, float(balance), initial, seed)
+    phases = phases or ((made_by, time.perf_counter() - begun),)
+    return Partition(graph, part, k, made_by, labels, phases)
+
+
+def _fastest(graph: Graph, k: int, arguments: tuple[Any, ...], epoch: Exchange, rates: Rates | None) -> Partition:
+    """The parts with the least predicted seconds an epoch."""
+    made: dict[str, Partition] = {}
+    found: dict[str, Prediction] = {}
+    seconds: dict[str, float] = {}
+    refused: dict[str, str] = {}
+    flat = undirected(graph)
+    for method in _TRIED:
+        begun = time.perf_counter()
+        try:
+            part, made_by, _ = _assign(flat, k, method, *arguments)
+        except (MissingPackageError, GraphError) as failure:
+            refused[method] = str(failure)
+            continue
+        seconds[method] = time.perf_counter() - begun
+        if method == "metis" and not made_by.startswith("metis"):
+            refused[method], _ = "no branch gave balanced parts", seconds.pop(method)
+            continue
+        made[method] = Partition(graph, part, k, made_by, arguments[0])
+        found[method] = predict(graph, part, k, epoch, rates)
+    chosen = min(found, key=lambda method: found[method].seconds)
+    log.info("auto: %s, predicted %.3g s an epoch", made[chosen].method, found[chosen].seconds)
+    best = made[chosen]
+    comparison = Comparison(chosen, found, seconds, refused)
+    return Partition(graph, best.part, k, best.method, best.labels, tuple(seconds.items()), comparison)
 
 
 def _assign(
     graph: Graph, k: int, method: str, labels: Tensor | None, passes: int, balance: float, initial: Any, seed: int
-) -> tuple[Tensor, str]:
+) -> tuple[Tensor, str, tuple[tuple[str, float], ...]]:
+    """Parts, what made them, and the seconds of several phases."""
     if method == "random":
         generator = torch.Generator().manual_seed(seed)
-        return (torch.randperm(graph.num_nodes, generator=generator) % k).int(), method
+        return (torch.randperm(graph.num_nodes, generator=generator) % k).int(), method, ()
     graph = undirected(graph)
+    if method == "hierarchical":
+        return hierarchical(graph, k)
+    if method == "components":
+        return _packed(graph, k), method, ()
+    if method == "greedy":
+        return greedy(graph.in_degrees(), k), method, ()
     if method == "metis":
         found = metis(graph, k) if graph.num_nodes else None
         if found is not None:
-            return found
+            return *found, ()
         log.warning("metis failed in every branch: gap takes over")
     classes = None if labels is None else (labels.clamp(min=-1) + 1).int()
-    return gap(graph, k, classes, passes, balance, initial), "gap"
+    return gap(graph, k, classes, passes, balance, initial), "gap", ()
+
+
+def _packed(graph: Graph, k: int) -> Tensor:
+    """Raises: GraphError for fewer components than parts."""
+    count, of_node = components(graph)
+    if count < k:
+        raise GraphError(f"partition: expected at least {k} connected components for method components, got {count}")
+    return packed_components(of_node, count, k)
 
 
 def undirected(graph: Graph) -> Graph:

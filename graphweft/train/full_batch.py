@@ -84,7 +84,7 @@ class FullBatch:
         self.rows, self.labels = rows, {name: self.ds.y[ids] for name, ids in rows.items()}
         train = rows["train"]
         self.target.take(self.ds.y, train)
-        few = train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
+        few = 0 < train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
         self._wanted = self._there(train) if few and isinstance(self.model, CompiledModule) else None
         y, listed = (self.ds.y, train) if self._wanted is None else (self.labels["train"], None)
         self._used = self._there(y), None if listed is None else self._there(listed)

@@ -15,6 +15,7 @@ from torch import nn
 from graphweft._errors import ConfigError, DataWarning
 from graphweft.data.dataset import Dataset
 from graphweft.data.flat_features import with_flat_features
+from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.interop.pyg_model import PyGModel, adapted
@@ -69,6 +70,8 @@ def trains(model: nn.Module) -> tuple[bool, ...]:
 def as_read(ds: Dataset, model: nn.Module) -> Dataset:
     """``ds`` with the features that the model reads; another layout is let go where nobody else holds it."""
     x = _features(model if isinstance(model, Node2Vec) else adapted(model), ds)
+    if isinstance(ds, PartDataset):
+        return ds if x is ds.x else ds.with_x(x)
     return ds if x is ds.x else replace(ds, x=x)
 
 

@@ -35,7 +35,7 @@ STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
 EDGE_DATA = ("use", "ignore")
 RANK_REDUCE = ("any", "ordered")
-HALO = ("exact", "bf16")
+HALO = ("exact", "bf16", "int8")
 LAST = "last.pt"  # the last checkpoint, in a run folder
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs")
 

@@ -15,6 +15,7 @@ import torch
 
 from graphweft._errors import CheckpointError
 from graphweft.data.dataset import Dataset
+from graphweft.data.part_dataset import PartDataset
 from graphweft.storage.fingerprint import fingerprint
 
 
@@ -57,7 +58,9 @@ def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -
 
 
 def data_checksum(ds: Dataset) -> int:
-    """CRC-32 of labels, splits and sizes: notices that the data changed under a run."""
+    """CRC-32 of labels, splits and sizes: notices that the data changed under a run; of parts that of all of them."""
+    if isinstance(ds, PartDataset):
+        return ds.checksum
     crc = zlib.crc32(f"{ds.num_features} {ds.num_classes} {ds.num_edges}".encode())
     for tensor in (ds.y, ds.train_idx, ds.val_idx, ds.test_idx):
         crc = zlib.crc32(tensor.numpy().tobytes(), crc)
@@ -66,6 +69,8 @@ def data_checksum(ds: Dataset) -> int:
 
 def content_checksum(ds: Dataset) -> str:
     """A mark of all that training reads: structure, features, labels, splits and values of edges."""
+    if isinstance(ds, PartDataset):
+        return f"{ds.checksum:08x}"
     csc = ds.graph.csc
     given: list[Any] = [csc.indptr, csc.indices, ds.x, ds.y, ds.train_idx, ds.val_idx, ds.test_idx]
     given += [getattr(ds, "edge_weight", None), getattr(ds, "edge_features", None)]

@@ -16,6 +16,7 @@ from dist.rank_processes import rank_environment
 from torch import Tensor, nn
 
 import graphweft as gw
+from graphweft.data.part_dataset import PartDataset
 
 
 class MeanLayer(gw.MessagePassing):
@@ -113,14 +114,27 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
-def halved(folder: Path) -> None:
-    """Trains on full batches with rows of ghosts in bfloat16."""
-    ranks = gw.Ranks.join(halo="bf16")
-    trainer = full_trainer("SAGE", ranks)
-    trainer.fit(4)
-    torch.save(
-        state_of(trainer) | {"bytes": trainer.exchanged()["bytes_sent_per_epoch"]}, folder / f"half-{ranks.rank}.pt"
-    )
+def parts(folder: Path, where: str, *names: str) -> None:
+    """Trains every model on full batches, each rank from its own folder."""
+    ranks = gw.Ranks.join()
+    for name in names:
+        whole = dataset()
+        model = model_of(name, whole, **({"heads": 2} if name == "GAT" else {}))
+        ds = PartDataset(where, ranks.rank)
+        trainer = gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+        trainer.fit(4)
+        torch.save(state_of(trainer), folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
+def halved(folder: Path, *forms: str) -> None:
+    """Trains on full batches with rows of ghosts in fewer bytes."""
+    for halo in forms:
+        ranks = gw.Ranks.join(halo=halo)
+        trainer = full_trainer("SAGE", ranks)
+        trainer.fit(4)
+        counts = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "own": trainer._batch.part.own}
+        torch.save(state_of(trainer) | counts, folder / f"{halo}-{ranks.rank}.pt")
     ranks.leave()
 
 
@@ -128,11 +142,11 @@ def order(folder: Path) -> None:
     """Trains one step and keeps the order in which layers are computed and rows travel."""
     ranks = gw.Ranks.join()
     trainer, events = full_trainer("GCN", ranks), list[str]()
-    part, begin = trainer._batch.part, ranks.begin_exchange
+    part, begin = trainer._batch._last, ranks.begin_exchange
     layer, sum_up = trainer._batch._layer, ranks.begin_add_up
 
-    def begun(sent: Any, received: Any) -> Any:
-        finish = begin(sent, received)
+    def begun(sent: Any, received: Any, kept: bool = False) -> Any:
+        finish = begin(sent, received, kept)
         events.append("begin")
         return lambda: (events.append("end"), finish())[1]
 
@@ -195,7 +209,7 @@ def tell(folder: Path) -> None:
     (folder / f"done-{rank}").touch()
 
 
-CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "tell": tell, "halved": halved, "order": order}
+CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "parts": parts, "tell": tell, "halved": halved, "order": order}
 
 
 def as_ranks(size: int, folder: Path, act: Callable[[], None]) -> int:

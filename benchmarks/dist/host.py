@@ -1,0 +1,212 @@
+"""Two ranks against one process of two threads, the memory of a rank, bytes against the report, exchanges: on one host.
+
+``python benchmarks/dist/host.py cost|memory|exchange|same [--data ogbn-arxiv] [--scale 1.0] ...`` appends rows to
+``benchmarks/results/ranks_host.csv``. Ranks are processes of one thread each, started as ``graphweft train --ranks``
+starts them; turns of both sides alternate. The losses of both sides have to agree to 1e-5 before a row is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from harness import RESULTS, BenchError, show, stamp, write_csv
+
+COLUMNS = ("kind", "graph", "model", "ranks", "method", "value", "other", "ratio", "note")
+Row = dict[str, object]
+
+
+def command(*words: str) -> dict[str, Any]:
+    """``graphweft WORDS --json``: its answer."""
+    done = subprocess.run(
+        [sys.executable, "-m", "graphweft", *words, "--json"], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BenchError(done.stderr.strip()[-300:])
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def losses(folder: Path) -> list[float]:
+    """Of every epoch of a run."""
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def data_of(arguments: argparse.Namespace) -> list[str]:
+    return ["--data", arguments.data, "--scale", str(arguments.scale)]
+
+
+def model_of(arguments: argparse.Namespace) -> list[str]:
+    flags = ["--model", arguments.model, "--layers", str(arguments.layers), "--hidden", str(arguments.hidden)]
+    return [*flags, "--mode", arguments.mode, *(["--fanouts", "10,10"] if arguments.mode == "mini" else [])]
+
+
+def differ(a: list[float], b: list[float]) -> float:
+    """The largest relative difference of losses. Raises: BenchError above 1e-5."""
+    most = max(abs(x - y) / abs(x) for x, y in zip(a, b, strict=True))
+    if most > 1e-5:
+        raise BenchError(f"losses differ by {most:.1e}")
+    return most
+
+
+def cost(arguments: argparse.Namespace) -> list[Row]:
+    """Median epochs of two ranks and of one process with two threads, in turns."""
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    told: dict[int, list[float]] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for turn in range(arguments.turns):
+            for ranks in (1, 2):
+                out = Path(name) / f"{turn}-{ranks}"
+                flags = ["--epochs", str(arguments.epochs), "--eval-every", str(arguments.epochs), "--out", str(out)]
+                flags += ["--threads", "2", "--quiet", *(["--ranks", "2"] if ranks == 2 else [])]
+                seconds[ranks].append(
+                    command("train", *data_of(arguments), *model_of(arguments), *flags)["epoch_seconds_median"]
+                )
+                told[ranks] = losses(out)
+    apart = differ(told[1], told[2])
+    one, two = (statistics.median(seconds[ranks]) for ranks in (1, 2))
+    return [row(f"cost {arguments.mode}", arguments, 2, "auto", two, one, two / one, f"losses within {apart:.0e}")]
+
+
+def same(arguments: argparse.Namespace) -> list[Row]:
+    """Losses of ten epochs for 1 to 4 ranks."""
+    rows, told = [], {}
+    with tempfile.TemporaryDirectory() as name:
+        for ranks in (1, 2, 3, 4):
+            out = Path(name) / str(ranks)
+            flags = ["--epochs", "10", "--eval-every", "10", "--out", str(out), "--threads", "2", "--quiet"]
+            answer = command(
+                "train",
+                *data_of(arguments),
+                *model_of(arguments),
+                *flags,
+                *(["--ranks", str(ranks)] if ranks > 1 else []),
+            )
+            told[ranks] = losses(out)
+            apart = differ(told[1], told[ranks])
+            rows.append(
+                row("same", arguments, ranks, "auto", told[ranks][-1], told[1][-1], apart, f"test {answer['test_acc']}")
+            )
+    return rows
+
+
+def memory(arguments: argparse.Namespace) -> list[Row]:
+    """Peak of a rank that reads its part alone, above a bare import, against one process; bytes against the report."""
+    with tempfile.TemporaryDirectory() as name:
+        parts = Path(name) / "parts"
+        flags = [*data_of(arguments), "--parts", "4", "--model", arguments.model, "--layers", str(arguments.layers)]
+        flags += ["--hidden", str(arguments.hidden), "--method", arguments.method]
+        report = command("partition", *flags, "--out", str(parts))
+        train = [*model_of(arguments), "--epochs", "3", "--threads", "4", "--quiet"]
+        one = command("train", *data_of(arguments), *train, "--out", f"{name}/one")
+        many = command("train", "--data", str(parts), "--ranks", "4", *train, "--out", f"{name}/many")
+    bare = float(
+        subprocess.run(
+            [sys.executable, "-c", "import graphweft.run, psutil; print(psutil.Process().memory_info().rss / 1e6)"],
+            capture_output=True, text=True, check=True,
+        ).stdout
+    )  # fmt: skip
+    mine, whole = many["peak_rss_mb"] - bare, one["peak_rss_mb"] - bare
+    sent, predicted = many["bytes_sent_per_epoch"], report["predicted_bytes_per_epoch"]
+    return [
+        row("memory MB", arguments, 4, report["method"], mine, whole, mine / whole, f"bare import {bare:.0f} MB"),
+        row("bytes", arguments, 4, report["method"], sent, predicted, sent / predicted, "sent, predicted"),
+    ]
+
+
+def exchange(arguments: argparse.Namespace) -> list[Row]:
+    """CPU time of an exchange between two ranks against a copy of the bytes, with and without sockets."""
+    from dist.rank_cases import as_ranks
+
+    import graphweft as gw
+    from graphweft.dist.board import Board
+
+    found = Path(tempfile.mkdtemp())
+    Board.create(found / "board", 2)
+
+    def act() -> None:
+        ranks = gw.Ranks.join()
+        near, rows = ranks._near, []
+        for mib in (1, 8, 64):
+            count = 100 if mib == 1 else 40 if mib == 8 else 10
+            sent = [torch.zeros((mib << 20) * (r != ranks.rank), dtype=torch.uint8) for r in range(2)]
+            got = [torch.zeros_like(part) for part in sent]
+            a, b = (torch.zeros(mib << 20, dtype=torch.uint8) for _ in range(2))
+            spent: dict[str, list[float]] = {"copy": [], "same host": [], "gloo": []}
+            for name in list(spent) * arguments.turns:
+                ranks._near = near if name == "same host" else None
+                turn = partial(b.copy_, a) if name == "copy" else partial(ranks.exchange, sent, got)
+                turn()
+                begun = time.process_time()
+                for _ in range(count):
+                    turn()
+                spent[name].append((time.process_time() - begun) / count)
+                ranks.texts("")
+            ranks._near = near
+            middle = {name: statistics.median(values) for name, values in spent.items()}
+            for name in ("same host", "gloo"):
+                values = (1e3 * middle[name], 1e3 * middle["copy"], middle[name] / middle["copy"])
+                rows.append(row(f"exchange {mib} MiB, CPU ms", arguments, 2, name, *values, "other: one copy"))
+        if ranks.is_first:
+            (found / "rows").write_text(json.dumps(rows))
+        ranks.leave()
+
+    if as_ranks(2, found, act):
+        raise BenchError("a rank failed")
+    rows: list[Row] = json.loads((found / "rows").read_text())
+    return [{**one, "graph": "", "model": ""} for one in rows]
+
+
+def row(kind: str, arguments: argparse.Namespace, ranks: int, method: str, *values: object) -> Row:
+    """One row of the table."""
+    named = {"value": values[0], "other": values[1], "ratio": values[2], "note": values[3]}
+    shown = {name: f"{held:.5g}" if isinstance(held, float) else held for name, held in named.items()}
+    model = f"{arguments.model} {arguments.layers}x{arguments.hidden}"
+    return {
+        "kind": kind,
+        "graph": f"{arguments.data}@{arguments.scale}",
+        "model": model,
+        "ranks": ranks,
+        "method": method,
+        **shown,
+    }
+
+
+def main() -> None:
+    """Measures one kind and appends its rows."""
+    kinds = {"cost": cost, "memory": memory, "exchange": exchange, "same": same}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=kinds)
+    parser.add_argument("--data", default="ogbn-arxiv")
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--model", default="gcn")
+    parser.add_argument("--layers", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--mode", default="full")
+    parser.add_argument("--method", default="gap")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--turns", type=int, default=3)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = kinds[arguments.kind](arguments)
+    show(f"ranks on one host: {arguments.kind}", rows, COLUMNS)
+    mark = stamp(2)
+    write_csv(RESULTS / "ranks_host.csv", [{**one, **mark} for one in rows])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""The format of a folder of parts: a folder a part, which a rank reads alone.
+
+Comes in: a folder. Goes out: its :class:`PartManifest`, and the arrays of a part, compared with their checksums. Called
+by the writer (:mod:`graphweft.data.part_folder`) and by :class:`graphweft.data.part_dataset.PartDataset`.
+
+The folder has ``manifest.json`` and ``part-00000`` and so on; each of these has a copy of the manifest, and
+``arrays.bin`` with the blocks of :data:`BLOCKS` as a store has them: each from a multiple of 4096 bytes on,
+little-endian. Nodes of a part are its own, those without an edge from a ghost first, then its ghosts, owner by owner.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from graphweft._errors import DataError
+from graphweft.storage.block_file import BlockFile
+from graphweft.storage.block_io import aligned_empty, bytes_of, check_crc
+from graphweft.storage.store_format import DTYPES, MANIFEST, Block, aligned
+
+FORMAT, VERSION = "graphweft-parts", 1
+BLOCKS = ("x", "y", "split", "ids", "owner", "home", "degrees", "indptr", "indices")
+ARRAYS = "arrays.bin"
+
+
+@dataclass(frozen=True)
+class PartInfo:
+    """One part.
+
+    Attributes:
+        own, ghosts, edges: Its own nodes, the nodes that it borrows, the edges into own ones.
+        train, val, test: Own nodes of each split.
+        blocks: Its arrays.
+    """
+
+    own: int
+    ghosts: int
+    edges: int
+    train: int
+    val: int
+    test: int
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True)
+class PartManifest:
+    """What a folder of parts says of itself.
+
+    Attributes:
+        name, num_nodes, num_edges, num_features, num_classes, task, class_names, notes: Those of the dataset.
+        method: How nodes came to their parts.
+        parts: The parts.
+        crc32: Of all of this, checksums of the arrays included.
+    """
+
+    name: str
+    num_nodes: int
+    num_edges: int
+    num_features: int
+    num_classes: int
+    task: Any
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...]
+    method: str
+    parts: tuple[PartInfo, ...]
+    crc32: int = 0
+
+    def to_json(self) -> str:
+        """The text of ``manifest.json``."""
+        held = {"format": FORMAT, "version": VERSION, **asdict(self)}
+        del held["crc32"]
+        return json.dumps({**held, "crc32": _crc_of(held)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, who: str) -> PartManifest:
+        """The inverse of :meth:`to_json`. Raises: DataError for another text, version or checksum."""
+        try:
+            held = json.loads(text)
+            if not isinstance(held, dict) or held.get("format") != FORMAT:
+                raise DataError(f"{who}: expected the manifest of a folder of parts, got another JSON text")
+            if held.get("version") != VERSION:
+                raise DataError(f"{who}: expected version {VERSION}, got {held.get('version')!r}; partition it anew")
+            stated = held.pop("crc32", None)
+            if stated != _crc_of(held):
+                raise DataError(f"{who}: expected the checksum {stated}, got {_crc_of(held)}; the file is damaged")
+            del held["format"], held["version"]
+            parts = []
+            for part in held.pop("parts"):
+                blocks = tuple(Block(**{**block, "shape": tuple(block["shape"])}) for block in part.pop("blocks"))
+                parts.append(PartInfo(**part, blocks=blocks))
+            lists: dict[str, Any] = {name: tuple(held.pop(name)) for name in ("class_names", "notes")}
+            return cls(**held, **lists, parts=tuple(parts), crc32=stated)
+        except (ValueError, TypeError, KeyError, AttributeError) as failure:
+            said = " ".join(str(failure).split())[:120]
+            raise DataError(f"{who}: expected the manifest of a folder of parts, got a damaged one ({said})") from None
+
+
+def _crc_of(held: dict[str, Any]) -> int:
+    return zlib.crc32(json.dumps(held, sort_keys=True).encode())
+
+
+def folder_of(path: Path, number: int) -> Path:
+    """Where a part lies.
+
+    Example:
+        >>> folder_of(Path("parts"), 3).name
+        'part-00003'
+    """
+    return path / f"part-{number:05d}"
+
+
+def laid_out(arrays: dict[str, tuple[str, tuple[int, ...]]]) -> tuple[Block, ...]:
+    """Blocks one after the other, without checksums, from (dtype, shape) by name."""
+    blocks: list[Block] = []
+    at = 0
+    for name in BLOCKS:
+        blocks.append(Block(name, *arrays[name], at))
+        at = aligned(at + blocks[-1].nbytes)
+    return tuple(blocks)
+
+
+def is_parts(path: str | Path) -> bool:
+    """Whether a folder holds parts, whole or damaged."""
+    try:
+        with (Path(path) / MANIFEST).open("rb") as file:
+            return FORMAT.encode() in file.read(200)
+    except (OSError, ValueError):
+        return False
+
+
+def read_manifest(path: Path, number: int | None = None) -> PartManifest:
+    """The manifest of a folder, or the copy in part ``number``. Raises: DataError."""
+    file = (path if number is None else folder_of(path, number)) / MANIFEST
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{file}: expected a manifest in UTF-8, got other bytes; the file is damaged") from None
+    except OSError as failure:
+        raise DataError(f"{file}: expected the manifest of a part, got: {failure.strerror}") from None
+    manifest = PartManifest.from_json(text, str(file))
+    if number is not None and number >= len(manifest.parts):
+        raise DataError(f"{path}: expected a part below {len(manifest.parts)}, got {number}")
+    return manifest
+
+
+def read_arrays(path: Path, manifest: PartManifest, number: int) -> dict[str, Tensor]:
+    """All arrays of a part by name. Raises: DataError for a missing, truncated or damaged file."""
+    file = folder_of(path, number) / ARRAYS
+    found: dict[str, Tensor] = {}
+    try:
+        opened = BlockFile(file)
+    except OSError as failure:
+        raise DataError(f"{file}: expected the arrays of part {number}, got: {failure.strerror}") from None
+    with opened as source:
+        for block in manifest.parts[number].blocks:
+            end = block.offset + block.nbytes
+            if source.size < end:
+                raise DataError(
+                    f"{file}: expected block {block.name} up to byte {end}, got {source.size}; it is truncated"
+                )
+            table = aligned_empty(block.shape, DTYPES[block.dtype])
+            source.read_into(block.offset, table)
+            check_crc(file, block.name, block.offset, block.crc32, zlib.crc32(bytes_of(table)))
+            found[block.name] = table
+    return found
+
+
+def crc_of(block: Tensor, before: int = 0) -> int:
+    """The checksum of a contiguous tensor, after bytes with the checksum ``before``.
+
+    Example:
+        >>> crc_of(torch.tensor([1], dtype=torch.uint8)) == zlib.crc32(bytes([1]))
+        True
+    """
+    return zlib.crc32(bytes_of(block), before)

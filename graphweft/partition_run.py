@@ -1,0 +1,71 @@
+"""``graphweft partition``: parts of a graph, what they cost, and the files that they go to.
+
+Comes in: a :class:`TrainSpec` that names data and a model. Goes out: a report as plain numbers, and an ``.npz`` file or
+a folder of parts. Called by the command.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset, training_labels
+from graphweft.data.part_folder import check_out, write_parts
+from graphweft.data.stored_graph import StoredGraph
+from graphweft.model_of_spec import make_model
+from graphweft.nn.stack import Stack
+from graphweft.nn.typed_stack import TypedStack
+from graphweft.partitioning.partition import Partition, partition
+from graphweft.partitioning.report import Exchange
+from graphweft.run import load_dataset, threads_of
+from graphweft.storage.store import Store, is_store
+from graphweft.train.ranked_full import exchange_of
+from graphweft.train.run_folder import check_folder
+from graphweft.train.spec import TrainSpec
+
+
+def partition_run(spec: TrainSpec, k: int, method: str, passes: int, out: Path | None) -> dict[str, Any]:
+    """Partitions the graph that ``spec`` names, by the classes of its training nodes; what the partition costs.
+
+    ``out``: an ``.npz`` file for the part of every node, or a folder with one part a rank, for which the features of a
+    store are read within ``spec.memory``.
+
+    Raises: ConfigError or DataError for whatever the caller can set right; MissingPackageError.
+    """
+    as_folder = out is not None and out.suffix != ".npz"
+    if out is not None:
+        check_out(out) if as_folder else check_folder(out.parent)
+    with threads_of(spec):
+        ds = StoredGraph(Store(spec.data)) if _is_stored(spec) else load_dataset(spec)
+        epoch = _epoch(spec, ds)
+        start = time.perf_counter()
+        made = partition(ds.graph, k, method, training_labels(ds), passes=passes, seed=spec.seed, epoch=epoch)
+        seconds = time.perf_counter() - start
+        if out is not None:
+            write_parts(ds, made, out, spec.memory) if as_folder else made.save(out)
+        return _told(ds, made, seconds, epoch)
+
+
+def _is_stored(spec: TrainSpec) -> bool:
+    return not spec.has_tables and spec.scale is None and is_store(spec.data)
+
+
+def _told(ds: Dataset, made: Partition, seconds: float, epoch: Exchange | None) -> dict[str, Any]:
+    """The report as plain numbers."""
+    sizes = {"num_nodes": ds.num_nodes, "num_edges": ds.num_edges, "parts": made.k}
+    found: dict[str, Any] = {"dataset": ds.name, **sizes, "method": made.method, "seconds": seconds}
+    found |= {"phase_seconds": dict(made.phases), **made.report.to_dict(), **made.predict(epoch).to_dict()}
+    return found if made.comparison is None else {**found, "methods": made.comparison.to_dict()}
+
+
+def _epoch(spec: TrainSpec, ds: Dataset) -> Exchange | None:
+    """What an epoch of the spec's model exchanges; None where it could not be trained over ranks."""
+    try:
+        model = make_model(spec, ds)
+    except ConfigError:
+        return None
+    if not isinstance(model, Stack) or isinstance(model, TypedStack):
+        return None
+    return exchange_of(model, ds.labelled("train"), spec.halo)

@@ -1,0 +1,236 @@
+"""What training over ranks takes with given parts: bytes exactly, seconds by a model.
+
+Comes in: a graph, the part of every node, what a full-batch epoch does, and rates of machine and network. Goes out:
+:class:`Prediction`. Called by :mod:`graphweft.partitioning.partition` for method "auto", by the ranks, and by the
+command line. Source: Morphling, section IV-E3: T = max over ranks of computation, halo and gradients (equation 8), with
+computation proportional to in-edges times columns (9), halos priced by latency and bandwidth (10), and sums of
+gradients as a ring's (11).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft.graph.graph import Graph
+
+HALO = ("exact", "bf16", "int8")
+_BLOCK = 64  # parts whose halos are marked at a time
+_ENTRIES = 1 << 22  # edges at a time
+
+
+def row_bytes(halo: str, columns: int) -> int:
+    """Bytes of a row of ``columns`` float32 numbers as it travels; int8 rows carry a float32 scale.
+
+    Example:
+        >>> [row_bytes(halo, 32) for halo in HALO]
+        [128, 64, 36]
+    """
+    return {"exact": 4 * columns, "bf16": 2 * columns, "int8": columns + 4}[halo]
+
+
+def ring_bytes(nbytes: int, ranks: int) -> int:
+    """Bytes that a rank sends while so many are summed over ``ranks`` in a ring.
+
+    Example:
+        >>> ring_bytes(100, 4)
+        150
+    """
+    return 2 * (ranks - 1) * nbytes // ranks
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What a full-batch epoch of a model does.
+
+    Attributes:
+        widths: Columns that every layer aggregates. Rows of the first are at hand, those of the others are fetched.
+        products: Multiplications a node, of each layer's dense product.
+        sums: Bytes of gradients and losses, for every sum over ranks.
+        rows: Ids of the nodes that the last layer is computed for in training; None: all.
+        halo: How rows travel, one of :data:`HALO`.
+    """
+
+    widths: tuple[int, ...]
+    products: tuple[int, ...] = ()
+    sums: tuple[int, ...] = ()
+    rows: Tensor | None = None
+    halo: str = "exact"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a rank and the network do in a second. Defaults: one core of a server of 2023, ranks on one host.
+
+    Attributes:
+        latency: Seconds of a message (alpha).
+        seconds_per_byte: Of a link, each way at once (1 / bandwidth, beta).
+        entry: Seconds for one column of one in-edge, once.
+        multiply: Seconds of a multiplication and an addition in a dense product.
+        fixed: Seconds a layer takes whatever its size, forward and backward.
+    """
+
+    latency: float = 1e-4
+    seconds_per_byte: float = 1e-9
+    entry: float = 2.5e-10
+    multiply: float = 1.5e-11
+    fixed: float = 5e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a full-batch epoch over ranks is predicted to take.
+
+    Attributes:
+        pairs: int64 (k, k): ``pairs[p, r]`` nodes of part r are ghosts of part p.
+        compute: Seconds of each part's own work.
+        halo: Seconds of its exchanges.
+        gradients: Seconds of its sums of gradients.
+        bytes_sent: Of all ranks in an epoch; as a run counts them.
+        degree_balance: In-edges of the part with the most over the mean.
+    """
+
+    pairs: Tensor
+    compute: tuple[float, ...]
+    halo: tuple[float, ...]
+    gradients: float
+    bytes_sent: int
+    degree_balance: float
+
+    @property
+    def ghosts(self) -> tuple[int, ...]:
+        """Ghosts of every part."""
+        return tuple(self.pairs.sum(1).tolist())
+
+    @property
+    def seconds(self) -> float:
+        """Predicted for an epoch: those of the slowest part."""
+        return max((a + b for a, b in zip(self.compute, self.halo, strict=True)), default=0.0) + self.gradients
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        return {
+            "predicted_epoch_seconds": self.seconds,
+            "predicted_bytes_per_epoch": self.bytes_sent,
+            "compute_seconds_max": max(self.compute, default=0.0),
+            "halo_seconds_max": max(self.halo, default=0.0),
+            "gradient_seconds": self.gradients,
+            "ghosts": list(self.ghosts),
+            "degree_balance": self.degree_balance,
+        }
+
+
+def predict(graph: Graph, part: Tensor, k: int, epoch: Exchange, rates: Rates | None = None) -> Prediction:
+    """What ``epoch`` takes on ``k`` ranks that have these parts.
+
+    Shape: part (num_nodes,) integers in [0, k).
+
+    Example:
+        >>> ring = Graph([0, 1, 2, 3], [1, 2, 3, 0])
+        >>> found = predict(ring, torch.tensor([0, 0, 1, 1]), 2, Exchange((8, 4), sums=(64,)))
+        >>> found.ghosts, found.bytes_sent, found.pairs.tolist()
+        ((1, 1), 192, [[0, 1], [1, 0]])
+    """
+    rates = rates or Rates()
+    whole = halo_pairs(graph, part, k)
+    edges = edges_into(graph, part, k)
+    nodes = torch.bincount(part.long(), minlength=k)
+    last, last_edges, last_nodes = whole, edges, nodes
+    if epoch.rows is not None and len(epoch.widths) > 0:
+        last = halo_pairs(graph, part, k, epoch.rows)
+        last_edges = edges_into(graph, part, k, epoch.rows)
+        last_nodes = torch.bincount(part[epoch.rows].long(), minlength=k)
+    compute, halo = torch.zeros(k, dtype=torch.float64), torch.zeros(k, dtype=torch.float64)
+    sent = 0
+    products = epoch.products or (0,) * len(epoch.widths)
+    for index, (width, product) in enumerate(zip(epoch.widths, products, strict=True)):
+        ends = index == len(epoch.widths) - 1
+        pairs, into, rows = (last, last_edges, last_nodes) if ends else (whole, edges, nodes)
+        if index:  # sums of the features are the same in every epoch
+            compute += 2 * rates.entry * width * into
+            size = row_bytes(epoch.halo, width)
+            most = torch.maximum(pairs.sum(0), pairs.sum(1))  # both ways at once
+            messages = torch.maximum((pairs > 0).sum(0), (pairs > 0).sum(1))
+            halo += 2 * (rates.latency * messages + rates.seconds_per_byte * size * most)  # and back, as gradients
+            sent += 2 * int(pairs.sum()) * size
+        compute += (3 if index else 2) * rates.multiply * product * rows + rates.fixed
+    rings = sum(ring_bytes(nbytes, k) for nbytes in epoch.sums)
+    waits = 2 * (k - 1) * rates.latency * len(epoch.sums) + rates.seconds_per_byte * rings
+    total = int(edges.sum())
+    balance = float(edges.max()) * k / total if total else 1.0
+    seconds = (tuple(compute.tolist()), tuple(halo.tolist()))
+    return Prediction(whole, *seconds, waits if k > 1 else 0.0, sent + k * rings, balance)
+
+
+def edges_into(graph: Graph, part: Tensor, k: int, rows: Tensor | None = None) -> Tensor:
+    """int64 (k,): in-edges of the nodes of every part, of ``rows`` alone where they are given."""
+    degrees, of = graph.in_degrees().long(), part.long()
+    if rows is not None:
+        degrees, of = degrees[rows], of[rows]
+    return torch.zeros(k, dtype=torch.int64).index_add_(0, of, degrees)
+
+
+def halo_pairs(graph: Graph, part: Tensor, k: int, rows: Tensor | None = None) -> Tensor:
+    """int64 (k, k): in row p and column r nodes of part r with an edge into part p; into its ``rows``, if given.
+
+    Example:
+        >>> halo_pairs(Graph([0, 0, 1], [1, 2, 2]), torch.tensor([0, 1, 1]), 2).tolist()
+        [[0, 0], [1, 0]]
+    """
+    csc, of = graph.csc, part.long()
+    degrees = csc.indptr.diff()
+    counted = None
+    if rows is not None:
+        counted = torch.zeros(graph.num_nodes, dtype=torch.bool)
+        counted[rows] = True
+    pairs = torch.zeros(k, k, dtype=torch.int64)
+    for first in range(0, k, _BLOCK):
+        width = min(_BLOCK, k - first)
+        seen = torch.zeros(graph.num_nodes * width, dtype=torch.bool)
+        for low, high in row_ranges(csc.indptr):
+            dst = torch.repeat_interleave(torch.arange(low, high), degrees[low:high])
+            src = csc.indices[int(csc.indptr[low]) : int(csc.indptr[high])].long()
+            into = of[dst] - first
+            wanted = (into >= 0) & (into < width) & (of[src] != of[dst])
+            if counted is not None:
+                wanted &= counted[dst]
+            seen[src[wanted] * width + into[wanted]] = True
+        for column, marks in enumerate(seen.view(-1, width).unbind(1)):
+            pairs[first + column] = torch.bincount(of[marks], minlength=k)
+    return pairs
+
+
+def row_ranges(indptr: Tensor) -> list[tuple[int, int]]:
+    """Ranges of rows with a bounded number of entries each."""
+    total, rows = int(indptr[-1]), indptr.numel() - 1
+    count = max(1, -(-total // _ENTRIES))
+    marks = torch.arange(1, count) * total // count
+    cuts = [0, *torch.searchsorted(indptr, marks).tolist(), rows]
+    return [(low, high) for low, high in itertools.pairwise(cuts) if high > low]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Methods side by side.
+
+    Attributes:
+        chosen: The one with the least predicted seconds.
+        found: What each is predicted to take, by its name.
+        seconds: What making each took.
+        refused: Why a method was not tried, by its name.
+    """
+
+    chosen: str
+    found: Mapping[str, Prediction]
+    seconds: Mapping[str, float]
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, ready for JSON."""
+        tried = {name: {"seconds": self.seconds[name], **one.to_dict()} for name, one in self.found.items()}
+        return {**tried, **{name: {"refused": why} for name, why in self.refused.items()}}

@@ -1,0 +1,42 @@
+"""The part of a rank that trains from a folder of parts.
+
+Comes in: a :class:`TrainSpec` and the ranks. Goes out: the rank's :class:`PartDataset`, where the spec names such a
+folder. Called by :mod:`graphweft.run`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from graphweft._errors import ConfigError
+from graphweft.data.part_dataset import PartDataset
+from graphweft.data.part_format import folder_of, is_parts, read_manifest
+from graphweft.dist.ranks import Ranks
+from graphweft.storage.store_format import MANIFEST
+from graphweft.train.spec import TrainSpec
+
+_USUAL = (("mode", "full"), ("task", "nodes"), ("features", None), ("normalize", "none"))
+
+
+def read_part_of(spec: TrainSpec, ranks: Ranks) -> PartDataset | None:
+    """The rank's part of the folder that ``spec`` names; None where that is no folder of parts.
+
+    A machine needs the folders of its own ranks alone.
+
+    Raises: DataError for a damaged folder; ConfigError for another number of ranks, and for options that parts cannot
+        be combined with.
+    """
+    path = Path(spec.data)
+    here = (folder_of(path, ranks.rank) / MANIFEST).is_file()
+    if spec.has_tables or spec.scale is not None or not (is_parts(path) or here):
+        return None
+    parts = len(read_manifest(path, ranks.rank if here else None).parts)
+    if parts != ranks.size:
+        raise ConfigError(f"ranks: expected as many as {path} has parts, {parts}, got {ranks.size}")
+    for name, usual in _USUAL:
+        given = getattr(spec, name)
+        if given != usual:
+            raise ConfigError(f"{name}={given} cannot be combined with parts; expected {usual or 'none'}")
+    ds = PartDataset(path, ranks.rank)
+    ds.check_trainable()
+    return ds

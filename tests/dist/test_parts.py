@@ -1,0 +1,130 @@
+"""Folders of parts: what is in them against sets, training from them against one process, damage, budgets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from dist.rank_cases import dataset, full_trainer, state_of
+from dist.rank_processes import run_case, run_ranks
+
+import graphweft as gw
+from graphweft._errors import ConfigError, DataError
+from graphweft.cli import main
+from graphweft.data.part_dataset import PartDataset
+from graphweft.data.part_folder import write_parts
+from graphweft.data.part_format import ARRAYS, folder_of, read_manifest
+from graphweft.data.prepare_store import prepare_store
+from graphweft.partitioning.partition import partition
+from graphweft.storage.store_format import MANIFEST
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    ds = dataset()
+    return write_parts(ds, partition(ds.graph, 3, "gap"), tmp_path_factory.mktemp("parts") / "out")
+
+
+def test_parts_hold_what_sets_say(folder: Path) -> None:
+    ds = dataset()
+    part = partition(ds.graph, 3, "gap").part
+    src, dst = (end.tolist() for end in ds.graph.edges())
+    degrees = ds.graph.loopless.in_degrees().float()
+    for number in range(3):
+        found = PartDataset(folder, number)
+        own = found.y.shape[0]
+        ids = found.ids
+        assert set(ids[:own].tolist()) == set((part == number).nonzero().reshape(-1).tolist())
+        ghosts = {s for s, d in zip(src, dst, strict=True) if part[d] == number and part[s] != number}
+        assert set(ids[own:].tolist()) == ghosts and len(ids) == own + len(ghosts)
+        assert torch.equal(found.owner, part[ids].long())
+        assert torch.equal(found.x, ds.x[ids]) and torch.equal(found.y, ds.y[ids[:own]])
+        for name in ("train", "val", "test"):
+            assert set(ids[found.idx(name)].tolist()) == set(ds.idx(name).tolist()) & set(ids[:own].tolist())
+        a, b = found.graph.edges()
+        edges = sorted(zip(ids[a].tolist(), ids[b].tolist(), strict=True))
+        assert edges == sorted((s, d) for s, d in zip(src, dst, strict=True) if part[d] == number)
+        for other in range(3):
+            there = found.owner == other
+            assert torch.equal(PartDataset(folder, other).ids[found.home[there]], ids[there])
+        assert torch.equal(found.graph.loopless.in_degrees()[:own].float(), degrees[ids[:own]])
+
+
+def test_a_store_gives_the_parts_of_its_dataset(tmp_path: Path) -> None:
+    ds = dataset()
+    store = prepare_store(ds, tmp_path / "store", parts=5)
+    made = partition(ds.graph, 2, "random")
+    first = write_parts(ds, made, tmp_path / "a")
+    second = write_parts(store, made, tmp_path / "b", memory="17MB")  # some rows at a time
+    for number in range(2):
+        a, b = PartDataset(first, number), PartDataset(second, number)
+        assert torch.equal(a.x, b.x) and torch.equal(a.ids, b.ids) and torch.equal(a.y, b.y)
+    with pytest.raises(ConfigError, match="memory: expected at least"):
+        write_parts(store, made, tmp_path / "c", memory="1MB")
+    with pytest.raises(ConfigError, match="out: expected a folder that does not exist yet"):
+        write_parts(ds, made, tmp_path / "a")
+    assert not (tmp_path / "c").exists()
+
+
+@pytest.mark.slow
+def test_training_from_parts_has_the_losses_of_one_process(folder: Path, tmp_path: Path) -> None:
+    run_case(tmp_path, 3, "parts", str(folder), "GCN", "GAT")
+    for name in ("GCN", "GAT"):
+        trainer = full_trainer(name, None)
+        trainer.fit(4)
+        wanted = state_of(trainer)
+        for rank in range(3):
+            state = torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True)
+            assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+            assert state["val_loss"] == pytest.approx(wanted["val_loss"], rel=1e-5)
+            assert state["test_acc"] == pytest.approx(wanted["test_acc"])
+            assert torch.equal(state["predicted"], wanted["predicted"])
+
+
+def test_damage_is_named(folder: Path, tmp_path: Path) -> None:
+    ds = dataset()
+    out = write_parts(ds, partition(ds.graph, 2, "random"), tmp_path / "out")
+    file = folder_of(out, 1) / ARRAYS
+    held = bytearray(file.read_bytes())
+    held[5] ^= 1
+    file.write_bytes(held)
+    with pytest.raises(DataError, match="checksum"):
+        PartDataset(out, 1)
+    file.write_bytes(bytes(held[:8000]))
+    with pytest.raises(DataError, match="truncated"):
+        PartDataset(out, 1)
+    file.unlink()
+    with pytest.raises(DataError, match="expected the arrays of part 1"):
+        PartDataset(out, 1)
+    text = (out / MANIFEST).read_text()
+    (out / MANIFEST).write_text(text.replace('"num_nodes": ', '"num_nodes": 1'))
+    with pytest.raises(DataError, match="damaged"):
+        read_manifest(out)
+    (out / MANIFEST).write_text("{")
+    with pytest.raises(DataError, match="manifest"):
+        read_manifest(out)
+
+
+def test_wrong_counts_and_missing_parts_are_one_line_of_status_2(folder: Path, tmp_path: Path) -> None:
+    command = ["-m", "graphweft", "train", "--data", str(folder), "--quiet", "--epochs", "1"]
+    ended = run_ranks(tmp_path / "group", [[*command, "--out", str(tmp_path / "run")]] * 2)
+    assert [status for status, _ in ended] == [2, 2]
+    assert "expected as many as" in ended[0][1] and len(ended[0][1].splitlines()) == 1 and ended[1][1] == ""
+
+
+def test_the_command_writes_parts_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--data", "cora", "--scale", "0.1", "--parts", "2", "--method", "auto", "--model", "sage"]
+    assert main(["partition", *flags, "--out", str(tmp_path / "parts"), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    manifest = read_manifest(tmp_path / "parts")
+    assert [info.ghosts for info in manifest.parts] == report["ghosts"]
+    assert sum(info.own for info in manifest.parts) == report["num_nodes"]
+    chosen = [held for held in report["methods"].values() if "predicted_epoch_seconds" in held]
+    assert report["predicted_epoch_seconds"] == min(held["predicted_epoch_seconds"] for held in chosen)
+    assert main(["train", "--data", str(tmp_path / "parts"), "--out", str(tmp_path / "run")]) == 2
+    assert "--ranks: expected as many as" in capsys.readouterr().err
+    assert main(["partition", *flags]) == 0
+    assert "seconds an epoch" in capsys.readouterr().out
+    assert gw.partition(dataset().graph, 2, "hierarchical").phases
