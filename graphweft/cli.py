@@ -335,7 +335,7 @@ def partition(
     data: Data = None,
     root: Root = None,
     scale: Scale = None,
-    method: Annotated[str, _option("method", "gap|metis|random", "Partitioning method.", "gap")] = "gap",
+    method: Annotated[str, _option("method", "gap|multilevel|metis|random", "Partitioning method.", "gap")] = "gap",
     passes: Annotated[str, _option("passes", "N", "gap: passes over all nodes.", "3")] = "3",
     seed: Seed = None,
     threads: Threads = None,

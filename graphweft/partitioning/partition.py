@@ -24,11 +24,13 @@ from graphweft._native import declare
 from graphweft.graph import edit
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.metis import metis
+from graphweft.partitioning.multilevel import InMemory, multilevel
 from graphweft.partitioning.streaming import gap
 
 _measure = declare("gw_partition_measure")
 
-METHODS = ("gap", "metis", "random")
+METHODS = ("gap", "multilevel", "metis", "random")
+_STREAMED = 3  # passes of GAP before its parts are made better
 log = logging.getLogger("graphweft.partition")
 
 
@@ -146,6 +148,7 @@ def partition(
     balance: float = 1.0,
     initial: Tensor | None = None,
     seed: int = 0,
+    distance: float = 0.1,
 ) -> Partition:
     """Splits the nodes of ``graph`` into ``k`` parts with few edges between them.
 
@@ -153,14 +156,17 @@ def partition(
         graph: A graph over one set of nodes. The ends of an edge are neighbours of each other, whatever its direction;
             in a graph that is not symmetric parallel and opposite edges count once.
         k: Number of parts.
-        method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "metis" cuts
-            fewer edges of an undirected graph, needs pymetis and knows no labels; "random" gives equal sizes.
+        method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "multilevel" puts
+            clusters of nodes together first, cuts fewer edges, and keeps labels within ``distance``; "metis" cuts
+            fewest edges of an undirected graph, needs pymetis and knows no labels; "random" gives equal sizes.
         labels: (N,) integers, negative for no label, which counts as one more: for training, the classes of the
             training nodes. For "gap" and for the report.
         passes: For "gap": how often it goes over all nodes, each pass starting from the last one's parts.
         balance: For "gap": weight of balance against neighbours.
         initial: For "gap": (N,) parts to start from, -1 for none.
-        seed: For "random".
+        seed: For "random", and the order of moves of "multilevel".
+        distance: For "multilevel": largest total variation distance between a part's labels and those of the graph;
+            more where a label has fewer nodes than that takes. The smaller it is, the more edges are cut.
 
     Raises: ConfigError, GraphError, ShapeError, DtypeError, IndexRangeError; MissingPackageError.
 
@@ -179,17 +185,27 @@ def partition(
         raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
     if not isinstance(balance, int | float) or not 0 < balance < float("inf"):
         raise ConfigError(f"partition: expected balance above 0, got {balance!r}")
+    if not isinstance(distance, int | float) or not 0 < distance <= 1:
+        raise ConfigError(f"partition: expected distance above 0, up to 1, got {distance!r}")
     labels = _checked_labels(labels, graph.num_nodes)
     if initial is not None:
         check_part("partition initial", initial, k, graph.num_nodes, least=-1)
         initial = initial.int().contiguous()
-    part, made_by = _assign(graph, k, method, labels, passes, float(balance), initial, seed)
+    part, made_by = _assign(graph, k, method, labels, passes, float(balance), initial, (seed, float(distance)))
     return Partition(graph, part, k, made_by, labels)
 
 
 def _assign(
-    graph: Graph, k: int, method: str, labels: Tensor | None, passes: int, balance: float, initial: Any, seed: int
+    graph: Graph,
+    k: int,
+    method: str,
+    labels: Tensor | None,
+    passes: int,
+    balance: float,
+    initial: Any,
+    more: tuple[int, float],
 ) -> tuple[Tensor, str]:
+    seed, distance = more
     if method == "random":
         generator = torch.Generator().manual_seed(seed)
         return (torch.randperm(graph.num_nodes, generator=generator) % k).int(), method
@@ -199,8 +215,31 @@ def _assign(
         if found is not None:
             return found
         log.warning("metis failed in every branch: gap takes over")
-    classes = None if labels is None else (labels.clamp(min=-1) + 1).int()
-    return gap(graph, k, classes, passes, balance, initial), "gap"
+    if method == "multilevel":
+        return _best_of_two(graph, k, labels, distance, seed), method
+    return gap(graph, k, _classes(labels), passes, balance, initial), "gap"
+
+
+def _classes(labels: Tensor | None) -> Tensor | None:
+    """Labels from 0 on, 0 for none."""
+    return None if labels is None else (labels.clamp(min=-1) + 1).int()
+
+
+def _best_of_two(graph: Graph, k: int, labels: Tensor | None, distance: float, seed: int) -> Tensor:
+    """From clusters, and from the parts of GAP, which are better where a dense graph has no clusters."""
+    structure = InMemory(graph.csc)
+    streamed = gap(graph, k, _classes(labels), _STREAMED, 1.0, None)
+    found = [
+        multilevel(structure, k, labels, distance, seed),
+        multilevel(structure, k, labels, distance, seed, streamed),
+    ]
+    costs = []
+    for part in found:
+        cut, halo = ctypes.c_int64(), torch.zeros(k, dtype=torch.int64)
+        _measure(graph.csc.native, k, part.data_ptr(), ctypes.byref(cut), halo.data_ptr())
+        furthest = 0.0 if labels is None else float(label_distance(part, k, labels).max())
+        costs.append((max(furthest, distance), cut.value))
+    return found[costs.index(min(costs))]
 
 
 def undirected(graph: Graph) -> Graph:
