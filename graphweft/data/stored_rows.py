@@ -77,8 +77,7 @@ def sorted_rows(source: StoreInput, folder: Path, memory: int, done: Callable[[i
     """
     nodes, count = source.num_nodes, 2 * (source.num_edges or 0)
     buckets = int(min(max(4 * count * _EDGE_BYTES // max(memory, 1), 1), 1 << 16, max(nodes, 1)))
-    kind = np.uint8 if buckets <= 1 << 8 else np.uint16
-    bucket = np.empty(nodes, kind)
+    bucket: NDArray[np.unsignedinteger] = np.empty(nodes, np.uint8 if buckets <= 1 << 8 else np.uint16)
     for first in range(0, nodes, 1 << 18):
         ids = np.arange(first, min(first + (1 << 18), nodes))
         bucket[first : first + len(ids)] = ids * buckets // nodes
