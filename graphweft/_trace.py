@@ -95,7 +95,7 @@ class _Nothing:
 
     __slots__ = ()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> dict[str, Any] | None:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -110,8 +110,9 @@ class _Timed:
     def __init__(self, recorder: Recorder, name: str, stage: str, details: dict[str, Any]) -> None:
         self._recorder, self._name, self._stage, self._details = recorder, name, stage, details
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> dict[str, Any] | None:
         self._begin = self._recorder.clock()
+        return self._details
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._recorder.add(self._name, self._stage, self._begin, self._recorder.clock(), self._details)
@@ -127,7 +128,10 @@ def active() -> Recorder | None:
 
 
 def span(name: str, stage: str, **details: Any) -> _Timed | _Nothing:
-    """A context manager that records its block as ``name``, work of kind ``stage``, on the calling thread."""
+    """A context manager that records its block as ``name``, work of kind ``stage``, on the calling thread.
+
+    It gives the details, which the block may add to; None with no recorder.
+    """
     recorder = _active
     return _NOTHING if recorder is None else _Timed(recorder, name, stage, details)
 

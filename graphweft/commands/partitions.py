@@ -16,7 +16,7 @@ from graphweft._errors import ConfigError
 from graphweft.commands.flags import Action, from_module, given, option, switch, value
 from graphweft.train.spec import TrainSpec
 
-_METHODS = "gap|metis|random|components|greedy|hierarchical|auto"
+_METHODS = "gap|multilevel|metis|random|components|greedy|hierarchical|auto"
 _LISTED = ("ghosts", "methods", "phase_seconds")
 _COLUMNS = ("method", "made in", "seconds an epoch", "bytes an epoch", "ghosts", "degree balance")
 Text = str | None

@@ -18,7 +18,7 @@ from graphweft._errors import ConfigError
 from graphweft.commands.flags import Action, from_module, option, switch, value
 from graphweft.train.durations import clock
 
-_METHODS = "auto|gap|metis|random|range|hash|FILE"
+_METHODS = "auto|multilevel|gap|metis|random|range|hash|FILE"
 _LINE_SECONDS = 5.0
 File = str | None
 
@@ -44,7 +44,7 @@ def prepare(
     parts: Annotated[str, option("parts", "P", "Number of parts.", "64")] = "64",
     memory: Annotated[File, option("memory", "SIZE", "What may be used, as 2GB.", "a quarter of the machine's")] = None,
     method: Annotated[
-        str, option("method", _METHODS, "How nodes come to parts; auto: gap, or hash if too large.", "auto")
+        str, option("method", _METHODS, "How nodes come to parts; auto: multilevel, or hash if too large.", "auto")
     ] = ("auto"),
     dtype: Annotated[str, option("dtype", "float32|float16|bfloat16", "Of features on disk.", "float32")] = "float32",
     seed: Annotated[str, option("seed", "N", "Of parts and random splits.", "0")] = "0",

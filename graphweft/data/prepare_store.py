@@ -30,7 +30,9 @@ from graphweft.data.load import load
 from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
 from graphweft.data.store_input import DatasetInput, StoreInput
 from graphweft.data.store_writes import opened, write_all, write_json
+from graphweft.data.stored_rows import sorted_rows
 from graphweft.graph.graph import Graph
+from graphweft.partitioning.multilevel import ENTRY_BYTES, multilevel, multilevel_bytes
 from graphweft.partitioning.partition import METHODS, partition
 from graphweft.storage.block_io import array_bytes
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
@@ -39,8 +41,10 @@ from graphweft.storage.store_format import FEATURE_DTYPES, MANIFEST, Shape
 
 ASSIGNMENTS = ("auto", *METHODS, "range", "hash")
 _LEAST_WORK = 8 << 20  # bytes to read and sort with
-_GAP_BYTES = (40, 24)  # bytes of a node and an edge while a graph is made of files and partitioned
-_VERSION = 1
+_GRAPH_BYTES = (112, 104)  # bytes of a node and an edge while a graph is made of files and partitioned
+_ROW_BYTES = 16  # of a node while rows are read from a file: offset and label
+_LEAST_ROWS = 64 << 20  # bytes to sort rows and to keep the graph between clusters with
+_VERSION = 2
 _PIECE = 1 << 18
 
 
@@ -69,9 +73,10 @@ def prepare_store(
         parts: Number of parts.
         memory: Bytes, or a text such as "2GB"; None: a quarter of the machine's memory.
         part: (N,) part of every node in place of a method.
-        method: "gap", "metis" or "random" partition the structure, which has to fit in memory; "range" gives a part
-            consecutive nodes and "hash" scattered ones, whatever the size; "auto" is gap where the structure fits, else
-            hash.
+        method: "multilevel" cuts few edges and keeps the labels of training nodes alike in all parts; where the
+            structure does not fit in memory it is read pass after pass from a temporary file. "gap", "metis" and
+            "random" need it in memory; "range" gives a part consecutive nodes and "hash" scattered ones. "auto" is
+            multilevel, or hash where less than some 100 bytes a node may be used.
         dtype: Of the features on disk: "float32", "float16" or "bfloat16".
         root: Folder of named datasets.
         seed: Of partitions and of random splits.
@@ -85,7 +90,7 @@ def prepare_store(
         >>> ds = synthetic("default", scale=0.02)
         >>> store = prepare_store(ds, tempfile.mkdtemp() + "/store", parts=4, memory="64MB")
         >>> store.manifest.method, len(store)
-        ('gap', 4)
+        ('multilevel', 4)
     """
     folder = Path(out)
     if os.path.lexists(folder):
@@ -214,20 +219,26 @@ def _assignment(
         if found is not None:
             return found, file.stem.removeprefix("assignment-")
     chosen = "given" if given is not None else method
-    fits = _fits(source, budget)
+    fits, left = _fits(source, budget), _left_for_rows(source, parts, budget)
     if chosen == "auto":
-        chosen = "gap" if fits else "hash"
-    if chosen in METHODS and not fits:
+        chosen = "multilevel" if fits or left >= _LEAST_ROWS else "hash"
+    if chosen == "multilevel" and not fits and left < _LEAST_ROWS:
+        least = shown_bytes(budget - left + _LEAST_ROWS)
+        raise ConfigError(f"memory: expected at least {least} for method multilevel, got {shown_bytes(budget)}")
+    if chosen in METHODS and chosen != "multilevel" and not fits:
         raise ConfigError(
-            f"method: expected range or hash, or part=, for a structure larger than the memory, got {method!r}"
+            f"method: expected multilevel, range or hash, or part=, for a structure larger than the memory, "
+            f"got {method!r}"
         )
     told("assigning nodes to parts", 0, source.num_nodes)
     if given is not None:
         made = given
-    elif chosen in METHODS:
+    elif chosen in METHODS and fits:
         graph = _graph_of(source)
-        labels = source.training_labels() if chosen == "gap" else None
+        labels = source.training_labels() if chosen in ("gap", "multilevel") else None
         made = partition(graph, parts, chosen, labels, seed=seed).part.numpy().astype(kind)
+    elif chosen == "multilevel":
+        made = _from_rows(source, parts, seed, left, partial, told).astype(kind)
     else:
         made = _by_number(source.num_nodes, parts, chosen, seed, kind)
     told("assigning nodes to parts", source.num_nodes, source.num_nodes)
@@ -238,6 +249,24 @@ def _assignment(
         write_all(handle, fresh, held.getbuffer(), 0)
     fresh.replace(partial / f"assignment-{chosen}.npy")
     return made, chosen
+
+
+def _left_for_rows(source: StoreInput, parts: int, budget: int) -> int:
+    """Bytes that are left for sorting where rows are read from a file."""
+    held = multilevel_bytes(source.num_nodes, parts, source.labels.num_classes) + _ROW_BYTES * source.num_nodes
+    return (budget - held - source.resident) * 3 // 4
+
+
+def _from_rows(
+    source: StoreInput, parts: int, seed: int, memory: int, partial: Path, told: Told
+) -> NDArray[np.integer[Any]]:
+    """Parts by the multilevel method, from a file of sorted rows."""
+    total = None if source.num_edges is None else 2 * source.num_edges
+    rows = sorted_rows(source, partial, memory // 2, lambda count: told("sorting rows", count, total))
+    labels = source.training_labels()
+    made = multilevel(rows, parts, labels, seed=seed, most_entries=max(memory // 2 // ENTRY_BYTES, 1024))
+    rows.remove()
+    return made.numpy()
 
 
 def _read_assignment(file: Path, nodes: int) -> NDArray[np.integer] | None:
@@ -276,7 +305,7 @@ def _fits(source: StoreInput, budget: int) -> bool:
         return True
     if source.num_edges is None:
         return False
-    return _GAP_BYTES[0] * source.num_nodes + _GAP_BYTES[1] * source.num_edges < budget
+    return _GRAPH_BYTES[0] * source.num_nodes + _GRAPH_BYTES[1] * source.num_edges < budget
 
 
 def _graph_of(source: StoreInput) -> Graph:

@@ -177,8 +177,10 @@ class DiskFeed(Generic[B]):
             if len(union) > self.cache.capacity // _SHARE:
                 break
             ids, count = union, count + 1
-        with span("read rows", "read", batches=count, rows=len(ids)):
+        with span("read rows", "read", batches=count, rows=len(ids)) as details:
             loaded = self.cache.load(ids, pinned, following[count:])
+            if details is not None:
+                details["bytes"] = loaded.nbytes
         return _Group(deque(self._pending.popleft() for _ in range(count)), ids, loaded)
 
     def _look_ahead(self) -> list[_Drawn]:

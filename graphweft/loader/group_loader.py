@@ -1,15 +1,17 @@
 """The loader of groups: macro-batches of some parts, read ahead, and neighbourhoods sampled inside of them.
 
 Comes in: a :class:`PartSource` and seeds. Goes out: :class:`Batch` after batch. Called by training out of core. The
-parts come in a new order every epoch, ``count`` at a time; every seed is in one batch an epoch. Groups and draws follow
-from (seed, epoch, group) alone, so they are the same for any number of threads, for any source of the same parts, and
-after any interruption. At most two groups are in memory: the one in use, and the next.
+parts come in a new order every epoch, ``count`` at a time; every seed is in ``reuse`` batches an epoch, one for each
+time that its group is gone through. Groups and draws follow from (seed, epoch, group) alone, so they are the same for
+any number of threads, for any source of the same parts, and after any interruption. At most two groups are in memory:
+the one in use, and the next.
 """
 
 from __future__ import annotations
 
 import bisect
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -31,6 +33,19 @@ from graphweft.sample.sampler import check_fanouts
 from graphweft.sample.stages import Key, permutation
 
 
+@dataclass
+class ReadTimes:
+    """Seconds since the loader was made.
+
+    Attributes:
+        read_seconds: In which a group was read, beside training or not.
+        wait_seconds: In which nothing was done but to wait for one.
+    """
+
+    read_seconds: float = 0.0
+    wait_seconds: float = 0.0
+
+
 @dataclass(frozen=True)
 class PlannedGroup:
     """One group of an epoch.
@@ -41,6 +56,7 @@ class PlannedGroup:
         nodes: int64 numbers of these seeds inside of the group.
         key: Of its draws.
         first: Position of its first batch in the epoch.
+        number: Which group of the epoch it is; a group that is gone through again has the same.
     """
 
     parts: tuple[int, ...]
@@ -48,6 +64,7 @@ class PlannedGroup:
     nodes: Tensor
     key: Key
     first: int
+    number: int
 
 
 class GroupLoader(EpochLoader[Batch]):
@@ -64,6 +81,7 @@ class GroupLoader(EpochLoader[Batch]):
         prefetch: As for :class:`Loader`.
         workers: As for :class:`Loader`.
         hubs: Nodes of the source that are in every group.
+        reuse: How often a group is gone through while it is in memory, each time in another order with other draws.
 
     Raises: ConfigError for arguments out of range.
 
@@ -92,8 +110,9 @@ class GroupLoader(EpochLoader[Batch]):
         prefetch: int | None = None,
         workers: int | None = None,
         hubs: Hubs | None = None,
+        reuse: int = 1,
     ) -> None:
-        self.hubs = hubs
+        self.hubs, self.reuse, self.times = hubs, self._as_count("reuse", reuse, 1), ReadTimes()
         self.source, self.seeds, self.fanouts = source, seeds, check_fanouts("GroupLoader", fanouts)
         parts = len(source.bounds) - 1
         self.count = min(self._as_count("count", count, 1), parts)
@@ -128,11 +147,14 @@ class GroupLoader(EpochLoader[Batch]):
                 continue
             places = np.concatenate([np.arange(cuts[part], cuts[part + 1]) for part in chosen])
             shift = np.repeat(starts_of(bounds, chosen)[:-1] - bounds[chosen], counts)
-            inner = key.within(group)
-            order = permutation(len(places), Key(inner.seed, key.epoch, inner.stage, self.shuffle))
-            nodes = (self.seeds[torch.from_numpy(places)] + torch.from_numpy(shift))[order]
-            found.append(PlannedGroup(tuple(chosen.tolist()), torch.from_numpy(places)[order], nodes, inner, first))
-            first += -(-len(places) // self.batch_size)
+            number = found[-1].number + 1 if found else 0
+            for again in range(self.reuse):
+                inner = key.within(group) if again == 0 else key.within(group).within(again - 1)
+                order = permutation(len(places), Key(inner.seed, key.epoch, inner.stage, self.shuffle))
+                nodes = (self.seeds[torch.from_numpy(places)] + torch.from_numpy(shift))[order]
+                parts = tuple(chosen.tolist())
+                found.append(PlannedGroup(parts, torch.from_numpy(places)[order], nodes, inner, first, number))
+                first += -(-len(places) // self.batch_size)
         return found
 
     def _length(self, epoch: int) -> int:
@@ -141,10 +163,16 @@ class GroupLoader(EpochLoader[Batch]):
 
     def _reach(self, epoch: int, first: int) -> int:
         """Batches are not prepared beyond their group, so that no third one is in memory."""
-        return next((group.first for group in self.plan(epoch) if group.first > first), self._length(epoch))
+        plan = self.plan(epoch)
+        place = bisect.bisect_right([group.first for group in plan], first) - 1
+        if place < 0:
+            return self._length(epoch)
+        return next((group.first for group in plan if group.number > plan[place].number), self._length(epoch))
 
     def _identity(self) -> dict[str, Any]:
         pinned = {} if self.hubs is None else {"hubs": checksum(torch.from_numpy(self.hubs.ids))}
+        if self.reuse > 1:
+            pinned["reuse"] = self.reuse
         return {
             **super()._identity(),
             **pinned,
@@ -160,11 +188,11 @@ class GroupLoader(EpochLoader[Batch]):
     def _preparer(self, epoch: int) -> Callable[[int], Batch]:
         plan = self.plan(epoch)
         firsts = [group.first for group in plan]
-        ahead = self._ahead = _ReadAhead(self.source, plan, self.hubs)
+        ahead = self._ahead = _ReadAhead(self.source, plan, self.hubs, self.times)
 
         def prepare(position: int) -> Batch:
-            number = bisect.bisect_right(firsts, position) - 1
-            planned, group = plan[number], ahead.get(number)
+            planned = plan[bisect.bisect_right(firsts, position) - 1]
+            group = ahead.get(planned.number)
             begin = (position - planned.first) * self.batch_size
             seeds = planned.nodes[begin : begin + self.batch_size]
             key = planned.key
@@ -195,8 +223,9 @@ class GroupLoader(EpochLoader[Batch]):
 class _ReadAhead:
     """The group in use and the next one, read by one thread."""
 
-    def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None) -> None:
-        self._source, self._plan, self._hubs = source, plan, hubs
+    def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None, times: ReadTimes) -> None:
+        self._source, self._hubs, self._times = source, hubs, times
+        self._plan = list({group.number: group.parts for group in plan}.values())
         self._current = -1
         self._lock = threading.Lock()
         self._groups: dict[int, Future[Group]] = {}
@@ -212,7 +241,11 @@ class _ReadAhead:
         if wanted.done():
             return wanted.result()
         with span("wait for group", "wait"):
-            return wanted.result()
+            begun = time.perf_counter()
+            try:
+                return wanted.result()
+            finally:
+                self._times.wait_seconds += time.perf_counter() - begun
 
     def read_next(self) -> None:
         """Begins to read the group after the one in use."""
@@ -231,5 +264,12 @@ class _ReadAhead:
         return self._groups[number]
 
     def _read(self, number: int) -> Group:
-        with span("read group", "read", parts=len(self._plan[number].parts)):
-            return read_group(self._source, self._plan[number].parts, self._hubs)
+        parts, counts = self._plan[number], getattr(self._source, "counts", None)
+        before = 0 if counts is None else counts.nbytes
+        begun = time.perf_counter()
+        with span("read group", "read", parts=len(parts)) as details:
+            group = read_group(self._source, parts, self._hubs)
+            if details is not None and counts is not None:
+                details["bytes"] = counts.nbytes - before
+        self._times.read_seconds += time.perf_counter() - begun
+        return group

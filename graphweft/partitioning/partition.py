@@ -13,7 +13,7 @@ import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,16 +26,18 @@ from graphweft.graph import edit
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.hierarchy import hierarchical
 from graphweft.partitioning.metis import metis
+from graphweft.partitioning.multilevel import InMemory, multilevel
 from graphweft.partitioning.packing import components, greedy, packed_components
 from graphweft.partitioning.report import Comparison, Exchange, Prediction, Rates, predict
 from graphweft.partitioning.streaming import gap
 
 _measure = declare("gw_partition_measure")
 
-METHODS = ("gap", "metis", "random")
+METHODS = ("gap", "multilevel", "metis", "random")
 ALL_METHODS = (*METHODS, "components", "greedy", "hierarchical", "auto")
-_TRIED = ("metis", "components", "greedy", "gap", "random")  # by "auto"; the first among equals is taken
+_TRIED = ("metis", "multilevel", "components", "greedy", "gap", "random")  # by "auto"; the first among equals is taken
 _USUAL = Exchange((32, 32))
+_STREAMED = 3  # passes of GAP before its parts are made better
 log = logging.getLogger("graphweft.partition")
 
 
@@ -171,6 +173,7 @@ def partition(
     balance: float = 1.0,
     initial: Tensor | None = None,
     seed: int = 0,
+    distance: float = 0.1,
     epoch: Exchange | None = None,
     rates: Rates | None = None,
 ) -> Partition:
@@ -180,8 +183,9 @@ def partition(
         graph: A graph over one set of nodes. The ends of an edge are neighbours of each other, whatever its direction;
             in a graph that is not symmetric parallel and opposite edges count once.
         k: Number of parts.
-        method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "metis" cuts
-            fewer edges of an undirected graph, needs pymetis and knows no labels; "components" packs connected
+        method: "gap" streams over the nodes and keeps every part's labels close to the whole graph's; "multilevel" puts
+            clusters of nodes together first, cuts fewer edges, and keeps labels within ``distance``; "metis" cuts
+            fewest edges of an undirected graph, needs pymetis and knows no labels; "components" packs connected
             components as wholes; "greedy" deals nodes out by degree, so that sums of degrees are equal; "random" gives
             equal sizes. "hierarchical" is METIS, else components, else greedy, as in Morphling. "auto" tries all of
             them and takes the parts that full-batch training over ranks is predicted to be fastest with.
@@ -190,7 +194,9 @@ def partition(
         passes: For "gap": how often it goes over all nodes, each pass starting from the last one's parts.
         balance: For "gap": weight of balance against neighbours.
         initial: For "gap": (N,) parts to start from, -1 for none.
-        seed: For "random".
+        seed: For "random", and the order of moves of "multilevel".
+        distance: For "multilevel": largest total variation distance between a part's labels and those of the graph;
+            more where a label has fewer nodes than that takes. The smaller it is, the more edges are cut.
         epoch: For "auto": what a model exchanges in an epoch; None: two layers of 32 columns.
         rates: For "auto": what machine and network do in a second; None: usual ones.
 
@@ -211,19 +217,33 @@ def partition(
         raise ConfigError(f"partition: expected passes >= 1, got {passes!r}")
     if not isinstance(balance, int | float) or not 0 < balance < float("inf"):
         raise ConfigError(f"partition: expected balance above 0, got {balance!r}")
+    if not isinstance(distance, int | float) or not 0 < distance <= 1:
+        raise ConfigError(f"partition: expected distance above 0, up to 1, got {distance!r}")
     labels = _checked_labels(labels, graph.num_nodes)
     if initial is not None:
         check_part("partition initial", initial, k, graph.num_nodes, least=-1)
         initial = initial.int().contiguous()
+    asked = _Asked(labels, passes, float(balance), initial, seed, float(distance))
     if method == "auto":
-        return _fastest(graph, k, (labels, passes, float(balance), initial, seed), epoch or _USUAL, rates)
+        return _fastest(graph, k, asked, epoch or _USUAL, rates)
     begun = time.perf_counter()
-    part, made_by, phases = _assign(graph, k, method, labels, passes, float(balance), initial, seed)
+    part, made_by, phases = _assign(graph, k, method, asked)
     phases = phases or ((made_by, time.perf_counter() - begun),)
     return Partition(graph, part, k, made_by, labels, phases)
 
 
-def _fastest(graph: Graph, k: int, arguments: tuple[Any, ...], epoch: Exchange, rates: Rates | None) -> Partition:
+class _Asked(NamedTuple):
+    """Arguments of :func:`partition` that not every method reads."""
+
+    labels: Tensor | None
+    passes: int
+    balance: float
+    initial: Tensor | None
+    seed: int
+    distance: float
+
+
+def _fastest(graph: Graph, k: int, asked: _Asked, epoch: Exchange, rates: Rates | None) -> Partition:
     """The parts with the least predicted seconds an epoch."""
     made: dict[str, Partition] = {}
     found: dict[str, Prediction] = {}
@@ -233,7 +253,7 @@ def _fastest(graph: Graph, k: int, arguments: tuple[Any, ...], epoch: Exchange, 
     for method in _TRIED:
         begun = time.perf_counter()
         try:
-            part, made_by, _ = _assign(flat, k, method, *arguments)
+            part, made_by, _ = _assign(flat, k, method, asked)
         except (MissingPackageError, GraphError) as failure:
             refused[method] = str(failure)
             continue
@@ -241,7 +261,7 @@ def _fastest(graph: Graph, k: int, arguments: tuple[Any, ...], epoch: Exchange, 
         if method == "metis" and not made_by.startswith("metis"):
             refused[method], _ = "no branch gave balanced parts", seconds.pop(method)
             continue
-        made[method] = Partition(graph, part, k, made_by, arguments[0])
+        made[method] = Partition(graph, part, k, made_by, asked.labels)
         found[method] = predict(graph, part, k, epoch, rates)
     chosen = min(found, key=lambda method: found[method].seconds)
     log.info("auto: %s, predicted %.3g s an epoch", made[chosen].method, found[chosen].seconds)
@@ -250,12 +270,10 @@ def _fastest(graph: Graph, k: int, arguments: tuple[Any, ...], epoch: Exchange, 
     return Partition(graph, best.part, k, best.method, best.labels, tuple(seconds.items()), comparison)
 
 
-def _assign(
-    graph: Graph, k: int, method: str, labels: Tensor | None, passes: int, balance: float, initial: Any, seed: int
-) -> tuple[Tensor, str, tuple[tuple[str, float], ...]]:
+def _assign(graph: Graph, k: int, method: str, asked: _Asked) -> tuple[Tensor, str, tuple[tuple[str, float], ...]]:
     """Parts, what made them, and the seconds of several phases."""
     if method == "random":
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(asked.seed)
         return (torch.randperm(graph.num_nodes, generator=generator) % k).int(), method, ()
     graph = undirected(graph)
     if method == "hierarchical":
@@ -269,8 +287,9 @@ def _assign(
         if found is not None:
             return *found, ()
         log.warning("metis failed in every branch: gap takes over")
-    classes = None if labels is None else (labels.clamp(min=-1) + 1).int()
-    return gap(graph, k, classes, passes, balance, initial), "gap", ()
+    if method == "multilevel":
+        return _best_of_two(graph, k, asked.labels, asked.distance, asked.seed), method, ()
+    return gap(graph, k, _classes(asked.labels), asked.passes, asked.balance, asked.initial), "gap", ()
 
 
 def _packed(graph: Graph, k: int) -> Tensor:
@@ -279,6 +298,28 @@ def _packed(graph: Graph, k: int) -> Tensor:
     if count < k:
         raise GraphError(f"partition: expected at least {k} connected components for method components, got {count}")
     return packed_components(of_node, count, k)
+
+
+def _classes(labels: Tensor | None) -> Tensor | None:
+    """Labels from 0 on, 0 for none."""
+    return None if labels is None else (labels.clamp(min=-1) + 1).int()
+
+
+def _best_of_two(graph: Graph, k: int, labels: Tensor | None, distance: float, seed: int) -> Tensor:
+    """From clusters, and from the parts of GAP, which are better where a dense graph has no clusters."""
+    structure = InMemory(graph.csc)
+    streamed = gap(graph, k, _classes(labels), _STREAMED, 1.0, None)
+    found = [
+        multilevel(structure, k, labels, distance, seed),
+        multilevel(structure, k, labels, distance, seed, streamed),
+    ]
+    costs = []
+    for part in found:
+        cut, halo = ctypes.c_int64(), torch.zeros(k, dtype=torch.int64)
+        _measure(graph.csc.native, k, part.data_ptr(), ctypes.byref(cut), halo.data_ptr())
+        furthest = 0.0 if labels is None else float(label_distance(part, k, labels).max())
+        costs.append((max(furthest, distance), cut.value))
+    return found[costs.index(min(costs))]
 
 
 def undirected(graph: Graph) -> Graph:

@@ -6,13 +6,18 @@ Comes in: a recorder. Goes out: text. Called by the trainer. One process; every 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 from graphweft._trace import Recorder
 
 
-def chrome_trace(recorder: Recorder, about: dict[str, Any] | None = None) -> str:
+def chrome_trace(
+    recorder: Recorder, about: dict[str, Any] | None = None, further: Iterable[dict[str, Any]] = ()
+) -> str:
     """The trace as JSON: complete events in microseconds from the first span on; ``about`` is kept beside them.
+
+    ``further``: events of other kinds, at times from the first span on.
 
     Example:
         >>> recorder = Recorder()
@@ -41,7 +46,7 @@ def chrome_trace(recorder: Recorder, about: dict[str, Any] | None = None) -> str
         for item in spans
     ]
     document = {
-        "traceEvents": [*named, *events],
+        "traceEvents": [*named, *events, *further],
         "displayTimeUnit": "ms",
         "otherData": {**(about or {}), "dropped_spans": recorder.dropped},
     }

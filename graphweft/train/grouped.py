@@ -110,7 +110,8 @@ class Grouped(MiniBatch):
         hubs = 0 if macro is None or macro.hubs is None else memory_bytes(macro.hubs, "hubs")
         self._source, self._row_ids, self._group = _parts_of(ds, x, macro, memory, hubs)
         self.hubs = self._pinned(hubs) if hubs else None
-        self._drawn = batch_size, seed
+        self._drawn = batch_size, seed, 1 if macro is None else macro.reuse
+        self._seen = (0, 0, 0.0, 0.0)
         self.loader, self.macro = self._load()
         self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
         self._key = key
@@ -122,10 +123,13 @@ class Grouped(MiniBatch):
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """The loader over the training rows."""
-        batch_size, seed = self._drawn
+        batch_size, seed, reuse = self._drawn
         seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         loader = GroupLoader(
-            self._source, seeds, self.fanouts, batch_size, True, seed, count=self._group, hubs=self.hubs
+            *(self._source, seeds, self.fanouts, batch_size, True, seed),
+            count=self._group,
+            hubs=self.hubs,
+            reuse=reuse,
         )
         return loader, None
 
@@ -145,6 +149,32 @@ class Grouped(MiniBatch):
 
     def prepare(self) -> None:
         """Nothing is compiled ahead: every group is another graph."""
+
+    def step(self) -> Tensor:
+        """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
+        self._seen = self._counts()
+        return super().step()
+
+    def measured(self) -> dict[str, float]:
+        """What the last epoch took of the disk beside the bytes that its groups have; of data in memory times alone."""
+        now, loader = self._counts(), self.loader
+        nbytes, requests, reading, waiting = (after - before for after, before in zip(now, self._seen, strict=True))
+        times = {"read_seconds": reading, "wait_seconds": waiting}
+        if not isinstance(self.ds, StoredDataset):
+            return times
+        assert isinstance(loader, GroupLoader)  # as loaded
+        groups = {group.number: group.parts for group in loader.plan(loader.epoch - 1)}
+        needed = sum(_read_bytes(self.ds, part) for parts in groups.values() for part in parts)
+        counts = {"bytes_needed": needed, "bytes_read": nbytes, "read_requests": requests}
+        return {**{name: float(count) for name, count in counts.items()}, **times}
+
+    def _counts(self) -> tuple[int, int, float, float]:
+        """Bytes, requests, seconds of reading and of waiting so far."""
+        assert isinstance(self.loader, GroupLoader)  # as loaded
+        times = self.loader.times
+        counts = self.ds.store.counts if isinstance(self.ds, StoredDataset) else None
+        read = (0, 0) if counts is None else (counts.nbytes, counts.requests)
+        return (*read, times.read_seconds, times.wait_seconds)
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
@@ -171,6 +201,8 @@ class Grouped(MiniBatch):
         drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size}
         if self.hubs is not None:
             drawn["hubs"] = len(self.hubs.ids)
+        if self._drawn[2] > 1:
+            drawn["reuse"] = self._drawn[2]
         return {**drawn, **accumulated, "group": f"{self._group}/{parts}", **stored}
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
@@ -238,6 +270,12 @@ def _check_budget(source: PartSource, count: int, budget: int | None, ds: Datase
             f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "
             "without macro as many parts are taken as fit"
         )
+
+
+def _read_bytes(ds: StoredDataset, part: int) -> int:
+    """Bytes of a part that a group has: structure, features and labels."""
+    entry = ds.store.manifest.parts[part]
+    return sum(block.nbytes for block in entry.blocks if block.name in ("x", "y", "indptr", "indices"))
 
 
 def _label_bytes(ds: Dataset) -> int:

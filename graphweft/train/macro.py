@@ -21,7 +21,7 @@ from graphweft.sample.stages import LargeBatch, Parts, Stage, Whole
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.historical import Historical
-from graphweft.train.options import check_integer, check_macro, check_quality, split_macro
+from graphweft.train.options import MOST_REUSE, check_integer, check_macro, check_quality, split_macro
 from graphweft.train.quality import Quality, Setting, adapt, assess, mean
 from graphweft.train.target import Target
 
@@ -44,6 +44,8 @@ class Macro:
             changed to keep to it. None: not measured. Infinite: measured, nothing changed.
         hubs: For mode "macro": bytes, or a text such as "64MB", of the most influential nodes, which are in every group
             with their structure and features.
+        reuse: For mode "macro": how often a group is gone through while it is in memory, 1 to 4 times, in another order
+            with other draws each time. An epoch has so many times the batches, for the same bytes read.
 
     Raises: ConfigError.
     """
@@ -53,18 +55,22 @@ class Macro:
     refresh: int = 0
     quality: float | None = None
     hubs: int | str | None = None
+    reuse: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.stages, str):
-            stages, hubs = split_macro(self.stages)
-            object.__setattr__(self, "stages", stages)
-            if hubs is not None:
-                object.__setattr__(self, "hubs", hubs)
+            told = split_macro(self.stages)
+            object.__setattr__(self, "stages", told.stages)
+            if told.hubs is not None:
+                object.__setattr__(self, "hubs", told.hubs)
+            if told.reuse != 1:
+                object.__setattr__(self, "reuse", told.reuse)
+        check_integer("reuse", self.reuse, 1, MOST_REUSE)
         if self.hubs is not None:
             memory_bytes(self.hubs, "hubs")
         if isinstance(self.stages, str):
             check_macro(self.stages)
-        elif self.stages is not None or self.hubs is None:
+        elif self.stages is not None or (self.hubs is None and self.reuse == 1):
             several = self.stages if isinstance(self.stages, Sequence) else [self.stages]
             wrong = [type(stage).__name__ for stage in several if not isinstance(stage, LargeBatch | Parts | Whole)]
             if wrong or not several:
@@ -76,7 +82,9 @@ class Macro:
     def made(self, ds: Dataset) -> list[Stage]:
         """The stages for a dataset."""
         if self.hubs is not None:
-            raise ConfigError("macro: hubs cannot be combined with mode=mini; they are for groups of mode macro")
+            raise ConfigError("macro: hubs cannot be combined with mode=mini; it is for groups of mode macro")
+        if self.reuse > 1:
+            raise ConfigError("macro: reuse cannot be combined with mode=mini; it is for groups of mode macro")
         given: Any = self.stages
         if not isinstance(given, str):
             return list(given) if isinstance(given, Sequence) else [given]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphweft._errors import ConfigError
 from graphweft.storage.memory_size import memory_bytes
@@ -37,6 +37,7 @@ EDGE_DATA = ("use", "ignore")
 RANK_REDUCE = ("any", "ordered")
 HALO = ("exact", "bf16", "int8")
 LAST = "last.pt"  # the last checkpoint, in a run folder
+MOST_REUSE = 4  # times that a group of parts is gone through; Hanoi's bound
 SAMPLERS = ("neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs")
 
 
@@ -145,17 +146,39 @@ def check_quality(value: Any) -> None:
         check_number("quality", value, above=0.0)
 
 
-def split_macro(text: str) -> tuple[str | None, str | None]:
-    """What macro-batches are made of, and the bytes of hubs that are in all of them, each None where it is not given.
+class MacroText(NamedTuple):
+    """A text of macro-batches in its parts.
+
+    Attributes:
+        stages: What they are made of, or None.
+        hubs: Bytes of the nodes that are in all of them, or None.
+        reuse: How often each is gone through.
+    """
+
+    stages: str | None
+    hubs: str | None = None
+    reuse: int = 1
+
+
+def split_macro(text: str) -> MacroText:
+    """The parts of a text. Raises: ConfigError.
 
     Example:
-        >>> split_macro("parts:2/8+hubs:64MB"), split_macro("hubs:1GB"), split_macro("large:1/8")
-        (('parts:2/8', '64MB'), (None, '1GB'), ('large:1/8', None))
+        >>> tuple(split_macro("parts:2/8+hubs:64MB")), tuple(split_macro("hubs:1GB+reuse:2"))
+        (('parts:2/8', '64MB', 1), (None, '1GB', 2))
     """
-    if text.startswith("hubs:"):
-        return None, text.removeprefix("hubs:")
-    stages, plus, hubs = text.partition("+hubs:")
-    return stages, hubs if plus else None
+    found: dict[str, str] = {}
+    stages: list[str] = []
+    for piece in text.split("+"):
+        name, colon, value = piece.partition(":")
+        if name in ("hubs", "reuse") and colon and name not in found:
+            found[name] = value
+        else:
+            stages.append(piece)
+    reuse = found.get("reuse", "1")
+    if not (reuse.isascii() and reuse.isdigit()):
+        raise ConfigError(f"macro: expected reuse:N with N from 1 to {MOST_REUSE}, got {text!r}")
+    return MacroText("+".join(stages) if stages else None, found.get("hubs"), int(reuse[:10]))
 
 
 def check_macro_text(text: Any) -> None:
@@ -166,13 +189,15 @@ def check_macro_text(text: Any) -> None:
 
 def check_macro_of(mode: str, text: str) -> None:
     """Macro-batches as text are those of a mode. Raises: ConfigError."""
-    stages, hubs = split_macro(text)
+    stages, hubs, reuse = split_macro(text)
     if stages is not None and check_macro(stages)[0] != "parts" and mode == "macro":
         raise ConfigError(f"macro: expected parts:A/B with mode macro, got {text!r}; large:A/B goes with mode mini")
+    check_integer("reuse", reuse, 1, MOST_REUSE)
+    for name, given in (("hubs", hubs is not None), ("reuse", reuse > 1)):
+        if given and mode != "macro":
+            raise ConfigError(f"macro: {name} cannot be combined with mode={mode}; it is for groups of mode macro")
     if hubs is not None:
         memory_bytes(hubs, "hubs")
-        if mode != "macro":
-            raise ConfigError(f"macro: hubs cannot be combined with mode={mode}; they are for groups of mode macro")
 
 
 def check_macro(text: Any) -> tuple[str, int, int]:

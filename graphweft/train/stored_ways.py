@@ -14,7 +14,7 @@ from graphweft.loader.groups import group_bytes, parts_within
 from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.needs import Needs
-from graphweft.train.options import check_macro, split_macro
+from graphweft.train.options import MacroText, check_macro, split_macro
 from graphweft.train.plan import GraphStatistics, Plan, Way, choose
 
 
@@ -39,7 +39,7 @@ def stored_plan(
         raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
     store, budget = ds.store, memory_bytes(memory)
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-    stages, pinned = (None, None) if macro is None else split_macro(macro)
+    stages, pinned, reuse = MacroText(None) if macro is None else split_macro(macro)
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
     count = parts_within(store, budget, item, hubs) if stages is None else check_macro(stages)[1]
     weights = sum(p.nbytes for p in model.parameters())
@@ -48,7 +48,9 @@ def stored_plan(
         Way("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
         Way(
             "macro",
-            f"groups of {count} of {len(store)} parts" + (f" and hubs of {shown_bytes(hubs)}" if hubs else ""),
+            f"groups of {count} of {len(store)} parts"
+            + (f" and hubs of {shown_bytes(hubs)}" if hubs else "")
+            + (f", each gone through {reuse} times" if reuse > 1 else ""),
             needs=groups,
             disk=store.nbytes,
         ),

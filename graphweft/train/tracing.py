@@ -1,6 +1,7 @@
 """The trace of a training run: recorded while it trains, written as one file when it ends.
 
-Comes in: where to. Goes out: a Chrome trace, and the verdict on it. Called by the trainer.
+Comes in: where to. Goes out: a Chrome trace, and the verdict on it; where a store was read also a table of seconds.
+Called by the trainer.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from graphweft._errors import ConfigError
 from graphweft._trace import Recorder, recording
 from graphweft.schedule.chrome import chrome_trace
+from graphweft.schedule.seconds import by_second, counters, seconds_table
 from graphweft.schedule.verdict import Verdict, verdict
 from graphweft.train.atomic import write_atomic
 
@@ -43,5 +45,10 @@ class Tracing:
             if self.recorder is not None and self._path is not None:
                 self.verdict = verdict(self.recorder.spans)
                 about = {"verdict": "" if self.verdict is None else self.verdict.text}
-                text = chrome_trace(self.recorder, about)
+                has_read = any(item.stage == "read" for item in self.recorder.spans)
+                rows = by_second(self.recorder.spans) if has_read else []
+                text = chrome_trace(self.recorder, about, counters(rows))
                 write_atomic(self._path, lambda file: file.write(text.encode()))
+                if rows:
+                    table = seconds_table(rows)
+                    write_atomic(self._path.with_suffix(".csv"), lambda file: file.write(table.encode()))

@@ -43,7 +43,13 @@ def test_prepare_inspect_train_resume_and_predict(files: Path, capsys: pytest.Ca
     assert main(["prepare", *FILES, "--parts", "6", "--memory", "64MB", "--out", "store", "--json"]) == 0
     told = capsys.readouterr()
     made = json.loads(told.out)
-    assert (made["nodes"], made["edges"], made["features"], made["parts"], made["method"]) == (150, 900, 4, 6, "gap")
+    assert (made["nodes"], made["edges"], made["features"], made["parts"], made["method"]) == (
+        150,
+        900,
+        4,
+        6,
+        "multilevel",
+    )
     assert "writing parts: 6 of 6" in told.err
     assert main(["inspect", "store", "--verify"]) == 0
     assert "verified" in capsys.readouterr().out

@@ -106,6 +106,14 @@ int gw_edge_margins_grad_f64(const gw_adjacency* adj, const double* scores, cons
 int gw_pages_map(int64_t bytes, void** out);
 int gw_heap_trim(void);
 int gw_pages_unmap(void* pages, int64_t bytes);
+int gw_multilevel_cluster(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
+                          const int32_t* labels, const int64_t* most, int32_t* cluster, int64_t* heavy, int64_t* moved);
+int gw_multilevel_contract(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* cluster,
+                           int64_t clusters, int32_t* to, int32_t* from, int64_t* weight, int64_t* found);
+int gw_multilevel_place(const gw_adjacency* a, int64_t first, const int32_t* edge_weight, const int32_t* node_weight,
+                        const int32_t* labels, const int64_t* order, int64_t k, int64_t num_labels,
+                        const double* target, const int32_t* counted, const double* limits, int32_t* part,
+                        int64_t* counts, double* spread, int64_t* moved);
 int gw_negative_pairs(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t count, const int64_t* keys,
                       int64_t per, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* src, int64_t* dst);
 int gw_negative_tails(const gw_adjacency* a, const int64_t* ranges, int32_t loops, int64_t count, const int64_t* keys,

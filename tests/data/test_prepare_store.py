@@ -82,7 +82,7 @@ def test_files_of_every_kind_become_the_store_of_the_dataset(
     assert from_files.manifest.parts == from_memory.manifest.parts  # with checksums of all blocks
 
 
-@pytest.mark.parametrize("method", ["auto", "gap", "random", "range", "hash"])
+@pytest.mark.parametrize("method", ["auto", "multilevel", "gap", "random", "range", "hash"])
 def test_methods_put_every_node_into_one_part(method: str, files: dict[str, Any], tmp_path: Path) -> None:
     store = gw.prepare_store(_given(files, "rows.npy"), tmp_path / "s", parts=5, method=method)
     ids = torch.cat([store.block(number, "node_ids") for number in range(5)])
@@ -184,7 +184,7 @@ def test_an_assignment_keeps_its_name_whatever_the_memory(files: dict[str, Any],
     given = _given(files, "rows.npy")
     _interrupted(given, tmp_path / "s", method="auto")
     folder = tmp_path / ".s.partial"
-    (folder / "assignment-gap.npy").rename(folder / "assignment-hash.npy")  # as if there had been less memory
+    (folder / "assignment-multilevel.npy").rename(folder / "assignment-hash.npy")  # as if there had been less memory
     assert _prepared(given, tmp_path / "s", method="auto").manifest.method == "hash"
 
 

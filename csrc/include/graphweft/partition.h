@@ -5,6 +5,7 @@
 // without neighbours the emptiest has the largest score, and an emptiest part with neighbours is among the others.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -36,6 +37,10 @@ class ordered_counts {
 
   // Counts without order; `arrange` follows.
   void put(int64_t label, int64_t part) { ++counts_[size_t(label * parts_ + part)]; }
+
+  // All counts, in the order [labels, parts]; `arrange` follows.
+  void put_all(const int64_t* counts) { std::copy(counts, counts + counts_.size(), counts_.begin()); }
+  void copy_to(int64_t* counts) const { std::copy(counts_.begin(), counts_.end(), counts); }
 
   void arrange() {
     const int64_t labels = int64_t(winners_.size()) / (2 * leaves_);
