@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft.commands.flags import KINDS, Action, from_module, given, option, switch, takes
+from graphweft.commands.help import GroupedCommand
 from graphweft.synth.spec import options_of_file
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.spec import TrainSpec
@@ -26,7 +27,7 @@ def add_to(app: typer.Typer, of_train: Mapping[str, Any]) -> None:
     """Adds the command; ``of_train`` are the flags of a training run."""
     loop = LoopOptions.__dataclass_fields__
     flags = {n: made for n, made in of_train.items() if n in KINDS and n not in (*_NOT_OF_PLANS, *loop)}
-    app.command()(takes(flags)(plan))
+    app.command(cls=GroupedCommand)(takes(flags)(plan))
 
 
 def plan(

@@ -18,6 +18,7 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError
 from graphweft.commands.flags import KINDS, Action, from_module, given, option, switch, takes, value
+from graphweft.commands.help import SWEEP_EXAMPLES, GroupedCommand
 from graphweft.synth.spec import options_of_file
 from graphweft.train.options import check_integer
 from graphweft.train.scores import shown
@@ -42,7 +43,7 @@ def add_to(app: typer.Typer, of_train: Mapping[str, Any]) -> None:
     app.command()(plot)
     own = ("out", "resume", "seeds", "trace", "ranks")
     flags = {name: made for name, made in of_train.items() if name in KINDS and name not in own}
-    app.command()(takes(flags)(sweep))
+    app.command(cls=GroupedCommand, epilog=SWEEP_EXAMPLES)(takes(flags)(sweep))
 
 
 def plot(
