@@ -30,6 +30,7 @@ from graphweft.commands.flags import given as _given
 from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
+from graphweft.commands.help import TRAIN_EXAMPLES, GroupedCommand
 from graphweft.dist.launch import is_rank, launch, speaks
 from graphweft.synth.spec import options_of_file
 from graphweft.train.durations import clock, duration
@@ -90,7 +91,7 @@ def _root(
 Json = Annotated[bool, _switch("--json/--no-json", "Answer in JSON.")]
 
 
-@app.command()
+@app.command(cls=GroupedCommand, epilog=TRAIN_EXAMPLES)
 @takes(flags_of(TrainSpec), first=True)
 def train(
     context: typer.Context,
@@ -257,7 +258,7 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
         more = "" if auc is None else f", ROC AUC {shown(auc, 'ROC AUC')}"
         at_best = ((name, summary.get(f"test_{name}_at_best_val")) for name in _named(summary))
         more += "".join(f", {name} {value:.4g}" for name, value in at_best if value is not None)
-        lines.append(f"at the best validation, {best} in epoch {summary['best_epoch']}: test {test}{more}")
+        lines.append(f"{_best(summary, best)} in epoch {summary['best_epoch']}: test {test}{more}")
     guess = summary.get("constant_guess_acc")
     if guess is not None and guess > _NOTABLE_GUESS:
         row = "node" if many is None else "graph"
@@ -281,12 +282,23 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     return lines
 
 
+_ALSO_SHOWN = ("rmse", "mae", "r2")  # of values, asked for or not
 _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
+
+
+def _best(summary: dict[str, Any], score: str) -> str:
+    """By which validation value the best epoch was chosen, and that value; for losses the score of that epoch."""
+    by = summary.get("best_by", "accuracy")
+    if by in ("accuracy", summary["metric"]):
+        return f"at the best validation, {score}"
+    value = summary.get(f"best_val_{by}")
+    return f"at the best validation {by}, {score if value is None else format(value, '.4g')}"
 
 
 def _named(summary: dict[str, Any]) -> list[str]:
     """Names of the metrics that were asked for."""
-    known = (name for name in METRICS if name != summary["metric"])
+    shown_anyway = (summary["metric"], *_ALSO_SHOWN) if summary["metric"] in ERRORS else (summary["metric"],)
+    known = (name for name in METRICS if name not in shown_anyway)
     return [name for name in known if f"best_val_{name}" in summary and f"test_{name}" in summary]
 
 

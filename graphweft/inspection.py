@@ -6,7 +6,6 @@ Comes in: a dataset. Goes out: an :class:`Inspection`, as lines, as JSON or as a
 
 from __future__ import annotations
 
-import html
 import logging
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import scipy.sparse
 import scipy.sparse.csgraph
 from numpy.typing import NDArray
 
+from graphweft import _html
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.readers.files import one_line
 from graphweft.storage.feature import SparseFeatures
@@ -155,8 +155,7 @@ class Inspection:
         return "\n".join(self.lines())
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(a)}</th><td>{html.escape(b)}</td></tr>" for a, b in self.rows())
-        return f"<table><caption>{html.escape(self.name)}</caption>{rows}</table>"
+        return _html.facts(self.name, self.rows())
 
 
 def inspect(ds: Dataset) -> Inspection:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphweft import _html
 from graphweft._errors import ConfigError, DataError, DataWarning
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
@@ -239,6 +240,17 @@ class Run:
         told += "" if test is None else f", test {shown(test, self.metric)}"
         data = self._description.dataset
         return f"Run({str(self.folder)!r}, {self.model_class} on {data}, {len(self.history)} epochs{told})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        facts = [("folder", self.folder), ("model", self.model_class), ("data", self._description.dataset)]
+        facts += [("task", self._description.task), ("epochs", len(self.history))]
+        best = self.history.best
+        if best is not None:
+            facts.append(("best epoch", best.epoch))
+            scores = ((part, best.score(part)) for part in SPLITS)
+            facts += [(f"{part} {self.metric}", shown(v, self.metric)) for part, v in scores if v is not None]
+        return _html.facts("Run", facts)
 
 
 def load_run(folder: str | os.PathLike[str], model: nn.Module | None = None, ds: Dataset | Store | None = None) -> Run:

@@ -506,6 +506,7 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "train_acc": last.train_acc if last else None,
         "val_acc": last.val_acc if last else None,
         "test_acc": last.test_acc if last else None,
+        "best_by": history.best_by,
         "best_epoch": best.epoch if best else None,
         "best_val_acc": best.val_acc if best else None,
         "test_acc_at_best_val": best.test_acc if best else None,

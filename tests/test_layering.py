@@ -38,6 +38,7 @@ ROOM_OF_MODULE = {
             "_machine",
             "_checks",
             "_config",
+            "_html",
             "_native",
             "_memory",
             "_pieces",

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft.commands.flags import Action, flags_of, from_module, given, option, switch, takes
+from graphweft.commands.help import GroupedCommand
 from graphweft.synth.spec import options_of_file
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.option_table import options_of
@@ -24,7 +25,9 @@ _NOT_OF_PLANS = ("out", "resume", "trace", "epochs", "patience", "stop_on", "eva
 
 def add_to(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command()(takes(flags_of(TrainSpec, without=(*_NOT_OF_PLANS, *options_of(LoopOptions))))(plan))
+    app.command(cls=GroupedCommand)(
+        takes(flags_of(TrainSpec, without=(*_NOT_OF_PLANS, *options_of(LoopOptions))))(plan)
+    )
 
 
 def plan(

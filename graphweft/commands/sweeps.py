@@ -18,6 +18,7 @@ import typer
 from graphweft import _config
 from graphweft._errors import ConfigError
 from graphweft.commands.flags import KINDS, Action, flags_of, from_module, given, option, switch, takes, value
+from graphweft.commands.help import SWEEP_EXAMPLES, GroupedCommand
 from graphweft.synth.spec import options_of_file
 from graphweft.train.options import check_integer
 from graphweft.train.scores import shown
@@ -40,7 +41,9 @@ _NOT_SWEPT = {
 def add_to(app: typer.Typer) -> None:
     """Adds the commands of this module."""
     app.command()(plot)
-    app.command()(takes(flags_of(TrainSpec, without=("out", "resume", "trace", "ranks")))(sweep))
+    app.command(cls=GroupedCommand, epilog=SWEEP_EXAMPLES)(
+        takes(flags_of(TrainSpec, without=("out", "resume", "trace", "ranks")))(sweep)
+    )
 
 
 def plot(

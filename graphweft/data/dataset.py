@@ -43,6 +43,7 @@ from graphweft.data.given import (
 from graphweft.data.graph_samples import of_parts
 from graphweft.data.prepare import save_npz
 from graphweft.data.random_rows import random_rows
+from graphweft.data.shown import ShownAsTable
 from graphweft.data.structure_features import structure_features
 from graphweft.data.table_encoding import Roles, TableEncoding, as_names
 from graphweft.data.tables import dataset_arguments
@@ -57,7 +58,7 @@ _PARTS: tuple[Part, ...] = ("train", "val", "test")
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class Dataset:
+class Dataset(ShownAsTable):
     """One graph (or many in one block-diagonal graph) with features, labels and splits of its nodes.
 
     Tensors, arrays, lists and columns of a table are taken, of any dtype that fits; the attributes are tensors of the

@@ -46,6 +46,7 @@ class StoredDataset(Dataset):
 
     store: Store
     row_ids: Tensor
+    _has_types = False  # and no graph in memory
 
     def __init__(self, store: Store) -> None:
         manifest = store.manifest

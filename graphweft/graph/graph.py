@@ -24,11 +24,11 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.node_ids import NodeIds, number_ids
 from graphweft.graph.select import as_selection
 from graphweft.graph.stats import GraphStats, measure
-from graphweft.graph.text import describe
+from graphweft.graph.text import ShownAsTable, describe
 from graphweft.graph.typed import Relation, TypedLayout, flatten, invert, stretches
 
 
-class Graph(EdgesByEnds):
+class Graph(EdgesByEnds, ShownAsTable):
     """Directed edges src -> dst over one set of nodes, or from source nodes to other destination nodes (bipartite).
 
     Edges are numbered in constructor order; ``edata`` rows follow that order. Parallel edges and self-loops are kept.

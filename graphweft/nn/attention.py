@@ -6,21 +6,23 @@ Comes in: options. Goes out: the bases of the layers in ``gat.py`` and ``cgat.py
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from graphweft._checks import check_ids
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
-from graphweft.ir.program import Value
-from graphweft.nn.edges import ATTR, Carried, EdgeInputs
+from graphweft.ir.program import Builder, Value
+from graphweft.nn.edges import ATTR, Carried, EdgeInputs, looped
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
+from graphweft.nn.module import CompiledModule, check_blocks, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
+from graphweft.runtime.compile import CompiledFunction, Features
 
 
 class AttentionConv(CompiledModule):
@@ -75,8 +77,35 @@ class AttentionConv(CompiledModule):
 
     def looped(self, frame: Frame) -> Value:
         """The graph with the self-loops that the layer adds."""
-        has_them = frame.on_block or frame.of_edges(ATTR) is not None
+        has_them = frame.looped or frame.on_block or frame.of_edges(ATTR) is not None
         return frame.one_loop() if self.add_self_loops and not has_them else frame.graph
+
+    def with_attention(
+        self, graph: Graph | Sequence[Block], x: Features | None, rows: Tensor | None, edges: EdgeInputs
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """``(out, (edge_index, alpha))``; the weights come out of the program that sums by them."""
+        if not isinstance(graph, Graph):
+            check_blocks(type(self).__name__, graph, 1)
+            graph = graph[0]
+        bare = edges.weight is None and edges.attr is None
+        if self.add_self_loops and bare and not isinstance(graph, Block) and graph.is_square and not graph.is_typed:
+            graph = looped(graph)
+        given = self.arguments(graph, x, None, edges)
+        function = self._pieces.get("attention")
+        if function is None:
+            function = self._pieces["attention"] = CompiledFunction(self._describe_attention)
+        result = function(given)
+        if rows is not None:
+            check_ids(f"{type(self).__name__} rows", rows, graph.num_dst)
+        out = result["out"] if rows is None else result["out"][rows]
+        return out, (torch.stack(given.graph.edges()).long(), result["attention"])
+
+    def _describe_attention(self, builder: Builder, inputs: dict[str, Value], training: bool) -> dict[str, Value]:
+        frame = self._frame(builder, inputs, training)
+        frame.looped = True
+        out = self.define(frame, frame.x)
+        assert frame.attention is not None  # every layer of this class sets it
+        return {"out": out, "attention": frame.attention}
 
     def take_edges(self, edge_dim: int | None, fill_value: float | str) -> None:
         """Makes the layer one that reads ``edge_dim`` columns of edge features. Raises: ConfigError."""
@@ -175,6 +204,25 @@ class AttentionStack(Stack):
         self._heads = {False: heads, True: out_heads}
         self._drop = dropout if attention_dropout is None else attention_dropout
         super().__init__(in_features, hidden, out_features, num_layers, dropout, **options)
+
+    def with_attention(
+        self, graph: Graph | Sequence[Block], x: Features | None, rows: Tensor | None, edges: EdgeInputs
+    ) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """``(out, [(edge_index, alpha), ...])``, a pair for every layer; layer by layer, each compiled by itself."""
+        if not isinstance(graph, Graph):
+            self.check_blocks(graph)
+        found: list[tuple[Tensor, Tensor]] = []
+
+        def call(layer: nn.Module, where: Graph, given: Any) -> Tensor:
+            if not isinstance(layer, AttentionConv):
+                got = type(layer).__name__
+                raise ConfigError(f"{type(self).__name__}: expected layers with attention, got a layer of class {got}")
+            out, pair = layer(where, given, edge_weight=edges, return_attention_weights=True)
+            found.append(pair)
+            made: Tensor = out
+            return made
+
+        return self.layer_by_layer(graph, x, rows, call), found
 
     def kind(self) -> Callable[..., CompiledModule]:
         """The class of the layers."""

@@ -45,7 +45,7 @@ class CGATConv(AdditiveConv):
         if self.reduce == "mean":
             share = frame.reshape(frame.degree_power(graph, -1.0, values), 1)
             weights = frame.apply("mul", weights, frame.add(Op.BROADCAST_DST, graph, share))
-        weights = frame.dropout(weights, self.dropout, self.training)
+        weights = frame.attention = frame.dropout(weights, self.dropout, self.training)
         if self.heads > 1:
             return self.finish(frame, frame.weigh(graph, weights, values, self.reduce))
         row = frame.weigh(graph, frame.reshape(weights), frame.reshape(values, self.channels), self.reduce)

@@ -146,7 +146,7 @@ class EdgeInputs:
             return graph.with_one_loop(), {ATTR: (insert_last(block.csc, rows, own), Residency.EDGE)}
         plain = graph.without_self_loops()
         rows = rows[derived(graph, _split).kept] if graph.has_self_loops else rows
-        made = derived(graph, _looped), {ATTR: (torch.cat([rows, _filled(plain, rows, fill)]), Residency.EDGE)}
+        made = looped(graph), {ATTR: (torch.cat([rows, _filled(plain, rows, fill)]), Residency.EDGE)}
         if self.fixed:
             self._kept[key] = made
         return made
@@ -181,8 +181,12 @@ def _split(graph: Graph) -> _Split:
     return _Split(plain.nonzero().reshape(-1), _last(graph.edges()[1][loops], loops, graph.num_dst))
 
 
+def looped(graph: Graph) -> Graph:
+    """The graph with exactly one self-loop at every node, numbered after the other edges; made once."""
+    return derived(graph, _looped)
+
+
 def _looped(graph: Graph) -> Graph:
-    """With exactly one self-loop at every node, numbered after the other edges."""
     return graph.without_self_loops().add_self_loops()
 
 

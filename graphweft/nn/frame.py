@@ -25,12 +25,16 @@ class Frame:
         x: The input features.
         training: Whether dropout acts and batch norm uses the batch's own statistics.
         outputs: Outputs beside the result: values to be stored in buffers after the call.
+        looped: Whether the graph has the self-loops that layers add.
+        attention: The weights of edges by which the last layer summed, (heads,); None before one did.
     """
 
     def __init__(self, builder: Builder, inputs: dict[str, Value], names: dict[int, str], training: bool) -> None:
         self._builder, self._inputs, self._names = builder, inputs, names
         self.graph, self.x, self.training = inputs["graph"], inputs["x"], training
         self.outputs: dict[str, Value] = {}
+        self.attention: Value | None = None
+        self.looped = False
         self._streams = 0
 
     def add(self, op: Op, *operands: Value, **attrs: Any) -> Value:
@@ -117,7 +121,8 @@ class Frame:
 
         Shape: score edge rows (heads,), x source rows (heads, channels) -> destination rows (heads, channels).
         """
-        return self.weigh(graph, self.dropout(self.add(Op.EDGE_SOFTMAX, graph, score), p, training), x)
+        self.attention = self.dropout(self.add(Op.EDGE_SOFTMAX, graph, score), p, training)
+        return self.weigh(graph, self.attention, x)
 
     def weigh(self, graph: Value, weights: Value, x: Value, kind: str = "sum") -> Value:
         """Sum or mean over in-edges of the sources' rows times the weights of the edges.

@@ -156,7 +156,7 @@ class HGT(TypedStack):
         """All layers are alike."""
         return HGTConv(in_features, out_features, **options)
 
-    def embed(self, frame: Frame, x: Value) -> Value:
+    def after_embedding(self, frame: Frame, x: Value) -> Value:
         """ReLU."""
         return frame.relu(x)
 

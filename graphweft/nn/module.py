@@ -68,7 +68,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         super().__init__()
         self.in_features = in_features
         self._function = CompiledFunction(self._describe)
-        self._pieces: dict[int, CompiledFunction] = {}  # of models that run block by block
+        self._pieces: dict[Hashable, CompiledFunction] = {}  # layers on blocks by number, and other results by name
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Writes this module's computation on ``x``."""
@@ -113,25 +113,33 @@ class CompiledModule(KeepsArguments, nn.Module):
         *,
         edge_weight: Tensor | EdgeInputs | None = None,
         edge_attr: Tensor | None = None,
-    ) -> Tensor:
+        return_attention_weights: bool = False,
+    ) -> Any:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
 
         Weights and features of edges are always those of the whole graph, also with blocks, which know their edges.
+        With ``return_attention_weights`` a layer with attention returns ``(out, (edge_index, alpha))``, as in PyTorch
+        Geometric, and a model ``(out, [(edge_index, alpha), ...])`` with a pair for every layer.
 
         Shape: x (nodes, in_features), None for a model without features; rows (n,) ids of distinct nodes; result (nodes
         or n, out). With blocks x has one row per source of the first, and the result one per destination of the last.
         edge_weight (E,) and edge_attr (E, columns): row i belongs to edge i as given to the graph's constructor.
+        edge_index (2, edges) with the self-loops that the layer adds, after the other edges; alpha (edges, heads).
 
         Raises: ShapeError or DtypeError when x or the edges' values do not fit the graph or this module; ConfigError
         for values of edges that this module cannot use; IndexRangeError for a bad id in rows.
         """
         if traced():
-            given = {"edge_weight": edge_weight, "edge_attr": edge_attr}
-            return untraced(CompiledModule.forward)(self, graph, x, rows, **given)  # type: ignore[arg-type]
+            given: dict[str, Any] = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+            given["return_attention_weights"] = return_attention_weights
+            return untraced(CompiledModule.forward)(self, graph, x, rows, **given)
         edges = edge_weight if isinstance(edge_weight, EdgeInputs) else EdgeInputs(edge_weight, edge_attr)
         if is_parametrized(self) and not parametrize._cache_enabled:
             with parametrize.cached():  # every reading of a parametrized weight is the same tensor in here
-                return CompiledModule.forward(self, graph, x, rows, edge_weight=edges)
+                kept = return_attention_weights
+                return CompiledModule.forward(self, graph, x, rows, edge_weight=edges, return_attention_weights=kept)
+        if return_attention_weights:
+            return self.with_attention(graph, x, rows, edges)
         if not isinstance(graph, Graph):
             if x is None:
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
@@ -149,6 +157,15 @@ class CompiledModule(KeepsArguments, nn.Module):
         raise ConfigError(
             f"{type(self).__name__}: hooks on the modules inside are not supported, since it is compiled as a whole; "
             "put the hook on it or on its parameters"
+        )
+
+    def with_attention(
+        self, graph: Graph | Sequence[Block], x: Features | None, rows: Tensor | None, edges: EdgeInputs
+    ) -> tuple[Tensor, Any]:
+        """As ``forward``, with the weights of attention. Raises: ConfigError for a module without attention."""
+        who = type(self).__name__
+        raise ConfigError(
+            f"{who}: return_attention_weights is not supported, it has none; GAT, CGAT, Transformer and their layers do"
         )
 
     def over_blocks(self, blocks: Sequence[Block], x: Features, edges: EdgeInputs | None = None) -> Tensor:

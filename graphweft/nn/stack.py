@@ -211,22 +211,33 @@ class Stack(CompiledModule):
 
     def apart(self, graph: Graph, x: Features | None, rows: Tensor | None, edges: EdgeInputs) -> Tensor:
         """Layer by layer, each compiled by itself, with plain torch between them."""
-        made: Any = self.features(graph, x)
+        return self.layer_by_layer(graph, x, rows, functools.partial(self._layer_apart, edges=edges))
+
+    def layer_by_layer(
+        self,
+        graph: Graph | Sequence[Block],
+        x: Features | None,
+        rows: Tensor | None,
+        call: Callable[[nn.Module, Graph, Any], Any],
+    ) -> Tensor:
+        """As ``forward``, where ``call(layer, graph, x)`` runs each layer, on its own block where there are blocks."""
+        whole = graph if isinstance(graph, Graph) else None
+        made: Any = x if whole is None else self.features(whole, x)
         kept = []
         for index in range(len(self.layers)):
-            made = self._apart(index, graph, made, edges)
+            made = self._apart(index, graph[index] if whole is None else whole, made, call)  # type: ignore[index]
             kept.append(made)
         made = torch.cat(kept, dim=1) if self.jumping == "cat" else made
         if rows is not None:
-            check_ids(f"{type(self).__name__} rows", rows, graph.num_dst)
+            check_ids(f"{type(self).__name__} rows", rows, made.shape[0])
             made = made[rows]
         assert isinstance(made, Tensor)
         return made
 
-    def _apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
+    def _apart(self, index: int, graph: Graph, x: Any, call: Callable[[nn.Module, Graph, Any], Any]) -> Any:
         """Layer ``index`` with what stands around it; on a block the rows of its destinations."""
         given = self.embedded(index, x)
-        out = self._layer_apart(index, graph, functional.dropout(given, self.dropout, self.training), edges)
+        out = call(self.layers[index], graph, functional.dropout(given, self.dropout, self.training))
         if not self._is_bare(index):
             own = given[: out.shape[0]] if isinstance(graph, Block) else given
             if self.residual and is_dense(own) and own.shape == out.shape:
@@ -236,9 +247,8 @@ class Stack(CompiledModule):
             out = _activated(self.activation, out)
         return self.finished(index, out)
 
-    def _layer_apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
+    def _layer_apart(self, layer: nn.Module, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """The layer alone, as a module that is called."""
-        layer = self.layers[index]
         if edges is None or (edges.weight is None and edges.attr is None):
             return layer(graph, x)
         if not isinstance(layer, CompiledModule):
@@ -256,14 +266,82 @@ class Stack(CompiledModule):
 
     def over_blocks(self, blocks: Sequence[Block], x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """Each layer, with what follows it, on its own block; compiled once a layer and reused over batches."""
-        check_blocks(type(self).__name__, blocks, len(self.layers))
-        if self.jumping is not None:
-            text = "cannot be combined with sampled blocks, whose layers have rows of fewer and fewer nodes"
-            raise ConfigError(f"{type(self).__name__}: jumping={self.jumping!r} {text}")
+        self.check_blocks(blocks)
         for index, block in enumerate(blocks):
             x = self.run_layer(index, block, x, edges)
         assert isinstance(x, Tensor)
         return x
+
+    def check_blocks(self, blocks: Sequence[Block]) -> None:
+        """One block a layer, which read no rows but the last layer's. Raises: ShapeError, ConfigError."""
+        check_blocks(type(self).__name__, blocks, len(self.layers))
+        if self.jumping is not None:
+            text = "cannot be combined with sampled blocks, whose layers have rows of fewer and fewer nodes"
+            raise ConfigError(f"{type(self).__name__}: jumping={self.jumping!r} {text}")
+
+    def embed(
+        self,
+        graph: Graph | Sequence[Block],
+        x: Features | None = None,
+        layer: int | None = None,
+        *,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
+    ) -> Tensor:
+        """Rows of the nodes after one of the layers, with the norm and activation that follow it.
+
+        Shape: x (nodes, in_features) -> (nodes, width of the layer); with blocks, the destinations of that layer's.
+
+        Args:
+            graph: As for a call of the model.
+            x: As for a call.
+            layer: Index among ``layers``, -1 for the last, whose rows are the result of a call; None: the last but
+                one, whose rows the last layer reads.
+            edge_weight: As for a call.
+            edge_attr: As for a call.
+
+        Raises: ConfigError for a layer that is not there; ShapeError, DtypeError as a call.
+
+        Example:
+            >>> from graphweft.nn.sage import SAGE
+            >>> model = SAGE(4, 16, 3)
+            >>> model.embed(Graph([0, 1], [1, 2]), torch.ones(3, 4)).shape
+            torch.Size([3, 16])
+        """
+        count = len(self.layers)
+        wanted = max(count - 2, 0) if layer is None else layer
+        if isinstance(wanted, bool) or not isinstance(wanted, int) or not -count <= wanted < count:
+            raise ConfigError(f"{type(self).__name__}.embed: expected layer in [{-count}, {count}), got {layer!r}")
+        wanted %= count
+        edges = EdgeInputs(edge_weight, edge_attr)
+        if not isinstance(graph, Graph):
+            self.check_blocks(graph)
+            made: Any = x
+            for index in range(wanted + 1):
+                made = self.run_layer(index, graph[index], made, edges)
+            rows: Tensor = made
+            return rows
+        if self.runs_apart():
+            made = self.features(graph, x)
+            for index in range(wanted + 1):
+                made = self._apart(index, graph, made, functools.partial(self._layer_apart, edges=edges))
+            rows = made
+            return rows
+        function = self._pieces.get(("embed", wanted))
+        if function is None:
+            function = CompiledFunction(functools.partial(self._describe_first, wanted + 1))
+            self._pieces["embed", wanted] = function
+        return self._settled(function(self.arguments(graph, x, None, edges)), graph, None)
+
+    def _describe_first(
+        self, count: int, builder: Builder, inputs: dict[str, Value], training: bool
+    ) -> dict[str, Value]:
+        """The first ``count`` layers."""
+        frame = self._frame(builder, inputs, training)
+        x = frame.x
+        for index in range(count):
+            x = self._define_piece(frame, index, x)
+        return {"out": x, **frame.outputs}
 
     def staged(self, sampler: NeighborSampler, x: Features) -> StagedFunction:
         """Sampling and all layers as one program; one fan-out a layer."""
@@ -313,7 +391,7 @@ class Stack(CompiledModule):
     def run_layer(self, index: int, block: Block, x: Features, edges: EdgeInputs | None = None) -> Tensor:
         """Layer ``index`` with what follows it: rows of the block's destinations from those of its sources."""
         if self.runs_apart():
-            made: Tensor = self._apart(index, block, x, edges)
+            made: Tensor = self._apart(index, block, x, functools.partial(self._layer_apart, edges=edges))
             return made
         given = self.layer_arguments(index, block, x, edges)
         seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0

@@ -83,7 +83,8 @@ class TransformerConv(AttentionConv):
             keys, values = frame.apply("add", keys, edges), frame.apply("add", values, edges)
         products = frame.apply("mul", keys, frame.add(Op.BROADCAST_DST, graph, query))
         score = frame.add(Op.SCALE, frame.add(Op.SUM_DIMS, products, axes=(1,)), factor=1.0 / math.sqrt(channels))
-        weights = frame.dropout(frame.add(Op.EDGE_SOFTMAX, graph, score), self.dropout, self.training)
+        frame.attention = frame.add(Op.EDGE_SOFTMAX, graph, score)  # in PyTorch Geometric, too, before the dropout
+        weights = frame.dropout(frame.attention, self.dropout, self.training)
         per_row = frame.reshape(weights, self.heads, 1)
         out = frame.add(Op.REDUCE, graph, frame.apply("mul", per_row, values), kind="sum")
         if self.skip is None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphweft._errors import ShapeError
 from graphweft.graph.block import Block
@@ -101,10 +101,10 @@ class TypedStack(Stack):
     def _define_piece(self, frame: Frame, index: int, given: Value) -> Value:
         """The first layer takes the embedded features."""
         if index == 0 and self.embedding is not None:
-            given = self.embed(frame, frame.matmul(given, self.embedding))
+            given = self.after_embedding(frame, frame.matmul(given, self.embedding))
         return super()._define_piece(frame, index, given)
 
-    def embed(self, frame: Frame, x: Value) -> Value:
+    def after_embedding(self, frame: Frame, x: Value) -> Value:
         """What follows the product of features and embedding."""
         return x
 
@@ -130,14 +130,14 @@ class TypedStack(Stack):
         """The first layer takes the embedded features."""
         return x if index or self.embedding is None else x @ self.embedding
 
-    def _layer_apart(self, index: int, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
+    def _layer_apart(self, layer: nn.Module, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:
         """A block becomes a typed graph over its sources, of which the destinations are wanted."""
         if not isinstance(graph, Block):
-            return super()._layer_apart(index, graph, x, edges)
+            return super()._layer_apart(layer, graph, x, edges)
         self._check_types(graph.source)
         part = typed_block(graph)
         ordered = x.take_rows(part.order) if isinstance(x, SparseFeatures) else x[part.order]
-        return self.layers[index](part.graph, ordered)[part.place[: graph.num_dst]]
+        return layer(part.graph, ordered)[part.place[: graph.num_dst]]
 
 
 def glorot_tables(*shape: int) -> torch.nn.Parameter:

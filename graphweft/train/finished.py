@@ -40,7 +40,9 @@ def of_state(path: Path) -> tuple[dict[str, Any], Description]:
     """
     state = read_last(path)
     if state is None:
-        raise CheckpointError(f"{path}: expected the folder of a run, with {LAST} in it, got none")
+        below = sorted(file.parent for file in path.glob(f"*/{LAST}"))
+        more = f"; there are runs below it, as {below[0]}" if below else ""
+        raise CheckpointError(f"{path}: expected the folder of a run, with {LAST} in it, got none{more}")
     text = state.get("options", {}).get("description")
     if text is None:
         raise CheckpointError(f"{path}: expected a run that says how its model was made, got one of an earlier version")

@@ -15,11 +15,13 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from graphweft import _html
 from graphweft._errors import CheckpointError
 from graphweft.train.atomic import write_atomic
 from graphweft.train.options import STOP_ON
 from graphweft.train.plot import picture_of, write_picture
 from graphweft.train.record import ALWAYS, COLUMNS, MEASURED, EpochRecord, Value
+from graphweft.train.scores import shown
 
 
 class History:
@@ -194,6 +196,27 @@ class History:
             write_picture(Path(path), figure)
         return figure
 
+    def __repr__(self) -> str:
+        """Epochs, the last loss, and the best epoch with its scores."""
+        if self.last is None:
+            return "History(no epochs)"
+        best = self.best
+        return f"History({len(self)} epochs, loss {self.last.loss:.4g}{'' if best is None else self._told(best)})"
+
+    def _told(self, best: EpochRecord) -> str:
+        scores = ((part, best.score(part)) for part in ("val", "test"))
+        shown_scores = "".join(f" {part} {shown(value, self.metric)}" for part, value in scores if value is not None)
+        return f", best epoch {best.epoch}:{shown_scores}"
+
+    def _repr_html_(self) -> str:
+        """A row for the first, the best and the last epoch, for notebooks."""
+        named = {} if self.last is None else {"first": self[0], "best": self.best, "last": self.last}
+        rows = {name: record.values() for name, record in named.items() if record is not None}
+        heads = list(dict.fromkeys(column for values in rows.values() for column in values))
+        lines = ((name, *(_number(values.get(column)) for column in heads)) for name, values in rows.items())
+        caption = f"{self.name or 'History'}, {len(self)} epochs"
+        return _html.columns(caption, ["", *heads], lines)
+
     def write(self, path: Path) -> None:
         """Writes all lines anew, atomically."""
         lines = "".join(f"{record.to_json()}\n" for record in self._records)
@@ -205,6 +228,11 @@ def _higher_is_better(record: EpochRecord) -> float | None:
     if record.val_acc is not None:
         return record.val_acc
     return None if record.val_rmse is None else -record.val_rmse
+
+
+def _number(value: Value) -> str:
+    """For people to read."""
+    return "" if value is None else f"{value:.4g}"
 
 
 def _record(row: dict[str, float]) -> EpochRecord:
