@@ -20,6 +20,7 @@ _LOGICAL = frozenset({"logical_and", "logical_or", "logical_xor", "logical_not"}
 _BOOL = frozenset({"eq", "ne", "lt", "le", "gt", "ge", *_LOGICAL})
 _VIEWS = frozenset({"reshape", "expand", "permute", "slice"})
 _START = {"max": "-__builtin_inff()", "min": "__builtin_inff()"}
+_IN_FLIGHT = 12 << 10  # bytes of edges' rows that are fetched ahead
 _LETTER = {"far": "f", "own": "o", "edge": "e", "shared": "c"}
 
 
@@ -269,7 +270,7 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
         return "\n".join(lines)
 
     def _edge_pointers(self) -> str:
-        lines, ahead = [], []
+        lines, ahead, own = [], [], list[tuple[int, int]]()
         for k, source in enumerate(self.nest.sources):
             if source.kind == "far":
                 lines.append(f"const real* __restrict f{k} = b{k} + col * {prod(source.dims)};")
@@ -277,12 +278,19 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
                 ahead.append(f"gw::fetch<2>(b{k} + list.columns[p + list.far] * {prod(source.dims)}, {bytes_});")
             elif source.kind == "edge":
                 lines.append(f"const real* __restrict e{k} = b{k} + id * {prod(source.dims)};")
+                own.append((k, prod(source.dims)))
         for k, sink in enumerate(self.nest.sinks):
             if sink.kind == "edge":
                 lines.append(f"real* x{k} = write({k}) + id * {prod(sink.dims)};")
         if ahead:
             lines.insert(0, f"if (list.far > 0 && p + list.far < list.last) {{ {' '.join(ahead)} }}")
             lines.insert(0, "const int64_t col = list.columns[p];")
+        if own:  # rows of edges lie in the order of ids; what does not come one after the other is fetched
+            bytes_ = [min(SIZES[self.nest.real] * width, 2048) for _, width in own]
+            far = min(max(_IN_FLIGHT // sum(bytes_), 8), 64)
+            fetches = [f"gw::fetch<2>(b{k} + next * {width}, {n});" for (k, width), n in zip(own, bytes_, strict=True)]
+            text = f"if (next != id + {far}) {{ {' '.join(fetches)} }}"
+            lines.insert(0, f"if (p + {far} < list.last) {{ const int64_t next = list.ids[p + {far}]; {text} }}")
         if any(" id *" in line for line in lines):
             lines.insert(0, "const int64_t id = list.ids[p];")
         return "\n".join(f"      {line}" for line in lines)

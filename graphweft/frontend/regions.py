@@ -30,11 +30,8 @@ from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
 aten = torch.ops.aten
 _DRAWS = (aten.native_dropout.default,)
 _FLOATS = (torch.float32, torch.float64)
-_PRODUCTS = {aten.mm.default: 0, aten.addmm.default: 1}  # where the left operand stands
 _SHORT = 64  # numbers of a constant that rules may read
-_HEAVY = 2048  # multiplications a row, from which a walk takes longer than reading what is stored
-_MANY = 1 << 20  # elements of a result
-STORED = "a product of edge rows, which is stored"
+AHEAD = "rows of edges joined, picked or written by position"
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
 
 
@@ -226,8 +223,6 @@ class _Writer:
             raise UnraisableError("it is no operation on edges and nodes that can be compiled")
         if step.target in _INDEXED and _is_given(step.args[0]):
             raise UnraisableError("rows of an argument picked by position")
-        if step.target in _PRODUCTS:
-            self._check_product(step)
         partners = [self.value(var) for var in step.reads]
         rowed = [x for x in partners if x.has_rows] or partners
 
@@ -246,15 +241,6 @@ class _Writer:
         wanted = [var for var, result in zip(step.outs, results, strict=False) if result is None and var is not None]
         self._missing = {*getattr(self, "_missing", set()), *wanted}
         return results
-
-    def _check_product(self, step: Step) -> None:
-        """Refuses a product of many edge rows by a weight where it would be computed again in every walk."""
-        left = step.args[_PRODUCTS[step.target]]
-        if not isinstance(left, Var) or not is_heavy(step, left):
-            return
-        x = self.value(left)
-        if x.value.tensor.rows == self.graph.struct.edge and not _follows_nodes(x.value):
-            raise UnraisableError(STORED)
 
     def lacks(self, var: Var) -> bool:
         """Whether the rule of a value's operation gave no counterpart."""
@@ -276,22 +262,6 @@ class _Writer:
         names = {value["name"] for value in program.inputs}
         self.region.given = {name: given for name, given in self.region.given.items() if name in names}
         self.region.program, self.region.draws = program, self.seed in read
-
-
-def is_heavy(step: Step, left: Var) -> bool:
-    """Whether a product is worth the memory of its result."""
-    out = step.outs[0]
-    return out is not None and out.shape[-1] * left.shape[-1] >= _HEAVY and left.shape[0] * out.shape[-1] >= _MANY
-
-
-def _follows_nodes(value: Value) -> bool:
-    """Whether edge rows are made of node rows in a way that a product passes through, to be done on the nodes."""
-    if value.op in (Op.BROADCAST_SRC, Op.BROADCAST_DST):
-        return True
-    linear = value.op in (Op.CAT, Op.SLICE, Op.RESHAPE) or (
-        value.op is Op.EWISE and value["fn"] in ("add", "sub", "neg")
-    )
-    return linear and all(map(_follows_nodes, value.inputs))
 
 
 def _is_given(table: Any) -> bool:
@@ -345,21 +315,13 @@ class _Planner:
     def _ahead_of_all(self) -> set[Step]:
         """Edge rows that are made of given ones before anything else, and what these follow from.
 
-        These are rows put behind others, as for self-loops, and products by weights that are stored.
+        These are rows put behind others, as for self-loops.
         """
         makers = {var: step for step in self.tape.steps for var in step.outs if var is not None}
-        given = set(self.tape.inputs)
-        for step in self.tape.steps:
-            if step not in self.moves and all(var in given for var in step.reads):
-                given.update(var for var in step.outs if var is not None)
         alone, early = self._following(("arg",)), self._following(("arg", "parameter"))
         found: set[Step] = set()
         for step in reversed(self.tape.steps):
-            if step.target in _PRODUCTS:
-                left = step.args[_PRODUCTS[step.target]]
-                if isinstance(left, Var) and left in given and left.shape[0] in self.sets and is_heavy(step, left):
-                    found.add(step)
-            elif self._is_by_position(step) and any(all(v in known for v in step.reads) for known in (alone, early)):
+            if self._is_by_position(step) and any(all(v in known for v in step.reads) for known in (alone, early)):
                 found.add(step)
             if step in found:
                 found.update(makers[var] for var in step.reads if var in makers and var not in self.free)
@@ -401,7 +363,7 @@ class _Planner:
         if move is not None and edges is None:
             move = None
         if step in self.ahead:
-            return self._stand(step, STORED)
+            return self._stand(step, AHEAD)
         reason = ""
         if self._fits(step, edges):
             assert self.current is not None

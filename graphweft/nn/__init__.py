@@ -7,13 +7,16 @@ from graphweft.nn.gae import GAE, VGAE
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv
 from graphweft.nn.gcn import GCN, GCNConv
 from graphweft.nn.gin import GIN, GINConv
+from graphweft.nn.gine import GINEConv
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.graph_pooling import SAGPool, TopKPool
 from graphweft.nn.hgt import HGT, HGTConv
+from graphweft.nn.jumping import JumpingKnowledge
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.ngcf import NGCF, NGCFConv
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_embedding import NodeEmbedding
+from graphweft.nn.pna import PNAConv, mean_log_degree
 from graphweft.nn.propagation import APPNP, GCNII, SGConv
 from graphweft.nn.pyg_weights import load_pyg_state_dict
 from graphweft.nn.readout import AttentionPool, Readout, Set2Set, graph_softmax, readout
@@ -44,11 +47,14 @@ __all__ = [
     "GATv2Conv",
     "GCNConv",
     "GINConv",
+    "GINEConv",
     "GraphModel",
     "HGTConv",
+    "JumpingKnowledge",
     "NGCFConv",
     "Node2Vec",
     "NodeEmbedding",
+    "PNAConv",
     "RGCNConv",
     "Readout",
     "SAGEConv",
@@ -60,5 +66,6 @@ __all__ = [
     "TransformerConv",
     "graph_softmax",
     "load_pyg_state_dict",
+    "mean_log_degree",
     "readout",
 ]

@@ -25,7 +25,7 @@ from graphweft._errors import FallbackWarning
 from graphweft._torch_private import pytree, trace_state, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
-from graphweft.frontend.regions import STORED
+from graphweft.frontend.regions import AHEAD
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.graph.graph import Graph
 from graphweft.nn.call_form import ORDINARY, flattened, restored
@@ -289,7 +289,7 @@ class CompiledCalls:
         if not made.regions:
             return UnraisableError(_NO_SUMS)
         for step, reason in made.planned.apart:
-            if reason not in (_PLAIN_TORCH, STORED):
+            if reason not in (_PLAIN_TORCH, AHEAD):
                 self._tell(f"{step.name} ({reason}): runs as it stands, the rest is compiled ({step.line})")
         return made
 

@@ -3,14 +3,15 @@ stored.
 
 Comes in: a joint program, forward and backward. Goes out: groups, each a loop nest over the edges of every row, with
 all results that one walk gives, and the values that need no call of their own any more. Values of edges are computed
-again wherever they are read; stored are per-edge numbers that sum over features and are read by several walks. Called
-by ``pipeline.py``. Sources: Graphiler, section 5 (broadcast-compute and broadcast-compute-reduce fusion); GraphTensor,
+again wherever they are read; stored are per-edge numbers that sum over features and are read by several walks, and
+what heavy products of edge rows read and give, which the product's own kernel computes once. Called by ``pipeline.py``.
+Sources: Graphiler, section 5 (broadcast-compute and broadcast-compute-reduce fusion); GraphTensor,
 section IV; Joestar, section 5.4 (Edge-Map).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 
@@ -33,6 +34,9 @@ WRITTEN = frozenset({
     Op.UNSLICE, Op.CAT,
 })  # fmt: skip
 NARROW = 16  # numbers per edge that may be stored
+_HEAVY = 2048  # multiplications an edge, from which a walk takes longer than reading what is stored
+_MANY = 1 << 20  # elements of the product's rows
+_SHARE = 8  # of the memory for hoisted values, the part that a product's rows may take
 _CONTRACTIONS = frozenset({Op.SDDMM, Op.EINSUM, Op.MATMUL, Op.ROW_SUM, Op.SUM_DIMS})
 _MOVES = frozenset({Op.BROADCAST_SRC, Op.BROADCAST_DST, Op.BROADCAST_SHARED})
 _LOOKS = frozenset({Op.RESHAPE, Op.EXPAND, Op.DETACH, *_MOVES})
@@ -79,18 +83,45 @@ def without_wide(program: Program, hoisted: set[Value]) -> set[Value]:
     return left
 
 
-def fuse_edges(program: Program, hoisted: set[Value], phase: Mapping[Value, int]) -> tuple[list[Group], set[Value]]:
+def heavy_products(program: Program, rows: Mapping[str, int], memory: float) -> set[Value]:
+    """Products of edge rows and shared matrices, and their weights' gradients, that the kernels of products compute.
+
+    Their operands and results are stored: that costs less than one loop an edge in every walk that reads them. Rows
+    that would take more than a part of ``memory`` bytes are computed in walks nevertheless.
+    """
+    edges = {v.struct.edge for v in program.values if isinstance(v.type, StructType)}
+    found = set()
+    for value in program.values:
+        if value.op is not Op.MATMUL or value.inputs[0].tensor.rows not in edges:
+            continue
+        count = rows.get(str(value.inputs[0].tensor.rows), 0)
+        inner, *_ = value.inputs[0].tensor.dims
+        outer = value.inputs[1].tensor.dims[0] if value.get("ta") else value.tensor.dims[-1]
+        widest = max(inner, outer) * count
+        fits = widest * value.tensor.dtype.itemsize <= memory / _SHARE
+        if inner * outer >= _HEAVY and widest >= _MANY and fits:
+            found.add(value)
+    return found
+
+
+def fuse_edges(
+    program: Program, hoisted: set[Value], phase: Mapping[Value, int], heavy: Collection[Value] = ()
+) -> tuple[list[Group], set[Value]]:
     """The nests of a program as groups, and the values that are computed by no other call."""
-    search = _Search(program, hoisted, phase)
+    search = _Search(program, hoisted, phase, heavy)
     groups = search.groups()
     return groups, search.spared(groups)
 
 
 def cover_edges(
-    program: Program, hoisted: set[Value], phase: Mapping[Value, int], rest: Callable[[set[Value]], list[Group]]
+    program: Program,
+    hoisted: set[Value],
+    phase: Mapping[Value, int],
+    rest: Callable[[set[Value]], list[Group]],
+    heavy: Collection[Value] = (),
 ) -> list[Group]:
     """The nests, and what ``rest`` makes of all other values, in an order that respects operands."""
-    nests, spared = fuse_edges(program, hoisted, phase)
+    nests, spared = fuse_edges(program, hoisted, phase, heavy)
     position = {value: index for index, value in enumerate(program.values)}
     return ordered([*rest(hoisted | spared), *nests], position)
 
@@ -98,8 +129,10 @@ def cover_edges(
 class _Search:
     """Finds the nests of one program."""
 
-    def __init__(self, program: Program, hoisted: set[Value], phase: Mapping[Value, int]) -> None:
-        self.program, self.hoisted, self.phase = program, hoisted, phase
+    def __init__(
+        self, program: Program, hoisted: set[Value], phase: Mapping[Value, int], heavy: Collection[Value]
+    ) -> None:
+        self.program, self.hoisted, self.phase, self.heavy = program, hoisted, phase, heavy
         self.users = program.users()
         self.outputs = {value for _, value in program.outputs}
         self.graphs = _graphs(program)
@@ -143,7 +176,8 @@ class _Search:
     # -- what can be computed for an edge
 
     def _find_written(self) -> None:
-        values = [v for v in self.program.values if v not in self.hoisted and isinstance(v.type, TensorType)]
+        apart = {*self.hoisted, *self.heavy}
+        values = [v for v in self.program.values if v not in apart and isinstance(v.type, TensorType)]
         self.written = {v for v in values if v.tensor.rows in self.graphs and _is_written(v, self.real)}
         while True:
             lost = {v for v in self.written if not self._feeds(v)}

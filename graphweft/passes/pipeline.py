@@ -22,12 +22,13 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import StructType
 from graphweft.ir.verify import verify
+from graphweft.passes.associate import associate
 from graphweft.passes.attention import raise_attention
 from graphweft.passes.canonical import canonicalise
 from graphweft.passes.certificate import Certificate, Certifier, Outcome, Refuted, Rewrite
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
-from graphweft.passes.edges import cover_edges, edge_bytes, without_wide
+from graphweft.passes.edges import cover_edges, edge_bytes, heavy_products, without_wide
 from graphweft.passes.elementwise import fuse_elementwise
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import constant_values, frontier, kept_tensors
@@ -230,7 +231,7 @@ class _Run:
             program = self._step("split", lambda p: slice_products(split_joined(p)), program)
         if request.on("reorder", 2):
             rows = request.sizes(program).rows
-            program = self._step("reorder", lambda p: reorder_broadcasts(p, rows), program)
+            program = self._step("reorder", lambda p: reorder_broadcasts(associate(p, rows), rows), program)
         if request.on("canonical", 1):
             program = self._step("canonical", canonicalise, program, tidy=False)
         if request.on("typed", 1):
@@ -399,7 +400,8 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     def rest(known: set[Value]) -> list[Group]:
         return group_values(joint, known, phase, request.on("fuse", 3), lambda value: _folds_scale(value, sizes))
 
-    groups = cover_edges(joint, hoisted, phase, rest) if walks else rest(hoisted)
+    heavy = heavy_products(joint, sizes.rows, sizes.memory) if walks else ()
+    groups = cover_edges(joint, hoisted, phase, rest, heavy) if walks else rest(hoisted)
     if request.on("fuse", 3):
         groups = fold_gathers(joint, groups) if request.on("stages", 3) else groups
         groups = fuse_elementwise(joint, groups, phase, lambda v: request.is_worth(tensor_bytes(v, sizes)))

@@ -2,6 +2,7 @@
 
 Comes in: a forward program with values broadcast from nodes or types to edges. Goes out: an equal one in which row-wise
 operations whose rows all come from one broadcast run on the fewer rows: a transform of nodes costs nodes, not edges.
+So does a transform of differences and sums of two ends, which is the difference of their transforms.
 ``split_joined`` turns ``cat(a, b) W`` into ``a W_a + b W_b``, so that attention over pairs splits into its two ends.
 Never applied where the rows are more than the edges, nor where operations mix residencies. Source: Graphiler, MLSys
 2022, section 4.3.1.
@@ -51,6 +52,8 @@ def reorder_broadcasts(program: Program, rows: Mapping[str, int]) -> Program:
             return None
         rowed = [x for x in v.inputs if isinstance(x.type, TensorType) and x.tensor.rows is not None]
         first = rowed[0] if rowed else None
+        if len(rowed) == 1 and (made := _of_sum(b, v, rowed[0], rows)) is not None:
+            return made
         if first is None or first.op not in _BROADCASTS or not all(_alike(x, first) for x in rowed):
             return None
         before = first.inputs[1].tensor.rows
@@ -61,6 +64,31 @@ def reorder_broadcasts(program: Program, rows: Mapping[str, int]) -> Program:
         return None if guarded is None else b.add(first.op, first.inputs[0], b.add(v.op, *guarded, **dict(v.attrs)))
 
     return rewrite(program, rule)
+
+
+def _of_sum(b: Builder, v: Value, x: Value, rows: Mapping[str, int]) -> Value | None:
+    """A product by a shared weight of sums and differences of broadcasts as those of the broadcasts' products."""
+    weighted = v.op is Op.EINSUM and len(v.inputs) == 2 and x.op is Op.EWISE
+    if not weighted or not _sums_broadcasts(x, rows):
+        return None
+
+    def product(y: Value) -> Value:
+        if y.op is Op.EWISE:
+            return b.add(Op.EWISE, *map(product, y.inputs), fn=y["fn"])
+        inner = [y.inputs[1] if operand is x else operand for operand in v.inputs]
+        return b.add(y.op, y.inputs[0], b.add(Op.EINSUM, *inner, spec=v["spec"]))
+
+    return product(x)
+
+
+def _sums_broadcasts(x: Value, rows: Mapping[str, int]) -> bool:
+    """Whether edge rows are sums and differences of broadcasts from fewer rows, all of the same dimensions."""
+    if x.op is Op.EWISE:
+        alike = all(y.tensor.dims == x.tensor.dims for y in x.inputs)
+        return x["fn"] in ("add", "sub", "neg") and alike and all(_sums_broadcasts(y, rows) for y in x.inputs)
+    if x.op not in _BROADCASTS or x.inputs[1].tensor.rows is None:
+        return False
+    return rows.get(x.inputs[1].tensor.rows, 0) <= rows.get(str(x.tensor.rows), 0)
 
 
 def _guarded(b: Builder, v: Value, broadcast: Value, operands: list[Value]) -> list[Value] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.ir.verify import verify
+from graphweft.passes.associate import associate
 from graphweft.passes.canonical import canonicalise
 from graphweft.passes.cleanup import cleanup
 from graphweft.passes.message import fuse_messages
@@ -101,10 +103,49 @@ def scores_by_head() -> Program:
     return w.done(out=a(Op.REDUCE, g, total, kind="sum"))
 
 
+def difference_of_ends() -> Program:
+    """The transform of x_i beside x_j - x_i, as Wang et al., 2019, write it, and of a negated sum."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    src, dst = a(Op.BROADCAST_SRC, g, w.nodes()), a(Op.BROADCAST_DST, g, w.nodes())
+    pair = a(Op.CAT, dst, a(Op.EWISE, src, dst, fn="sub"), axis=0)
+    first = a(Op.EINSUM, pair, w.shared("W", 6, 2), spec="na,ab->nb")
+    second = a(Op.EWISE, a(Op.EWISE, dst, src, fn="add"), fn="neg")
+    second = a(Op.EINSUM, w.shared("U", 2, 3), second, spec="ba,na->nb")
+    return w.done(out=a(Op.REDUCE, g, a(Op.EWISE, first, a(Op.EWISE, second, fn="relu"), fn="mul"), kind="sum"))
+
+
+def matrix_of_the_edge() -> Program:
+    """A node's row times matrices that follow from the edge by a linear layer, the second one from the other side."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    hidden = a(Op.EWISE, w.edges(), fn="tanh")
+    wide = a(Op.EINSUM, hidden, a(Op.PERMUTE, w.shared("W", 6, 3), order=(1, 0)), spec="na,ab->nb")
+    wide = a(Op.RESHAPE, a(Op.EWISE, wide, w.shared("b", 6), fn="add"), dims=(3, 2))
+    first = a(Op.EINSUM, a(Op.BROADCAST_SRC, g, w.nodes()), wide, spec="na,nab->nb")
+    other = a(Op.EINSUM, w.shared("U", 3, 6), hidden, spec="ab,na->nb")
+    other = a(Op.RESHAPE, other, dims=(2, 3))
+    second = a(Op.EINSUM, other, a(Op.BROADCAST_DST, g, w.nodes()), spec="nba,na->nb")
+    return w.done(out=a(Op.REDUCE, g, a(Op.EWISE, first, second, fn="add"), kind="sum"))
+
+
+def scores_of_edges() -> Program:
+    """Scores of edge features by head, and one of the whole row."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    wide = a(Op.EINSUM, w.edges(), a(Op.PERMUTE, w.shared("W", 4, 3), order=(1, 0)), spec="na,ab->nb")
+    heads = a(Op.EWISE, w.shared("h", 2, 2), a(Op.RESHAPE, wide, dims=(2, 2)), fn="mul")
+    one = a(Op.SUM_DIMS, a(Op.EWISE, wide, w.shared("v", 4), fn="mul"), axes=(0,))
+    total = a(Op.EWISE, a(Op.SUM_DIMS, heads, axes=(1,)), a(Op.RESHAPE, one, dims=(1,)), fn="add")
+    return w.done(out=a(Op.REDUCE, g, total, kind="sum"))
+
+
 PROGRAMS = {p.__name__: p for p in (gat, bilinear, row_wise_chain, two_ends, type_embedding, node_code, scores_by_head)}
+OF_EDGES = {p.__name__: p for p in (difference_of_ends, matrix_of_the_edge, scores_of_edges)}
 REWRITES: dict[str, Callable[[Program], Program]] = {
     "split": split_joined,
     "reorder": lambda p: reorder_broadcasts(p, MORE_EDGES),
+    "associate": lambda p: associate(p, MORE_EDGES),
     "canonical": canonicalise,
     "cleanup": cleanup,
     "all": lambda p: cleanup(
@@ -114,10 +155,13 @@ REWRITES: dict[str, Callable[[Program], Program]] = {
 
 
 @pytest.mark.parametrize("graph", ZOO)
-@pytest.mark.parametrize("rewrite", REWRITES)
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize(
+    ("program", "rewrite"),
+    [(p, r) for p in PROGRAMS for r in REWRITES if r != "associate"]
+    + [(p, "reorder" if p == "difference_of_ends" else "associate") for p in OF_EDGES],
+)
 def test_outputs_and_gradients_stay(program: str, rewrite: str, graph: str) -> None:
-    before = PROGRAMS[program]()
+    before = {**PROGRAMS, **OF_EDGES}[program]()
     after = REWRITES[rewrite](before)
     verify(after)
     inputs = random_inputs(before, ZOO[graph])
@@ -159,6 +203,20 @@ def test_no_product_is_left_on_edges() -> None:
     assert len(on_edges) == 3
     assert not [v for v in after.values if v.op in (Op.EINSUM, Op.MATMUL) and v.tensor.rows == "E"]
     assert after.count(Op.MATMUL) == 1
+
+
+def test_products_of_differences_and_of_matrices_leave_the_edges() -> None:
+    rewritten = cleanup(reorder_broadcasts(split_joined(difference_of_ends()), MORE_EDGES))
+    assert not [v for v in rewritten.values if v.op is Op.EINSUM and v.tensor.rows == "E"]
+    few = {"V": 1, "E": 3}
+    assert max(prod(v.tensor.dims) for v in cleanup(associate(matrix_of_the_edge(), few)).values if _on_edges(v)) == 6
+    narrow = cleanup(associate(scores_of_edges(), few))
+    assert max(prod(v.tensor.dims) for v in narrow.values if _on_edges(v) and v.op is Op.EINSUM) == 2
+    assert str(associate(matrix_of_the_edge(), {"V": 3, "E": 2})) == str(matrix_of_the_edge())
+
+
+def _on_edges(v: Value) -> bool:
+    return isinstance(v.type, TensorType) and v.type.rows == "E"
 
 
 def test_broadcasts_stay_where_there_are_more_nodes_than_edges() -> None:

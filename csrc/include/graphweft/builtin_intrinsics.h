@@ -68,11 +68,15 @@ GW_INTRINSIC __m512d _mm512_sqrt_pd(__m512d v) {
   return __m512d(__builtin_ia32_sqrtpd512_mask(gw_v8df(v), gw_v8df{}, __mmask8(-1), 4));
 }
 #elif defined(__AVX2__)
+typedef float gw_v4sf __attribute__((vector_size(16)));
 typedef float gw_v8sf __attribute__((vector_size(32)));
 typedef double gw_v4df __attribute__((vector_size(32)));
 typedef int gw_v8si __attribute__((vector_size(32)));
 typedef long long gw_v4di __attribute__((vector_size(32)));
 
+GW_INTRINSIC __m256 _mm256_insertf128_ps(__m256 a, __m128 b, int) {
+  return __m256(__builtin_ia32_vinsertf128_ps256(gw_v8sf(a), gw_v4sf(b), 0));
+}
 GW_INTRINSIC __m256 _mm256_maskload_ps(const float* p, __m256i mask) {
   return __m256(__builtin_ia32_maskloadps256(reinterpret_cast<const gw_v8sf*>(p), gw_v8si(mask)));
 }

@@ -54,6 +54,16 @@ struct simd {
       return vec(_mm512_maskz_loadu_pd(mask, p));
     }
 #elif defined(__AVX2__)
+    // Masked stores take tens of cycles on some processors, and what they wrote is not forwarded to loads.
+    if (__builtin_constant_p(n) && n * sizeof(T) == 16) {
+      typedef float low __attribute__((vector_size(16), aligned(4), may_alias));
+      return vec(_mm256_insertf128_ps(__m256{}, __m128(*reinterpret_cast<const low*>(p)), 0));
+    }
+    if (__builtin_constant_p(n) && n == 1) {
+      vec v{};
+      v[0] = *p;
+      return v;
+    }
     if constexpr (sizeof(T) == 4) return vec(_mm256_maskload_ps(reinterpret_cast<const float*>(p), lane_mask(n)));
     if constexpr (sizeof(T) == 8) return vec(_mm256_maskload_pd(reinterpret_cast<const double*>(p), lane_mask(n)));
 #else
@@ -84,6 +94,14 @@ struct simd {
       }
     }
 #elif defined(__AVX2__)
+    if (__builtin_constant_p(n) && n * sizeof(T) == 16) {
+      std::memcpy(p, &v, 16);
+      return;
+    }
+    if (__builtin_constant_p(n) && n == 1) {
+      *p = v[0];
+      return;
+    }
     if constexpr (sizeof(T) == 4) _mm256_maskstore_ps(reinterpret_cast<float*>(p), lane_mask(n), __m256(v));
     if constexpr (sizeof(T) == 8) _mm256_maskstore_pd(reinterpret_cast<double*>(p), lane_mask(n), __m256d(v));
 #else
