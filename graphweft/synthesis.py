@@ -15,9 +15,10 @@ from graphweft.model_of_spec import make_model
 from graphweft.nn.module import CompiledModule
 from graphweft.run import load_dataset
 from graphweft.synth.folder import check_folder, program_files, write_folder
-from graphweft.synth.plans import plans_of
-from graphweft.synth.spec import ProgramSpec, check_target, read_spec
-from graphweft.synth.steps import steps_of
+from graphweft.synth.kits import kit_of
+from graphweft.synth.plans import plans_of, prediction_plans
+from graphweft.synth.spec import ProgramSpec, check_target, check_what, read_spec
+from graphweft.synth.steps import prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
 
 Given = ProgramSpec | Verbs | str | os.PathLike[str]
@@ -29,8 +30,8 @@ class Program:
 
     Attributes:
         folder: Where it is.
-        calls: Kernel calls of an epoch.
-        arena_bytes: Bytes of all its buffers together.
+        calls: Kernel calls of an epoch, or of a prediction.
+        arena_bytes: Bytes of all its buffers together; of a library that predicts, floats a node.
         lines: Lines of ``model.cpp``, the text that was written for this model.
     """
 
@@ -40,8 +41,10 @@ class Program:
     lines: int
 
 
-def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: str = "openmp") -> Program:
-    """Writes a C++ program that trains exactly the model of ``spec``, without Python and without torch.
+def write_program(
+    spec: Given, out: str | os.PathLike[str] = "program", target: str = "openmp", what: str = "train"
+) -> Program:
+    """Writes a C++ program that trains exactly the model of ``spec``, or predicts with it, without Python and torch.
 
     The program makes the calls that ``graphweft train`` makes with the same options, and its losses have the same bits.
     Either the folder is whole or it is as before.
@@ -50,6 +53,7 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
         spec: A :class:`ProgramSpec`, the path of a TOML file, or :class:`Verbs`.
         out: Folder of the program: new, empty, or that of an earlier program, which is replaced.
         target: "openmp", one process with threads.
+        what: "train", or "predict": a shared library with a C header that loads weights and predicts on any graph.
 
     Raises: ConfigError or DataError with one line that names the part that cannot be written.
 
@@ -60,6 +64,8 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
         ['cpu_level.cpp', 'main.cpp', 'model.cpp']
     """
     check_target(target)
+    check_what(what)
+    kit = kit_of(target, what)
     classes = 0
     if isinstance(spec, Verbs):
         classes = spec.classes
@@ -75,12 +81,13 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
     model = make_model(train, ds)
     if not isinstance(model, CompiledModule):
         raise ConfigError(f"model: expected gcn, sage, gin or gat, got {type(model).__name__}")
-    steps = steps_of(plans_of(spec, model, ds))
+    is_training = what == "train"
+    steps = steps_of(plans_of(spec, model, ds)) if is_training else prediction_steps(prediction_plans(model, ds))
     data = spec.data if Path(spec.data).suffix == ".npz" else ""
-    files = program_files(spec, steps, data)
+    files = program_files(spec, steps, data, kit)
     write_folder(folder, files)
-    calls = len(steps.forward) + len(steps.backward) + 2
-    return Program(folder, calls, steps.arena_bytes, files["model.cpp"].count("\n"))
+    calls = len(steps.forward) + len(steps.backward) + 2 if is_training else len(steps.evaluation)
+    return Program(folder, calls, steps.arena_bytes, files[kit.name].count("\n"))
 
 
 __all__ = ["Program", "write_program"]

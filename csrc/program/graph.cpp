@@ -84,6 +84,11 @@ Graph Graph::from_csr(std::vector<int64_t> indptr, std::vector<int32_t> indices)
   return {nullptr, made, nodes, nodes, true};
 }
 
+Graph Graph::from_in_edges(Form in_edges) {
+  const int64_t nodes = in_edges->num_rows();
+  return {std::move(in_edges), nullptr, nodes, nodes, true};
+}
+
 Form Graph::known() const { return forms_->by[0] ? forms_->by[0] : forms_->by[1]; }
 
 Form Graph::full(int side) const {

@@ -34,6 +34,8 @@ class Graph {
   static Graph from_edges(const std::vector<int32_t>& src, const std::vector<int32_t>& dst, int64_t num_nodes);
   // Rows are sources.
   static Graph from_csr(std::vector<int64_t> indptr, std::vector<int32_t> indices);
+  // Rows are destinations; not copied, and shared with other graphs.
+  static Graph from_in_edges(Form in_edges);
 
   [[nodiscard]] int64_t num_edges() const;
   [[nodiscard]] Graph reverse() const;

@@ -197,6 +197,10 @@ void add_constant(const Matrix& x, float constant, const Matrix& y);
 // y = x^exponent, 0 where x is 0; the exponent is -1 or -1/2.
 void power(const Matrix& x, double exponent, const Matrix& y);
 
+// y = f of the elements of its operands, all of the shape of y.
+using Elements = void (*)(int64_t begin, int64_t end, const float* const* in, float* out);
+void elementwise(Elements f, std::initializer_list<Matrix> operands, const Matrix& y);
+
 // Sum of losses and number of rows predicted right.
 struct Loss {
   double sum = 0;

@@ -5,22 +5,20 @@ Comes in: a spec and its :class:`Steps`. Goes out: a text. Called by ``folder.py
 
 from __future__ import annotations
 
-import json
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from graphweft.synth.layout import elements, function, indented, quoted, statements, wrapped
 from graphweft.synth.operands import ALWAYS, Buffer
 from graphweft.synth.spec import ProgramSpec
-from graphweft.synth.steps import Statement, Steps
-
-_WIDTH = 120
+from graphweft.synth.steps import Steps
 
 
 def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
     """``model.cpp``: buffers, then the statements of preparation, step and evaluation."""
     parts = [
-        _opening(spec, any("attend(" in line for part in steps.evaluation for line in part.lines)),
+        _opening(spec, more_headers(steps)),
         _facts(spec, steps, data),
+        *elements(steps),
         _state(steps),
         _constructor(steps),
         _step(steps),
@@ -31,21 +29,28 @@ def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
     return "\n".join(parts)
 
 
-def _title(spec: ProgramSpec) -> str:
+def title(spec: ProgramSpec) -> str:
+    """The model in a line."""
     reduce = "" if spec.reduce == "auto" else f", {spec.reduce} over neighbours"
-    return f"{spec.model.upper()} of {spec.layers} layers{reduce}, trained on all nodes at once"
+    return f"{spec.model.upper()} of {spec.layers} layers{reduce}"
 
 
-def _sizes(steps: Steps) -> tuple[int, int]:
+def sizes_of(steps: Steps) -> tuple[int, int]:
     """Features and classes."""
     program = steps.plans.step.compiled.program
     x = next(v for v in program.inputs if v["name"] == "x")
     return int(x.tensor.dims[0]), int(dict(program.outputs)["out"].tensor.dims[0])
 
 
-def _opening(spec: ProgramSpec, attends: bool) -> str:
+def more_headers(steps: Steps) -> str:
+    """What a model includes beside the usual kernels."""
+    attends = any("attend(" in line for part in steps.evaluation for line in part.lines)
     more = '#include "attention.h"\n' if attends else ""
-    return f"""// {_title(spec)}.
+    return more + ('#include "graphweft/lanes.h"\n' if steps.nests else "")
+
+
+def _opening(spec: ProgramSpec, more: str) -> str:
+    return f"""// {title(spec)}, trained on all nodes at once.
 //
 // Each statement is one kernel; the line above it says what it does, the shape of its result and its bytes. All buffers
 // lie in one arena, and buffers that are not in use at the same time share their room.
@@ -60,7 +65,7 @@ namespace program {{
 
 def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     """Sizes, and what the program reports."""
-    rows, (width, classes) = steps.plans.sizes.rows, _sizes(steps)
+    rows, (width, classes) = steps.plans.sizes.rows, sizes_of(steps)
     weights = sum(steps.parameters[name].count for name in steps.moments)
     path = "sparse" if steps.plans.is_sparse else "dense"
     return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
@@ -68,7 +73,7 @@ constexpr int64_t nodes = {rows["V"]}, edges = {rows["E"]}, features = {width}, 
 constexpr int64_t train_rows = {steps.plans.train_rows}, nonzeros = {steps.plans.sizes.nonzeros.get("x", 0)};
 
 // Name, data, layout of the features; layers, hidden width, parameters; epochs, seed and how often it is evaluated.
-const Facts facts = {{"{spec.model}", {_quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
+const Facts facts = {{"{spec.model}", {quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
                      {spec.epochs}, {spec.seed}, {spec.eval_every},
                      {{nodes, edges, features, classes, train_rows, nonzeros}}}};
 """
@@ -134,7 +139,7 @@ def _constructor(steps: Steps) -> str:
         body.append("for (const int64_t row : s.train) s.train_labels.push_back(s.labels[size_t(row)]);")
     if steps.prepare:
         body += ["", "// Computed once."]
-        body += _statements(steps.prepare, steps)
+        body += statements(steps.prepare, steps)
     body += ["", "// Weights, in the order in which the library draws them; the arena is zero."]
     drawn = [name for name, shape in steps.plans.shapes.items() if len(shape) == 2]
     body.append("Generator draws(seed);")
@@ -142,7 +147,7 @@ def _constructor(steps: Steps) -> str:
         weight = f"s.{steps.parameters[name].name}"
         body.append(f"draws.glorot({weight}.at, {weight}.rows * {weight}.cols, {steps.plans.fans[name]});")
     body += ["", *_updates(steps)]
-    return "\n".join([*lines, *_indented(body), "}", "", "Model::~Model() = default;", ""])
+    return "\n".join([*lines, *indented(body), "}", "", "Model::~Model() = default;", ""])
 
 
 def _updates(steps: Steps) -> list[str]:
@@ -166,7 +171,7 @@ def _updates(steps: Steps) -> list[str]:
                 numbers, state, tail = f"{float(group['lr'])!r}, 0.0, 0.0, {decay}", "nullptr", "0, 0, 0"
             size = f"s.{parameter}.rows * s.{parameter}.cols"
             text = f"s.updates[{index}] = {{{size}, s.{parameter}.at, s.{gradient}.at, {state}, {numbers}, {tail}}};"
-            lines += _wrapped(text)
+            lines += wrapped(text)
             index += 1
     return lines
 
@@ -179,66 +184,6 @@ def _optimizer(steps: Steps) -> str:
     return f"{kind}: size, parameter, gradient, both means and the steps done; rate, betas, epsilon and decay"
 
 
-def _statements(statements: Sequence[Statement], steps: Steps) -> list[str]:
-    lines: list[str] = []
-    for statement in statements:
-        lines += [f"// {statement.words}"] if len(statement.words) < _WIDTH - 6 else _comment(statement.words)
-        for line in statement.lines:
-            lines += _wrapped(_with_state(line, steps))
-    return lines
-
-
-def _comment(words: str) -> list[str]:
-    return [f"// {line}" for line in textwrap.wrap(words, _WIDTH - 8)]
-
-
-def _with_state(line: str, steps: Steps) -> str:
-    """The statement with ``s.`` before the names of the state."""
-    known = {*steps.table.buffers, *steps.graphs, *steps.forms, "graph", "train_ids", "train"}
-    known |= {"x_by_row", "x_by_column", "x_by_row_values", "x_by_column_values"}
-    out, word = [], ""
-    for i, char in enumerate(line + " "):
-        if char.isalnum() or char == "_":
-            word += char
-            continue
-        if word:
-            before = line[i - len(word) - 1 : i - len(word)]
-            called = char == "(" and word not in steps.graphs
-            out.append(f"s.{word}" if word in known and before not in (".", ":") and not called else word)
-            word = ""
-        out.append(char)
-    return "".join(out).rstrip()
-
-
-def _wrapped(text: str) -> list[str]:
-    """The statement over as many lines as it needs, broken between its outer arguments."""
-    if len(text) <= _WIDTH - 2:
-        return [text]
-    start = min(text.find(c) for c in "({" if c in text) + 1
-    lines, now, depth = [text[:start]], "", 0
-    for char in text[start:]:
-        now += char
-        depth += (char in "({[") - (char in ")}]")
-        if depth == 0 and char == ",":
-            lines, now = _appended(lines, now, start), ""
-    return _appended(lines, now, start)
-
-
-def _appended(lines: list[str], argument: str, indent: int) -> list[str]:
-    """``lines`` with one more argument, on a line of its own where the last has no room for it."""
-    word = argument.strip()
-    joined = lines[-1] + ("" if lines[-1].endswith(("(", "{")) else " ") + word
-    return [*lines[:-1], joined] if len(joined) <= _WIDTH - 2 else [*lines, " " * indent + word]
-
-
-def _function(head: str, body: Sequence[str]) -> str:
-    return "\n".join([f"{head} {{", *_indented(body), "}", ""])
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}" if line else "" for line in lines]
-
-
 def _step(steps: Steps) -> str:
     sgd = "betas" not in steps.plans.groups[0]
     labels, ids = ("s.train_labels", "{}") if steps.plans.rows is not None else ("s.labels", "")
@@ -247,22 +192,22 @@ def _step(steps: Steps) -> str:
     body = ["State& s = *state_;"]
     if steps.draws:
         body.append("const uint64_t draw = Generator(epoch_key(seed, epoch)).seed();")
-    body += ["", "// Forward.", *_statements(steps.forward, steps)]
+    body += ["", "// Forward.", *statements(steps.forward, steps)]
     loss = f"const Loss loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at);"
     words = "softmax cross-entropy of the training nodes"
     words += ", its gradient over the logits" if steps.logits == steps.d_logits else " and its gradient"
     body += ["", f"// {words}", loss]
-    body += ["", "// Backward.", *_statements(steps.backward, steps)]
+    body += ["", "// Backward.", *statements(steps.backward, steps)]
     count = len(steps.gradients)
     body += ["", "// Update.", f"check({'gw_sgd_f32' if sgd else 'gw_adam_f32'}(s.updates, {count}));"]
     body.append("return loss.mean();")
     seed, epoch = ("seed", "epoch") if steps.draws else ("/*seed*/", "/*epoch*/")
-    return _function(f"float Model::step(uint64_t {seed}, uint64_t {epoch})", body)
+    return function(f"float Model::step(uint64_t {seed}, uint64_t {epoch})", body)
 
 
 def _evaluate(steps: Steps) -> str:
-    body = ["State& s = *state_;", *_statements(steps.evaluation, steps), f"return s.{steps.eval_logits};"]
-    return _function("Matrix Model::evaluate()", body)
+    body = ["State& s = *state_;", *statements(steps.evaluation, steps), f"return s.{steps.eval_logits};"]
+    return function("Matrix Model::evaluate()", body)
 
 
 def _tensors(steps: Steps) -> str:
@@ -284,8 +229,4 @@ def _tensor(name: str, shape: tuple[int, ...], buffer: Buffer) -> str:
     return f'{{"{name}", {{{", ".join(map(str, shape))}}}, s.{buffer.name}.at}}'
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-__all__ = ["source_text"]
+__all__ = ["more_headers", "sizes_of", "source_text", "title"]

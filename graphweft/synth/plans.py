@@ -19,6 +19,7 @@ from graphweft.nn.gat import GATConv
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.sizes import measure_sizes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.synth.spec import ProgramSpec
 from graphweft.train.edge_data import edge_data_of
@@ -95,6 +96,28 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans
     )
 
 
+def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
+    """The plan of ``model(graph, x)`` in evaluation mode, for features as rows; it stands for the step as well.
+
+    Orders of products are those for a graph and features of the sizes of ``ds``.
+
+    Raises: ConfigError for data or a model that a program cannot hold.
+    """
+    _check_data(ds)
+    x = features_of(ds)
+    x = torch.zeros(tuple(x.shape)) if isinstance(x, SparseFeatures) else x
+    model.eval()
+    with torch.no_grad():
+        arguments = model.arguments(ds.graph, x, None, None)
+        plan = model.function.ready(arguments)
+    if plan is None:
+        raise ConfigError("model: expected one that kernels run, got one for the interpreter")
+    sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return StepPlans(plan, plan, None, sizes, (), shapes, {}, 0, False, False)
+
+
 def _fans(model: nn.Module, name: str, tensor: Tensor) -> int:
     """Inputs and outputs that the range of a drawn weight follows from: of one head where it holds several."""
     owner = model.get_submodule(name.rpartition(".")[0])
@@ -125,4 +148,4 @@ def _check_drawn(model: nn.Module) -> None:
             )
 
 
-__all__ = ["StepPlans", "plans_of"]
+__all__ = ["StepPlans", "plans_of", "prediction_plans"]

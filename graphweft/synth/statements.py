@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from graphweft._errors import ConfigError
+from graphweft.codegen.loops import RowNest, row_nest
 from graphweft.ir.program import Value
 from graphweft.runtime.kernel_call import KernelCall
 
 _STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
-_LATER = {
-    "edge_nest": "generated walks over edges",
-    "row_nest": "generated loops over rows",
-}
+_LATER = {"edge_nest": "generated walks over edges"}
 
 
 class Scene(Protocol):
@@ -50,6 +48,12 @@ class Scene(Protocol):
     def seed(self, value: Value) -> str:
         """The seed of this epoch's draws."""
 
+    def elementwise(self, nest: RowNest) -> str:
+        """The name of a function of elements."""
+
+    def region(self, call: KernelCall) -> tuple[Value, ...]:
+        """The values that a call over elements computes, those that are never stored first."""
+
 
 Printer = Callable[[KernelCall, Scene], list[str]]
 
@@ -59,7 +63,6 @@ def print_call(call: KernelCall, scene: Scene) -> list[str]:
     printer = _PRINTERS.get(call.kernel)
     if printer is None:
         what = _LATER.get(call.kernel, "this kernel")
-        what = f"the function {call.value['fn']}" if call.kernel == "ewise" else what
         raise _refused(call, f"{what} comes later")
     return printer(call, scene)
 
@@ -209,6 +212,16 @@ def _add_const(call: KernelCall, scene: Scene) -> list[str]:
     return [_call("add_constant", x, f"{float(call.value['constant'])!r}f", scene.made(call, "out"))]
 
 
+def _elementwise(call: KernelCall, scene: Scene) -> list[str]:
+    """A function of elements, in one loop."""
+    nest, read = row_nest(scene.region(call))
+    shape = (call.value.tensor.rows, call.value.tensor.dims)
+    if any((value.tensor.rows, value.tensor.dims) != shape for value in read):
+        raise _refused(call, "operands of several shapes come later")
+    name, operands = scene.elementwise(nest), [scene.matrix(value) for value in read]
+    return [_call("elementwise", name, f"{{{', '.join(operands)}}}", scene.made(call, "out"))]
+
+
 def _in_degree(call: KernelCall, scene: Scene) -> list[str]:
     edges = scene.edges(_value(call, "x0"), "graph")
     return [f"{edges}.in_degrees({scene.made(call, 'out')}.at);"]
@@ -274,6 +287,8 @@ _PRINTERS: dict[str, Printer] = {
     "attention": _attention,
     "attention_grad": _attention_grad,
     "einsum": _einsum,
+    "ewise": _elementwise,
+    "row_nest": _elementwise,
     "spmm": _spmm,
     "spmm_max": _spmm_max,
     "spmm_max_grad": _spmm_max_grad,
