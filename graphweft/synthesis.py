@@ -7,18 +7,21 @@ the command ``graphweft synth``.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset
 from graphweft.model_of_spec import make_model
 from graphweft.nn.module import CompiledModule
 from graphweft.run import load_dataset
 from graphweft.synth.folder import check_folder, program_files, write_folder
 from graphweft.synth.kits import kit_of
+from graphweft.synth.parts import owners, write_parts
 from graphweft.synth.plans import plans_of, prediction_plans
-from graphweft.synth.spec import ProgramSpec, check_target, check_what, read_spec
-from graphweft.synth.steps import prediction_steps, steps_of
+from graphweft.synth.spec import ProgramSpec, check_parts, check_target, check_what, read_spec
+from graphweft.synth.steps import Steps, prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
 
 Given = ProgramSpec | Verbs | str | os.PathLike[str]
@@ -42,7 +45,11 @@ class Program:
 
 
 def write_program(
-    spec: Given, out: str | os.PathLike[str] = "program", target: str = "openmp", what: str = "train"
+    spec: Given,
+    out: str | os.PathLike[str] = "program",
+    target: str = "openmp",
+    what: str = "train",
+    ranks: Collection[int] = (),
 ) -> Program:
     """Writes a C++ program that trains exactly the model of ``spec``, or predicts with it, without Python and torch.
 
@@ -52,8 +59,10 @@ def write_program(
     Args:
         spec: A :class:`ProgramSpec`, the path of a TOML file, or :class:`Verbs`.
         out: Folder of the program: new, empty, or that of an earlier program, which is replaced.
-        target: "openmp", one process with threads.
+        target: "openmp", one process with threads, or "mpi", several processes that each have a part of the nodes.
         what: "train", or "predict": a shared library with a C header that loads weights and predicts on any graph.
+
+        ranks: For "mpi", numbers of processes: for each the parts are written to a folder ``parts-P`` of the program.
 
     Raises: ConfigError or DataError with one line that names the part that cannot be written.
 
@@ -66,6 +75,8 @@ def write_program(
     check_target(target)
     check_what(what)
     kit = kit_of(target, what)
+    if ranks and target != "mpi":
+        raise ConfigError(f"ranks cannot be combined with target={target}: parts are for target=mpi")
     classes = 0
     if isinstance(spec, Verbs):
         classes = spec.classes
@@ -81,13 +92,26 @@ def write_program(
     model = make_model(train, ds)
     if not isinstance(model, CompiledModule):
         raise ConfigError(f"model: expected gcn, sage, gin or gat, got {type(model).__name__}")
-    is_training = what == "train"
-    steps = steps_of(plans_of(spec, model, ds)) if is_training else prediction_steps(prediction_plans(model, ds))
+    check_parts(spec, target)
+    is_training, over_ranks = what == "train", target == "mpi"
+    steps = _steps(spec, model, ds, is_training, over_ranks)
     data = spec.data if Path(spec.data).suffix == ".npz" else ""
     files = program_files(spec, steps, data, kit)
-    write_folder(folder, files)
+    owned = {count: owners(ds, count) for count in ranks}
+
+    def write_all_parts(fresh: Path) -> None:
+        for count, owner in owned.items():
+            write_parts(ds, owner, fresh / f"parts-{count}", steps.plans.is_sparse)
+
+    write_folder(folder, files, write_all_parts)
     calls = len(steps.forward) + len(steps.backward) + 2 if is_training else len(steps.evaluation)
     return Program(folder, calls, steps.arena_bytes, files[kit.name].count("\n"))
+
+
+def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, is_training: bool, over_ranks: bool) -> Steps:
+    if is_training:
+        return steps_of(plans_of(spec, model, ds, over_ranks), over_ranks)
+    return prediction_steps(prediction_plans(model, ds))
 
 
 __all__ = ["Program", "write_program"]

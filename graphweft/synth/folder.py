@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from graphweft._errors import ConfigError
@@ -75,8 +76,11 @@ def check_folder(out: Path) -> None:
         raise ConfigError(f"out: expected a folder, got {parent}")
 
 
-def write_folder(out: Path, files: dict[str, str]) -> None:
-    """Writes ``files`` beside ``out`` and puts the whole in its place. Raises: ConfigError, OSError."""
+def write_folder(out: Path, files: dict[str, str], more: Callable[[Path], None] = lambda _: None) -> None:
+    """Writes ``files``, and what ``more`` writes, beside ``out`` and puts the whole in its place.
+
+    Raises: ConfigError, OSError.
+    """
     check_folder(out)
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -87,6 +91,7 @@ def write_folder(out: Path, files: dict[str, str]) -> None:
             path = fresh / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        more(fresh)
         if out.exists():
             _exchange(fresh, out)
         else:

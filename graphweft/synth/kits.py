@@ -5,6 +5,7 @@ Comes in: a target and a purpose. Goes out: a :class:`Kit`. Called by :mod:`grap
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -115,6 +116,17 @@ target_link_libraries(example PRIVATE model)
     )
 
 
+def _cmake_mpi(spec: ProgramSpec) -> str:
+    return (
+        _head(spec, "build/train", "CXX")
+        + "find_package(ZLIB REQUIRED)\nfind_package(MPI REQUIRED COMPONENTS CXX)\n"
+        + _LEVEL
+        + "add_executable(train main.cpp model.cpp ${sources})\n"
+        + _compiled("train")
+        + "target_link_libraries(train PRIVATE OpenMP::OpenMP_CXX ZLIB::ZLIB MPI::MPI_CXX)\n"
+    )
+
+
 def _title(spec: ProgramSpec) -> str:
     return f"# {spec.model.upper()}, {spec.layers} layers\n"
 
@@ -132,7 +144,7 @@ CMake, and nothing else.
 - `graphweft_model.h` is the interface: weights from a safetensors file, a graph as compressed rows, predictions for all
   nodes or for some from a sample of their neighbourhood. `example.c` uses all of it.
 - `model.cpp` is the model: {len(steps.evaluation)} kernel calls a prediction, in order, over buffers of
-  {steps.arena_bytes} floats a node.
+  {steps.columns} floats a node.
 - `model.toml` is the spec that this was written from; `support/` is the rest; `core/` and `include/` are the kernels.
 
 Models and graphs are only read, so threads share them; each thread has a context of its own. Nothing depends on earlier
@@ -166,6 +178,30 @@ there, up to `--epochs` in all. `--metrics metrics.jsonl` writes a line per epoc
 """
 
 
+def _readme_mpi(spec: ProgramSpec, steps: Steps, data: str) -> str:
+    rows = steps.plans.sizes.rows
+    return f"""{_title(spec)}
+A program that trains one model on one graph with several processes, each with a part of the nodes. It needs a C++17
+compiler with OpenMP, MPI, CMake and zlib, and nothing else.
+
+{_BUILD}    mpiexec -n 2 build/train --data parts-2 --epochs 5 --threads 1 --json
+
+- `parts-P` holds the parts for P processes, made by `graphweft synth --ranks P`: own nodes, then ghosts, nodes of
+  others whose rows are borrowed. The graph has {rows["V"]:,} nodes and {rows["E"]:,} edges.
+- `model.cpp` is the model. Before a sum over edges the ghosts' rows are received while rows that need none are summed.
+  The sum of a weight's gradient over all processes begins as soon as it is known and is waited for before the update.
+- `main.cpp` reads the flags, trains and reports; `support/` reads data and weights; `core/` and `include/` are the
+  kernels.
+
+Dropout differs from that of one process: each process draws for its own nodes. `PROGRAM_TRACE=FILE` writes a line for
+every sum and exchange: when it was begun, waited for and done. `PROGRAM_SUM_DELAY_MS=50` lets every sum take so long at
+least, as on a slow network.
+
+`--save weights.safetensors` writes weights, the state of the optimiser and the number of epochs; `--load` goes on from
+there, up to `--epochs` in all. `--metrics metrics.jsonl` writes a line per epoch.
+"""
+
+
 _DENSE = ("gemm", "rows", "spmm", "spmm_max")
 _TRAIN_CORE = ("abi", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
 _PREDICT_CORE = ("abi", "csr", "memory", "sample", "structure", *_DENSE)
@@ -173,11 +209,21 @@ _KITS = {
     ("openmp", "train"): Kit(
         "model.cpp", source_text, ("program",), (), ("main.cpp",), _TRAIN_CORE, _cmake_train, _readme_train
     ),
+    ("mpi", "train"): Kit(
+        "model.cpp",
+        functools.partial(source_text, over_ranks=True),
+        ("program", "program/mpi"),
+        ("attention",),
+        ("main.cpp",),
+        _TRAIN_CORE,
+        _cmake_mpi,
+        _readme_mpi,
+    ),
     ("openmp", "predict"): Kit(
         "model.cpp",
         lambda spec, steps, _: serving_text(spec, steps),
         ("program", "program/predict"),
-        ("main", "model", "dataset", "npz", "report", "random"),
+        ("main", "model", "dataset", "arrays", "features", "npz", "report", "random", "team"),
         ("graphweft_model.h", "example.c", "exports.map"),
         _PREDICT_CORE,
         _cmake_predict,

@@ -13,20 +13,27 @@ from graphweft.synth.spec import ProgramSpec
 from graphweft.synth.steps import Steps
 
 
-def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
-    """``model.cpp``: buffers, then the statements of preparation, step and evaluation."""
+def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = False) -> str:
+    """``model.cpp``: buffers, then the statements of preparation, step and evaluation.
+
+    With ``over_ranks`` each process has a share of the nodes: gradients are added up over all, from the moment when
+    they are known to the update.
+    """
     parts = [
-        _opening(spec, more_headers(steps)),
+        _opening(spec, more_headers(steps) + (_RANKS if over_ranks else "")),
         _facts(spec, steps, data),
         *elements(steps),
         _state(steps),
         _constructor(steps),
-        _step(steps),
+        _step(steps, over_ranks),
         _evaluate(steps),
         _tensors(steps),
         "}  // namespace program\n",
     ]
     return "\n".join(parts)
+
+
+_RANKS = '#include "room.h"\n#include "team.h"\n'
 
 
 def title(spec: ProgramSpec) -> str:
@@ -87,8 +94,18 @@ def _state(steps: Steps) -> str:
         f"  Arena arena{{{steps.arena_bytes}}};",
         "",
     ]
+    kind = "gw_adjacency" if steps.columns is None else "Edges"
+    if steps.columns is not None:
+        lines.insert(1, "  const Graph graph;")
+        lines.insert(2, "  const int64_t nodes = graph.own_nodes();")
+        lines.insert(3, f"  const Room room{{nodes + graph.most_ghosts(), {steps.columns}}};")
+        lines += ["  Sums sums;"]
     for buffer in buffers:
         at = steps.offsets[buffer.name]
+        if steps.columns is not None and buffer.rows == "nodes":
+            shown = f"const Matrix {buffer.name}{{room.at({at}), nodes, {buffer.cols}}};"
+            lines.append(f"  {shown}  // {_when(buffer)}")
+            continue
         when = "always" if buffer.last >= ALWAYS and buffer.first == 0 else _when(buffer)
         if buffer.ctype == "float":
             text = f"const Matrix {buffer.name}{{arena.at<float>({at}), {buffer.rows}, {buffer.cols}}};"
@@ -106,9 +123,10 @@ def _state(steps: Steps) -> str:
         lines += ["  const gw_adjacency x_by_column = x.by_column->native();"]
         lines += ["  const float *const x_by_row_values = x.values.data();"]
         lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
-    lines.append("  const Graph graph;")
+    if steps.columns is None:
+        lines.append("  const Graph graph;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
-    lines += [f"  const gw_adjacency {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
+    lines += [f"  const {kind} {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
     if "betas" in steps.plans.groups[0]:
         lines.append(f"  gw_adam_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     else:
@@ -116,7 +134,7 @@ def _state(steps: Steps) -> str:
     given = ["labels(data.labels)", "train(data.split.train)"]
     normalize = "true" if steps.plans.is_normalized else "false"
     given += [f"x(data.read_sparse_features({normalize}))"] if steps.plans.is_sparse else []
-    given.append("graph(data.graph)")
+    given.insert(0 if steps.columns is not None else len(given), "graph(data.graph)")
     lines += ["", f"  explicit State(const Dataset& data) : {', '.join(given)} {{}}", "};", ""]
     return "\n".join(lines)
 
@@ -184,25 +202,41 @@ def _optimizer(steps: Steps) -> str:
     return f"{kind}: size, parameter, gradient, both means and the steps done; rate, betas, epsilon and decay"
 
 
-def _step(steps: Steps) -> str:
+def _step(steps: Steps, over_ranks: bool) -> str:
     sgd = "betas" not in steps.plans.groups[0]
-    labels, ids = ("s.train_labels", "{}") if steps.plans.rows is not None else ("s.labels", "")
+    labels, ids = ("s.train_labels", "all_rows") if steps.plans.rows is not None else ("s.labels", "")
     if steps.plans.rows is None:
         ids = "{s.train.data(), int64_t(s.train.size())}"
     body = ["State& s = *state_;"]
     if steps.draws:
-        body.append("const uint64_t draw = Generator(epoch_key(seed, epoch)).seed();")
+        own = " + uint64_t(Team::rank())" if over_ranks else ""  # each draws for its own nodes
+        body.append(f"const uint64_t draw = Generator(epoch_key(seed{own}, epoch)).seed();")
     body += ["", "// Forward.", *statements(steps.forward, steps)]
-    loss = f"const Loss loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at);"
+    kind, of = ("Loss", ", train_rows") if over_ranks else ("const Loss", "")
+    loss = f"{kind} loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at{of});"
     words = "softmax cross-entropy of the training nodes"
     words += ", its gradient over the logits" if steps.logits == steps.d_logits else " and its gradient"
-    body += ["", f"// {words}", loss]
-    body += ["", "// Backward.", *statements(steps.backward, steps)]
+    body += ["", f"// {words}", loss, *(["s.sums.start(loss);"] if over_ranks else [])]
+    body += ["", "// Backward.", *(_summed(steps) if over_ranks else statements(steps.backward, steps))]
     count = len(steps.gradients)
-    body += ["", "// Update.", f"check({'gw_sgd_f32' if sgd else 'gw_adam_f32'}(s.updates, {count}));"]
+    body += [
+        "",
+        "// Update.",
+        *(["s.sums.finish();"] if over_ranks else []),
+        f"check({'gw_sgd_f32' if sgd else 'gw_adam_f32'}(s.updates, {count}));",
+    ]
     body.append("return loss.mean();")
     seed, epoch = ("seed", "epoch") if steps.draws else ("/*seed*/", "/*epoch*/")
     return function(f"float Model::step(uint64_t {seed}, uint64_t {epoch})", body)
+
+
+def _summed(steps: Steps) -> list[str]:
+    """The statements of the backward pass; the sum of a gradient over all ranks is begun as soon as it is known."""
+    gradients, lines = {buffer.name for buffer in steps.gradients.values()}, []
+    for statement in steps.backward:
+        lines += statements([statement], steps)
+        lines += [f's.sums.start("{name}", s.{name});' for name in statement.made if name in gradients]
+    return lines
 
 
 def _evaluate(steps: Steps) -> str:

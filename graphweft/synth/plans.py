@@ -56,8 +56,10 @@ class StepPlans(NamedTuple):
     is_normalized: bool
 
 
-def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans:
+def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: bool = False) -> StepPlans:
     """Settles, compiles and measures as the trainer does before its first epoch.
+
+    With ``every_row`` a step computes the rows of all nodes, not those of the training nodes alone.
 
     Raises: ConfigError for data or a model that a program cannot hold.
     """
@@ -75,7 +77,7 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans
     if edges.inputs is not None:
         raise ConfigError(f"data: expected no edge weights or features, got some in {ds.name}: programs have none yet")
     optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
-    batch = FullBatch(model, ds, x, optimizer, edge_data=edges)
+    batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)
     with torch.random.fork_rng(devices=[]):
         batch.prepare()
     step, evaluation, rows, sizes = batch.plans()

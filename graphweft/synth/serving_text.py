@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from graphweft.synth.layout import elements, function, statements
 from graphweft.synth.model_text import more_headers, sizes_of, title
-from graphweft.synth.operands import ALWAYS
+from graphweft.synth.operands import ALWAYS, Buffer
 from graphweft.synth.spec import ProgramSpec
 from graphweft.synth.steps import Steps
 
@@ -21,7 +21,6 @@ def serving_text(spec: ProgramSpec, steps: Steps) -> str:
 
 def _opening(spec: ProgramSpec, steps: Steps) -> str:
     width, classes = sizes_of(steps)
-    weights = max((steps.offsets[b.name] + b.count for b in steps.parameters.values()), default=0)
     more = more_headers(steps)
     return f"""// {title(spec)}: predictions.
 //
@@ -34,16 +33,21 @@ def _opening(spec: ProgramSpec, steps: Steps) -> str:
 namespace program {{
 
 // Features, classes, numbers in all weights, columns of all buffers together.
-const Serving serving = {{{width}, {classes}, {weights}, {steps.arena_bytes}}};
+const Serving serving = {{{width}, {classes}, {steps.arena_bytes // 4}, {steps.columns}}};
 """
 
 
 def _places(steps: Steps) -> str:
     lines = [
-        f'      {{"{name}", {{{", ".join(map(str, shape))}}}, {steps.offsets[steps.parameters[name].name]}}},'
+        f'      {{"{name}", {{{", ".join(map(str, shape))}}}, {_first(steps, steps.parameters[name])}}},'
         for name, shape in steps.plans.shapes.items()
     ]
     return "\n".join(["std::vector<Place> places() {", "  return {", *lines, "  };", "}", ""])
+
+
+def _first(steps: Steps, buffer: Buffer) -> int:
+    """Where the numbers of a parameter begin among all weights."""
+    return steps.offsets[buffer.name] // 4
 
 
 def _state(steps: Steps) -> str:
@@ -53,7 +57,7 @@ def _state(steps: Steps) -> str:
         if buffer.name == "x":
             lines.append(f"  Matrix x{{nullptr, nodes, {buffer.cols}}};")
         elif buffer.name in names:
-            at = f"const_cast<float*>(weights) + {steps.offsets[buffer.name]}"
+            at = f"const_cast<float*>(weights) + {_first(steps, buffer)}"
             lines.append(f"  const Matrix {buffer.name}{{{at}, {buffer.rows}, {buffer.cols}}};")
         else:
             last = "to the end" if buffer.last >= ALWAYS else f"to {buffer.last}"

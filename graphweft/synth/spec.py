@@ -18,8 +18,8 @@ from graphweft.train.spec import TrainSpec
 
 MODELS = ("gcn", "sage", "gin", "gat")
 LATER_MODELS = ("gatv2", "cgat", "ngcf", "rgcn", "hgt")
-TARGETS = ("openmp",)
-LATER_TARGETS = ("mpi", "cuda")
+TARGETS = ("openmp", "mpi")
+LATER_TARGETS = ("cuda",)
 WHAT = ("train", "predict")
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -125,8 +125,16 @@ class ProgramSpec:
 def check_target(target: str) -> None:
     """Raises: ConfigError for a target that is not written yet."""
     if target in LATER_TARGETS:
-        raise ConfigError(f"target: expected openmp, got {target}: programs for it come later")
+        raise ConfigError(f"target: expected openmp or mpi, got {target}: programs for it come later")
     check_choice("target", target, TARGETS)
+
+
+def check_parts(spec: ProgramSpec, target: str) -> None:
+    """Raises: ConfigError for a model that has parts which a target cannot run."""
+    if target == "mpi" and spec.model == "gat":
+        raise ConfigError("model=gat cannot be combined with target=mpi: expected gcn, sage or gin")
+    if target == "mpi" and spec.reduce == "max":
+        raise ConfigError("reduce=max cannot be combined with target=mpi: expected sum or mean")
 
 
 def check_what(what: str) -> None:
@@ -268,4 +276,14 @@ def _text(path: Path) -> str:
         raise ConfigError(f"spec: expected a readable TOML file, got {path}: {reason}") from None
 
 
-__all__ = ["TARGETS", "ProgramSpec", "check_target", "options_of_file", "read_spec", "spec_of_toml"]
+__all__ = [
+    "TARGETS",
+    "WHAT",
+    "ProgramSpec",
+    "check_parts",
+    "check_target",
+    "check_what",
+    "options_of_file",
+    "read_spec",
+    "spec_of_toml",
+]

@@ -55,6 +55,7 @@ class Statement:
 
     words: str
     lines: tuple[str, ...]
+    made: tuple[str, ...] = ()  # names of the buffers that it writes
 
 
 @dataclass
@@ -68,6 +69,8 @@ class Steps:
         table: All buffers, with their lifetimes.
         offsets: Bytes into the arena by buffer.
         arena_bytes: Size of the arena.
+        columns: Of all buffers of nodes together, where a program is for any number of nodes: those then have offsets
+            by columns, and a room of their own. None where the arena has them, too.
         parameters: Buffers of parameters and of the model's other tensors by their name in the model.
         gradients: Buffers of gradients by the name of the parameter.
         moments: What the optimiser remembers of each parameter that it moves.
@@ -96,18 +99,19 @@ class Steps:
     nests: dict[str, RowNest] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     arena_bytes: int = 0
+    columns: int | None = None
 
 
-def steps_of(plans: StepPlans) -> Steps:
-    """All statements of a program. Raises: ConfigError for a part that programs do not have."""
-    return _Walk(plans).run()
+def steps_of(plans: StepPlans, any_size: bool = False) -> Steps:
+    """All statements of a program; with ``any_size`` for a share of the nodes that is not known yet.
+
+    Raises: ConfigError for a part that programs do not have.
+    """
+    return _Walk(plans, any_size).run()
 
 
 def prediction_steps(plans: StepPlans) -> Steps:
-    """All statements of a prediction on a graph of any size. Raises: as :func:`steps_of`.
-
-    Buffers lie by columns: an offset counts the columns in front of a buffer. Parameters have places of their own.
-    """
+    """All statements of a prediction on a graph of any size. Raises: as :func:`steps_of`."""
     return _Walk(plans, any_size=True).predict()
 
 
@@ -119,6 +123,7 @@ class _Walk:
         symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
         self.steps = Steps(plans, Table(symbols))
         self.plans, self.now, self._any_size = plans, 0, any_size
+        self._given = ""  # a buffer that the caller has
         self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
         self._bound: dict[Value, Any] = {}
         self._names: Mapping[Value, str] = {}
@@ -155,6 +160,7 @@ class _Walk:
     def predict(self) -> Steps:
         """What is computed of a graph, then what is computed of its features."""
         steps, plan = self.steps, self.plans.evaluation
+        self._given = "x"
         for name, shape in self.plans.shapes.items():
             steps.parameters[name] = made = steps.table.add(_identifier(name), None, shape, 0)
             made.last = ALWAYS
@@ -216,19 +222,15 @@ class _Walk:
         self.steps.offsets = {buffer.name: at for buffer, at in zip(buffers, offsets, strict=True)}
 
     def _place_by_columns(self, buffers: Sequence[Buffer]) -> None:
-        """Parameters one after the other; every other buffer behind the columns of those that it meets."""
-        at = 0
-        for buffer in self.steps.parameters.values():
-            self.steps.offsets[buffer.name] = at
-            at += -(-buffer.nbytes // ALIGNMENT) * ALIGNMENT // 4
-        of_nodes = [buffer for buffer in buffers if buffer.name not in self.steps.offsets and buffer.name != "x"]
-        for buffer in of_nodes:
-            if buffer.rows != "nodes":
-                raise ConfigError(f"model: expected rows of nodes in a prediction, got {buffer.name} {buffer.shape}")
+        """Buffers of nodes lie behind the columns of those that they meet, the others in the arena."""
+        of_nodes = [buffer for buffer in buffers if buffer.rows == "nodes" and buffer.name != self._given]
+        fixed = [buffer for buffer in buffers if buffer.rows != "nodes"]
+        offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in fixed])
+        self.steps.offsets = {buffer.name: at for buffer, at in zip(fixed, offsets, strict=True)}
         lines = [Lifetime(ALIGNMENT * int(buffer.cols), buffer.first, buffer.last) for buffer in of_nodes]
         offsets, total = place(lines)
         self.steps.offsets |= {b.name: offset // ALIGNMENT for b, offset in zip(of_nodes, offsets, strict=True)}
-        self.steps.arena_bytes = total // ALIGNMENT
+        self.steps.columns = total // ALIGNMENT
 
     def _open(self, plan: Plan) -> None:
         """Binds the inputs of a plan, and what was prepared for it."""
@@ -288,7 +290,7 @@ class _Walk:
             lines = print_call(call, self)
             made = [self._bound[slot.value] for slot in call.writes]
             shown = ", ".join(f"{b.name} {b.shape}, {b.nbytes:,} bytes" for b in made)
-            printed.append(Statement(f"{call.label} -> {shown}", tuple(lines)))
+            printed.append(Statement(f"{call.label} -> {shown}", tuple(lines), tuple(b.name for b in made)))
         return printed
 
     def _graph(self, value: Value) -> str:
