@@ -21,7 +21,7 @@ from graphweft.synth.kits import kit_of
 from graphweft.synth.parts import owners, write_parts
 from graphweft.synth.plans import plans_of, prediction_plans
 from graphweft.synth.spec import ProgramSpec, check_parts, check_target, check_what, read_spec
-from graphweft.synth.steps import Steps, prediction_steps, steps_of
+from graphweft.synth.steps import Manner, Steps, prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
 
 Given = ProgramSpec | Verbs | str | os.PathLike[str]
@@ -50,6 +50,7 @@ def write_program(
     target: str = "openmp",
     what: str = "train",
     ranks: Collection[int] = (),
+    deterministic: bool = False,
 ) -> Program:
     """Writes a C++ program that trains exactly the model of ``spec``, or predicts with it, without Python and torch.
 
@@ -59,10 +60,12 @@ def write_program(
     Args:
         spec: A :class:`ProgramSpec`, the path of a TOML file, or :class:`Verbs`.
         out: Folder of the program: new, empty, or that of an earlier program, which is replaced.
-        target: "openmp", one process with threads, or "mpi", several processes that each have a part of the nodes.
+        target: "openmp", one process with threads, "mpi", several processes that each have a part of the nodes, or
+            "cuda", a device.
         what: "train", or "predict": a shared library with a C header that loads weights and predicts on any graph.
 
         ranks: For "mpi", numbers of processes: for each the parts are written to a folder ``parts-P`` of the program.
+        deterministic: For "cuda" and sparse features: keeps them by column, too, so that equal runs give equal bits.
 
     Raises: ConfigError or DataError with one line that names the part that cannot be written.
 
@@ -77,6 +80,8 @@ def write_program(
     kit = kit_of(target, what)
     if ranks and target != "mpi":
         raise ConfigError(f"ranks cannot be combined with target={target}: parts are for target=mpi")
+    if deterministic and target != "cuda":
+        raise ConfigError(f"deterministic cannot be combined with target={target}: it always is")
     classes = 0
     if isinstance(spec, Verbs):
         classes = spec.classes
@@ -93,8 +98,10 @@ def write_program(
     if not isinstance(model, CompiledModule):
         raise ConfigError(f"model: expected gcn, sage, gin or gat, got {type(model).__name__}")
     check_parts(spec, target)
-    is_training, over_ranks = what == "train", target == "mpi"
-    steps = _steps(spec, model, ds, is_training, over_ranks)
+    is_training = what == "train"
+    steps = (
+        _steps(spec, model, ds, target, deterministic) if is_training else prediction_steps(prediction_plans(model, ds))
+    )
     data = spec.data if Path(spec.data).suffix == ".npz" else ""
     files = program_files(spec, steps, data, kit)
     owned = {count: owners(ds, count) for count in ranks}
@@ -108,10 +115,11 @@ def write_program(
     return Program(folder, calls, steps.arena_bytes, files[kit.name].count("\n"))
 
 
-def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, is_training: bool, over_ranks: bool) -> Steps:
-    if is_training:
-        return steps_of(plans_of(spec, model, ds, over_ranks), over_ranks)
-    return prediction_steps(prediction_plans(model, ds))
+def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, deterministic: bool) -> Steps:
+    """The steps of training as a target takes them."""
+    is_host, over_ranks = target == "openmp", target == "mpi"
+    manner = Manner(over_ranks, panels=is_host, implicit=target == "cuda" and not deterministic)
+    return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
 
 
 __all__ = ["Program", "write_program"]

@@ -12,10 +12,10 @@ namespace program {
 // Throws where a size is not the one that the program was written for.
 void require_size(const char* what, int64_t expected, int64_t got);
 // Ids in [0, bound).
-std::vector<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound);
+Numbers<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound);
 // Class ids, -1 for none; floats that are whole numbers count.
-std::vector<int64_t> read_labels(const Npz& file, int64_t nodes, int64_t classes);
+Numbers<int64_t> read_labels(const Npz& file, int64_t nodes, int64_t classes);
 // The rows where a mask is set and a label is known; of several splits the first.
-std::vector<int64_t> read_split(const Npz& file, const std::string& name, const std::vector<int64_t>& labels);
+Numbers<int64_t> read_split(const Npz& file, const std::string& name, const Numbers<int64_t>& labels);
 
 }  // namespace program

@@ -11,13 +11,13 @@ namespace {
 
 Graph read_graph(const Npz& file, int64_t nodes) {
   if (file.has("indptr")) {
-    std::vector<int64_t> indptr = file.read<int64_t>("indptr");
+    Numbers<int64_t> indptr = file.read<int64_t>("indptr");
     require_size("nodes", nodes, int64_t(indptr.size()) - 1);
     return Graph::from_csr(std::move(indptr), read_ids(file, "indices", nodes));
   }
   const Array ends = file.array("edge_index");
   if (ends.shape.size() != 2 || ends.shape[0] != 2) throw std::runtime_error("edge_index: expected two rows");
-  const std::vector<int32_t> both = read_ids(file, "edge_index", nodes);
+  const Numbers<int32_t> both = read_ids(file, "edge_index", nodes);
   const auto middle = both.begin() + int64_t(both.size() / 2);
   return Graph::from_edges({both.begin(), middle}, {middle, both.end()}, nodes);
 }

@@ -1,10 +1,9 @@
-#include "dataset.h"
-
 #include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "arrays.h"
+#include "dataset.h"
 #include "kernels.h"
 
 extern "C" {
@@ -35,12 +34,12 @@ void Dataset::read_features(float* out) const {
 namespace {
 
 // The transposed structure; values move along.
-Compressed turn(const Compressed& x, std::vector<float>& values) {
+Compressed turn(const Compressed& x, Numbers<float>& values) {
   Compressed turned;
   turned.num_cols = x.num_rows();
   turned.indptr.resize(size_t(x.num_cols) + 1);
   turned.indices.resize(x.indices.size());
-  std::vector<float> moved(values.size());
+  Numbers<float> moved(values.size());
   const gw_adjacency from = x.native();
   check(gw_csr_transpose(&from, 4, values.data(), turned.indptr.data(), turned.indices.data(), moved.data()));
   values = std::move(moved);
@@ -48,7 +47,7 @@ Compressed turn(const Compressed& x, std::vector<float>& values) {
 }
 
 // Columns that ascend, equal ones added up, no stored zeros.
-void make_canonical(Compressed& x, std::vector<float>& values) {
+void make_canonical(Compressed& x, Numbers<float>& values) {
   for (int turns = columns_ascend(x) ? 0 : 2; turns > 0; --turns) x = turn(x, values);
   Compressed merged;
   merged.num_cols = x.num_cols;
@@ -58,7 +57,7 @@ void make_canonical(Compressed& x, std::vector<float>& values) {
   std::partial_sum(merged.indptr.begin(), merged.indptr.end(), merged.indptr.begin());
   if (size_t(merged.indptr.back()) == values.size()) return;
   merged.indices.resize(size_t(merged.indptr.back()));
-  std::vector<float> sums(merged.indices.size());
+  Numbers<float> sums(merged.indices.size());
   check(gw_csr_merge_equal(&native, 0, values.data(), merged.indptr.data(), merged.indices.data(), sums.data()));
   x = std::move(merged);
   values = std::move(sums);
@@ -66,12 +65,12 @@ void make_canonical(Compressed& x, std::vector<float>& values) {
 
 }  // namespace
 
-SparseFeatures Dataset::read_sparse_features(bool normalize) const {
+SparseFeatures Dataset::read_sparse_features(bool normalize, bool by_column) const {
   SparseFeatures found;
   auto x = std::make_shared<Compressed>();
   x->num_cols = expected_.features;
   if (file_.has("x")) {
-    std::vector<float> dense(size_t(expected_.nodes * expected_.features));
+    Numbers<float> dense(size_t(expected_.nodes * expected_.features));
     read_features(dense.data());
     x->indptr.assign(size_t(expected_.nodes) + 1, 0);
     check(gw_dense_count_nonzero(0, expected_.nodes, x->num_cols, x->num_cols, dense.data(), x->indptr.data() + 1));
@@ -81,7 +80,7 @@ SparseFeatures Dataset::read_sparse_features(bool normalize) const {
     check(gw_csr_from_dense(0, expected_.nodes, x->num_cols, x->num_cols, dense.data(), x->indptr.data(), 0,
                             x->indices.data(), found.values.data()));
   } else {
-    const std::vector<int64_t> shape = file_.read<int64_t>("x_shape");
+    const Numbers<int64_t> shape = file_.read<int64_t>("x_shape");
     if (shape.size() != 2) throw std::runtime_error("x_shape: expected two sizes");
     require_size("rows of x", expected_.nodes, shape[0]);
     require_size("columns of x", expected_.features, shape[1]);
@@ -101,12 +100,14 @@ SparseFeatures Dataset::read_sparse_features(bool normalize) const {
   require_size("stored entries of x", expected_.nonzeros, int64_t(found.values.size()));  // buffers have this size
   const gw_adjacency native = x->native();
   if (normalize) {
-    std::vector<float> shares(found.values.size());
+    Numbers<float> shares(found.values.size());
     check(gw_csr_normalize_rows(&native, 0, found.values.data(), shares.data()));
     found.values = std::move(shares);
   }
-  found.values_by_column = found.values;
-  found.by_column = std::make_shared<Compressed>(turn(*x, found.values_by_column));
+  if (by_column) {
+    found.values_by_column = found.values;
+    found.by_column = std::make_shared<Compressed>(turn(*x, found.values_by_column));
+  }
   found.by_row = std::move(x);
   return found;
 }

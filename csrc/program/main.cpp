@@ -107,7 +107,7 @@ double median(std::vector<double>& values) {
 void evaluate(program::Model& model, const program::Dataset& data, const program::Team& team, Record& record) {
   const double start = now();
   const program::Matrix logits = model.evaluate();
-  const auto score = [&](const std::vector<int64_t>& ids, double& accuracy) {
+  const auto score = [&](const program::Numbers<int64_t>& ids, double& accuracy) {
     program::Loss found;
     if (!ids.empty())
       found = program::cross_entropy(logits, data.labels.data(), {ids.data(), int64_t(ids.size())}, nullptr);
@@ -239,6 +239,8 @@ int main(int argc, char** argv) {
     return status;
   };
   try {
+    if (program::Team::tests_itself && argc == 2 && std::strcmp(argv[1], "--self-test") == 0)
+      return program::Team::self_test() ? 1 : 0;
     run(parse(argc, argv), team);
     return 0;
   } catch (const std::bad_alloc&) {

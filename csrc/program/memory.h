@@ -2,8 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace program {
+
+// Numbers that kernels read.
+template <class T>
+using Numbers = std::vector<T>;
 
 // One stretch of zeroed memory on huge pages, given back at the end.
 class Arena {

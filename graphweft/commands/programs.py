@@ -32,6 +32,9 @@ def synth(
     ranks: Annotated[
         str | None, option("ranks", "P,...", "With target mpi: write the parts for so many processes.", "")
     ] = None,
+    deterministic: Annotated[
+        bool, switch("--deterministic/--no-deterministic", "With target cuda: equal runs give equal bits.")
+    ] = False,
     out: Annotated[str, option("out", "DIR", "Folder of the program.", "program")] = "program",
     data: Annotated[str | None, option("data", "NAME", "Known name, file or folder.", "that of the spec")] = None,
     as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,

@@ -38,7 +38,7 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[
     files = {_MARK: spec.to_toml() + "\n", kit.name: model}
     found = [path for part in kit.folders for path in sorted((folder / part).iterdir()) if path.is_file()]
     for path in found:
-        if path.stem in kit.left_out or (path.stem == "attention" and '"attention.h"' not in model):
+        if {path.name, path.stem} & {*kit.left_out} or (path.stem == "attention" and '"attention.h"' not in model):
             continue
         top = path.name in kit.top
         files[path.name if top else f"support/{path.name}"] = path.read_text(encoding="utf-8")

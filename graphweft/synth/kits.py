@@ -23,7 +23,7 @@ class Kit(NamedTuple):
         name: File of the text that is written for the model.
         model: Its text.
         folders: Folders of sources, within those of the package; a file of a later one replaces one of an earlier.
-        left_out: Stems of files in them that this kind has no use for.
+        left_out: Stems or names of files in them that this kind has no use for.
         top: Files that lie at the top of the program's folder.
         core: Sources of the library's kernels.
         cmake: The text of CMakeLists.txt.
@@ -127,6 +127,28 @@ def _cmake_mpi(spec: ProgramSpec) -> str:
     )
 
 
+def _cmake_cuda(spec: ProgramSpec) -> str:
+    return (
+        _head(spec, "build/train", "CXX CUDA")
+        + "find_package(ZLIB REQUIRED)\nfind_package(CUDAToolkit REQUIRED)\n"
+        + """
+# The devices that are compiled for, unless told otherwise.
+if(NOT DEFINED DEVICES)
+  set(DEVICES 80 90 100)
+endif()
+set(CMAKE_CUDA_STANDARD 17)
+"""
+        + _LEVEL.replace("support/*.cpp)", "support/*.cpp support/*.cu)")
+        + "add_executable(train main.cpp model.cpp ${sources})\n"
+        + _compiled("train").replace(
+            "PRIVATE ${level_flags} -fno-math-errno -ffp-contract=fast -Wno-psabi",
+            "PRIVATE\n  $<$<COMPILE_LANGUAGE:CXX>:${level_flags};-fno-math-errno;-ffp-contract=fast;-Wno-psabi>",
+        )
+        + 'set_target_properties(train PROPERTIES CUDA_ARCHITECTURES "${DEVICES}")\n'
+        + "target_link_libraries(train PRIVATE OpenMP::OpenMP_CXX ZLIB::ZLIB CUDA::cudart CUDA::cublas)\n"
+    )
+
+
 def _title(spec: ProgramSpec) -> str:
     return f"# {spec.model.upper()}, {spec.layers} layers\n"
 
@@ -202,6 +224,26 @@ there, up to `--epochs` in all. `--metrics metrics.jsonl` writes a line per epoc
 """
 
 
+def _readme_cuda(spec: ProgramSpec, steps: Steps, data: str) -> str:
+    rows = steps.plans.sizes.rows
+    by = "by row, added atomically" if steps.plans.is_sparse and not steps.by_column else "in a fixed order"
+    return f"""{_title(spec)}
+A program that trains one model on one graph, on all its nodes at once, on a CUDA device of compute capability 8 or
+later. It needs a C++17 compiler with OpenMP, CUDA with cuBLAS, CMake and zlib, and nothing else.
+
+{_BUILD}    build/train --self-test
+    build/train --data {data or "graph.npz"} --epochs 5 --json
+
+- `--self-test` compares every kernel with plain loops on this machine's device and prints a line for each.
+- `model.cpp` is the model; `support/kernels.cu` has its kernels: a block for each row of a sum over edges, without
+  atomics; gradients of weights are added up {by}. Dense products are cuBLAS's.
+- `main.cpp` reads the flags, trains and reports; `support/` is the rest; `core/` and `include/` prepare the graph.
+
+It was written for a graph of {rows["V"]:,} nodes and {rows["E"]:,} edges, and refuses others. Buffers lie in managed
+memory. `--save`, `--load` and `--metrics` are those of the other targets.
+"""
+
+
 _DENSE = ("gemm", "rows", "spmm", "spmm_max")
 _TRAIN_CORE = ("abi", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
 _PREDICT_CORE = ("abi", "csr", "memory", "sample", "structure", *_DENSE)
@@ -218,6 +260,16 @@ _KITS = {
         _TRAIN_CORE,
         _cmake_mpi,
         _readme_mpi,
+    ),
+    ("cuda", "train"): Kit(
+        "model.cpp",
+        source_text,
+        ("program", "program/cuda"),
+        ("attention", "kernels.cpp", "memory.cpp"),
+        ("main.cpp",),
+        ("abi", "csr", "features", "structure"),
+        _cmake_cuda,
+        _readme_cuda,
     ),
     ("openmp", "predict"): Kit(
         "model.cpp",

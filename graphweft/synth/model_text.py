@@ -112,17 +112,19 @@ def _state(steps: Steps) -> str:
         else:
             text = f"{buffer.ctype}* const {buffer.name} = arena.at<{buffer.ctype}>({at});"
         lines.append(f"  {text}  // {when}")
-    lines += ["", "  const std::vector<int64_t> labels, train;"]
+    lines += ["", "  const Numbers<int64_t> labels, train;"]
     if steps.plans.rows is not None:
         lines += [
-            "  std::vector<int64_t> train_labels;",
+            "  Numbers<int64_t> train_labels;",
             "  const Ids train_ids{train.data(), int64_t(train.size())};",
         ]
     if steps.plans.is_sparse:
         lines += ["  const SparseFeatures x;", "  const gw_adjacency x_by_row = x.by_row->native();"]
-        lines += ["  const gw_adjacency x_by_column = x.by_column->native();"]
+        if steps.by_column:
+            lines += ["  const gw_adjacency x_by_column = x.by_column->native();"]
         lines += ["  const float *const x_by_row_values = x.values.data();"]
-        lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
+        if steps.by_column:
+            lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
     if steps.columns is None:
         lines.append("  const Graph graph;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
@@ -132,8 +134,9 @@ def _state(steps: Steps) -> str:
     else:
         lines.append(f"  gw_sgd_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     given = ["labels(data.labels)", "train(data.split.train)"]
+    columns = "" if steps.by_column else ", false"
     normalize = "true" if steps.plans.is_normalized else "false"
-    given += [f"x(data.read_sparse_features({normalize}))"] if steps.plans.is_sparse else []
+    given += [f"x(data.read_sparse_features({normalize}{columns}))"] if steps.plans.is_sparse else []
     given.insert(0 if steps.columns is not None else len(given), "graph(data.graph)")
     lines += ["", f"  explicit State(const Dataset& data) : {', '.join(given)} {{}}", "};", ""]
     return "\n".join(lines)

@@ -18,8 +18,7 @@ from graphweft.train.spec import TrainSpec
 
 MODELS = ("gcn", "sage", "gin", "gat")
 LATER_MODELS = ("gatv2", "cgat", "ngcf", "rgcn", "hgt")
-TARGETS = ("openmp", "mpi")
-LATER_TARGETS = ("cuda",)
+TARGETS = ("openmp", "mpi", "cuda")
 WHAT = ("train", "predict")
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
@@ -123,9 +122,7 @@ class ProgramSpec:
 
 
 def check_target(target: str) -> None:
-    """Raises: ConfigError for a target that is not written yet."""
-    if target in LATER_TARGETS:
-        raise ConfigError(f"target: expected openmp or mpi, got {target}: programs for it come later")
+    """Raises: ConfigError for a target that there is none of."""
     check_choice("target", target, TARGETS)
 
 
@@ -133,6 +130,10 @@ def check_parts(spec: ProgramSpec, target: str) -> None:
     """Raises: ConfigError for a model that has parts which a target cannot run."""
     if target == "mpi" and spec.model == "gat":
         raise ConfigError("model=gat cannot be combined with target=mpi: expected gcn, sage or gin")
+    if target == "cuda" and spec.model == "gat":
+        raise ConfigError("model=gat cannot be combined with target=cuda: expected gcn, sage or gin")
+    if target == "cuda" and spec.activation not in ("auto", "relu"):
+        raise ConfigError(f"activation={spec.activation} cannot be combined with target=cuda: expected relu")
     if target == "mpi" and spec.reduce == "max":
         raise ConfigError("reduce=max cannot be combined with target=mpi: expected sum or mean")
 

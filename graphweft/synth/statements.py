@@ -19,7 +19,13 @@ _LATER = {"edge_nest": "generated walks over edges"}
 
 
 class Scene(Protocol):
-    """What a printer asks for while a call is printed; asking for an operand counts as reading it in this step."""
+    """What a printer asks for while a call is printed; asking for an operand counts as reading it in this step.
+
+    Attributes:
+        implicit: Whether gradients by sparse features read them by row.
+    """
+
+    implicit: bool
 
     def matrix(self, value: Value) -> str:
         """The matrix of an operand."""
@@ -148,9 +154,15 @@ def _sparse_matmul(call: KernelCall, scene: Scene) -> list[str]:
         raise _refused(call, "a transposed operand comes later")
     weight = _value(call, "weight")
     width = weight.tensor.dims[-1]
-    before, structure, values, panel = scene.features(_value(call, "x"), bool(call.get("by_column")), width)
+    is_implicit = scene.implicit and bool(call.get("by_column"))
+    by_column = bool(call.get("by_column")) and not is_implicit
+    before, structure, values, panel = scene.features(_value(call, "x"), by_column, width)
     right, out, then = scene.matrix(weight), scene.made(call, "out"), _epilogue(call, scene)
     then = then or ("Epilogue()" if panel else "")
+    if is_implicit:
+        if then:
+            raise _refused(call, "gradients that are worked on further come later")
+        return [*before, _call("implicit_transpose", structure, values, right, out)]
     return [*before, _call("sparse_matmul", structure, values, right, out, then, panel)]
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphweft._errors import ConfigError
 from graphweft.codegen.loops import RowNest
@@ -78,6 +78,7 @@ class Steps:
         d_logits: As above.
         eval_logits: The logits of an evaluation.
         draws: Whether a step draws random numbers.
+        by_column: Whether sparse features are read by column.
         nests: Functions of elements by their name.
     """
 
@@ -96,33 +97,46 @@ class Steps:
     d_logits: str = ""
     eval_logits: str = ""
     draws: bool = False
+    by_column: bool = False
     nests: dict[str, RowNest] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     arena_bytes: int = 0
     columns: int | None = None
 
 
-def steps_of(plans: StepPlans, any_size: bool = False) -> Steps:
-    """All statements of a program; with ``any_size`` for a share of the nodes that is not known yet.
+class Manner(NamedTuple):
+    """How statements are written for a target.
 
-    Raises: ConfigError for a part that programs do not have.
+    Attributes:
+        any_size: For a number of nodes that is not known yet.
+        panels: Products over edges may want room for a copy of part of their rows.
+        implicit: Gradients by sparse features read them by row, so that they are not kept by column.
     """
-    return _Walk(plans, any_size).run()
+
+    any_size: bool = False
+    panels: bool = True
+    implicit: bool = False
+
+
+def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
+    """All statements of a program. Raises: ConfigError for a part that programs do not have."""
+    return _Walk(plans, manner or Manner()).run()
 
 
 def prediction_steps(plans: StepPlans) -> Steps:
     """All statements of a prediction on a graph of any size. Raises: as :func:`steps_of`."""
-    return _Walk(plans, any_size=True).predict()
+    return _Walk(plans, Manner(any_size=True, panels=False)).predict()
 
 
 class _Walk:
     """Goes over the calls in the order of a run and keeps time; one step a call."""
 
-    def __init__(self, plans: StepPlans, any_size: bool = False) -> None:
+    def __init__(self, plans: StepPlans, manner: Manner) -> None:
         rows = plans.sizes.rows
         symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
         self.steps = Steps(plans, Table(symbols))
-        self.plans, self.now, self._any_size = plans, 0, any_size
+        self.plans, self.now, self._manner = plans, 0, manner
+        self.implicit = manner.implicit
         self._given = ""  # a buffer that the caller has
         self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
         self._bound: dict[Value, Any] = {}
@@ -215,7 +229,7 @@ class _Walk:
         for buffer in buffers:
             if buffer.first <= prepared < buffer.last:
                 buffer.last = ALWAYS
-        if self._any_size:
+        if self._manner.any_size:
             self._place_by_columns(buffers)
             return
         offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in buffers])
@@ -384,7 +398,7 @@ class _Walk:
         return self._panel(rows[kind.src], rows[kind.edge], x.tensor.dims[0])
 
     def _panel(self, columns: int, edges: int, width: int) -> str:
-        if self._any_size or not wants_panel(columns, edges, 4 * width):
+        if not self._manner.panels or not wants_panel(columns, edges, 4 * width):
             return ""
         made = self.steps.table.add(f"panel{self.now}", None, (columns, PANEL_ROW // 4), self.now)
         return f"{made.name}.at"
@@ -395,6 +409,7 @@ class _Walk:
         nodes, count = self.plans.sizes.rows["V"], self._width()
         panel = self._panel(nodes if by_column else count, nonzeros, width)
         side = "by_column" if by_column else "by_row"
+        self.steps.by_column |= by_column
         structure, values = f"x_{side}", f"x_{side}_values"
         found = self._bound[value]
         if found == "features":
@@ -415,4 +430,4 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-__all__ = ["Statement", "Steps", "steps_of"]
+__all__ = ["Manner", "Statement", "Steps", "steps_of"]

@@ -42,6 +42,11 @@ SPARSE: list[dict[str, Any]] = [
     {"model": "gin", "dropout": 0.1, "reduce": "mean"},
     {"model": "gcn", "reduce": "max"},
 ]
+ACTIVATIONS: list[dict[str, Any]] = [
+    {"model": "gat"},
+    {"activation": "leaky_relu"},
+    {"model": "sage", "activation": "elu"},
+]
 ATTENTION: list[dict[str, Any]] = [
     {"layers": 3, "hidden": 16, "heads": 4},
     {"hidden": 24, "heads": 3, "dropout": 0.4, "weight_decay": 5e-4},

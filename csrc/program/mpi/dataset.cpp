@@ -11,9 +11,7 @@ namespace program {
 
 namespace {
 
-std::string part_of(const std::string& folder) {
-  return folder + "/rank-" + std::to_string(Team::rank()) + ".npz";
-}
+std::string part_of(const std::string& folder) { return folder + "/rank-" + std::to_string(Team::rank()) + ".npz"; }
 
 Form read_side(const Npz& file, const std::string& name, int64_t own) {
   auto made = std::make_shared<Compressed>();
@@ -47,7 +45,8 @@ Graph read_graph(const Npz& file) {
     sides->by[side] = read_side(file, names[side], own);
     sides->halo[side] = read_halo(file, names[side], own);
   }
-  if (sides->interior < 0 || sides->interior > own) throw std::runtime_error("sizes: expected interior nodes of a part");
+  if (sides->interior < 0 || sides->interior > own)
+    throw std::runtime_error("sizes: expected interior nodes of a part");
   return Graph(std::move(sides));
 }
 

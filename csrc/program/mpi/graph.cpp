@@ -121,8 +121,7 @@ void spmm(const Edges& edges, const Matrix& x, const Matrix& y, const Epilogue& 
   const double begun = Trace::now();
   edges.halo->start(x, reading.factors);
   // Ghosts' rows come with their factors in them.
-  if (reading.factors)
-    std::fill_n(const_cast<float*>(reading.factors) + x.rows, edges.halo->ghosts(), 1.0f);
+  if (reading.factors) std::fill_n(const_cast<float*>(reading.factors) + x.rows, edges.halo->ghosts(), 1.0f);
   if (then.sums() && inner.num_rows() == 0) std::fill_n(then.sums(), y.cols, 0.0f);
   Reading each;
   each.factors = reading.factors;

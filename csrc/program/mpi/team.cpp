@@ -46,7 +46,9 @@ Trace::~Trace() {
   if (file_) std::fclose(file_);
 }
 
-double Trace::now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+double Trace::now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 void Trace::add(const std::string& what, double begun, double waited_from, double done) const {
   if (file_)

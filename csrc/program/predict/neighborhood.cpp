@@ -74,8 +74,7 @@ void Neighborhood::draw(int64_t count, const int64_t* seeds, int64_t hops, const
 const float* Neighborhood::rows_of(const float* table, int64_t width) {
   rows_.resize(ids_.size() * size_t(width));
   gw::parallel_ranges(nodes(), 256, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      std::copy_n(table + ids_[size_t(i)] * width, width, rows_.data() + i * width);
+    for (int64_t i = begin; i < end; ++i) std::copy_n(table + ids_[size_t(i)] * width, width, rows_.data() + i * width);
   });
   return rows_.data();
 }

@@ -22,9 +22,8 @@ constexpr int64_t line = 16;  // floats
 
 Room::Room(int64_t nodes)
     : rows_((nodes + line - 1) / line * line),
-      start_(static_cast<float*>(
-          ::operator new(sizeof(float) * size_t(std::max<int64_t>(rows_ * serving.columns, 1)), std::align_val_t(64)))) {
-}
+      start_(static_cast<float*>(::operator new(sizeof(float) * size_t(std::max<int64_t>(rows_ * serving.columns, 1)),
+                                                std::align_val_t(64)))) {}
 
 void Room::freed::operator()(float* start) const { ::operator delete(start, std::align_val_t(64)); }
 
@@ -118,7 +117,8 @@ int graphweft_graph_new(int64_t num_nodes, const int64_t* indptr, const int32_t*
     made->num_cols = num_nodes;
     made->indptr.assign(indptr, indptr + num_nodes + 1);
     for (int64_t i = 0; i < num_nodes; ++i)
-      require(indptr[i] <= indptr[i + 1] && indptr[i + 1] <= edges, "graphweft_graph_new: expected indptr that ascends");
+      require(indptr[i] <= indptr[i + 1] && indptr[i + 1] <= edges,
+              "graphweft_graph_new: expected indptr that ascends");
     made->indices.assign(indices, indices + edges);
     for (const int32_t id : made->indices)
       require(id >= 0 && id < num_nodes, "graphweft_graph_new: expected indices of nodes");
