@@ -7,17 +7,21 @@ the command ``graphweft synth``.
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset
 from graphweft.model_of_spec import make_model
 from graphweft.nn.module import CompiledModule
 from graphweft.run import load_dataset
 from graphweft.synth.folder import check_folder, program_files, write_folder
-from graphweft.synth.plans import plans_of
-from graphweft.synth.spec import ProgramSpec, check_target, read_spec
-from graphweft.synth.steps import steps_of
+from graphweft.synth.kits import kit_of
+from graphweft.synth.parts import owners, write_parts
+from graphweft.synth.plans import plans_of, prediction_plans
+from graphweft.synth.spec import ProgramSpec, check_parts, check_target, check_what, read_spec
+from graphweft.synth.steps import Manner, Steps, prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
 
 Given = ProgramSpec | Verbs | str | os.PathLike[str]
@@ -29,8 +33,8 @@ class Program:
 
     Attributes:
         folder: Where it is.
-        calls: Kernel calls of an epoch.
-        arena_bytes: Bytes of all its buffers together.
+        calls: Kernel calls of an epoch, or of a prediction.
+        arena_bytes: Bytes of all its buffers together; of a library that predicts, floats a node.
         lines: Lines of ``model.cpp``, the text that was written for this model.
     """
 
@@ -40,8 +44,15 @@ class Program:
     lines: int
 
 
-def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: str = "openmp") -> Program:
-    """Writes a C++ program that trains exactly the model of ``spec``, without Python and without torch.
+def write_program(
+    spec: Given,
+    out: str | os.PathLike[str] = "program",
+    target: str = "openmp",
+    what: str = "train",
+    ranks: Collection[int] = (),
+    deterministic: bool = False,
+) -> Program:
+    """Writes a C++ program that trains exactly the model of ``spec``, or predicts with it, without Python and torch.
 
     The program makes the calls that ``graphweft train`` makes with the same options, and its losses have the same bits.
     Either the folder is whole or it is as before.
@@ -49,7 +60,12 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
     Args:
         spec: A :class:`ProgramSpec`, the path of a TOML file, or :class:`Verbs`.
         out: Folder of the program: new, empty, or that of an earlier program, which is replaced.
-        target: "openmp", one process with threads.
+        target: "openmp", one process with threads, "mpi", several processes that each have a part of the nodes, or
+            "cuda", a device.
+        what: "train", or "predict": a shared library with a C header that loads weights and predicts on any graph.
+
+        ranks: For "mpi", numbers of processes: for each the parts are written to a folder ``parts-P`` of the program.
+        deterministic: For "cuda" and sparse features: keeps them by column, too, so that equal runs give equal bits.
 
     Raises: ConfigError or DataError with one line that names the part that cannot be written.
 
@@ -60,6 +76,12 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
         ['cpu_level.cpp', 'main.cpp', 'model.cpp']
     """
     check_target(target)
+    check_what(what)
+    kit = kit_of(target, what)
+    if ranks and target != "mpi":
+        raise ConfigError(f"ranks cannot be combined with target={target}: parts are for target=mpi")
+    if deterministic and target != "cuda":
+        raise ConfigError(f"deterministic cannot be combined with target={target}: it always is")
     classes = 0
     if isinstance(spec, Verbs):
         classes = spec.classes
@@ -75,12 +97,29 @@ def write_program(spec: Given, out: str | os.PathLike[str] = "program", target: 
     model = make_model(train, ds)
     if not isinstance(model, CompiledModule):
         raise ConfigError(f"model: expected gcn, sage, gin or gat, got {type(model).__name__}")
-    steps = steps_of(plans_of(spec, model, ds))
+    check_parts(spec, target)
+    is_training = what == "train"
+    steps = (
+        _steps(spec, model, ds, target, deterministic) if is_training else prediction_steps(prediction_plans(model, ds))
+    )
     data = spec.data if Path(spec.data).suffix == ".npz" else ""
-    files = program_files(spec, steps, data)
-    write_folder(folder, files)
-    calls = len(steps.forward) + len(steps.backward) + 2
-    return Program(folder, calls, steps.arena_bytes, files["model.cpp"].count("\n"))
+    files = program_files(spec, steps, data, kit)
+    owned = {count: owners(ds, count) for count in ranks}
+
+    def write_all_parts(fresh: Path) -> None:
+        for count, owner in owned.items():
+            write_parts(ds, owner, fresh / f"parts-{count}", steps.plans.is_sparse)
+
+    write_folder(folder, files, write_all_parts)
+    calls = len(steps.forward) + len(steps.backward) + 2 if is_training else len(steps.evaluation)
+    return Program(folder, calls, steps.arena_bytes, files[kit.name].count("\n"))
+
+
+def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, deterministic: bool) -> Steps:
+    """The steps of training as a target takes them."""
+    is_host, over_ranks = target == "openmp", target == "mpi"
+    manner = Manner(over_ranks, panels=is_host, implicit=target == "cuda" and not deterministic)
+    return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
 
 
 __all__ = ["Program", "write_program"]

@@ -18,12 +18,12 @@ struct Expected {
 // Rows of features in compressed form, and the same by column.
 struct SparseFeatures {
   Form by_row, by_column;
-  std::vector<float> values, values_by_column;
+  Numbers<float> values, values_by_column;
 };
 
 // The rows of each split that have a label.
 struct Split {
-  std::vector<int64_t> train, val, test;
+  Numbers<int64_t> train, val, test;
 };
 
 class Dataset {
@@ -32,13 +32,14 @@ class Dataset {
   Dataset(const std::string& path, const Expected& expected);
 
   Graph graph;
-  std::vector<int64_t> labels;
+  Numbers<int64_t> labels;
   Split split;
 
   // Dense features into `out` [nodes, features].
   void read_features(float* out) const;
-  // The stored entries of sparse features, or of dense ones; rows divided by their sums where asked for.
-  [[nodiscard]] SparseFeatures read_sparse_features(bool normalize) const;
+  // The stored entries of sparse features, or of dense ones; rows divided by their sums where asked for, and by column
+  // as well where that is wanted.
+  [[nodiscard]] SparseFeatures read_sparse_features(bool normalize, bool by_column = true) const;
 
  private:
   Npz file_;

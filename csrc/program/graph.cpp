@@ -63,7 +63,7 @@ Graph::Graph(Form by_dst, Form by_src, int64_t num_src, int64_t num_dst, bool sq
   forms_->by[1] = std::move(by_src);
 }
 
-Graph Graph::from_edges(const std::vector<int32_t>& src, const std::vector<int32_t>& dst, int64_t num_nodes) {
+Graph Graph::from_edges(const Numbers<int32_t>& src, const Numbers<int32_t>& dst, int64_t num_nodes) {
   auto made = std::make_shared<Compressed>();
   made->num_cols = num_nodes;
   made->indptr.resize(size_t(num_nodes) + 1);
@@ -74,7 +74,7 @@ Graph Graph::from_edges(const std::vector<int32_t>& src, const std::vector<int32
   return {made, nullptr, num_nodes, num_nodes, true};
 }
 
-Graph Graph::from_csr(std::vector<int64_t> indptr, std::vector<int32_t> indices) {
+Graph Graph::from_csr(Numbers<int64_t> indptr, Numbers<int32_t> indices) {
   auto made = std::make_shared<Compressed>();
   made->indptr = std::move(indptr);
   made->indices = std::move(indices);
@@ -82,6 +82,11 @@ Graph Graph::from_csr(std::vector<int64_t> indptr, std::vector<int32_t> indices)
   const gw_adjacency native = made->native();
   check(gw_csr_check(&native));
   return {nullptr, made, nodes, nodes, true};
+}
+
+Graph Graph::from_in_edges(Form in_edges) {
+  const int64_t nodes = in_edges->num_rows();
+  return {std::move(in_edges), nullptr, nodes, nodes, true};
 }
 
 Form Graph::known() const { return forms_->by[0] ? forms_->by[0] : forms_->by[1]; }
@@ -155,7 +160,7 @@ Graph Graph::one_loop() const {
   return {made, nullptr, num_src_, num_dst_, square_};
 }
 
-Graph Graph::take_dst(const std::vector<int64_t>& rows, bool loops) const {
+Graph Graph::take_dst(const Numbers<int64_t>& rows, bool loops) const {
   const Form all = full(side_);
   auto taken = std::make_shared<Compressed>();
   taken->num_cols = all->num_cols;
@@ -175,7 +180,7 @@ void Graph::in_degrees(float* out) const {
       out[row] = float(form->indptr[size_t(row) + 1] - form->indptr[size_t(row)]);
     return;
   }
-  std::vector<int64_t> counts(size_t(num_dst_), 0);
+  Numbers<int64_t> counts(size_t(num_dst_), 0);
   const gw_adjacency other = full(1 - side_)->native();
   check(gw_csr_count_columns(&other, counts.data()));
   for (size_t row = 0; row < counts.size(); ++row) out[row] = float(counts[row]);

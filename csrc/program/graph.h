@@ -7,15 +7,16 @@
 #include <vector>
 
 #include "graphweft/adjacency.h"
+#include "memory.h"
 
 namespace program {
 
 // For every row the columns of its edges. Edges keep the numbers of their order in the source.
 struct Compressed {
   int64_t num_cols = 0;
-  std::vector<int64_t> indptr;
-  std::vector<int32_t> indices;
-  std::vector<int32_t> edge_ids;  // empty: position p is edge p, or nobody asks
+  Numbers<int64_t> indptr;
+  Numbers<int32_t> indices;
+  Numbers<int32_t> edge_ids;  // empty: position p is edge p, or nobody asks
 
   [[nodiscard]] int64_t num_rows() const { return int64_t(indptr.size()) - 1; }
   [[nodiscard]] int64_t num_edges() const { return int64_t(indices.size()); }
@@ -31,9 +32,11 @@ bool columns_ascend(const Compressed& a);
 class Graph {
  public:
   // Edges src[e] -> dst[e].
-  static Graph from_edges(const std::vector<int32_t>& src, const std::vector<int32_t>& dst, int64_t num_nodes);
+  static Graph from_edges(const Numbers<int32_t>& src, const Numbers<int32_t>& dst, int64_t num_nodes);
   // Rows are sources.
-  static Graph from_csr(std::vector<int64_t> indptr, std::vector<int32_t> indices);
+  static Graph from_csr(Numbers<int64_t> indptr, Numbers<int32_t> indices);
+  // Rows are destinations; not copied, and shared with other graphs.
+  static Graph from_in_edges(Form in_edges);
 
   [[nodiscard]] int64_t num_edges() const;
   [[nodiscard]] Graph reverse() const;
@@ -41,7 +44,7 @@ class Graph {
   // Exactly one edge from every node to itself, after the others.
   [[nodiscard]] Graph one_loop() const;
   // The edges into some nodes, which become the destinations; with loops, each with one more from itself.
-  [[nodiscard]] Graph take_dst(const std::vector<int64_t>& rows, bool loops) const;
+  [[nodiscard]] Graph take_dst(const Numbers<int64_t>& rows, bool loops) const;
   void in_degrees(float* out) const;
 
   // Edges by destination, for sums over in-edges.

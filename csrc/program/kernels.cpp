@@ -43,6 +43,13 @@ void add_constant(const Matrix& x, float constant, const Matrix& y) {
   });
 }
 
+void elementwise(Elements f, std::initializer_list<Matrix> operands, const Matrix& y) {
+  const float* in[8];
+  if (operands.size() > 8) throw std::runtime_error("elementwise: expected at most 8 operands");
+  std::transform(operands.begin(), operands.end(), in, [](const Matrix& x) { return x.at; });
+  gw::parallel_ranges(y.rows * y.cols, 16384, [&](int64_t begin, int64_t end) { f(begin, end, in, y.at); });
+}
+
 void power(const Matrix& x, double exponent, const Matrix& y) {
   const bool is_root = exponent == -0.5;
   over(x.rows * x.cols, [&](int64_t begin, int64_t end) {

@@ -58,6 +58,7 @@ struct Ids {
   const int64_t* at;
   int64_t count;
 };
+inline constexpr Ids all_rows{nullptr, -1};
 
 // What is done to a finished row before it is stored, in the order of the functions here.
 class Epilogue {
@@ -78,6 +79,17 @@ class Epilogue {
 
   [[nodiscard]] const gw_epilogue_f32* stages() const { return is_set_ ? &stages_ : nullptr; }
   [[nodiscard]] const gw_epilogue_f32* always() const { return &stages_; }
+  [[nodiscard]] float* sums() const { return stages_.col_sum; }
+  // The same for the rows from `first` on.
+  [[nodiscard]] Epilogue from(int64_t first) const {
+    Epilogue rest = *this;
+    gw_epilogue_f32& s = rest.stages_;
+    if (s.row_scale) s.row_scale += first;
+    if (s.post_scale) s.post_scale += first;
+    if (s.addend) s.addend += first * s.ld_addend;
+    if (s.mask) s.mask += first * s.ld_mask;
+    return rest;
+  }
 
  private:
   template <class T>
@@ -197,6 +209,10 @@ void add_constant(const Matrix& x, float constant, const Matrix& y);
 // y = x^exponent, 0 where x is 0; the exponent is -1 or -1/2.
 void power(const Matrix& x, double exponent, const Matrix& y);
 
+// y = f of the elements of its operands, all of the shape of y.
+using Elements = void (*)(int64_t begin, int64_t end, const float* const* in, float* out);
+void elementwise(Elements f, std::initializer_list<Matrix> operands, const Matrix& y);
+
 // Sum of losses and number of rows predicted right.
 struct Loss {
   double sum = 0;
@@ -206,12 +222,16 @@ struct Loss {
   [[nodiscard]] float mean() const { return float(sum / double(rows)); }
 };
 
-// Mean softmax cross-entropy of the listed rows (of all without ids), and its gradient unless null.
-inline Loss cross_entropy(const Matrix& logits, const int64_t* labels, const Ids& ids, float* gradient) {
+// Softmax cross-entropy of the listed rows, and unless null the gradient of its mean over so many rows; 0: over those
+// that are listed.
+inline Loss cross_entropy(const Matrix& logits, const int64_t* labels, const Ids& ids, float* gradient,
+                          int64_t of = 0) {
   Loss found;
-  found.rows = ids.at ? ids.count : logits.rows;
-  check(gw_cross_entropy_f32(logits.rows, logits.cols, logits.at, logits.cols, ids.at, found.rows, labels,
-                             1.0 / double(found.rows), gradient, logits.cols, &found.sum, &found.correct));
+  static constexpr int64_t none = 0;
+  const int64_t* rows = ids.count < 0 ? nullptr : ids.at ? ids.at : &none;
+  found.rows = rows ? ids.count : logits.rows;
+  check(gw_cross_entropy_f32(logits.rows, logits.cols, logits.at, logits.cols, rows, found.rows, labels,
+                             1.0 / double(of ? of : found.rows), gradient, logits.cols, &found.sum, &found.correct));
   return found;
 }
 

@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "model.h"
 #include "report.h"
+#include "team.h"
 #include "weights.h"
 
 namespace {
@@ -103,14 +104,15 @@ double median(std::vector<double>& values) {
   return values.size() % 2 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-void evaluate(program::Model& model, const program::Dataset& data, Record& record) {
+void evaluate(program::Model& model, const program::Dataset& data, const program::Team& team, Record& record) {
   const double start = now();
   const program::Matrix logits = model.evaluate();
-  const auto score = [&](const std::vector<int64_t>& ids, double& accuracy) {
+  const auto score = [&](const program::Numbers<int64_t>& ids, double& accuracy) {
     program::Loss found;
-    if (ids.empty()) return found;
-    found = program::cross_entropy(logits, data.labels.data(), {ids.data(), int64_t(ids.size())}, nullptr);
-    accuracy = double(found.correct) / double(found.rows);
+    if (!ids.empty())
+      found = program::cross_entropy(logits, data.labels.data(), {ids.data(), int64_t(ids.size())}, nullptr);
+    team.sum(found);
+    if (found.rows) accuracy = double(found.correct) / double(found.rows);
     return found;
   };
   score(data.split.train, record.train_acc);
@@ -154,9 +156,10 @@ struct History {
   }
 };
 
-History train(const Options& options, program::Model& model, const program::Dataset& data, int64_t done) {
+History train(const Options& options, program::Model& model, const program::Dataset& data, const program::Team& team,
+              int64_t done) {
   History history(size_t(std::max<int64_t>(options.epochs - done, 0)));
-  Log log(options.metrics);
+  Log log(team.is_first() ? options.metrics : std::string());
   program::keep_freed_memory(gw::num_threads());
   for (int64_t epoch = done + 1; epoch <= options.epochs; ++epoch) {
     Record record;
@@ -166,7 +169,7 @@ History train(const Options& options, program::Model& model, const program::Data
     record.epoch_seconds = now() - start;
     if (!std::isfinite(record.loss))
       throw std::runtime_error("epoch " + std::to_string(epoch) + ": the loss is not finite; train with a smaller lr");
-    if (epoch % options.eval_every == 0 || epoch == options.epochs) evaluate(model, data, record);
+    if (epoch % options.eval_every == 0 || epoch == options.epochs) evaluate(model, data, team, record);
     log.write(record);
     history.records.push_back(record);
   }
@@ -202,7 +205,7 @@ Json summary(const Options& options, const program::Dataset& data, History& hist
   return json.add("prepare_seconds", prepare_seconds).add("total_seconds", total_seconds);
 }
 
-void run(const Options& options) {
+void run(const Options& options, const program::Team& team) {
   const double start = now();
   if (options.threads) gw::set_num_threads(int(options.threads));
   program::Dataset data(options.data, facts.expected);
@@ -210,12 +213,13 @@ void run(const Options& options) {
   const int64_t done =
       options.load.empty() ? 0 : program::load_weights(options.load, model.weights(), model.optimizer_state());
   const double prepared = now();
-  History history = train(options, model, data, done);
-  if (!options.save.empty()) {
+  History history = train(options, model, data, team, done);
+  if (!options.save.empty() && team.is_first()) {
     std::vector<program::Tensor> all = model.weights();
     for (const program::Tensor& tensor : model.optimizer_state()) all.push_back(tensor);
     program::save_weights(options.save, all, std::max(done, options.epochs));
   }
+  if (!team.is_first()) return;
   const Json json = summary(options, data, history, prepared - start, now() - start);
   if (options.json) {
     std::printf("%s\n", json.text().c_str());
@@ -228,14 +232,20 @@ void run(const Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  const program::Team team(&argc, &argv);
+  const auto failed = [&](int status, const char* what) {
+    std::fprintf(stderr, "train: %s\n", what);
+    team.abort();
+    return status;
+  };
   try {
-    run(parse(argc, argv));
+    if (program::Team::tests_itself && argc == 2 && std::strcmp(argv[1], "--self-test") == 0)
+      return program::Team::self_test() ? 1 : 0;
+    run(parse(argc, argv), team);
     return 0;
   } catch (const std::bad_alloc&) {
-    std::fprintf(stderr, "train: not enough memory\n");
-    return 1;
+    return failed(1, "not enough memory");
   } catch (const std::exception& failure) {
-    std::fprintf(stderr, "train: %s\n", failure.what());
-    return 2;
+    return failed(2, failure.what());
   }
 }

@@ -29,6 +29,7 @@ Arena::~Arena() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(PROGRAM_PLAIN_NEW)
 
 void program::keep_freed_memory(int) {}
+void program::keep_more(int) {}
 
 #else
 
@@ -41,6 +42,7 @@ struct header {
 };
 constexpr size_t usual_alignment = 64;
 constexpr int size_classes = 64, most_threads = 1024;
+constexpr int large = 20;  // size classes from here on are not multiplied by the number of threads
 
 // Blocks of one size class. A thread that has never held so many at once makes room for all threads to do the same,
 // so that it does not matter later which of them happen to work at the same time.
@@ -85,7 +87,7 @@ header* take_kept(int size_class, int count) {
   pool& blocks = pools[size_class];
   const int mine = ++in_use[me][size_class];
   if (mine > blocks.most) blocks.most = mine;
-  while (!blocks.free || blocks.total < blocks.most * count) {
+  while (!blocks.free || (size_class < large && blocks.total < blocks.most * count)) {
     header* made = allocate(usual_alignment, size_t{1} << size_class, size_class);
     made->next = blocks.free;
     blocks.free = made;
@@ -120,6 +122,7 @@ void give(void* memory, size_t alignment) noexcept {
 }  // namespace
 
 void program::keep_freed_memory(int for_threads) { threads = for_threads; }
+void program::keep_more(int more) { threads += more; }
 
 void* operator new(size_t bytes) { return take(bytes, usual_alignment); }
 void* operator new[](size_t bytes) { return take(bytes, usual_alignment); }

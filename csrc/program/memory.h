@@ -2,8 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace program {
+
+// Numbers that kernels read.
+template <class T>
+using Numbers = std::vector<T>;
 
 // One stretch of zeroed memory on huge pages, given back at the end.
 class Arena {
@@ -26,5 +31,7 @@ class Arena {
 // From here on memory that `delete` gets back is kept for the next `new` of its size, and there is as much of it as so
 // many threads want at once: after the first, an epoch asks the system for none.
 void keep_freed_memory(int for_threads);
+// The same for so many threads more; negative: for so many less.
+void keep_more(int threads);
 
 }  // namespace program

@@ -282,7 +282,7 @@ void Npz::read(const std::string& name, T* out) const {
     return stream.finish();
   }
   if (found.shape.size() > 2) refuse(name + ": expected at most two dimensions");
-  std::vector<T> by_column(size_t(found.count()));
+  Numbers<T> by_column(size_t(found.count()));
   read_numbers(stream, found, by_column.data());
   stream.finish();
   for (int64_t i = 0; i < found.shape[0]; ++i)

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "memory.h"
+
 namespace program {
 
 // One array of an archive: what its header says.
@@ -34,8 +36,8 @@ class Npz {
   template <class T>
   void read(const std::string& name, T* out) const;
   template <class T>
-  [[nodiscard]] std::vector<T> read(const std::string& name) const {
-    std::vector<T> out(size_t(array(name).count()));
+  [[nodiscard]] Numbers<T> read(const std::string& name) const {
+    Numbers<T> out(size_t(array(name).count()));
     read(name, out.data());
     return out;
   }

@@ -31,12 +31,18 @@ extern "C" GW_API void gw_rows(int64_t begin, int64_t end, const float* const* i
 
 def render(nest: RowNest) -> str:
     """The translation unit of ``nest``."""
-    body = [f"    const auto in{k} = part.load(in[{k}] + at);" for k in range(nest.inputs)]
-    for k, statement in enumerate(nest.statements):
-        operands = [_operand(operand) for operand in statement.operands]
-        body.append(f"    const auto t{k} = {expression(statement, operands)};")
+    body = [f"    {line}" for line in lines(nest, "part.load(in[{}] + at)")]
     comment = "".join(f"// {line}\n" for line in str(nest).splitlines())
     return _UNIT.format(nest=comment, body="\n".join(body), last=len(nest.statements) - 1)
+
+
+def lines(nest: RowNest, load: str, number: str = "gw::vf::splat({})") -> list[str]:
+    """The statements of ``nest``; ``load`` is the text of an operand by its place, ``number`` that of a constant."""
+    found = [f"const auto in{k} = {load.format(k)};" for k in range(nest.inputs)]
+    for k, statement in enumerate(nest.statements):
+        operands = [_operand(operand, number) for operand in statement.operands]
+        found.append(f"const auto t{k} = {expression(statement, operands)};")
+    return found
 
 
 def expression(statement: Statement, operands: Sequence[str], real: str = "float") -> str:
@@ -54,9 +60,9 @@ def expression(statement: Statement, operands: Sequence[str], real: str = "float
     return f"gw::lanes_{statement.fn}({', '.join([*operands, *extra])})"
 
 
-def _operand(operand: Operand) -> str:
+def _operand(operand: Operand, number: str) -> str:
     if operand.kind == "number":
-        return f"gw::vf::splat({number_text(operand.number)})"
+        return number.format(number_text(operand.number))
     return f"{'in' if operand.kind == 'input' else 't'}{operand.index}"
 
 

@@ -29,14 +29,21 @@ def synth(
     ] = None,
     target: Annotated[str, option("target", one_of(TARGETS), "What it runs on.", "openmp")] = "openmp",
     what: Annotated[str, option("what", one_of(WHAT), "What the program does.", "train")] = "train",
+    ranks: Annotated[
+        str | None, option("ranks", "P,...", "With target mpi: write the parts for so many processes.", "")
+    ] = None,
+    deterministic: Annotated[
+        bool, switch("--deterministic/--no-deterministic", "With target cuda: equal runs give equal bits.")
+    ] = False,
     out: Annotated[str, option("out", "DIR", "Folder of the program.", "program")] = "program",
     data: Annotated[str | None, option("data", "NAME", "Known name, file or folder.", "that of the spec")] = None,
     as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
 ) -> Action:
-    """Write a C++ program that trains exactly the model of a spec, without Python and torch.
+    """Write a C++ program that trains exactly the model of a spec, or predicts with it, without Python and torch.
 
     Its losses have the bits of graphweft train with the same options. Build it with
-    cmake -S DIR -B DIR/build && cmake --build DIR/build, run DIR/build/train --data FILE.npz.
+    cmake -S DIR -B DIR/build && cmake --build DIR/build, run DIR/build/train --data FILE.npz. With --what predict it is
+    a shared library with a C header.
     """
     check_target(target)
     check_what(what)
@@ -47,14 +54,24 @@ def synth(
         read = replace(read, data=data)
 
     def write() -> list[str]:
-        made: Any = from_module("graphweft.synthesis", "write_program")(read, Path(out), target)
+        made: Any = from_module("graphweft.synthesis", "write_program")(read, Path(out), target, what, _counts(ranks))
+        unit = "an epoch" if what == "train" else "a prediction"
+        room = f"{made.arena_bytes:,} bytes of buffers"
         facts = {"calls": made.calls, "arena_bytes": made.arena_bytes, "lines": made.lines}
         if as_json:
             return [json.dumps({"out": str(made.folder), "model": read.model, "target": target, **facts})]
-        told = f"{made.lines} lines, {made.calls} kernel calls an epoch, {made.arena_bytes:,} bytes of buffers"
+        told = f"{made.lines} lines, {made.calls} kernel calls {unit}, {room}"
         return [
             f"{made.folder}: {read.model} of {read.layers} layers, {told}",
             f"build it with: cmake -S {made.folder} -B {made.folder}/build && cmake --build {made.folder}/build",
         ]
 
     return write
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    """Numbers between commas. Raises: ConfigError."""
+    words = [] if text is None else text.split(",")
+    if not all(word.strip().isdecimal() for word in words):
+        raise ConfigError(f"ranks: expected numbers of processes as in 1,2,4, got {text}")
+    return tuple(int(word) for word in words)

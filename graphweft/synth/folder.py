@@ -9,17 +9,17 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from graphweft._errors import ConfigError
-from graphweft.synth.model_text import source_text
+from graphweft.synth.kits import Kit
 from graphweft.synth.spec import ProgramSpec
 from graphweft.synth.steps import Steps
 
 _PACKAGE = Path(__file__).parents[1]
 _MARK = "model.toml"  # tells a program of ours from other folders
-_CORE = ("abi", "csr", "features", "gemm", "loss", "memory", "optim", "rows", "sddmm", "spmm", "spmm_max", "structure")
-_OPTIONAL = {"spmm_max": "spmm_max", "sddmm": "sparse_dropout"}  # needed where the model calls it
+_OPTIONAL = {"spmm_max": "spmm_max(", "sddmm": "sparse_dropout("}  # needed where the model calls it
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 
 
@@ -31,26 +31,24 @@ def sources() -> Path:
     raise ConfigError("synth: expected the C++ sources beside the package, got none; reinstall graphweft")
 
 
-def program_files(spec: ProgramSpec, steps: Steps, data: str) -> dict[str, str]:
-    """All files of a program by their path in its folder."""
+def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[str, str]:
+    """All files of a program of one kind by their path in its folder."""
     folder = sources()
-    model = source_text(spec, steps, data)
-    files = {
-        _MARK: spec.to_toml() + "\n",
-        "model.cpp": model,
-    }
-    for path in sorted((folder / "program").iterdir()):
-        if path.stem == "attention" and '"attention.h"' not in model:
+    model = kit.model(spec, steps, data)
+    files = {_MARK: spec.to_toml() + "\n", kit.name: model}
+    found = [path for part in kit.folders for path in sorted((folder / part).iterdir()) if path.is_file()]
+    for path in found:
+        if {path.name, path.stem} & {*kit.left_out} or (path.stem == "attention" and '"attention.h"' not in model):
             continue
-        files[path.name if path.stem == "main" else f"support/{path.name}"] = path.read_text(encoding="utf-8")
-    chosen = [name for name in _CORE if name not in _OPTIONAL or f"{_OPTIONAL[name]}(" in model]
-    for name in chosen:
-        files[f"core/{name}.cpp"] = (folder / "core" / f"{name}.cpp").read_text(encoding="utf-8")
-    files |= _headers(folder, files)
+        top = path.name in kit.top
+        files[path.name if top else f"support/{path.name}"] = path.read_text(encoding="utf-8")
+    for name in kit.core:
+        if name not in _OPTIONAL or _OPTIONAL[name] in model:
+            files[f"core/{name}.cpp"] = (folder / "core" / f"{name}.cpp").read_text(encoding="utf-8")
     files["cpu_level.cpp"] = (folder / "cpu_level.cpp").read_text(encoding="utf-8")
     files |= _headers(folder, files)
-    files["CMakeLists.txt"] = _cmake(spec)
-    files["README.md"] = _readme(spec, steps, data)
+    files["CMakeLists.txt"] = kit.cmake(spec)
+    files["README.md"] = kit.readme(spec, steps, data)
     return files
 
 
@@ -67,75 +65,6 @@ def _headers(folder: Path, files: dict[str, str]) -> dict[str, str]:
     return {f"include/{name}": text for name, text in sorted(found.items())}
 
 
-def _cmake(spec: ProgramSpec) -> str:
-    return f"""# cmake -S . -B build && cmake --build build gives build/train.
-cmake_minimum_required(VERSION 3.22)
-project({spec.model}_program LANGUAGES CXX)
-
-set(CMAKE_CXX_STANDARD 17)
-set(CMAKE_CXX_STANDARD_REQUIRED ON)
-if(NOT CMAKE_BUILD_TYPE)
-  set(CMAKE_BUILD_TYPE Release)
-endif()
-find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(ZLIB REQUIRED)
-
-# Instructions: 0 any CPU of this kind, 1 x86-64-v3, 2 x86-64-v4; of this machine unless told otherwise. Results have
-# the same bits as those of the library at the same level.
-if(NOT DEFINED CPU_LEVEL)
-  set(CPU_LEVEL 0)
-  if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT CMAKE_CROSSCOMPILING)
-    try_run(CPU_LEVEL_FOUND CPU_LEVEL_COMPILED ${{CMAKE_CURRENT_BINARY_DIR}}/cpu_level
-            ${{CMAKE_CURRENT_SOURCE_DIR}}/cpu_level.cpp
-            CMAKE_FLAGS -DINCLUDE_DIRECTORIES=${{CMAKE_CURRENT_SOURCE_DIR}}/include)
-    if(CPU_LEVEL_COMPILED AND CPU_LEVEL_FOUND MATCHES "^[012]$")
-      set(CPU_LEVEL ${{CPU_LEVEL_FOUND}})
-    endif()
-  endif()
-endif()
-if(CPU_LEVEL EQUAL 0)
-  set(level_flags "")
-elseif(CPU_LEVEL EQUAL 1)
-  set(level_flags -march=x86-64-v3)
-else()
-  set(level_flags -march=x86-64-v4 -mprefer-vector-width=512)
-endif()
-
-file(GLOB sources core/*.cpp support/*.cpp)
-add_executable(train main.cpp model.cpp ${{sources}})
-target_include_directories(train PRIVATE . support include)
-# Products and sums may be fused; nothing is reassociated: equal runs give equal bits.
-target_compile_options(train PRIVATE ${{level_flags}} -fno-math-errno -ffp-contract=fast -Wno-psabi)
-target_compile_definitions(train PRIVATE GW_ONLY_F32 GW_LEVEL="${{CPU_LEVEL}}")
-target_link_libraries(train PRIVATE OpenMP::OpenMP_CXX ZLIB::ZLIB)
-"""
-
-
-def _readme(spec: ProgramSpec, steps: Steps, data: str) -> str:
-    rows = steps.plans.sizes.rows
-    calls = len(steps.forward) + len(steps.backward) + 2
-    return f"""# {spec.model.upper()}, {spec.layers} layers
-
-A program that trains one model on one graph, on all its nodes at once. It needs a C++17 compiler with OpenMP, CMake and
-zlib, and nothing else.
-
-    cmake -S . -B build && cmake --build build -j
-    build/train --data {data or "graph.npz"} --epochs 5 --threads 2 --json
-
-- `model.toml` is the spec that this was written from.
-- `model.cpp` is the model: {calls} kernel calls an epoch, in order, over one arena of {steps.arena_bytes:,} bytes.
-- `main.cpp` reads the flags, trains and reports; `support/` reads data and weights.
-- `core/` and `include/` are the kernels.
-
-It was written for a graph of {rows["V"]:,} nodes and {rows["E"]:,} edges, and refuses others: orders of products and
-places of buffers follow from the sizes. The file is an `.npz` with `indptr` and `indices` (rows are sources) or
-`edge_index`, `x` or its compressed form `x_indptr`, `x_indices`, `x_data`, `x_shape`, `y` and the three masks.
-
-`--save weights.safetensors` writes weights, the state of the optimiser and the number of epochs; `--load` goes on from
-there, up to `--epochs` in all. `--metrics metrics.jsonl` writes a line per epoch.
-"""
-
-
 def check_folder(out: Path) -> None:
     """``out`` can become a program's folder. Raises: ConfigError."""
     if out.exists() and not (out.is_dir() and ((out / _MARK).is_file() or not any(out.iterdir()))):
@@ -147,8 +76,11 @@ def check_folder(out: Path) -> None:
         raise ConfigError(f"out: expected a folder, got {parent}")
 
 
-def write_folder(out: Path, files: dict[str, str]) -> None:
-    """Writes ``files`` beside ``out`` and puts the whole in its place. Raises: ConfigError, OSError."""
+def write_folder(out: Path, files: dict[str, str], more: Callable[[Path], None] = lambda _: None) -> None:
+    """Writes ``files``, and what ``more`` writes, beside ``out`` and puts the whole in its place.
+
+    Raises: ConfigError, OSError.
+    """
     check_folder(out)
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -159,6 +91,7 @@ def write_folder(out: Path, files: dict[str, str]) -> None:
             path = fresh / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
+        more(fresh)
         if out.exists():
             _exchange(fresh, out)
         else:

@@ -5,25 +5,27 @@ Comes in: a spec and its :class:`Steps`. Goes out: a text. Called by ``folder.py
 
 from __future__ import annotations
 
-import json
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
+from graphweft.synth.layout import elements, function, indented, quoted, statements, wrapped
 from graphweft.synth.operands import ALWAYS, Buffer
 from graphweft.synth.spec import ProgramSpec
-from graphweft.synth.steps import Statement, Steps
-
-_WIDTH = 120
+from graphweft.synth.steps import Steps
 
 
-def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
-    """``model.cpp``: buffers, then the statements of preparation, step and evaluation."""
+def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = False) -> str:
+    """``model.cpp``: buffers, then the statements of preparation, step and evaluation.
+
+    With ``over_ranks`` each process has a share of the nodes: gradients are added up over all, from the moment when
+    they are known to the update.
+    """
     parts = [
-        _opening(spec, any("attend(" in line for part in steps.evaluation for line in part.lines)),
+        _opening(spec, more_headers(steps) + (_RANKS if over_ranks else "")),
         _facts(spec, steps, data),
+        *elements(steps),
         _state(steps),
         _constructor(steps),
-        _step(steps),
+        _step(steps, over_ranks),
         _evaluate(steps),
         _tensors(steps),
         "}  // namespace program\n",
@@ -31,21 +33,31 @@ def source_text(spec: ProgramSpec, steps: Steps, data: str) -> str:
     return "\n".join(parts)
 
 
-def _title(spec: ProgramSpec) -> str:
+_RANKS = '#include "room.h"\n#include "team.h"\n'
+
+
+def title(spec: ProgramSpec) -> str:
+    """The model in a line."""
     reduce = "" if spec.reduce == "auto" else f", {spec.reduce} over neighbours"
-    return f"{spec.model.upper()} of {spec.layers} layers{reduce}, trained on all nodes at once"
+    return f"{spec.model.upper()} of {spec.layers} layers{reduce}"
 
 
-def _sizes(steps: Steps) -> tuple[int, int]:
+def sizes_of(steps: Steps) -> tuple[int, int]:
     """Features and classes."""
     program = steps.plans.step.compiled.program
     x = next(v for v in program.inputs if v["name"] == "x")
     return int(x.tensor.dims[0]), int(dict(program.outputs)["out"].tensor.dims[0])
 
 
-def _opening(spec: ProgramSpec, attends: bool) -> str:
+def more_headers(steps: Steps) -> str:
+    """What a model includes beside the usual kernels."""
+    attends = any("attend(" in line for part in steps.evaluation for line in part.lines)
     more = '#include "attention.h"\n' if attends else ""
-    return f"""// {_title(spec)}.
+    return more + ('#include "graphweft/lanes.h"\n' if steps.nests else "")
+
+
+def _opening(spec: ProgramSpec, more: str) -> str:
+    return f"""// {title(spec)}, trained on all nodes at once.
 //
 // Each statement is one kernel; the line above it says what it does, the shape of its result and its bytes. All buffers
 // lie in one arena, and buffers that are not in use at the same time share their room.
@@ -60,7 +72,7 @@ namespace program {{
 
 def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     """Sizes, and what the program reports."""
-    rows, (width, classes) = steps.plans.sizes.rows, _sizes(steps)
+    rows, (width, classes) = steps.plans.sizes.rows, sizes_of(steps)
     weights = sum(steps.parameters[name].count for name in steps.moments)
     path = "sparse" if steps.plans.is_sparse else "dense"
     return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
@@ -68,7 +80,7 @@ constexpr int64_t nodes = {rows["V"]}, edges = {rows["E"]}, features = {width}, 
 constexpr int64_t train_rows = {steps.plans.train_rows}, nonzeros = {steps.plans.sizes.nonzeros.get("x", 0)};
 
 // Name, data, layout of the features; layers, hidden width, parameters; epochs, seed and how often it is evaluated.
-const Facts facts = {{"{spec.model}", {_quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
+const Facts facts = {{"{spec.model}", {quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
                      {spec.epochs}, {spec.seed}, {spec.eval_every},
                      {{nodes, edges, features, classes, train_rows, nonzeros}}}};
 """
@@ -82,36 +94,50 @@ def _state(steps: Steps) -> str:
         f"  Arena arena{{{steps.arena_bytes}}};",
         "",
     ]
+    kind = "gw_adjacency" if steps.columns is None else "Edges"
+    if steps.columns is not None:
+        lines.insert(1, "  const Graph graph;")
+        lines.insert(2, "  const int64_t nodes = graph.own_nodes();")
+        lines.insert(3, f"  const Room room{{nodes + graph.most_ghosts(), {steps.columns}}};")
+        lines += ["  Sums sums;"]
     for buffer in buffers:
         at = steps.offsets[buffer.name]
+        if steps.columns is not None and buffer.rows == "nodes":
+            shown = f"const Matrix {buffer.name}{{room.at({at}), nodes, {buffer.cols}}};"
+            lines.append(f"  {shown}  // {_when(buffer)}")
+            continue
         when = "always" if buffer.last >= ALWAYS and buffer.first == 0 else _when(buffer)
         if buffer.ctype == "float":
             text = f"const Matrix {buffer.name}{{arena.at<float>({at}), {buffer.rows}, {buffer.cols}}};"
         else:
             text = f"{buffer.ctype}* const {buffer.name} = arena.at<{buffer.ctype}>({at});"
         lines.append(f"  {text}  // {when}")
-    lines += ["", "  const std::vector<int64_t> labels, train;"]
+    lines += ["", "  const Numbers<int64_t> labels, train;"]
     if steps.plans.rows is not None:
         lines += [
-            "  std::vector<int64_t> train_labels;",
+            "  Numbers<int64_t> train_labels;",
             "  const Ids train_ids{train.data(), int64_t(train.size())};",
         ]
     if steps.plans.is_sparse:
         lines += ["  const SparseFeatures x;", "  const gw_adjacency x_by_row = x.by_row->native();"]
-        lines += ["  const gw_adjacency x_by_column = x.by_column->native();"]
+        if steps.by_column:
+            lines += ["  const gw_adjacency x_by_column = x.by_column->native();"]
         lines += ["  const float *const x_by_row_values = x.values.data();"]
-        lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
-    lines.append("  const Graph graph;")
+        if steps.by_column:
+            lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
+    if steps.columns is None:
+        lines.append("  const Graph graph;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
-    lines += [f"  const gw_adjacency {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
+    lines += [f"  const {kind} {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
     if "betas" in steps.plans.groups[0]:
         lines.append(f"  gw_adam_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     else:
         lines.append(f"  gw_sgd_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     given = ["labels(data.labels)", "train(data.split.train)"]
+    columns = "" if steps.by_column else ", false"
     normalize = "true" if steps.plans.is_normalized else "false"
-    given += [f"x(data.read_sparse_features({normalize}))"] if steps.plans.is_sparse else []
-    given.append("graph(data.graph)")
+    given += [f"x(data.read_sparse_features({normalize}{columns}))"] if steps.plans.is_sparse else []
+    given.insert(0 if steps.columns is not None else len(given), "graph(data.graph)")
     lines += ["", f"  explicit State(const Dataset& data) : {', '.join(given)} {{}}", "};", ""]
     return "\n".join(lines)
 
@@ -134,7 +160,7 @@ def _constructor(steps: Steps) -> str:
         body.append("for (const int64_t row : s.train) s.train_labels.push_back(s.labels[size_t(row)]);")
     if steps.prepare:
         body += ["", "// Computed once."]
-        body += _statements(steps.prepare, steps)
+        body += statements(steps.prepare, steps)
     body += ["", "// Weights, in the order in which the library draws them; the arena is zero."]
     drawn = [name for name, shape in steps.plans.shapes.items() if len(shape) == 2]
     body.append("Generator draws(seed);")
@@ -142,7 +168,7 @@ def _constructor(steps: Steps) -> str:
         weight = f"s.{steps.parameters[name].name}"
         body.append(f"draws.glorot({weight}.at, {weight}.rows * {weight}.cols, {steps.plans.fans[name]});")
     body += ["", *_updates(steps)]
-    return "\n".join([*lines, *_indented(body), "}", "", "Model::~Model() = default;", ""])
+    return "\n".join([*lines, *indented(body), "}", "", "Model::~Model() = default;", ""])
 
 
 def _updates(steps: Steps) -> list[str]:
@@ -166,7 +192,7 @@ def _updates(steps: Steps) -> list[str]:
                 numbers, state, tail = f"{float(group['lr'])!r}, 0.0, 0.0, {decay}", "nullptr", "0, 0, 0"
             size = f"s.{parameter}.rows * s.{parameter}.cols"
             text = f"s.updates[{index}] = {{{size}, s.{parameter}.at, s.{gradient}.at, {state}, {numbers}, {tail}}};"
-            lines += _wrapped(text)
+            lines += wrapped(text)
             index += 1
     return lines
 
@@ -179,90 +205,46 @@ def _optimizer(steps: Steps) -> str:
     return f"{kind}: size, parameter, gradient, both means and the steps done; rate, betas, epsilon and decay"
 
 
-def _statements(statements: Sequence[Statement], steps: Steps) -> list[str]:
-    lines: list[str] = []
-    for statement in statements:
-        lines += [f"// {statement.words}"] if len(statement.words) < _WIDTH - 6 else _comment(statement.words)
-        for line in statement.lines:
-            lines += _wrapped(_with_state(line, steps))
-    return lines
-
-
-def _comment(words: str) -> list[str]:
-    return [f"// {line}" for line in textwrap.wrap(words, _WIDTH - 8)]
-
-
-def _with_state(line: str, steps: Steps) -> str:
-    """The statement with ``s.`` before the names of the state."""
-    known = {*steps.table.buffers, *steps.graphs, *steps.forms, "graph", "train_ids", "train"}
-    known |= {"x_by_row", "x_by_column", "x_by_row_values", "x_by_column_values"}
-    out, word = [], ""
-    for i, char in enumerate(line + " "):
-        if char.isalnum() or char == "_":
-            word += char
-            continue
-        if word:
-            before = line[i - len(word) - 1 : i - len(word)]
-            called = char == "(" and word not in steps.graphs
-            out.append(f"s.{word}" if word in known and before not in (".", ":") and not called else word)
-            word = ""
-        out.append(char)
-    return "".join(out).rstrip()
-
-
-def _wrapped(text: str) -> list[str]:
-    """The statement over as many lines as it needs, broken between its outer arguments."""
-    if len(text) <= _WIDTH - 2:
-        return [text]
-    start = min(text.find(c) for c in "({" if c in text) + 1
-    lines, now, depth = [text[:start]], "", 0
-    for char in text[start:]:
-        now += char
-        depth += (char in "({[") - (char in ")}]")
-        if depth == 0 and char == ",":
-            lines, now = _appended(lines, now, start), ""
-    return _appended(lines, now, start)
-
-
-def _appended(lines: list[str], argument: str, indent: int) -> list[str]:
-    """``lines`` with one more argument, on a line of its own where the last has no room for it."""
-    word = argument.strip()
-    joined = lines[-1] + ("" if lines[-1].endswith(("(", "{")) else " ") + word
-    return [*lines[:-1], joined] if len(joined) <= _WIDTH - 2 else [*lines, " " * indent + word]
-
-
-def _function(head: str, body: Sequence[str]) -> str:
-    return "\n".join([f"{head} {{", *_indented(body), "}", ""])
-
-
-def _indented(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}" if line else "" for line in lines]
-
-
-def _step(steps: Steps) -> str:
+def _step(steps: Steps, over_ranks: bool) -> str:
     sgd = "betas" not in steps.plans.groups[0]
-    labels, ids = ("s.train_labels", "{}") if steps.plans.rows is not None else ("s.labels", "")
+    labels, ids = ("s.train_labels", "all_rows") if steps.plans.rows is not None else ("s.labels", "")
     if steps.plans.rows is None:
         ids = "{s.train.data(), int64_t(s.train.size())}"
     body = ["State& s = *state_;"]
     if steps.draws:
-        body.append("const uint64_t draw = Generator(epoch_key(seed, epoch)).seed();")
-    body += ["", "// Forward.", *_statements(steps.forward, steps)]
-    loss = f"const Loss loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at);"
+        own = " + uint64_t(Team::rank())" if over_ranks else ""  # each draws for its own nodes
+        body.append(f"const uint64_t draw = Generator(epoch_key(seed{own}, epoch)).seed();")
+    body += ["", "// Forward.", *statements(steps.forward, steps)]
+    kind, of = ("Loss", ", train_rows") if over_ranks else ("const Loss", "")
+    loss = f"{kind} loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at{of});"
     words = "softmax cross-entropy of the training nodes"
     words += ", its gradient over the logits" if steps.logits == steps.d_logits else " and its gradient"
-    body += ["", f"// {words}", loss]
-    body += ["", "// Backward.", *_statements(steps.backward, steps)]
+    body += ["", f"// {words}", loss, *(["s.sums.start(loss);"] if over_ranks else [])]
+    body += ["", "// Backward.", *(_summed(steps) if over_ranks else statements(steps.backward, steps))]
     count = len(steps.gradients)
-    body += ["", "// Update.", f"check({'gw_sgd_f32' if sgd else 'gw_adam_f32'}(s.updates, {count}));"]
+    body += [
+        "",
+        "// Update.",
+        *(["s.sums.finish();"] if over_ranks else []),
+        f"check({'gw_sgd_f32' if sgd else 'gw_adam_f32'}(s.updates, {count}));",
+    ]
     body.append("return loss.mean();")
     seed, epoch = ("seed", "epoch") if steps.draws else ("/*seed*/", "/*epoch*/")
-    return _function(f"float Model::step(uint64_t {seed}, uint64_t {epoch})", body)
+    return function(f"float Model::step(uint64_t {seed}, uint64_t {epoch})", body)
+
+
+def _summed(steps: Steps) -> list[str]:
+    """The statements of the backward pass; the sum of a gradient over all ranks is begun as soon as it is known."""
+    gradients, lines = {buffer.name for buffer in steps.gradients.values()}, []
+    for statement in steps.backward:
+        lines += statements([statement], steps)
+        lines += [f's.sums.start("{name}", s.{name});' for name in statement.made if name in gradients]
+    return lines
 
 
 def _evaluate(steps: Steps) -> str:
-    body = ["State& s = *state_;", *_statements(steps.evaluation, steps), f"return s.{steps.eval_logits};"]
-    return _function("Matrix Model::evaluate()", body)
+    body = ["State& s = *state_;", *statements(steps.evaluation, steps), f"return s.{steps.eval_logits};"]
+    return function("Matrix Model::evaluate()", body)
 
 
 def _tensors(steps: Steps) -> str:
@@ -284,8 +266,4 @@ def _tensor(name: str, shape: tuple[int, ...], buffer: Buffer) -> str:
     return f'{{"{name}", {{{", ".join(map(str, shape))}}}, s.{buffer.name}.at}}'
 
 
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-__all__ = ["source_text"]
+__all__ = ["more_headers", "sizes_of", "source_text", "title"]

@@ -19,6 +19,7 @@ from graphweft.nn.gat import GATConv
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.sizes import measure_sizes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.synth.spec import ProgramSpec
 from graphweft.train.edge_data import edge_data_of
@@ -55,8 +56,10 @@ class StepPlans(NamedTuple):
     is_normalized: bool
 
 
-def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans:
+def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: bool = False) -> StepPlans:
     """Settles, compiles and measures as the trainer does before its first epoch.
+
+    With ``every_row`` a step computes the rows of all nodes, not those of the training nodes alone.
 
     Raises: ConfigError for data or a model that a program cannot hold.
     """
@@ -74,7 +77,7 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans
     if edges.inputs is not None:
         raise ConfigError(f"data: expected no edge weights or features, got some in {ds.name}: programs have none yet")
     optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
-    batch = FullBatch(model, ds, x, optimizer, edge_data=edges)
+    batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)
     with torch.random.fork_rng(devices=[]):
         batch.prepare()
     step, evaluation, rows, sizes = batch.plans()
@@ -93,6 +96,28 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset) -> StepPlans
         isinstance(x, SparseFeatures),
         spec.normalize == "row",
     )
+
+
+def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
+    """The plan of ``model(graph, x)`` in evaluation mode, for features as rows; it stands for the step as well.
+
+    Orders of products are those for a graph and features of the sizes of ``ds``.
+
+    Raises: ConfigError for data or a model that a program cannot hold.
+    """
+    _check_data(ds)
+    x = features_of(ds)
+    x = torch.zeros(tuple(x.shape)) if isinstance(x, SparseFeatures) else x
+    model.eval()
+    with torch.no_grad():
+        arguments = model.arguments(ds.graph, x, None, None)
+        plan = model.function.ready(arguments)
+    if plan is None:
+        raise ConfigError("model: expected one that kernels run, got one for the interpreter")
+    sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    return StepPlans(plan, plan, None, sizes, (), shapes, {}, 0, False, False)
 
 
 def _fans(model: nn.Module, name: str, tensor: Tensor) -> int:
@@ -125,4 +150,4 @@ def _check_drawn(model: nn.Module) -> None:
             )
 
 
-__all__ = ["StepPlans", "plans_of"]
+__all__ = ["StepPlans", "plans_of", "prediction_plans"]

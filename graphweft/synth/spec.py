@@ -18,10 +18,8 @@ from graphweft.train.spec import TrainSpec
 
 MODELS = ("gcn", "sage", "gin", "gat")
 LATER_MODELS = ("gatv2", "cgat", "ngcf", "rgcn", "hgt")
-TARGETS = ("openmp",)
-LATER_TARGETS = ("mpi", "cuda")
-WHAT = ("train",)
-LATER_WHAT = ("predict",)
+TARGETS = ("openmp", "mpi", "cuda")
+WHAT = ("train", "predict")
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")
 _PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 _MOST_BYTES = 1 << 20
@@ -46,7 +44,7 @@ class ProgramSpec:
         hidden: Width of the hidden layers.
         heads: Heads of hidden layers of a GAT.
         reduce: "sum", "mean" or "max" over neighbours; "auto" is the model's own.
-        activation: "relu", or "auto" where that is the model's own, which it is not for a GAT.
+        activation: "relu", "elu" or "leaky_relu" after every layer but the last; "auto" is the model's own.
         residual: Add a layer's input to its output where the widths agree.
         dropout: Probability of dropping an input of a layer.
         optimizer: "adam", "adamw" or "sgd".
@@ -96,10 +94,6 @@ class ProgramSpec:
         check_choice("model", self.model, MODELS)
         if self.mode != "full":
             raise ConfigError(f"mode: expected full, got {self.mode!r}: programs of other modes come later")
-        if self.activation not in ("auto", "relu"):
-            check_choice("activation", self.activation, ("auto", "relu"))
-        if self.model == "gat" and self.activation != "relu":
-            raise ConfigError("model: expected activation relu with gat, got auto, which is elu: it comes later")
         if not isinstance(self.residual, bool):
             raise ConfigError(f"residual: expected true or false, got {self.residual!r}")
         self.to_train()
@@ -128,16 +122,24 @@ class ProgramSpec:
 
 
 def check_target(target: str) -> None:
-    """Raises: ConfigError for a target that is not written yet."""
-    if target in LATER_TARGETS:
-        raise ConfigError(f"target: expected openmp, got {target}: programs for it come later")
+    """Raises: ConfigError for a target that there is none of."""
     check_choice("target", target, TARGETS)
 
 
+def check_parts(spec: ProgramSpec, target: str) -> None:
+    """Raises: ConfigError for a model that has parts which a target cannot run."""
+    if target == "mpi" and spec.model == "gat":
+        raise ConfigError("model=gat cannot be combined with target=mpi: expected gcn, sage or gin")
+    if target == "cuda" and spec.model == "gat":
+        raise ConfigError("model=gat cannot be combined with target=cuda: expected gcn, sage or gin")
+    if target == "cuda" and spec.activation not in ("auto", "relu"):
+        raise ConfigError(f"activation={spec.activation} cannot be combined with target=cuda: expected relu")
+    if target == "mpi" and spec.reduce == "max":
+        raise ConfigError("reduce=max cannot be combined with target=mpi: expected sum or mean")
+
+
 def check_what(what: str) -> None:
-    """Raises: ConfigError for a purpose that programs do not have yet."""
-    if what in LATER_WHAT:
-        raise ConfigError(f"what: expected train, got {what}: libraries that predict come later")
+    """Raises: ConfigError for a purpose that programs do not have."""
     check_choice("what", what, WHAT)
 
 
@@ -275,4 +277,14 @@ def _text(path: Path) -> str:
         raise ConfigError(f"spec: expected a readable TOML file, got {path}: {reason}") from None
 
 
-__all__ = ["TARGETS", "ProgramSpec", "check_target", "options_of_file", "read_spec", "spec_of_toml"]
+__all__ = [
+    "TARGETS",
+    "WHAT",
+    "ProgramSpec",
+    "check_parts",
+    "check_target",
+    "check_what",
+    "options_of_file",
+    "read_spec",
+    "spec_of_toml",
+]

@@ -10,18 +10,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from graphweft._errors import ConfigError
+from graphweft.codegen.loops import RowNest, row_nest
 from graphweft.ir.program import Value
 from graphweft.runtime.kernel_call import KernelCall
 
 _STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
-_LATER = {
-    "edge_nest": "generated walks over edges",
-    "row_nest": "generated loops over rows",
-}
+_LATER = {"edge_nest": "generated walks over edges"}
 
 
 class Scene(Protocol):
-    """What a printer asks for while a call is printed; asking for an operand counts as reading it in this step."""
+    """What a printer asks for while a call is printed; asking for an operand counts as reading it in this step.
+
+    Attributes:
+        implicit: Whether gradients by sparse features read them by row.
+    """
+
+    implicit: bool
 
     def matrix(self, value: Value) -> str:
         """The matrix of an operand."""
@@ -50,6 +54,12 @@ class Scene(Protocol):
     def seed(self, value: Value) -> str:
         """The seed of this epoch's draws."""
 
+    def elementwise(self, nest: RowNest) -> str:
+        """The name of a function of elements."""
+
+    def region(self, call: KernelCall) -> tuple[Value, ...]:
+        """The values that a call over elements computes, those that are never stored first."""
+
 
 Printer = Callable[[KernelCall, Scene], list[str]]
 
@@ -59,7 +69,6 @@ def print_call(call: KernelCall, scene: Scene) -> list[str]:
     printer = _PRINTERS.get(call.kernel)
     if printer is None:
         what = _LATER.get(call.kernel, "this kernel")
-        what = f"the function {call.value['fn']}" if call.kernel == "ewise" else what
         raise _refused(call, f"{what} comes later")
     return printer(call, scene)
 
@@ -145,9 +154,15 @@ def _sparse_matmul(call: KernelCall, scene: Scene) -> list[str]:
         raise _refused(call, "a transposed operand comes later")
     weight = _value(call, "weight")
     width = weight.tensor.dims[-1]
-    before, structure, values, panel = scene.features(_value(call, "x"), bool(call.get("by_column")), width)
+    is_implicit = scene.implicit and bool(call.get("by_column"))
+    by_column = bool(call.get("by_column")) and not is_implicit
+    before, structure, values, panel = scene.features(_value(call, "x"), by_column, width)
     right, out, then = scene.matrix(weight), scene.made(call, "out"), _epilogue(call, scene)
     then = then or ("Epilogue()" if panel else "")
+    if is_implicit:
+        if then:
+            raise _refused(call, "gradients that are worked on further come later")
+        return [*before, _call("implicit_transpose", structure, values, right, out)]
     return [*before, _call("sparse_matmul", structure, values, right, out, then, panel)]
 
 
@@ -207,6 +222,16 @@ def _mul_scalar(call: KernelCall, scene: Scene) -> list[str]:
 def _add_const(call: KernelCall, scene: Scene) -> list[str]:
     x = scene.matrix(_value(call, "x0"))
     return [_call("add_constant", x, f"{float(call.value['constant'])!r}f", scene.made(call, "out"))]
+
+
+def _elementwise(call: KernelCall, scene: Scene) -> list[str]:
+    """A function of elements, in one loop."""
+    nest, read = row_nest(scene.region(call))
+    shape = (call.value.tensor.rows, call.value.tensor.dims)
+    if any((value.tensor.rows, value.tensor.dims) != shape for value in read):
+        raise _refused(call, "operands of several shapes come later")
+    name, operands = scene.elementwise(nest), [scene.matrix(value) for value in read]
+    return [_call("elementwise", name, f"{{{', '.join(operands)}}}", scene.made(call, "out"))]
 
 
 def _in_degree(call: KernelCall, scene: Scene) -> list[str]:
@@ -274,6 +299,8 @@ _PRINTERS: dict[str, Printer] = {
     "attention": _attention,
     "attention_grad": _attention_grad,
     "einsum": _einsum,
+    "ewise": _elementwise,
+    "row_nest": _elementwise,
     "spmm": _spmm,
     "spmm_max": _spmm_max,
     "spmm_max_grad": _spmm_max_grad,

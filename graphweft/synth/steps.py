@@ -7,18 +7,19 @@ does, its buffers with their lifetimes, and the graphs that they read. Called by
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from graphweft._errors import ConfigError
+from graphweft.codegen.loops import RowNest
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value, number, structural_key
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sparse import PANEL_ROW, wants_panel
-from graphweft.synth.arena import place
+from graphweft.synth.arena import ALIGNMENT, Lifetime, place
 from graphweft.synth.operands import ALWAYS, Buffer, Table
 from graphweft.synth.plans import StepPlans
 from graphweft.synth.statements import print_call
@@ -42,6 +43,8 @@ _WORDS = {
     "attention": "attended",
     "attention_grad": "routed",
     "einsum": "by_head",
+    "ewise": "elements",
+    "row_nest": "elements",
 }
 _FORMS = {"in_edges": "edges", "in_edges_in_order": "ordered_edges", "out_edges_side_by_side": "out_edges"}
 
@@ -52,6 +55,7 @@ class Statement:
 
     words: str
     lines: tuple[str, ...]
+    made: tuple[str, ...] = ()  # names of the buffers that it writes
 
 
 @dataclass
@@ -65,6 +69,8 @@ class Steps:
         table: All buffers, with their lifetimes.
         offsets: Bytes into the arena by buffer.
         arena_bytes: Size of the arena.
+        columns: Of all buffers of nodes together, where a program is for any number of nodes: those then have offsets
+            by columns, and a room of their own. None where the arena has them, too.
         parameters: Buffers of parameters and of the model's other tensors by their name in the model.
         gradients: Buffers of gradients by the name of the parameter.
         moments: What the optimiser remembers of each parameter that it moves.
@@ -72,6 +78,8 @@ class Steps:
         d_logits: As above.
         eval_logits: The logits of an evaluation.
         draws: Whether a step draws random numbers.
+        by_column: Whether sparse features are read by column.
+        nests: Functions of elements by their name.
     """
 
     plans: StepPlans
@@ -89,23 +97,47 @@ class Steps:
     d_logits: str = ""
     eval_logits: str = ""
     draws: bool = False
+    by_column: bool = False
+    nests: dict[str, RowNest] = field(default_factory=dict)
     offsets: dict[str, int] = field(default_factory=dict)
     arena_bytes: int = 0
+    columns: int | None = None
 
 
-def steps_of(plans: StepPlans) -> Steps:
+class Manner(NamedTuple):
+    """How statements are written for a target.
+
+    Attributes:
+        any_size: For a number of nodes that is not known yet.
+        panels: Products over edges may want room for a copy of part of their rows.
+        implicit: Gradients by sparse features read them by row, so that they are not kept by column.
+    """
+
+    any_size: bool = False
+    panels: bool = True
+    implicit: bool = False
+
+
+def steps_of(plans: StepPlans, manner: Manner | None = None) -> Steps:
     """All statements of a program. Raises: ConfigError for a part that programs do not have."""
-    return _Walk(plans).run()
+    return _Walk(plans, manner or Manner()).run()
+
+
+def prediction_steps(plans: StepPlans) -> Steps:
+    """All statements of a prediction on a graph of any size. Raises: as :func:`steps_of`."""
+    return _Walk(plans, Manner(any_size=True, panels=False)).predict()
 
 
 class _Walk:
     """Goes over the calls in the order of a run and keeps time; one step a call."""
 
-    def __init__(self, plans: StepPlans) -> None:
+    def __init__(self, plans: StepPlans, manner: Manner) -> None:
         rows = plans.sizes.rows
         symbols = {"V": ("nodes", rows["V"]), "R": ("train_rows", rows.get("R", 0))}
         self.steps = Steps(plans, Table(symbols))
-        self.plans, self.now = plans, 0
+        self.plans, self.now, self._manner = plans, 0, manner
+        self.implicit = manner.implicit
+        self._given = ""  # a buffer that the caller has
         self._kept: dict[str, Any] = {}  # what was prepared, by the structure of its expression
         self._bound: dict[Value, Any] = {}
         self._names: Mapping[Value, str] = {}
@@ -139,6 +171,24 @@ class _Walk:
         self._settle(prepared)
         return steps
 
+    def predict(self) -> Steps:
+        """What is computed of a graph, then what is computed of its features."""
+        steps, plan = self.steps, self.plans.evaluation
+        self._given = "x"
+        for name, shape in self.plans.shapes.items():
+            steps.parameters[name] = made = steps.table.add(_identifier(name), None, shape, 0)
+            made.last = ALWAYS
+        self._open(plan)
+        self._prepare(plan, lambda part: "x" not in part)
+        prepared = self.now
+        of_graph, steps.prepare = steps.prepare, []
+        self._prepare(plan, lambda part: "x" in part)
+        of_features, steps.prepare = steps.prepare, of_graph
+        self._evaluate("logits", "")
+        steps.evaluation = [*of_features, *steps.evaluation]
+        self._settle(prepared)
+        return steps
+
     def _add_moments(self) -> None:
         """State of the optimiser; of SGD without momentum none."""
         is_adam = "betas" in self.plans.groups[0]
@@ -163,12 +213,12 @@ class _Walk:
         seed = next(v for v in plan.compiled.program.inputs if v["name"] == "d:out")
         self._bound[seed] = made
 
-    def _evaluate(self) -> None:
+    def _evaluate(self, name: str = "eval_logits", prefix: str = "eval_") -> None:
         """The statements of an evaluation; its logits are read after it."""
         steps, plan = self.steps, self.plans.evaluation
         self._open(plan)
         out = dict(plan.compiled.program.outputs)["out"]
-        self._wanted, self._prefix = {out: "eval_logits"}, "eval_"
+        self._wanted, self._prefix = {out: name}, prefix
         steps.evaluation = self._print(plan.forward)
         logits = self._read(out)
         logits.last, steps.eval_logits = ALWAYS, logits.name
@@ -179,8 +229,22 @@ class _Walk:
         for buffer in buffers:
             if buffer.first <= prepared < buffer.last:
                 buffer.last = ALWAYS
+        if self._manner.any_size:
+            self._place_by_columns(buffers)
+            return
         offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in buffers])
         self.steps.offsets = {buffer.name: at for buffer, at in zip(buffers, offsets, strict=True)}
+
+    def _place_by_columns(self, buffers: Sequence[Buffer]) -> None:
+        """Buffers of nodes lie behind the columns of those that they meet, the others in the arena."""
+        of_nodes = [buffer for buffer in buffers if buffer.rows == "nodes" and buffer.name != self._given]
+        fixed = [buffer for buffer in buffers if buffer.rows != "nodes"]
+        offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in fixed])
+        self.steps.offsets = {buffer.name: at for buffer, at in zip(fixed, offsets, strict=True)}
+        lines = [Lifetime(ALIGNMENT * int(buffer.cols), buffer.first, buffer.last) for buffer in of_nodes]
+        offsets, total = place(lines)
+        self.steps.offsets |= {b.name: offset // ALIGNMENT for b, offset in zip(of_nodes, offsets, strict=True)}
+        self.steps.columns = total // ALIGNMENT
 
     def _open(self, plan: Plan) -> None:
         """Binds the inputs of a plan, and what was prepared for it."""
@@ -203,9 +267,11 @@ class _Walk:
         known = self.steps.table.buffers.get("x")
         return known or self.steps.table.add("x", value.tensor.rows, value.tensor.dims, 0)
 
-    def _prepare(self, plan: Plan) -> None:
-        """What is computed once for a plan, less what another plan has had computed."""
+    def _prepare(self, plan: Plan, wanted: Callable[[Collection[str]], bool] = lambda _: True) -> None:
+        """What is computed once for a plan, less what another plan has had computed; ``wanted`` by what it reads."""
         for item in plan.hoisted:
+            if not wanted(item.leaves):
+                continue
             part, calls = plan.preparation(item)
             self._bound = {value: self._input(value) for value in part.inputs}
             self._names = number(part.values)
@@ -232,10 +298,13 @@ class _Walk:
             if call.kernel == "reshape":
                 self._bound[call.value] = self._bound[call.value.inputs[0]]  # the same numbers
                 continue
+            if call.kernel == "ewise" and not call.value.tensor.dtype.is_floating_point:
+                self._bound[call.value] = call  # a comparison is made again where it is read
+                continue
             lines = print_call(call, self)
             made = [self._bound[slot.value] for slot in call.writes]
             shown = ", ".join(f"{b.name} {b.shape}, {b.nbytes:,} bytes" for b in made)
-            printed.append(Statement(f"{call.label} -> {shown}", tuple(lines)))
+            printed.append(Statement(f"{call.label} -> {shown}", tuple(lines), tuple(b.name for b in made)))
         return printed
 
     def _graph(self, value: Value) -> str:
@@ -303,6 +372,20 @@ class _Walk:
         self._bound[value] = found
         return found.name
 
+    def elementwise(self, nest: RowNest) -> str:
+        """The name of a function of elements; equal ones have one."""
+        known = {found: name for name, found in self.steps.nests.items()}
+        name = known.get(nest) or f"elements{len(known)}"
+        self.steps.nests[name] = nest
+        return name
+
+    def region(self, call: KernelCall) -> tuple[Value, ...]:
+        """The values that a call over elements computes, with the comparisons that it reads."""
+        body = call.body if call.kernel == "row_nest" else (call.value,)
+        read = dict.fromkeys(operand for value in body for operand in value.inputs)
+        unstored = [self._bound[value].value for value in read if isinstance(self._bound.get(value), KernelCall)]
+        return (*unstored, *body)
+
     def room(self, like: Value, cols: int) -> str:
         """Scratch of ``cols`` numbers for every row of a value."""
         made = self.steps.table.add(f"room{self.now}", like.tensor.rows, (cols,), self.now)
@@ -315,7 +398,7 @@ class _Walk:
         return self._panel(rows[kind.src], rows[kind.edge], x.tensor.dims[0])
 
     def _panel(self, columns: int, edges: int, width: int) -> str:
-        if not wants_panel(columns, edges, 4 * width):
+        if not self._manner.panels or not wants_panel(columns, edges, 4 * width):
             return ""
         made = self.steps.table.add(f"panel{self.now}", None, (columns, PANEL_ROW // 4), self.now)
         return f"{made.name}.at"
@@ -326,6 +409,7 @@ class _Walk:
         nodes, count = self.plans.sizes.rows["V"], self._width()
         panel = self._panel(nodes if by_column else count, nonzeros, width)
         side = "by_column" if by_column else "by_row"
+        self.steps.by_column |= by_column
         structure, values = f"x_{side}", f"x_{side}_values"
         found = self._bound[value]
         if found == "features":
@@ -346,4 +430,4 @@ def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-__all__ = ["Statement", "Steps", "steps_of"]
+__all__ = ["Manner", "Statement", "Steps", "steps_of"]

@@ -44,7 +44,8 @@ class FullBatch:
 
     The loss is that of the labels' :class:`Target`. A compiled model is asked for the rows of training nodes only, so
     that its last layer computes no others. Without ``keep_features`` the memory of dense features is given up once
-    every step reads only what was aggregated from them; ``ds.x`` is empty of numbers then.
+    every step reads only what was aggregated from them; ``ds.x`` is empty of numbers then. With ``every_row`` the last
+    layer computes the rows of all nodes.
     """
 
     def __init__(
@@ -57,7 +58,9 @@ class FullBatch:
         edge_data: EdgeData | None = None,
         target: Target | None = None,
         metrics: Sequence[Metric] = (),
+        every_row: bool = False,
     ) -> None:
+        self._every_row = every_row
         self.model, self.ds, self.optimizer = model, ds, optimizer
         self.device, self._given = device_of(model), x
         self.x = self._there(x)
@@ -85,6 +88,7 @@ class FullBatch:
         train = rows["train"]
         self.target.take(self.ds.y, train)
         few = 0 < train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
+        few = few and not self._every_row
         self._wanted = self._there(train) if few and isinstance(self.model, CompiledModule) else None
         y, listed = (self.ds.y, train) if self._wanted is None else (self.labels["train"], None)
         self._used = self._there(y), None if listed is None else self._there(listed)

@@ -1,12 +1,13 @@
 """Compiles a source of a program once for all tests, whoever asks: the fixture ``build``, or CMake as its launcher.
 
 ``python compile_once.py OBJECTS COMPILER FLAGS... -o OUT -c SOURCE``. An object is known by the bytes of its source and
-of all headers of its program and by the flags that decide what is compiled.
+of all headers that it reads, by the compiler and by the flags that decide what is compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
@@ -15,18 +16,32 @@ from pathlib import Path
 
 from filelock import FileLock
 
+_INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
+
+
+def read_by(source: Path, include: Sequence[Path]) -> list[Path]:
+    """The source and the headers of its program that it reads, directly or not."""
+    found, open_ = {source: None}, [source]
+    while open_:
+        path = open_.pop()
+        for name in _INCLUDE.findall(path.read_text(encoding="utf-8")):
+            header = next((p / name for p in (path.parent, *include) if (p / name).is_file()), None)
+            if header is not None and header not in found:
+                found[header] = None
+                open_.append(header)
+    return list(found)
+
 
 def compiled(objects: Path, compiler: Sequence[str], source: Path, folder: Path, flags: Sequence[str]) -> Path:
     """The object of one source of the program in ``folder``. Raises: AssertionError with what the compiler says."""
-    headers = sorted([*folder.glob("support/*.h"), *folder.glob("include/graphweft/*.h")])
-    content = b"\0".join(path.read_bytes() for path in (source, *headers))
-    key = hashlib.sha256(content + " ".join(sorted(flags)).encode()).hexdigest()[:24]
+    include = [folder, folder / "support", folder / "include"]
+    content = b"\0".join(path.read_bytes() for path in read_by(source, include))
+    key = hashlib.sha256(content + " ".join([*compiler, *sorted(flags)]).encode()).hexdigest()[:24]
     made = objects / f"{key}.o"
-    include = [f"-I{folder / name}" for name in ("support", "include")]
     with FileLock(objects / f"{key}.lock"):
         if not made.exists():
             fresh = made.with_suffix(".tmp")
-            command = [*compiler, *flags, *include, "-c", str(source), "-o", str(fresh)]
+            command = [*compiler, *flags, *(f"-I{path}" for path in include), "-c", str(source), "-o", str(fresh)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stderr[:2000]
             fresh.rename(made)

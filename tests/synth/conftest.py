@@ -29,13 +29,27 @@ def build(objects: Path) -> Build:
     if compiler is None:
         pytest.skip("no C++ compiler")
 
-    def build_program(folder: Path, *more: Path, flags: tuple[str, ...] = FLAGS) -> Built:
-        sources = [folder / "main.cpp", folder / "model.cpp", *more]
+    def build_program(
+        folder: Path,
+        *more: Path,
+        flags: tuple[str, ...] = FLAGS,
+        own_compiler: str | None = None,
+        is_library: bool = False,
+    ) -> Built:
+        sources = [*sorted(path for path in folder.glob("*.cpp") if path.name != "cpu_level.cpp"), *more]
         sources += [path for part in ("core", "support") for path in sorted((folder / part).glob("*.cpp"))]
-        made = [str(compiled(objects, compiler.command, source, folder, flags)) for source in sources]
-        train = folder / "train"
-        link = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
-        subprocess.run([*compiler.command, *link, *made, "-lz", "-o", str(train)], check=True)
+        own = compiler.command if own_compiler is None else [own_compiler]  # of all but the kernels
+        commands = [compiler.command if source.parent.name == "core" else own for source in sources]
+        made = [
+            str(compiled(objects, command, source, folder, flags))
+            for command, source in zip(commands, sources, strict=True)
+        ]
+        train = folder / ("libmodel.so" if is_library else "train")
+        switches = [flag for flag in flags if flag.startswith(("-fopenmp", "-fsanitize"))]
+        if is_library:
+            switches += ["-shared", "-static-libstdc++", "-static-libgcc"]
+            switches.append(f"-Wl,--version-script={folder / 'exports.map'}")
+        subprocess.run([*own, *switches, *made, "-lz", "-o", str(train)], check=True)
         return Built(folder, train)
 
     return build_program

@@ -42,6 +42,11 @@ SPARSE: list[dict[str, Any]] = [
     {"model": "gin", "dropout": 0.1, "reduce": "mean"},
     {"model": "gcn", "reduce": "max"},
 ]
+ACTIVATIONS: list[dict[str, Any]] = [
+    {"model": "gat"},
+    {"activation": "leaky_relu"},
+    {"model": "sage", "activation": "elu"},
+]
 ATTENTION: list[dict[str, Any]] = [
     {"layers": 3, "hidden": 16, "heads": 4},
     {"hidden": 24, "heads": 3, "dropout": 0.4, "weight_decay": 5e-4},
@@ -125,6 +130,20 @@ def test_edge_lists_loops_and_wide_features(build: Build, tmp_path: Path) -> Non
     )
     for case in ({"model": "gcn", "layers": 3}, {"model": "sage", "reduce": "max"}, {"model": "gin", "hidden": 100}):
         _same_as_library(ProgramSpec(**{"data": str(file), "epochs": 3, **case}), build, tmp_path / case["model"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case", [{"model": "gat"}, {"activation": "leaky_relu"}, {"model": "sage", "activation": "elu"}]
+)
+def test_other_activations(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    """Small matrices are torch's in the library, which may round the last bit of an exponential otherwise."""
+    spec = ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, **case)
+    built: Built = build(write_program(spec, tmp_path / "program").folder)
+    wanted = _library(spec, tmp_path / "run")
+    for threads in (1, 2):
+        found = built.records("--data", spec.data, "--threads", threads)
+        assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in wanted], rel=2e-6)
 
 
 def _dense_gcn(ds: gw.Dataset, weights: dict[str, Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ from graphweft import cli
 from graphweft._errors import ConfigError
 from graphweft.synth.spec import ProgramSpec, check_target, check_what, read_spec, spec_of_toml
 from graphweft.synth.verbs import Verbs
+from graphweft.synthesis import write_program
 from graphweft.train.spec import TrainSpec
 
 TEXT = """
@@ -55,17 +56,16 @@ def test_options_have_the_names_and_defaults_of_train() -> None:
         ('lr = "fast"\n', 't:1:6: lr: expected a number, got "fast"'),
         ("lr = -1\n", "t:1:6: lr: expected a finite number > 0"),
         ("model = 'gatv2'\n", "t:1:9: model: expected gcn, sage, gin or gat, got gatv2"),
-        ("heads = 2\nmodel = 'gat'\n", "t:2:9: model: expected activation relu with gat, got auto, which is elu"),
         ("model = 'mlp'\n", "t:1:9: model: expected"),
         ("mode = 'mini'\n", "t:1:8: mode: expected full, got 'mini'"),
-        ("activation = 'elu'\n", "t:1:14: activation: expected"),
+        ("activation = 'tanh'\n", "t:1:14: activation: expected"),
         ("bases = 4\n", "t:1:1: bases: expected an option that programs have"),
         ("layers = 2\n[model]\nname = 'gcn'\n", "t:2:1: model: expected keys without tables"),
         ("layers = \n", "t:1:10: expected TOML, got invalid value"),
         ("layers = 2\nlayers = 3\n", "t:2:11: expected TOML, got"),
         ("data = 'x", "t:1:10: expected TOML, got"),
     ],
-    ids=range(16),
+    ids=range(15),
 )
 def test_errors_name_line_and_column(text: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -81,7 +81,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
             read_spec(path)
 
 
-@pytest.mark.parametrize("target", ["mpi", "cuda", "opencl"])
+@pytest.mark.parametrize("target", ["opencl", ""])
 def test_targets_that_are_not_written_yet(target: str) -> None:
     with pytest.raises(ConfigError, match="target: expected"):
         check_target(target)
@@ -128,7 +128,10 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
         (["synth"], "spec: expected a TOML file, got none"),
         (["synth", "--spec", str(tmp_path / "bad.toml")], "bad.toml:1:1: layer: expected"),
         (["train", "--spec", str(tmp_path / "bad.toml")], "bad.toml:1:1: layer: expected"),
-        (["synth", "--spec", str(tmp_path / "bad.toml"), "--target", "cuda"], "target: expected openmp, got cuda"),
+        (
+            ["synth", "--spec", str(tmp_path / "bad.toml"), "--target", "opencl"],
+            "target: expected",
+        ),
     ):
         assert cli.main(arguments) == 2
         out, err = capsys.readouterr()
@@ -137,9 +140,16 @@ def test_the_command_says_one_line(capsys: pytest.CaptureFixture[str], tmp_path:
 
 def test_what_a_program_does_is_known() -> None:
     check_what("train")
-    for what, said in (
-        ("predict", "expected train, got predict: libraries that predict come later"),
-        ("fly", "one of"),
-    ):
-        with pytest.raises(ConfigError, match=f"^what: .*{said}"):
-            check_what(what)
+    check_what("predict")
+    with pytest.raises(ConfigError, match=r"^what: expected "):
+        check_what("fly")
+
+
+@pytest.mark.parametrize(("option", "value"), [("model", "gat"), ("reduce", "max")])
+def test_ranks_do_not_have_all_parts(option: str, value: str, tmp_path: Path) -> None:
+    spec = ProgramSpec(**{"scale": 0.02, option: value})
+    with pytest.raises(ConfigError, match=f"^{option}={value} cannot be combined with target=mpi: expected"):
+        write_program(spec, tmp_path / "p", target="mpi")
+    with pytest.raises(ConfigError, match="ranks cannot be combined with target=openmp"):
+        write_program(ProgramSpec(scale=0.02), tmp_path / "p", ranks=(2,))
+    assert list(tmp_path.iterdir()) == []

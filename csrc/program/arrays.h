@@ -1,0 +1,21 @@
+// Arrays of a file as a program reads them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "npz.h"
+
+namespace program {
+
+// Throws where a size is not the one that the program was written for.
+void require_size(const char* what, int64_t expected, int64_t got);
+// Ids in [0, bound).
+Numbers<int32_t> read_ids(const Npz& file, const std::string& name, int64_t bound);
+// Class ids, -1 for none; floats that are whole numbers count.
+Numbers<int64_t> read_labels(const Npz& file, int64_t nodes, int64_t classes);
+// The rows where a mask is set and a label is known; of several splits the first.
+Numbers<int64_t> read_split(const Npz& file, const std::string& name, const Numbers<int64_t>& labels);
+
+}  // namespace program

@@ -1,0 +1,147 @@
+// What `train --self-test` does: every kernel against plain loops in double precision.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <random>
+#include <vector>
+
+#include "graph.h"
+#include "kernels.h"
+#include "memory.h"
+
+namespace program {
+
+namespace {
+
+std::mt19937 draws(1);
+
+// Numbers that do not lie in an arena, and the same for a plain loop.
+struct Table {
+  Numbers<float> numbers;
+  int64_t rows, cols;
+
+  Table(int64_t of_rows, int64_t of_cols, bool filled = true)
+      : numbers(size_t(of_rows * of_cols)), rows(of_rows), cols(of_cols) {
+    for (float& x : numbers) x = filled ? float(draws() % 2001) / 1000.0f - 1.0f : NAN;
+  }
+  [[nodiscard]] Matrix matrix() { return {numbers.data(), rows, cols}; }
+  [[nodiscard]] double at(int64_t row, int64_t col) const { return double(numbers[size_t(row * cols + col)]); }
+};
+
+int failures = 0;
+
+// Says whether the numbers that a kernel made are those of wanted(row, col).
+template <class Wanted>
+void compare(const char* name, const Table& found, Wanted&& wanted) {
+  finish();
+  double most = 0.0;
+  for (int64_t row = 0; row < found.rows; ++row)
+    for (int64_t col = 0; col < found.cols; ++col) {
+      const double exact = wanted(row, col);
+      const double off = std::abs(found.at(row, col) - exact) / std::max(std::abs(exact), 1.0);
+      most = off <= most ? most : off;  // not a number counts as well
+    }
+  const bool is_right = most <= 1e-5;
+  failures += !is_right;
+  std::printf("%-20s %s %.1e\n", name, is_right ? "right" : "WRONG", most);
+}
+
+}  // namespace
+
+int self_test() {
+  failures = 0;
+  const int64_t nodes = 300, width = 40, out = 17;
+  Numbers<int32_t> src(4000), dst(4000);
+  for (size_t e = 0; e < src.size(); ++e) {
+    src[e] = int32_t(draws() % nodes);
+    dst[e] = int32_t(e < 1000 ? 7 : draws() % (nodes - 5));  // one node with many, some without
+  }
+  const Graph graph = Graph::from_edges(src, dst, nodes);
+  const gw_adjacency edges = graph.in_edges_in_order();
+  const auto* ids = static_cast<const int32_t*>(edges.indices);
+  Table x(nodes, width), w(width, out), turned_w(out, width), values(1, int64_t(src.size())), factor(nodes, 1),
+      bias(1, out);
+  Table y(nodes, width, false), z(nodes, out, false), dw(width, out, false), sums(1, out, false);
+  const auto sum = [&](int64_t row, int64_t col, const float* by) {
+    double total = 0.0;
+    for (int64_t p = edges.indptr[row]; p < edges.indptr[row + 1]; ++p)
+      total += (by ? double(by[p]) : 1.0) * x.at(ids[p], col) * (by ? 1.0 : factor.at(ids[p], 0));
+    return total;
+  };
+  spmm(edges, x.matrix(), y.matrix(), Epilogue().relu(), Reading().self(1.0).src_scale(factor.numbers.data()));
+  compare("spmm", y,
+          [&](int64_t r, int64_t c) { return std::max(sum(r, c, nullptr) + x.at(r, c) * factor.at(r, 0), 0.0); });
+  sparse_matmul(edges, values.numbers.data(), x.matrix(), y.matrix());
+  compare("sparse_matmul", y, [&](int64_t r, int64_t c) { return sum(r, c, values.numbers.data()); });
+
+  Table scattered(nodes, width, false);
+  implicit_transpose(edges, values.numbers.data(), x.matrix(), scattered.matrix());
+  std::vector<double> exact(size_t(nodes * width), 0.0);
+  for (int64_t r = 0; r < nodes; ++r)
+    for (int64_t p = edges.indptr[r]; p < edges.indptr[r + 1]; ++p)
+      for (int64_t c = 0; c < width; ++c) exact[size_t(ids[p] * width + c)] += values.at(0, p) * x.at(r, c);
+  compare("implicit_transpose", scattered, [&](int64_t r, int64_t c) { return exact[size_t(r * width + c)]; });
+
+  Numbers<int32_t> from(size_t(nodes * width));
+  spmm_max(edges, x.matrix(), y.matrix(), from.data(), Extremum::maximum);
+  compare("spmm_max", y, [&](int64_t r, int64_t c) {
+    double best = edges.indptr[r] == edges.indptr[r + 1] ? 0.0 : -INFINITY;
+    for (int64_t p = edges.indptr[r]; p < edges.indptr[r + 1]; ++p) best = std::max(best, x.at(ids[p], c));
+    return best;
+  });
+  Table routed(nodes, width, false);
+  spmm_max_grad(graph.out_edges_side_by_side(), from.data(), x.matrix(), routed.matrix());
+  std::fill(exact.begin(), exact.end(), 0.0);
+  for (int64_t i = 0; i < nodes * width; ++i)
+    if (from[size_t(i)] >= 0) exact[size_t(from[size_t(i)] * width + i % width)] += double(x.numbers[size_t(i)]);
+  compare("spmm_max_grad", routed, [&](int64_t r, int64_t c) { return exact[size_t(r * width + c)]; });
+
+  const auto product = [&](int64_t r, int64_t c) {
+    double total = 0.0;
+    for (int64_t k = 0; k < width; ++k) total += x.at(r, k) * w.at(k, c);
+    return total;
+  };
+  matmul(x.matrix(), w.matrix(), Weight::as_stored, z.matrix(),
+         Epilogue().bias(bias.numbers.data()).col_sum(sums.numbers.data()).post_scale(factor.numbers.data()));
+  compare("matmul", z, [&](int64_t r, int64_t c) { return (product(r, c) + bias.at(0, c)) * factor.at(r, 0); });
+  compare("column sums", sums, [&](int64_t, int64_t c) {
+    double total = 0.0;
+    for (int64_t r = 0; r < nodes; ++r) total += product(r, c) + bias.at(0, c);
+    return total;
+  });
+  for (int64_t k = 0; k < width; ++k)
+    for (int64_t c = 0; c < out; ++c) turned_w.numbers[size_t(c * width + k)] = w.numbers[size_t(k * out + c)];
+  matmul_terms({x.matrix(), w.matrix(), Weight::as_stored}, {x.matrix(), turned_w.matrix(), Weight::transposed},
+               z.matrix());
+  compare("matmul_terms", z, [&](int64_t r, int64_t c) { return 2.0 * product(r, c); });
+  contract(x.matrix(), z.matrix(), dw.matrix());
+  compare("contract", dw, [&](int64_t k, int64_t c) {
+    double total = 0.0;
+    for (int64_t r = 0; r < nodes; ++r) total += x.at(r, k) * z.at(r, c);
+    return total;
+  });
+
+  Numbers<int64_t> labels(static_cast<size_t>(nodes)), listed;
+  for (int64_t r = 0; r < nodes; ++r) {
+    labels[size_t(r)] = r % out;
+    if (r % 3 == 0) listed.push_back(r);
+  }
+  Table logits(nodes, out), gradient(nodes, out, false), loss(1, 1, false);
+  const Loss found =
+      cross_entropy(logits.matrix(), labels.data(), {listed.data(), int64_t(listed.size())}, gradient.numbers.data());
+  double losses = 0.0;
+  const auto share = [&](int64_t r, int64_t c) {
+    double total = 0.0;
+    for (int64_t k = 0; k < out; ++k) total += std::exp(logits.at(r, k));
+    return std::exp(logits.at(r, c)) / total;
+  };
+  for (const int64_t r : listed) losses -= std::log(share(r, r % out));
+  loss.numbers[0] = found.mean();
+  compare("cross_entropy", loss, [&](int64_t, int64_t) { return losses / double(listed.size()); });
+  compare("its gradient", gradient, [&](int64_t r, int64_t c) {
+    return r % 3 ? 0.0 : (share(r, c) - (c == r % out ? 1.0 : 0.0)) / double(listed.size());
+  });
+  return failures;
+}
+
+}  // namespace program
