@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "303a3700f576cc59"
+#define GW_ABI_HASH "5dac33aaa9d19a4a"
