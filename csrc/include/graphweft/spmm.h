@@ -13,6 +13,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "graphweft/bf16_pairs.h"
 #include "graphweft/epilogue.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
@@ -84,7 +85,10 @@ class spmm_op {
           tile_io<E, vectors, whole>::load(o_.x + row * o_.ldx + col, tail, t);
           if (folds_scale())
             for (auto& part : t) part *= scale;
-          tile_io<P, vectors, whole>::store(o_.panel + row * pitch + (col - begin), tail, t);
+          if constexpr (std::is_same_v<E, P>)
+            tile_io<E, vectors, whole>::store(o_.panel + row * pitch + (col - begin), tail, t);
+          else
+            P::store(o_.panel + row * pitch + (col - begin), t);
         });
       }
     });
@@ -130,12 +134,16 @@ class spmm_op {
 
     GW_INLINE void gather(int64_t, int64_t begin, int64_t end) {
       x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA {
+        vec x[V];
+        if constexpr (std::is_same_v<E, P>)
+          tile_io<E, V, Full>::load(reinterpret_cast<const held*>(at), tail_, x);
+        else
+          P::load(reinterpret_cast<const held*>(at), x);
         for (int v = 0; v < V; ++v) {
-          const vec x = tile_io<P, V, Full>::load(reinterpret_cast<const held*>(at), v, tail_);
           if constexpr (Weighted)
-            t_[v] += coef_[p - first_] * x;
+            t_[v] += coef_[p - first_] * x[v];
           else
-            t_[v] += x;
+            t_[v] += x[v];
         }
       });
     }
