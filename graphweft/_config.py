@@ -18,6 +18,8 @@ import platformdirs
 
 from graphweft._errors import ConfigError
 
+PRECISIONS = ("float32", "bf16")
+
 
 @dataclass(frozen=True)
 class Config:
@@ -45,6 +47,8 @@ class Config:
         keep_heap: Once a user function has run on large rows, the C library keeps the memory that tensors free for the
             next step of training, instead of giving it back to the system. This changes the allocator of the whole
             process, to its end, so it is off unless it is asked for; the command ``graphweft train`` turns it on.
+        precision: "float32", or "bf16": sums over edges read their neighbours' rows rounded to bfloat16, which is half
+            of the bytes, and add them up in float32. Parameters, activations and all other operations are float32.
         rank_timeout: Seconds that a rank waits for another one before it gives up.
     """
 
@@ -59,6 +63,7 @@ class Config:
     certify: bool = True
     target: str = "cpu"
     keep_heap: bool = False
+    precision: str = "float32"
     rank_timeout: int = 300
 
     def __post_init__(self) -> None:
@@ -66,6 +71,8 @@ class Config:
             raise ConfigError(f"opt_level: expected 0, 1, 2 or 3, got {self.opt_level}")
         if self.memory < 0:
             raise ConfigError(f"memory: expected a number of bytes >= 0, got {self.memory}")
+        if self.precision not in PRECISIONS:
+            raise ConfigError(f"precision: expected one of {', '.join(PRECISIONS)}, got {self.precision!r}")
         if self.rank_timeout < 1:
             raise ConfigError(f"rank_timeout: expected seconds >= 1, got {self.rank_timeout}")
 

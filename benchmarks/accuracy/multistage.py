@@ -1,4 +1,4 @@
-"""Test accuracy by way of training: full batch, mini-batches, macro-batches, and groups of parts as from a store.
+"""Test accuracy by way of training: full batch (also in bfloat16), mini- and macro-batches, groups of parts.
 
 ``python benchmarks/accuracy/multistage.py --data cora facebook arxiv products --models sage gat [--folder data]``. A
 run trains until validation has not become better for a while and counts the test accuracy at the best validation. It
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import RESULTS, show, stamp, write_csv
 
+from graphweft import _config
 from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.load import load
 from graphweft.data.synthetic import synthetic
@@ -48,7 +49,9 @@ COLUMNS = (
 FILES = {"cora": "cora.npz", "facebook": "facebook_pages.npz", "arxiv": "ogbn_arxiv_structure.npz"}
 HOMOPHILY = {"products": None, "products-mixed": 0.3}
 PRODUCTS_SCALE = 0.02
+HALF = "full bf16"  # full batch whose sums over edges read rows in bfloat16
 BOUNDS: dict[str, tuple[str, float | str]] = {
+    HALF: ("full", 0.3),
     "mini": ("full", 0.3),
     "large 1/8": ("mini", 0.15),
     "parts 8/64": ("mini", 0.6),
@@ -134,7 +137,7 @@ def data(name: str, folder: Path) -> Dataset:
 
 def schedule(name: str, model: str, way: str) -> Recipe:
     """How long a run may take, and its learning rate."""
-    return SLOW.get((name, model, way), (FULL if way == "full" else MINI)[name])
+    return SLOW.get((name, model, "full" if way == HALF else way), (FULL if way in ("full", HALF) else MINI)[name])
 
 
 def recipe_of(name: str, model: str, way: str) -> str:
@@ -148,7 +151,7 @@ def recipe_of(name: str, model: str, way: str) -> str:
     if name == "arxiv":
         text += f", {ARXIV_ROUNDS} rounds, noise {ARXIV_NOISE}"
     fanouts = "-".join(map(str, WIDE_FANOUTS.get((name, model), FANOUTS)))
-    return text if way == "full" else f"{text}, batch {BATCHES[name]}, fanouts {fanouts}"
+    return text if way in ("full", HALF) else f"{text}, batch {BATCHES[name]}, fanouts {fanouts}"
 
 
 def run(ds: Dataset, name: str, model: str, way: str, seed: int) -> dict[str, object]:
@@ -163,13 +166,14 @@ def run(ds: Dataset, name: str, model: str, way: str, seed: int) -> dict[str, ob
     if way in GROUPS:
         given |= {"mode": "macro", "fanouts": WIDE_FANOUTS.get((name, model), FANOUTS)}
         given |= {"batch_size": BATCHES[name], "macro": groups(ds, way)}
-    elif way != "full":
+    elif way not in ("full", HALF):
         kind, _, share = way.partition(" ")
         macro = None if kind == "mini" else f"{kind}:{share}"
         given |= {"mode": "mini", "fanouts": WIDE_FANOUTS.get((name, model), FANOUTS)}
         given |= {"batch_size": BATCHES[name], "macro": macro}
     begun = time.perf_counter()
-    history = Trainer(made, ds, **given).fit(epochs)
+    with _config.config(precision="bf16" if way == HALF else "float32"):
+        history = Trainer(made, ds, **given).fit(epochs)
     best = history.best
     if best is None or best.test_acc is None or best.val_acc is None:
         raise SystemExit(f"{name}: expected labels in the validation and the test split")

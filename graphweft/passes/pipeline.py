@@ -89,6 +89,7 @@ class Request:
     certify: bool = False
     prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
 
+    rounds: bool = False  # sums over edges read rows in bfloat16
     worth: int | None = None  # bytes of a matrix from which kernels are generated for it; None: what a compiler costs
 
     def is_worth(self, nbytes: float) -> bool:
@@ -123,6 +124,7 @@ class Compiled:
         works, model: What the prediction rests on.
         steps: The programs that the last passes started from.
         walks: Whether values of edges are computed inside generated kernels.
+        rounds: Whether sums over edges read rows in bfloat16.
         certificates: Verdicts on the rewrites.
     """
 
@@ -137,6 +139,7 @@ class Compiled:
     model: CostModel
     steps: Steps
     walks: bool = False
+    rounds: bool = False
     certificates: list[Certificate] = field(default_factory=list)
 
 
@@ -411,7 +414,7 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
         works = {group.result: group_work(group, sizes) for group in groups}
     steps = Steps(forward, raw, derived)
-    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks)
+    return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)
 
 
 def _folds_scale(aggregation: Value, sizes: Sizes) -> bool:

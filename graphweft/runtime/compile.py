@@ -249,6 +249,7 @@ class CompiledFunction:
             certify=active.certify,
             prepare=target.prepare,
             worth=target.worth,
+            rounds=active.precision == "bf16",
         )
         return Plan(run_passes(program, request), target, program)
 

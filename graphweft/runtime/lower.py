@@ -39,12 +39,16 @@ def lower(
     work: Work = NO_WORK,
     frees: tuple[int, ...] = (),
     over: bool = False,
+    rounds: bool = False,
 ) -> KernelCall:
     """The call that computes ``group``, and ``also``, the arg of a maximum, from slots into slots.
 
-    ``over``: an aggregation, or a softmax over edges, writes over what it reads.
+    ``over``: an aggregation, or a softmax over edges, writes over what it reads. ``rounds``: a sum over edges reads
+    float32 rows in bfloat16.
     """
     kernel, operands, results, attrs = _parts(group)
+    if rounds and kernel == "spmm" and group.result.tensor.dtype == torch.float32:
+        attrs = (*attrs, ("rows", "bf16"))
     if also is not None:
         results = [*results, ("arg", also)]
     reads = tuple(Slot(role, slot[value], value) for role, value in operands)

@@ -256,7 +256,16 @@ class Plan:
             frees = tuple(slot for slot, at in last.items() if at == index and slot not in keep)
             spent, work = _spent_operand(group), self.compiled.works[group.result]
             over = spent in made_here and self._slot[spent] in frees
-            calls.append(lower(group, self._slot, pairs.get(group.result), work=work, frees=frees, over=over))
+            call = lower(
+                group,
+                self._slot,
+                pairs.get(group.result),
+                work=work,
+                frees=frees,
+                over=over,
+                rounds=self.compiled.rounds,
+            )
+            calls.append(call)
         return tuple(calls)
 
 

@@ -18,7 +18,7 @@ from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.runtime.epilogue import Epilogue
 
-_spmm_f32 = declare("gw_spmm_f32")
+_spmm_f32, _spmm_rounded = declare("gw_spmm_f32"), declare("gw_spmm_f32_bf16")
 _spmm = {
     torch.float64: declare("gw_spmm_f64"),
     torch.bfloat16: declare("gw_spmm_bf16"),
@@ -47,6 +47,8 @@ _MEAN = {"sum": 0, "mean": 1}
 PANEL_ROW = 192  # bytes of a row that one pass over the edges reads, at most, when x is copied panel by panel
 _PANEL_ABOVE = 4 << 20  # bytes of x: what is smaller stays in cache as it is
 _PANEL_REUSE = 6  # edges per row of x: what is read less often is not worth a copy
+_ROUNDED_ABOVE = 1 << 20  # bytes of x: what is smaller stays in a core's own cache
+_ROUNDED_REUSE = 4  # edges per row of x from which rows are rounded once and read in half the bytes
 
 
 class Adjacency(Protocol):
@@ -75,6 +77,7 @@ def spmm(
     epilogue: Epilogue | None = None,
     out: torch.Tensor | None = None,
     prefetch: int = -1,
+    rounds: bool = False,
 ) -> torch.Tensor:
     """``y[i] = epilogue(reduce_{e = (j -> i)} weight[e] * src_scale[j] * x[j] + self_coef * src_scale[i] * x[i])``.
 
@@ -82,7 +85,8 @@ def spmm(
     divides the neighbours' sum by the row's number of edges. A row without edges gives 0 before self term and epilogue.
     Rows of x and out may be strided. bfloat16 is summed in float32. ``prefetch``: how many edges ahead rows of x are
     fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result. ``out`` may be x itself, where rows
-    and columns are as many.
+    and columns are as many. ``rounds``: neighbours' rows of a float32 x, times their scale, are rounded to bfloat16
+    where that saves time; sums and the self term are float32.
 
     Shape: x (num_cols, f) float32, float64 or bfloat16 -> (num_rows, f). weight (num_edges,) by edge id, src_scale
     (num_cols,): of x's dtype, float32 for bfloat16.
@@ -113,12 +117,15 @@ def spmm(
         epilogue.check("spmm", adj.num_rows, width)
     weights = None if weight is None else weight.data_ptr()
     scales = None if src_scale is None else src_scale.data_ptr()
-    panel = _panel(adj, width, x.dtype, must=out.data_ptr() == x.data_ptr())
+    over = out.data_ptr() == x.data_ptr()
+    rounded = rounds and x.dtype == torch.float32 and rounds_rows(adj.num_cols, adj.num_edges, width * 4)
+    panel = _panel(adj, width, torch.bfloat16 if rounded else x.dtype, must=over or rounded)
     source = (x.data_ptr(), x.stride(0), width)
     target = (prefetch, None if panel is None else panel.data_ptr(), out.data_ptr(), out.stride(0))
     if x.dtype == torch.float32:
         stages = None if epilogue is None else epilogue.native()
-        _spmm_f32(adj.native, *source, weights, scales, self_coef, mean, stages, *target)
+        product = _spmm_rounded if rounded else _spmm_f32
+        product(adj.native, *source, weights, scales, self_coef, mean, stages, *target)
         return out
     _spmm[x.dtype](adj.native, *source, weights, scales, self_coef, mean, *target)
     return out if epilogue is None else epilogue.apply_(out)
@@ -127,20 +134,28 @@ def spmm(
 def _panel(adj: Adjacency, width: int, dtype: torch.dtype, must: bool) -> torch.Tensor | None:
     """Room for a copy of up to three cache lines of each row of x, for a product that gains from reading those instead.
 
-    ``must``: the product writes over x.
+    ``must``: the product writes over x, or reads it rounded.
     """
     size = dtype.itemsize
-    if must:
-        return empty((adj.num_cols, PANEL_ROW // size), dtype)
-    if not wants_panel(adj.num_cols, adj.num_edges, width * size):
+    if not must and not wants_panel(adj.num_cols, adj.num_edges, width * size):
         return None
-    return empty((adj.num_cols, PANEL_ROW // size), dtype)
+    return empty((adj.num_cols, panel_row(width * size) // size), dtype)
+
+
+def panel_row(row_bytes: int) -> int:
+    """Bytes of a panel's row: whole cache lines."""
+    return min(PANEL_ROW, -(-row_bytes // 64) * 64)
 
 
 def wants_panel(num_cols: int, num_edges: int, row_bytes: int) -> bool:
     """Whether a product reads rows that are wide, many, and read often enough to copy part of each before."""
     is_large = row_bytes > PANEL_ROW and num_cols * row_bytes > _PANEL_ABOVE
     return is_large and num_edges >= _PANEL_REUSE * num_cols
+
+
+def rounds_rows(num_cols: int, num_edges: int, row_bytes: int) -> bool:
+    """Whether a product that may round the rows it sums does: there are enough of them, read often enough."""
+    return num_cols * row_bytes > _ROUNDED_ABOVE and num_edges >= _ROUNDED_REUSE * num_cols
 
 
 def _spmm_failure(

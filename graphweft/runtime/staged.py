@@ -157,6 +157,7 @@ class StagedFunction:
             disabled=(off | {"stages"} if choice.numbered else off) - {"hoist"},
             orders=None if choice.orders is None else dict(choice.orders),
             hoists_from=1,
+            rounds=active.precision == "bf16",
         )
         return StagedPlan(self, Plan(run_passes(program, request), target_of(self.sampler.graph.device)), choice)
 

@@ -190,6 +190,9 @@ int gw_spmm_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t w
 int gw_spmm_bf16(const gw_adjacency* adj, const uint16_t* x, int64_t ldx, int64_t width, const float* weight,
                  const float* src_scale, double self_coef, int32_t mean, int32_t prefetch, uint16_t* panel, uint16_t* y,
                  int64_t ldy);
+int gw_spmm_f32_bf16(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
+                     const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages,
+                     int32_t prefetch, uint16_t* panel, float* y, int64_t ldy);
 int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum, float* y,
                     int64_t ldy, void* arg, int64_t ldarg);
 int gw_spmm_max_f64(const gw_adjacency* adj, const double* x, int64_t ldx, int64_t width, int32_t minimum, double* y,

@@ -41,6 +41,32 @@ std::vector<double> aggregate(const data::graph& g, const std::vector<T>& x, int
 
 int64_t span(int64_t rows, int64_t width, int64_t ld) { return rows == 0 || width == 0 ? 0 : (rows - 1) * ld + width; }
 
+// The nearest bfloat16, ties to even.
+float rounded(float x) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &x, 4);
+  bits = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
+  std::memcpy(&x, &bits, 4);
+  return x;
+}
+
+// Neighbours' rows in bfloat16, the row's own in float.
+void agrees_rounded(data::graph& g, int64_t f, const options& o) {
+  const gw_adjacency a = g.view();
+  const std::vector<float> x = data::floats(g.num_cols * f, 4);
+  std::vector<float> y(size_t(g.num_rows * f), -7.0f), scaled(x.size());
+  std::vector<uint16_t> panel(size_t(g.num_cols * 96));
+  CHECK(gw_spmm_f32_bf16(&a, data::pointer(x), f, f, o.weight, o.src_scale, o.self_coef, o.mean, nullptr, -1,
+                         data::pointer(panel), data::pointer(y), f) == 0);
+  for (size_t i = 0; i < x.size(); ++i) scaled[i] = rounded(x[i] * (o.src_scale ? o.src_scale[int64_t(i) / f] : 1.0f));
+  std::vector<double> want = aggregate(g, scaled, f, f, {o.weight, nullptr, 0, o.mean});
+  if (o.self_coef != 0) {
+    for (size_t i = 0; i < want.size(); ++i)
+      want[i] += o.self_coef * (o.src_scale ? double(o.src_scale[int64_t(i) / f]) : 1.0) * double(x[i]);
+  }
+  for (size_t i = 0; i < want.size(); ++i) CHECK(check::close(y[i], want[i], 1e-4));
+}
+
 void agrees(data::graph& g, int64_t f, const options& o, int32_t prefetch, bool with_panel) {
   const int64_t ldx = f + 1, ldy = f + 2;
   const gw_adjacency a = g.view();
@@ -69,6 +95,22 @@ TEST(aggregation_with_every_option) {
         if (g.num_rows == g.num_cols) agrees(g, f, {nullptr, scale.data(), 0.5, false}, 300, panel);
       }
   }
+}
+
+TEST(aggregation_of_rounded_rows) {
+  data::graph graphs[] = {{0, 0, 0, 1}, {1, 1, 0, 1}, {4, 9, 0, 1}, {60, 60, 700, 2}, {90, 90, 3000, 3, true}};
+  for (data::graph& g : graphs) {
+    const std::vector<float> weight = data::floats(g.num_edges, 5), scale = data::floats(g.num_cols, 6);
+    for (const int64_t f : {0, 1, 17, 33, 64, 100, 193}) {
+      agrees_rounded(g, f, {});
+      agrees_rounded(g, f, {weight.data(), scale.data(), 0, true});
+      if (g.num_rows == g.num_cols) agrees_rounded(g, f, {nullptr, scale.data(), 0.5, false});
+    }
+  }
+  const gw_adjacency a = graphs[3].view();
+  std::vector<float> x(60), y(60);
+  CHECK(gw_spmm_f32_bf16(&a, x.data(), 1, 1, nullptr, nullptr, 0, 0, nullptr, -1, nullptr, y.data(), 1) ==
+        gw::bad_argument);
 }
 
 TEST(aggregation_does_what_the_epilogue_says) {

@@ -5,20 +5,23 @@
 // The tile of the output row stays in registers while its neighbours stream by. Rows of x that lie in memory are
 // brought into the second-level cache some hundred edges ahead, of this row or the next ones: only that cache has
 // enough requests in flight to hide the latency. A wide x is first copied, panel by panel of 128 bytes a row, so that
-// the random reads of one pass fall into N * 128 bytes that the shared cache can hold. Coefficients that need a look-up
-// (weights by edge id, source scale) are gathered once per piece, so the inner loop has no branch on them.
+// the random reads of one pass fall into N * 128 bytes that the shared cache can hold. The panel may hold bfloat16 rows
+// of a float x, half the bytes; sums stay float. Coefficients that need a look-up (weights by edge id, source scale)
+// are gathered once per piece, so the inner loop has no branch on them.
 #pragma once
 
 #include <type_traits>
 #include <vector>
 
+#include "graphweft/bf16_pairs.h"
 #include "graphweft/epilogue.h"
 #include "graphweft/reduce.h"
 #include "graphweft/row_stream.h"
 
 namespace gw {
 
-template <class E>
+// x and y are of element E, the rows of the panel of element P.
+template <class E, class P = E>
 struct spmm_operands {
   using stored = typename E::stored;
   using real = typename E::real;
@@ -30,55 +33,62 @@ struct spmm_operands {
   bool mean;
   const gw_epilogue_f32* stages;  // float only, or null
   int prefetch;                   // distance in edges; 0: none
-  stored* panel;                  // room for num_cols rows of widest_panel elements, or null: x is read in place
+  typename P::stored* panel;      // room for num_cols rows of widest_panel elements, or null: x is read in place
   stored* y;
   int64_t ldy;
 };
 
 // Columns of a panel: two cache lines of a row; the last one takes up to a line more, as a pass over all edges for the
 // few columns of a remainder would cost as much as one for a whole panel.
-template <class E>
-inline constexpr int panel_width = 128 / int(sizeof(typename E::stored));
-template <class E>
-inline constexpr int widest_panel = panel_width<E> / 2 * 3;
+template <class P>
+inline constexpr int panel_width = 128 / int(sizeof(typename P::stored));
+template <class P>
+inline constexpr int widest_panel = panel_width<P> / 2 * 3;
 
-template <class E>
+template <class P>
 int64_t next_panel(int64_t rest) {
-  return rest <= widest_panel<E> ? rest : panel_width<E>;
+  return rest <= widest_panel<P> ? rest : panel_width<P>;
 }
 
-template <class E, class Index, bool Weighted>
+template <class E, class P, class Index, bool Weighted>
 class spmm_op {
  public:
   using element = E;
   using stored = typename E::stored;
+  using held = typename P::stored;
   using real = typename E::real;
   using vec = typename E::vec;
   static constexpr int max_vectors = sizeof(Index) == 8 ? 2 : std::is_same_v<E, f32> ? 8 : 4;
 
-  spmm_op(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_t width, const balanced_pieces& shares)
+  spmm_op(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width, const balanced_pieces& shares)
       : adj_(adj),
         o_(operands),
         indices_(static_cast<const Index*>(adj.indices)),
-        x_(o_.x),
         ldx_(o_.ldx),
         slot_stride_((width + 15) / 16 * 16),
         slots_(size_t(checked_mul(shares.num_slots(), slot_stride_))),
-        sums_(o_.stages && o_.stages->col_sum, int64_t(shares.pieces().size()) + 1, width) {}
+        sums_(o_.stages && o_.stages->col_sum, int64_t(shares.pieces().size()) + 1, width) {
+    if constexpr (std::is_same_v<E, P>) x_ = o_.x;
+  }
 
   // Copies the columns [begin, end) of x, times the source scale, to the panel and reads them there from now on.
   void use_panel(int64_t begin, int64_t end) {
-    const int64_t pitch = end - begin <= panel_width<E> ? panel_width<E> : widest_panel<E>;
+    constexpr int64_t line = 64 / int64_t(sizeof(held));
+    const int64_t pitch = (end - begin + line - 1) / line * line;
     parallel_ranges(adj_.num_cols, 4096, [&](int64_t row, int64_t last) {
       for (; row < last; ++row) {
         const real scale = folds_scale() ? o_.src_scale[row] : real(1);
         for_each_tile<4, E::lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
-          using io = tile_io<E, decltype(v)::value, decltype(full)::value>;
-          vec t[decltype(v)::value];
-          io::load(o_.x + row * o_.ldx + col, tail, t);
+          constexpr int vectors = decltype(v)::value;
+          constexpr bool whole = decltype(full)::value;
+          vec t[vectors];
+          tile_io<E, vectors, whole>::load(o_.x + row * o_.ldx + col, tail, t);
           if (folds_scale())
             for (auto& part : t) part *= scale;
-          io::store(o_.panel + row * pitch + (col - begin), tail, t);
+          if constexpr (std::is_same_v<E, P>)
+            tile_io<E, vectors, whole>::store(o_.panel + row * pitch + (col - begin), tail, t);
+          else
+            P::store(o_.panel + row * pitch + (col - begin), t);
         });
       }
     });
@@ -106,7 +116,7 @@ class spmm_op {
    public:
     tile(const spmm_op& op, const scratch& s, int64_t col, int tail)
         : op_(op),
-          x_(op.x_ + col, op.ldx_ * int64_t(sizeof(stored)), op.indices_, op.o_.prefetch, s.last_edge),
+          x_(op.x_ + col, op.ldx_ * int64_t(sizeof(held)), op.indices_, op.o_.prefetch, s.last_edge),
           coef_(s.coef),
           first_(s.first),
           plain_(!op.o_.mean && op.o_.self_coef == 0 && !op.o_.stages),
@@ -124,12 +134,16 @@ class spmm_op {
 
     GW_INLINE void gather(int64_t, int64_t begin, int64_t end) {
       x_.visit(begin, end, [&](int64_t p, const char* at) GW_INLINE_LAMBDA {
+        vec x[V];
+        if constexpr (std::is_same_v<E, P>)
+          tile_io<E, V, Full>::load(reinterpret_cast<const held*>(at), tail_, x);
+        else
+          P::load(reinterpret_cast<const held*>(at), x);
         for (int v = 0; v < V; ++v) {
-          const vec x = tile_io<E, V, Full>::load(reinterpret_cast<const stored*>(at), v, tail_);
           if constexpr (Weighted)
-            t_[v] += coef_[p - first_] * x;
+            t_[v] += coef_[p - first_] * x[v];
           else
-            t_[v] += x;
+            t_[v] += x[v];
         }
       });
     }
@@ -156,24 +170,32 @@ class spmm_op {
    private:
     // Mean, self term and epilogue.
     GW_INLINE void transform(int64_t row) {
-      const spmm_operands<E>& o = op_.o_;
+      const spmm_operands<E, P>& o = op_.o_;
       if (o.mean) {
         const int64_t degree = op_.adj_.indptr[row + 1] - op_.adj_.indptr[row];
         const real count = real(degree > 0 ? degree : 1);
         for (int v = 0; v < V; ++v) t_[v] /= count;
       }
       if (o.self_coef != 0) {
-        const real coef = op_.reads_scale() ? o.self_coef * o.src_scale[row] : o.self_coef;
-        const auto* own = reinterpret_cast<const stored*>(x_.at(row));
-        for (int v = 0; v < V; ++v) t_[v] += coef * tile_io<E, V, Full>::load(own, v, tail_);
+        const bool scaled = op_.reads_scale() || (op_.folds_scale() && !std::is_same_v<E, P>);
+        const real coef = scaled ? o.self_coef * o.src_scale[row] : o.self_coef;
+        for (int v = 0; v < V; ++v) t_[v] += coef * own(row, v);
       }
       if constexpr (std::is_same_v<E, f32>) {
         if (o.stages) apply_epilogue<V, Full>(*o.stages, row, col_, tail_, col_sum_, t_);
       }
     }
 
+    // A vector of the row's own entry: of x itself where the panel has less precision.
+    GW_INLINE vec own(int64_t row, int v) const {
+      if constexpr (std::is_same_v<E, P>)
+        return tile_io<E, V, Full>::load(reinterpret_cast<const stored*>(x_.at(row)), v, tail_);
+      else
+        return tile_io<E, V, Full>::load(op_.o_.x + row * op_.o_.ldx + col_, v, tail_);
+    }
+
     const spmm_op& op_;
-    row_stream<Index, V * E::lanes* int(sizeof(stored))> x_;
+    row_stream<Index, V * E::lanes* int(sizeof(held))> x_;
     const real* coef_;
     int64_t first_;
     bool plain_;
@@ -208,21 +230,21 @@ class spmm_op {
   [[nodiscard]] real* slot(int64_t k) const noexcept { return const_cast<real*>(slots_.data()) + k * slot_stride_; }
 
   const gw_adjacency& adj_;
-  const spmm_operands<E> o_;
+  const spmm_operands<E, P> o_;
   const Index* indices_;
-  const stored* x_;  // x or the panel, such that column c of row j is at x_[j * ldx_ + c]
+  const held* x_ = nullptr;  // x or the panel, such that column c of row j is at x_[j * ldx_ + c]
   int64_t ldx_;
   int64_t slot_stride_;
   std::vector<real> slots_;
   column_sums sums_;
 };
 
-template <class E, class Index, bool Weighted>
-void spmm_rows(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_t width) {
-  const balanced_pieces shares(adj, operands.panel ? std::min<int64_t>(panel_width<E>, width) : width);
-  spmm_op<E, Index, Weighted> op(adj, operands, width, shares);
+template <class E, class P, class Index, bool Weighted>
+void spmm_rows(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width) {
+  const balanced_pieces shares(adj, operands.panel ? std::min<int64_t>(panel_width<P>, width) : width);
+  spmm_op<E, P, Index, Weighted> op(adj, operands, width, shares);
   for (int64_t begin = 0, end; begin < width; begin = end) {
-    end = operands.panel ? begin + next_panel<E>(width - begin) : width;
+    end = operands.panel ? begin + next_panel<P>(width - begin) : width;
     if (operands.panel) op.use_panel(begin, end);
     reduce_rows(op, adj, begin, end, shares);
   }
@@ -231,14 +253,16 @@ void spmm_rows(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_
   }
 }
 
-template <class E>
-void spmm(const gw_adjacency& adj, const spmm_operands<E>& operands, int64_t width) {
+template <class E, class P>
+void spmm(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width) {
   const bool folded = operands.panel && !std::is_same_v<E, bf16>;
   const bool weighted = operands.weight || (operands.src_scale && !folded);
   if (adj.wide)
-    weighted ? spmm_rows<E, int64_t, true>(adj, operands, width) : spmm_rows<E, int64_t, false>(adj, operands, width);
+    weighted ? spmm_rows<E, P, int64_t, true>(adj, operands, width)
+             : spmm_rows<E, P, int64_t, false>(adj, operands, width);
   else
-    weighted ? spmm_rows<E, int32_t, true>(adj, operands, width) : spmm_rows<E, int32_t, false>(adj, operands, width);
+    weighted ? spmm_rows<E, P, int32_t, true>(adj, operands, width)
+             : spmm_rows<E, P, int32_t, false>(adj, operands, width);
 }
 
 }  // namespace gw

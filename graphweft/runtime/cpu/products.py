@@ -58,7 +58,7 @@ def spmm(call: KernelCall) -> Launch:
     """Rows summed over edges."""
     graph, x, out = call.operand("graph"), call.operand("x"), call.writes[0].at
     weight, scale, over = call.reading("weight"), call.reading("src_scale"), call.over
-    coefficient, epilogue = call.get("self_coef"), _epilogue(call)
+    coefficient, epilogue, rounds = call.get("self_coef"), _epilogue(call), call.get("rows") == "bf16"
 
     def run(slots: Slots) -> None:
         slots[out] = sparse.spmm(
@@ -69,6 +69,7 @@ def spmm(call: KernelCall) -> Launch:
             self_coef=coefficient,
             epilogue=epilogue(slots),
             out=slots[x].detach() if over else None,
+            rounds=rounds,
         )
 
     return run

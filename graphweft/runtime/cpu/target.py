@@ -21,7 +21,7 @@ from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.kernel_call import KernelCall, Slots
-from graphweft.runtime.sparse import PANEL_ROW, wants_panel
+from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target
 
 
@@ -41,13 +41,16 @@ class _Cpu(Target):
         return Bound(launches, frozenset(call.value for call in walks))
 
     def scratch(self, call: KernelCall, sizes: Sizes) -> int:
-        """Products over many wide rows copy part of each row before."""
+        """Products over many rows copy part of each row before: of wide ones, and of those that are rounded."""
         kinds = {slot.role: slot.value.type for slot in call.reads}
         graph, x = kinds.get("graph"), kinds.get("x")
         if call.kernel != "spmm" or not isinstance(graph, StructType) or not isinstance(x, TensorType):
             return 0
         columns, row = sizes.rows.get(graph.src, 0), prod(x.dims) * x.dtype.itemsize
-        return columns * PANEL_ROW if wants_panel(columns, sizes.rows.get(graph.edge, 0), row) else 0
+        edges = sizes.rows.get(graph.edge, 0)
+        if call.get("rows") == "bf16" and rounds_rows(columns, edges, row):
+            return columns * panel_row(row // 2)
+        return columns * panel_row(row) if wants_panel(columns, edges, row) else 0
 
 
 def _whole(function: Callable[..., Any], in_place: bool = False) -> Callable[[KernelCall], Launch]:

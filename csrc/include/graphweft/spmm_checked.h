@@ -1,0 +1,38 @@
+// An entry point over spmm.h: checks, the distance of prefetches, the product.
+#pragma once
+
+#include "graphweft/spmm.h"
+
+namespace gw {
+
+inline void check_spmm(const gw_adjacency* adj, int64_t width) {
+  require(adj && adj->num_rows >= 0 && adj->num_cols >= 0 && adj->num_edges >= 0 && width >= 0,
+          "spmm: expected an adjacency and a width >= 0");
+  require(adj->indptr || adj->num_rows == 0, "spmm: expected indptr, got null");
+  require(adj->indices || adj->num_edges == 0, "spmm: expected indices, got null");
+}
+
+template <class E, class P = E>
+int checked_spmm(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64_t width,
+                 const typename E::real* weight, const typename E::real* src_scale, double self_coef, int32_t mean,
+                 const gw_epilogue_f32* stages, int32_t prefetch, typename P::stored* panel, typename E::stored* y,
+                 int64_t ldy) {
+  return guarded([&] {
+    check_spmm(adj, width);
+    require(self_coef == 0 || adj->num_rows <= adj->num_cols, "spmm: a self term needs a square adjacency");
+    if (width == 0) return;
+    if (adj->num_rows == 0) {
+      if (stages && stages->col_sum) std::fill_n(stages->col_sum, width, 0.0f);
+      return;
+    }
+    checked_mul(adj->num_rows, ldy);
+    checked_mul(checked_mul(adj->num_cols, ldx), int64_t(sizeof(*x)));
+    const int64_t tile_bytes = std::min<int64_t>(panel ? 128 : 512, width * int64_t(sizeof(*panel)));
+    const int ahead = prefetch >= 0 ? prefetch : prefetch_distance(adj->num_cols, tile_bytes);
+    const spmm_operands<E, P> operands{x,     ldx,   weight, src_scale, typename E::real(self_coef), mean != 0, stages,
+                                       ahead, panel, y,      ldy};
+    spmm(*adj, operands, width);
+  });
+}
+
+}  // namespace gw
