@@ -39,7 +39,7 @@ class LoopOptions:
         clip: Largest norm of all gradients together.
         clip_value: Largest absolute value of an entry of a gradient.
         ema: Decay of averages of the parameters, which evaluations and predictions use.
-        metrics: Names of :data:`METRICS` with commas between them.
+        metrics: Names of :data:`METRICS`, for links also hits@K, with commas between them.
         best: What says which epoch is the best: a metric, "loss", or a rule of ``stop_on``.
         logger: Names of :data:`LOGGERS` with commas between them.
     """
@@ -54,7 +54,7 @@ class LoopOptions:
     clip: float | None = _option(None, "X", "Largest norm of the gradients.", "none")
     clip_value: float | None = _option(None, "X", "Largest entry of a gradient.", "none")
     ema: float | None = _option(None, "X", "Decay of averaged weights, with which is evaluated.", "none")
-    metrics: str | None = _option(None, "NAME,...", f"Also measured: {', '.join(METRICS)}.", "")
+    metrics: str | None = _option(None, "NAME,...", f"Also measured: {', '.join(METRICS)}; link: hits@20.", "")
     best: str | None = _option(None, "NAME", "The metric of the best epoch and of --patience.", "as --stop-on")
     logger: str | None = _option(None, "NAME,...", f"Also write {' or '.join(LOGGERS)} files.", "")
 
@@ -72,7 +72,8 @@ class LoopOptions:
         for name, known in (("metrics", METRICS), ("logger", LOGGERS)):
             given = getattr(self, name)
             for one in split_names(given) if given is None or isinstance(given, str) else (given,):
-                check_choice(name, one, known)
+                if name != "metrics" or not ranks_of(one):
+                    check_choice(name, one, known)
         check_updates(self.label_smoothing, self.warmup, self.clip, self.clip_value, self.ema)
         check_best(self.best, stop_on, (*METRICS, *(LINK_RULES if task in EMBEDDING_TASKS else ())))
 
@@ -105,7 +106,19 @@ def check_best(best: Any, stop_on: str, metrics: tuple[str, ...]) -> None:
         return
     if stop_on != "accuracy":
         raise ConfigError(f"stop_on={stop_on} cannot be combined with best={best}, which says the same; leave one out")
-    check_choice("best", best, tuple(dict.fromkeys((*STOP_ON, *metrics))))
+    if not (ranks_of(best) and "mrr" in metrics):
+        check_choice("best", best, tuple(dict.fromkeys((*STOP_ON, *metrics))))
+
+
+def ranks_of(name: Any) -> int:
+    """K of a metric that is called hits@K, 0 for another name.
+
+    Example:
+        >>> ranks_of("hits@20"), ranks_of("mrr")
+        (20, 0)
+    """
+    head, _, count = name.partition("@") if isinstance(name, str) else ("", "", "")
+    return int(count) if head == "hits" and count.isdecimal() else 0
 
 
 def check_class_weight(text: str) -> str | tuple[float, ...]:
