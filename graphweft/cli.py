@@ -298,7 +298,8 @@ def _best(summary: dict[str, Any], score: str) -> str:
 def _named(summary: dict[str, Any]) -> list[str]:
     """Names of the metrics that were asked for."""
     shown_anyway = (summary["metric"], *_ALSO_SHOWN) if summary["metric"] in ERRORS else (summary["metric"],)
-    known = (name for name in METRICS if name not in shown_anyway)
+    ranked = [name.removeprefix("best_val_") for name in summary if name.startswith("best_val_hits@")]
+    known = (name for name in (*METRICS, *ranked) if name not in shown_anyway)
     return [name for name in known if f"best_val_{name}" in summary and f"test_{name}" in summary]
 
 

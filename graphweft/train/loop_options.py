@@ -66,7 +66,8 @@ def check_schedule(text: str) -> tuple[str, tuple[float, ...]]:
 def check_names(name: str, known: tuple[str, ...], text: Any) -> None:
     """All names in ``text`` are known. Raises: ConfigError."""
     for one in split_names(text) if isinstance(text, str) else (text,):
-        check_choice(name, one, known)
+        if name != "metrics" or not ranks_of(one):
+            check_choice(name, one, known)
 
 
 def check_best(best: Any, stop_on: str, metrics: tuple[str, ...]) -> None:
@@ -75,7 +76,19 @@ def check_best(best: Any, stop_on: str, metrics: tuple[str, ...]) -> None:
         return
     if stop_on != "accuracy":
         raise ConfigError(f"stop_on={stop_on} cannot be combined with best={best}, which says the same; leave one out")
-    check_choice("best", best, tuple(dict.fromkeys((*STOP_ON, *metrics))))
+    if not (ranks_of(best) and "mrr" in metrics):
+        check_choice("best", best, tuple(dict.fromkeys((*STOP_ON, *metrics))))
+
+
+def ranks_of(name: Any) -> int:
+    """K of a metric that is called hits@K, 0 for another name.
+
+    Example:
+        >>> ranks_of("hits@20"), ranks_of("mrr")
+        (20, 0)
+    """
+    head, _, count = name.partition("@") if isinstance(name, str) else ("", "", "")
+    return int(count) if head == "hits" and count.isdecimal() else 0
 
 
 @dataclass(frozen=True)
@@ -94,7 +107,7 @@ class LoopOptions:
     clip_value: float | None = given(None, "X", "Largest entry of a gradient.", "none", above=0.0)
     ema: float | None = given(None, "X", "Decay of averaged weights, with which is evaluated.", "none", least=0.0,
         below=1.0)
-    metrics: str | None = given(None, "NAME,...", f"Also measured: {', '.join(METRICS)}.", "",
+    metrics: str | None = given(None, "NAME,...", f"Also measured: {', '.join(METRICS)}; link: hits@20.", "",
         check=partial(check_names, "metrics", METRICS))
     best: str | None = given(None, "NAME", "The metric of the best epoch and of --patience.", "as --stop-on",
         check=lambda text: None)

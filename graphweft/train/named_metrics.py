@@ -6,6 +6,7 @@ Definitions are those of scikit-learn; what is not defined on a split (no row, o
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, UserCodeError
 from graphweft.train import link_metrics
-from graphweft.train.loop_options import METRICS
+from graphweft.train.loop_options import LINK_RULES, METRICS, ranks_of
 from graphweft.train.metrics import accuracy, f1
 from graphweft.train.metrics import micro_f1 as f1_of_entries
 from graphweft.train.option_table import split_names
@@ -87,9 +88,14 @@ def _metric(name: str, given: Any, kind: str) -> Metric:
     if f"val_{name}" in COLUMNS and given != name:
         raise ConfigError(f"metrics: expected another name than {name}, which the history has; a dict gives it one")
     if isinstance(given, str):
-        check_choice("metrics", given, METRICS)
+        if kind == "link" and ranks_of(given):
+            return Metric(name, _of_pairs(functools.partial(link_metrics.hits_at, ranks_of(given))), True)
+        more = ("hits@K",) if kind == "link" else ()
+        if given not in (*LINK_RULES, given if ranks_of(given) else None):
+            check_choice("metrics", given, (*METRICS, *more))
         if given not in _BY_KIND[kind]:
-            raise ConfigError(f"metrics: expected one of {', '.join(_BY_KIND[kind])} for {_SAID[kind]}, got {given!r}")
+            known = ", ".join((*_BY_KIND[kind], *more))
+            raise ConfigError(f"metrics: expected one of {known} for {_SAID[kind]}, got {given!r}")
         return Metric(name, _BY_KIND[kind][given], given not in _LOWER)
     if isinstance(given, type) or not (callable(given) or _collects(given)):
         raise ConfigError(

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
 
-from graphweft._errors import CheckpointError
+from graphweft._errors import CheckpointError, ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
 from graphweft.loaded_run import load_run
@@ -280,3 +280,28 @@ def test_losses_of_pairs_and_metrics_of_links() -> None:
     assert usual.fit(2)["loss"] == pytest.approx(own.fit(2)["loss"], rel=1e-6)
     last = own.history[-1]
     assert last.metrics["val_roc_auc"] == last.val_acc and 0 <= last.metrics["test_share"] <= 1  # type: ignore[operator]
+
+
+def test_hits_are_those_of_ogb() -> None:
+    """OGB: the share of positives that score above the K-th best of all negatives."""
+    ds = synthetic("cora", scale=0.1, seed=2)
+    given: dict[str, Any] = {"mode": "mini", "task": "link", "fanouts": (3, 3), "batch_size": 64}
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    def keep(scores: Tensor, labels: Tensor) -> float:
+        seen.append((scores[labels > 0], scores[labels == 0]))
+        return 0.0
+
+    trainer = Trainer(seeded(SAGE, ds), ds, metrics=["hits@20", "hits@3", keep], best="hits@20", **given, **LAST)
+    history = trainer.fit(2)
+    for name, k in (("hits@20", 20), ("hits@3", 3)):
+        expected = [float((p > n.sort().values[-k]).double().mean()) for p, n in seen]
+        assert [history[e].metrics[f"{part}_{name}"] for e in (0, 1) for part in ("val", "test")] == expected
+    assert history.best is not None and history.best_by == "hits@20"
+    assert history.best.metrics["val_hits@20"] == max(v for v in history["val_hits@20"] if v is not None)
+    with pytest.raises(ConfigError, match=r"^metrics: expected one of roc_auc, average_precision, hits@K for the task"):
+        Trainer(seeded(SAGE, ds), ds, metrics="accuracy", **given)
+    with pytest.raises(ConfigError, match=r"^metrics: expected one of accuracy, .*, got 'hits@20'"):
+        Trainer(seeded(SAGE, ds), ds, metrics="hits@20")
+    with pytest.raises(ConfigError, match=r"^best: expected one of accuracy, loss, both, .*, got 'hits@20'"):
+        Trainer(seeded(SAGE, ds), ds, best="hits@20")
