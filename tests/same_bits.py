@@ -187,7 +187,7 @@ def _cases() -> dict[str, Case]:
     found["macro hubs"] = partial(on_disk, mode="macro", macro="parts:3/8+hubs:1MB")
     found["mini disk"] = partial(on_disk, mode="mini", memory="64MB")
     found["loader"] = batches
-    found["loader threads"] = partial(batches, num_threads=3)
+    found["loader threads"] = partial(batches, workers=3)
     found["link"] = lambda: trained(lambda ds: gw.nn.GCN(ds.num_features, 16, 16), dataset(), task="link", **MINI)
     found["gae"] = partial(embedded, lambda ds: gw.nn.GAE(gw.nn.GCN(ds.num_features, 16, 16)))
     found["vgae"] = partial(embedded, lambda ds: gw.nn.VGAE(gw.nn.GCN(ds.num_features, 16, 16)))
@@ -218,16 +218,20 @@ def threads(count: int) -> Iterator[None]:
         torch.set_num_threads(former)
 
 
-def differences(names: list[str]) -> list[str]:
+def conditions() -> dict[str, Callable[[], Any]]:
+    """What must not matter, by name."""
+    found: dict[str, Callable[[], Any]] = {f"with {n // 10**9} GB free": partial(free_memory, n) for n in FREE}
+    return found | {f"with {n} threads": partial(threads, n) for n in (1, 2, 3)}
+
+
+def differences(names: list[str], rounds: dict[str, Callable[[], Any]] | None = None) -> list[str]:
     """What gave other bits than the first call, as lines; all cases run between two calls of one."""
     first, found = {}, []
     for name in names:
         first[name] = digest(CASES[name]())
         if digest(CASES[name]()) != first[name]:
             found.append(f"{name}: other bits in the second call")
-    rounds = {f"with {count // 10**9} GB free": partial(free_memory, count) for count in FREE}
-    rounds |= {f"with {count} threads": partial(threads, count) for count in (1, 2, 3)}
-    for what, context in rounds.items():
+    for what, context in (conditions() if rounds is None else rounds).items():
         with context():
             found += [f"{name}: other bits {what}" for name in names if digest(CASES[name]()) != first[name]]
     return found

@@ -19,7 +19,8 @@ def derived(owner: Any, make: Callable[..., Made], *arguments: Any) -> Made:
     """``make(owner, *arguments)``, computed at the first call and kept with ``owner``.
 
     Args:
-        owner: A graph, block or adjacency; it must not be reachable from the value, which would keep it alive.
+        owner: A graph, block or adjacency, or a module whose settings are among the arguments; it must not be reachable
+            from the value, which would keep it alive.
         make: A function of a module; function and arguments are the key.
         arguments: Hashable values.
 

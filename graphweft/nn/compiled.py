@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import weakref
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -16,12 +15,12 @@ from typing import Any, TypeVar, cast
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.graph.derived import derived
 from graphweft.nn.compiled_call import ORIGINALS, CompiledCalls
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.opaque import opaque
 
 M = TypeVar("M", bound=nn.Module)
-_CALLS: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
 _SET_UP = ("forward", "reset_parameters", "extra_repr")
 
 
@@ -66,10 +65,11 @@ def is_compiled(module: Any) -> bool:
 
 def calls_of(module: nn.Module) -> CompiledCalls:
     """The calls of a module that :func:`compile` gave."""
-    found = _CALLS.get(module)
-    if found is None:
-        found = _CALLS[module] = CompiledCalls(module, original_of(module).forward)
-    return found
+    return derived(module, _new_calls)
+
+
+def _new_calls(module: nn.Module) -> CompiledCalls:
+    return CompiledCalls(module, original_of(module).forward)
 
 
 def original_of(module: nn.Module) -> type[nn.Module]:

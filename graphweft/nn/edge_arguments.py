@@ -6,17 +6,15 @@ objects. Called by ``compiled_call.py``.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.runtime.constants import constant
-
-_EDGES: weakref.WeakKeyDictionary[Graph, Tensor] = weakref.WeakKeyDictionary()
 
 
 def takes_edge_index(module: nn.Module) -> bool:
@@ -29,7 +27,7 @@ def with_edge_index(flat: Sequence[Any], module: nn.Module) -> list[Any]:
     """The arguments with tensors of edges (2, E) in place of graphs, for layers that take one."""
     if not takes_edge_index(module):
         return list(flat)
-    return [_edges_of(item) if isinstance(item, Graph) else item for item in flat]
+    return [derived(item, _edges_of) if isinstance(item, Graph) else item for item in flat]
 
 
 def as_tensors(flat: Sequence[Any]) -> list[Any]:
@@ -65,6 +63,4 @@ def parts_of(matrix: Tensor) -> tuple[Tensor, ...] | None:
 
 def _edges_of(graph: Graph) -> Tensor:
     """Sources and destinations in the order of the graph's edges, declared constant."""
-    if graph not in _EDGES:
-        _EDGES[graph] = constant(torch.stack(graph.edges()).long())
-    return _EDGES[graph]
+    return constant(torch.stack(graph.edges()).long())

@@ -17,7 +17,6 @@ import torch
 from graphweft.cost import Work
 from graphweft.ir.program import Attrs, Value, number, topological
 from graphweft.ir.residency import TensorType
-from graphweft.passes.work import Sizes
 
 Slots = list[Any]
 
@@ -89,11 +88,6 @@ class KernelCall:
         """
         read = {slot.at: slot.value for slot in self.reads}
         return _bytes_a_row(read.values()), _bytes_a_row(slot.value for slot in self.writes)
-
-    def traffic(self, sizes: Sizes) -> tuple[int, int]:
-        """The bytes of :meth:`moved` for these sizes."""
-        read, made = (sum(sizes.rows[rows] * each if rows else each for rows, each in n.items()) for n in self.moved())
-        return read, made
 
     def get(self, name: str, default: Any = None) -> Any:
         """The attribute ``name``, or ``default``."""

@@ -9,6 +9,7 @@ Called by ``plan.py`` and ``staged.py``; the CPU's table is in ``runtime/cpu``, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -114,8 +115,24 @@ def interpreted(call: KernelCall) -> Launch:
     return run
 
 
+def whole(function: Callable[..., Any], in_place: bool = False) -> Launcher:
+    """The launcher of a function of a value and its operands; ``in_place``: it takes ``over``."""
+
+    def launcher(call: KernelCall) -> Launch:
+        value, out = call.value, call.writes[0].at
+        made = partial(function, over=True) if in_place and call.over else function
+        places = [slot.at for slot in call.reads]
+
+        def run(slots: Slots) -> None:
+            slots[out] = made(value, *[slots[i] for i in places])
+
+        return run
+
+    return launcher
+
+
 def _contiguous(result: Any) -> Any:
     return result.contiguous() if isinstance(result, Tensor) else result
 
 
-__all__ = ["Bound", "Launch", "Launcher", "Target", "interpreted"]
+__all__ = ["Bound", "Launch", "Launcher", "Target", "interpreted", "whole"]

@@ -10,7 +10,6 @@ import json
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,6 +18,7 @@ from graphweft import nn as models
 from graphweft._errors import CheckpointError
 from graphweft.data.given import Task
 from graphweft.data.table_encoding import TableEncoding
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.nn.dgi import mean_summary
 from graphweft.nn.made_with import KeepsArguments
@@ -28,7 +28,6 @@ from graphweft.train.prediction import label_task
 
 _WALKS = ("walk_length", "context_size", "walks_per_node", "negatives", "p", "q")
 _AROUND = (models.GAE, models.VGAE, models.DGI)  # whose encoder says the rest
-_MADE: WeakKeyDictionary[nn.Module, tuple[Hashable, dict[str, Any] | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -100,15 +99,10 @@ def how_made(model: nn.Module) -> dict[str, Any] | None:
         >>> how_made(models.SAGE(4, 8, 2, dropout=0.5))
         {'class': 'SAGE', 'args': [4, 8, 2], 'kwargs': {'dropout': 0.5}}
     """
-    settings = settings_of(model)
-    known = _MADE.get(model)
-    if known is None or known[0] != settings:
-        known = settings, _how_made(model)
-        _MADE[model] = known
-    return known[1]
+    return derived(model, _how_made, settings_of(model))
 
 
-def _how_made(model: nn.Module) -> dict[str, Any] | None:
+def _how_made(model: nn.Module, settings: Hashable) -> dict[str, Any] | None:
     if type(model) is NodeEmbedding:
         inner = how_made(model.model)
         sizes = {"num_nodes": model.rows.num_embeddings, "width": model.rows.embedding_dim}

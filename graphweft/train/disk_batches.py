@@ -59,23 +59,9 @@ class DiskNodeBatches(NodeBatches):
 class DiskBatches(MiniBatch):
     """Trains a model on sampled neighbourhoods of nodes whose features are on disk.
 
-    Args:
-        model: The model.
-        ds: A store with its structure in memory.
-        x: Of the width of the features, without rows.
-        optimizer: Steps once a batch.
-        fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
-        batch_size: Training nodes of a batch.
-        seed: Keys order and draws.
-        key: (epoch, place of the batch) -> seed of torch's draws in that step.
-        macro: None; a store has groups of parts in mode "macro".
-        accumulate: Batches whose gradients make one update.
-        sampler: A name.
-        prepare: As for :class:`MiniBatch`.
+    Args: as for :class:`MiniBatch`, with a store as ``ds``, a name as ``sampler``, no ``macro``, and
         memory: Bytes for structure, labels, rows of features, batches drawn ahead and evaluation.
         scratch: Folder of temporary files.
-        target: How labels are trained on; None: by the usual loss of ``ds``.
-        metrics: What is measured beside the score.
 
     Raises: ConfigError for options that do not fit, or too little memory.
     """

@@ -128,10 +128,8 @@ class EmbeddingTask(LinkTask):
         whole = not isinstance(model, Node2Vec)
         self.loader: Any = _Turns(1 if whole else ds.num_nodes, 1 if whole else batch_size, seed)
         self._takes_seed = "seed" in inspect.signature(model.loss).parameters  # type: ignore[arg-type]
-        self.after_batch = lambda done, total, loss: None
         self.details: dict[str, float | None] = {}
         self._key, self._seed, self._own = key, seed, None
-        self._sum, self._count = 0.0, 0
         self._negative = NegativeSampler(self.split.known)
 
     @property

@@ -29,6 +29,7 @@ from graphweft.runtime.targets import target_of as plan_target
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.device import device_of
 from graphweft.train.edge_data import EdgeData
+from graphweft.train.epoch_steps import Steps
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
 from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
@@ -39,7 +40,7 @@ from graphweft.train.update import Update
 SPLITS: tuple[Part, ...] = ("train", "val", "test")
 
 
-class FullBatch:
+class FullBatch(Steps):
     """Trains a model on all nodes at once; only nodes with a known label count.
 
     The loss is that of the labels' :class:`Target`. A compiled model is asked for the rows of training nodes only, so
@@ -221,14 +222,6 @@ class FullBatch:
         """A step without an update."""
         self._backward()
         self.optimizer.zero_grad(set_to_none=True)
-
-    def guarded(self) -> dict[str, float]:
-        """Nothing: no gradient is an estimate."""
-        return {}
-
-    def measured(self) -> dict[str, float]:
-        """Nothing: features are in memory."""
-        return {}
 
     def step(self) -> Tensor:
         """One update of the parameters; the training loss before it, shape ()."""

@@ -64,21 +64,11 @@ def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: str, reads_ed
 class Grouped(MiniBatch):
     """Trains a model on batches drawn inside of groups of parts.
 
-    Args:
-        model: The model.
+    Args: as for :class:`MiniBatch`, but for
         ds: A dataset, or one in a store.
-        x: Its features.
-        optimizer: Steps once a batch.
-        fanouts: In-edges a node draws, from the seeds outwards, one number a layer; None: 15, 10, 5, then 5.
-        batch_size: Training nodes of a batch.
-        seed: Keys order and draws.
-        key: (epoch, place of the batch) -> seed of torch's draws in that step.
         macro: "parts:B/P", or ``Parts`` for a dataset in memory; None: as many parts of a store as fit into ``memory``.
-        accumulate: Batches whose gradients make one update.
         memory: Bytes for the groups that are in memory at once; None: for a store a quarter of the machine's memory.
         scratch: Folder of temporary files.
-        target: How labels are trained on; None: by the usual loss of ``ds``.
-        metrics: What is measured beside the score.
 
     Raises: ConfigError for options that do not fit, or too little memory.
     """
@@ -113,9 +103,7 @@ class Grouped(MiniBatch):
         self._drawn = batch_size, seed, 1 if macro is None else macro.reuse
         self._seen = (0, 0, 0.0, 0.0)
         self.loader, self.macro = self._load()
-        self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
         self._key = key
-        self._sum, self._count = 0.0, 0
         self._accumulate = accumulate
         self._labels = ds.y[:0]
         budget = memory_bytes(memory) if memory is not None or isinstance(ds, StoredDataset) else 1 << 30

@@ -80,11 +80,14 @@ class LinkTask(MiniBatch):
             known=self.split.known,
             exclude="both" if self.split.undirected else "target",
         )
-        self.after_batch = lambda done, total, loss: None
         self.details: dict[str, float | None] = {}  # of the last evaluation
         self._key, self._seed = key, seed
-        self._sum, self._count = 0.0, 0
         self._negative = NegativeSampler(self.split.known)
+
+    @property
+    def metric(self) -> str:
+        """What the scores are."""
+        return "ROC AUC"
 
     def use(self, edge_data: EdgeData) -> None:
         """As for nodes; rows of edges that are held out are not read."""

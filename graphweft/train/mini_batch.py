@@ -40,6 +40,7 @@ from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
+from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
 from graphweft.train.full_batch import evaluation, is_other, is_plain, labelled
 from graphweft.train.inference import USUAL_TILE, infer
@@ -87,7 +88,7 @@ class NodeBatches(Loader):
         return plan.prepare(self.seeds[places], (self.seed, epoch), draw)
 
 
-class MiniBatch:
+class MiniBatch(Steps):
     """Trains a model on sampled neighbourhoods of ``batch_size`` training nodes at a time.
 
     A stack of layers over neighbour samples is compiled together with its sampler; another compiled model runs on the
@@ -115,12 +116,14 @@ class MiniBatch:
     Raises: ConfigError for fan-outs that do not fit the model.
     """
 
+    is_single = False
     edge_data = EdgeData()
     macro: MacroRun | None = None
     sampler: AnySampler | None = None
     _watch: Watch | None = None
     budget: RunBudget | None = None
     _accumulate = 1
+    _sum, _count = 0.0, 0  # of losses of the epoch under way
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
 
     def __init__(
@@ -153,9 +156,7 @@ class MiniBatch:
             raise ConfigError("macro cannot be combined with a sampler other than neighbor")
         self._given = batch_size, seed, macro, prepare
         self.loader, self.macro = self._load()
-        self.after_batch: Callable[[int, int, float], None] = lambda done, total, loss: None
         self._key = key
-        self._sum, self._count = 0.0, 0
         self._accumulate = accumulate
         self._compiled_for: tuple[object, ...] = ()
 
@@ -170,10 +171,6 @@ class MiniBatch:
             return {}
         values = (found.error, found.sampling, found.staleness, found.neighbor_loss, found.age)
         return dict(zip(GUARDED, values, strict=True))
-
-    def measured(self) -> dict[str, float]:
-        """Further numbers of the epoch that is done, by column."""
-        return {}
 
     def use(self, edge_data: EdgeData) -> None:
         """Gives the model weights and features of edges; before :meth:`prepare`."""
@@ -360,8 +357,16 @@ class MiniBatch:
             drawn = f"{type(self.sampler).__name__} {json.dumps(self.sampler.identity())}"
         return {"drawn": drawn, "batch_size": self.loader.batch_size, **accumulated, **macro}
 
+    def within_epoch(self) -> dict[str, Any]:
+        """Where the epoch under way stands, for checkpoints."""
+        return {"batches": self.batches_done, "mini_batch": self.state_dict()}
+
+    def continue_epoch(self, state: dict[str, Any]) -> None:
+        """Goes on where a checkpoint stood. Raises: CheckpointError for that of another loader."""
+        self.load_state_dict(state["mini_batch"])
+
     def state_dict(self) -> dict[str, Any]:
-        """Where the epoch under way stands."""
+        """Where the loader and what waits for an update stand."""
         state = {"loader": self.loader.state_dict(), "loss_sum": self._sum, "loss_count": self._count}
         if self.macro is not None:
             state["macro"] = self.macro.state_dict()

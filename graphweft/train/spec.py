@@ -123,10 +123,10 @@ class TrainSpec(LoopOptions, TableOptions):
     seed: int = option(0, "N", "Seed of parameters, dropout, random splits and graphs.", least=0, most=2**63 - 1)
     threads: int = option(0, "N", "Number of threads.", "all physical cores", least=0, most=4096, resume="free")
     patience: int = option(0, "N", "Stop after N epochs without a better validation score.", "never", least=0,
-        most=10**9, resume="kept")
+        resume="kept")
     stop_on: str = option("accuracy", "", "Validation score that decides on the best epoch.", choices=STOP_ON,
         check=check_stop_on)
-    eval_every: int = option(1, "N", "Evaluate after every N epochs.", least=1, most=10**9)
+    eval_every: int = option(1, "N", "Evaluate after every N epochs.", least=1)
     out: str | None = option(None, "DIR", "Folder of the run.", "runs/<data>", resume="free")
     resume: bool = option(False, "--resume/--no-resume", "Continue the run in --out.", resume="free")
     progress: bool = option(False, "", "Show progress.", resume="free")
@@ -140,7 +140,7 @@ class TrainSpec(LoopOptions, TableOptions):
     memory: str | None = option(None, "SIZE", "What the run may take, as 8GB.", "", resume="kept")
     quality: float | None = option(None, "X", "macro: largest relative error of sampled gradients.", "",
         check=check_quality, resume="given")
-    accumulate: int = option(1, "N", "mini: batches per update.", least=1, most=10**9, resume="given", drawn=True)
+    accumulate: int = option(1, "N", "mini: batches per update.", least=1, resume="given", drawn=True)
     device: str | None = option(None, "NAME", "full: where to train, as cuda.", "cpu", resume="free")
     ranks: int = option(0, "P", "Processes that train together.", "as torchrun says, or 1", least=0, most=4096,
         resume="free")

@@ -36,12 +36,11 @@ from graphweft.train.chosen import Chosen, Loop
 from graphweft.train.description import describe
 from graphweft.train.device import on_device
 from graphweft.train.edge_data import edge_data_of
-from graphweft.train.embedding_task import EmbeddingTask, for_loss
-from graphweft.train.full_batch import SPLITS, FullBatch
+from graphweft.train.embedding_task import for_loss
+from graphweft.train.full_batch import SPLITS
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
@@ -258,7 +257,7 @@ class Trainer:
             **{"dataset": self.ds.name, "data_checksum": data_checksum(self.ds), "mode": self.mode},
             **{"lr": rate, "optimizer": named, "seed": self._seed, "eval_every": self._eval_every},
             **self._edges.identity(),
-            **(self._batch.identity() if isinstance(self._batch, MiniBatch) else {}),
+            **self._batch.identity(),
             **loop.identity(self._rate),
             **more,
         }
@@ -271,9 +270,7 @@ class Trainer:
     @property
     def metric(self) -> str:
         """The score: "accuracy", "micro-F1" where nodes have several labels, "RMSE" of values, "ROC AUC" of links."""
-        if isinstance(self._batch, EmbeddingTask):
-            return self._batch.metric
-        return "ROC AUC" if self.task == "link" else self._target.metric
+        return self._batch.metric
 
     @property
     def _target(self) -> Target:
@@ -282,7 +279,7 @@ class Trainer:
     @property
     def formats(self) -> str:
         """The measured table from which formats and orders of a batch were chosen, under ``config(tune=True)``."""
-        trial = self._batch.formats if isinstance(self._batch, MiniBatch) else None
+        trial = self._batch.formats
         return "" if trial is None else trial.explain()
 
     @property
@@ -313,7 +310,7 @@ class Trainer:
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch of mode "mini" and its sizes; None where sampler and model are not one program."""
         self.prepare()
-        return self._batch.staged_plan() if isinstance(self._batch, MiniBatch) else None
+        return self._batch.staged_plan()
 
     def prepare(self) -> None:
         """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed."""
@@ -340,7 +337,7 @@ class Trainer:
             stop = stack.enter_context(shared_stop(self.ranks))
             folder = None if self.out is None else stack.enter_context(RunFolder(self.out))
             if folder is not None:
-                folder.start(self.history, begun=self._batches_done > 0)
+                folder.start(self.history, begun=self._batch.batches_done > 0)
                 self.moved_to = folder.moved_to
             self._loop.loggers.start(self.epoch)
             stack.callback(self._loop.loggers.stop)
@@ -402,11 +399,8 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue: configuration, model, optimiser, best model, history."""
         best, averages = self.history.best, self._update.averages
-        within: dict[str, Any] = {}
-        if isinstance(self._batch, MiniBatch):
-            within = {"batches": self._batches_done, "mini_batch": self._batch.state_dict()}
         return {
-            **within,
+            **self._batch.within_epoch(),
             "config": self._config,
             "options": {
                 **self._remember,
@@ -443,8 +437,7 @@ class Trainer:
                 self._rate.load_state_dict(state["learning_rate"])
             self.optimizer.load_state_dict(state["optimizer"])
             self._batch.x = with_path(self._batch.x, state["feature_path"])
-            if isinstance(self._batch, MiniBatch):
-                self._batch.load_state_dict(state["mini_batch"])
+            self._batch.continue_epoch(state)
             if state["cost_seconds"] and isinstance(self.model, CompiledModule):
                 self.model.function.settle(CostModel.from_json(state["cost_seconds"]))
         except (KeyError, AttributeError, TypeError, ValueError, RuntimeError) as failure:
@@ -513,13 +506,12 @@ class Trainer:
             show = stack.enter_context(EpochProgress(self.epoch + 1, target)) if self._progress else None
             if show is not None:
                 self._show_notes(show)
-            if isinstance(self._batch, MiniBatch):
-                told = partial(self._loop.callbacks.batch_end, self)
-                here = (lambda: self.epoch + 1, self.state_dict, self._lr)
-                self._batch.after_batch = between_batches(told, *here, folder, show)
+            told = partial(self._loop.callbacks.batch_end, self)
+            here = (lambda: self.epoch + 1, self.state_dict, self._lr)
+            self._batch.after_batch = between_batches(told, *here, folder, show)
             self._loop.callbacks.fit_start(self)
             while self.epoch < target and not (self.stopped_early or self.should_stop) and stop.asked() is None:
-                if not self._batches_done:
+                if not self._batch.batches_done:
                     self._loop.callbacks.epoch_start(self, self.epoch + 1)
                 with span(f"epoch {self.epoch + 1}", "epoch"):
                     record = self._one_epoch(last=self.epoch + 1 == target)
@@ -555,11 +547,6 @@ class Trainer:
             show.say(f"note: {note}")
         self._notes_shown = True
 
-    @property
-    def _batches_done(self) -> int:
-        """Batches of the epoch under way; 0 where an epoch is one step."""
-        return self._batch.batches_done if isinstance(self._batch, MiniBatch) else 0
-
     def _batch_key(self, epoch: int, batch: int) -> int:
         """Keys the draws of one step."""
         return epoch_key(epoch_key(self._seed, epoch), batch)
@@ -573,7 +560,7 @@ class Trainer:
             middle = time.perf_counter()
         if not math.isfinite(loss):
             raise not_finite(self._lr, epoch, loss)
-        if isinstance(self._batch, FullBatch):
+        if self._batch.is_single:
             self._loop.callbacks.batch_end(self, 1, loss)
         more: dict[str, float | None] = {"lr": self._rate.now} if self._rate.is_set else {}
         more |= self._batch.measured()

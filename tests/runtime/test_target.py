@@ -115,7 +115,10 @@ def test_bytes_of_a_plan_are_those_that_its_calls_touch(name: str, counting: Cou
         (plan,) = model.function.plans()
         seen = list(counting.seen)
         sizes = measure_sizes(plan.compiled.program, model.arguments(graph, x).named(), 0)
-    planned = {call: call.traffic(sizes) for call in (*plan.forward, *plan.backward)}
+    planned = {
+        call: tuple(sum(each * sizes.rows.get(rows, 1) for rows, each in moved.items()) for moved in call.moved())
+        for call in (*plan.forward, *plan.backward)
+    }
     ran = [item for item in seen if item[0] in planned]
     assert [call for call, _, _ in ran] == list(planned)  # each once, in this order
     for call, read, written in ran:

@@ -6,10 +6,8 @@ Known to ``gw.config(target=)`` as "cpu", the default.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterable, Sequence
 from math import prod
-from typing import Any
 
 import torch
 
@@ -22,7 +20,7 @@ from graphweft.runtime.cpu.generated import edge_nests, row_nest
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
-from graphweft.runtime.target import Bound, Launch, Target
+from graphweft.runtime.target import Bound, Launch, Target, whole
 
 
 class _Cpu(Target):
@@ -51,22 +49,6 @@ class _Cpu(Target):
         if call.get("rows") == "bf16" and rounds_rows(columns, edges, row):
             return columns * panel_row(row // 2)
         return columns * panel_row(row) if wants_panel(columns, edges, row) else 0
-
-
-def _whole(function: Callable[..., Any], in_place: bool = False) -> Callable[[KernelCall], Launch]:
-    """The launcher of a function of a value and its operands."""
-
-    def launcher(call: KernelCall) -> Launch:
-        value, out = call.value, call.writes[0].at
-        made = partial(function, over=True) if in_place and call.over else function
-        places = [slot.at for slot in call.reads]
-
-        def run(slots: Slots) -> None:
-            slots[out] = made(value, *[slots[i] for i in places])
-
-        return run
-
-    return launcher
 
 
 def _inverse_degree(call: KernelCall) -> Launch:
@@ -104,6 +86,6 @@ for name, launcher in {
 }.items():
     CPU.launches(name, torch.float32)(launcher)
 for op, function in SIMPLE.items():
-    CPU.launches(op.name.lower())(_whole(function))
+    CPU.launches(op.name.lower())(whole(function))
 for op, function in TYPED.items():
-    CPU.launches(op.name.lower(), torch.float32)(_whole(function, "over" in function.__code__.co_varnames))
+    CPU.launches(op.name.lower(), torch.float32)(whole(function, "over" in function.__code__.co_varnames))

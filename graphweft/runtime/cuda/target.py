@@ -7,9 +7,6 @@ as "cuda", and taken for every plan whose tensors lie on such a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -17,8 +14,7 @@ from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
 from graphweft.runtime.cuda import edges, products
 from graphweft.runtime.cuda.walks import edge_walk, row_region
-from graphweft.runtime.kernel_call import KernelCall, Slots
-from graphweft.runtime.target import Launch, Target
+from graphweft.runtime.target import Target, whole
 
 _REALS = (torch.float32, torch.float64)
 
@@ -41,20 +37,6 @@ def _arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
     return found
 
 
-def _whole(function: Callable[..., Any]) -> Callable[[KernelCall], Launch]:
-    """The launcher of a function of a value and its operands."""
-
-    def launcher(call: KernelCall) -> Launch:
-        value, out, places = call.value, call.writes[0].at, [slot.at for slot in call.reads]
-
-        def run(slots: Slots) -> None:
-            slots[out] = function(value, *[slots[i] for i in places])
-
-        return run
-
-    return launcher
-
-
 CUDA = Target("cuda", device="cuda", without=("attention",), worth=1)
 for name, launcher in {
     **products.LAUNCHERS,
@@ -63,10 +45,10 @@ for name, launcher in {
     "broadcast_src": edge_walk,
     "broadcast_dst": edge_walk,
     "sddmm": edge_walk,
-    "edge_softmax": _whole(_softmax),
-    "edge_softmax_grad": _whole(_softmax_gradient),
-    "spmm_max_grad": _whole(_extremum_gradient),
+    "edge_softmax": whole(_softmax),
+    "edge_softmax_grad": whole(_softmax_gradient),
+    "spmm_max_grad": whole(_extremum_gradient),
 }.items():
     CUDA.launches(name, *_REALS)(launcher)
 CUDA.launches("row_nest", torch.float32)(row_region)
-CUDA.launches("spmm_arg")(_whole(_arg))
+CUDA.launches("spmm_arg")(whole(_arg))
