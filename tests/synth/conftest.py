@@ -36,12 +36,15 @@ def build(objects: Path) -> Build:
         own_compiler: str | None = None,
         include: tuple[Path, ...] = (),
         is_library: bool = False,
-        ready: tuple[Path, ...] = (),
     ) -> Built:
         sources = [*sorted(path for path in folder.glob("*.cpp") if path.name != "cpu_level.cpp"), *more]
         sources += [path for part in ("core", "support") for path in sorted((folder / part).glob("*.cpp"))]
         own = compiler.command if own_compiler is None else [own_compiler]  # of all but the kernels
         commands = [compiler.command if source.parent.name == "core" else own for source in sources]
+        commands = [
+            [*command, "-x", "c++"] if source.suffix == ".cu" else command
+            for command, source in zip(commands, sources, strict=True)
+        ]
         found = tuple(f"-I{path}" for path in include)
         made = [
             str(compiled(objects, command, source, folder, flags if source.parent.name == "core" else (*flags, *found)))
@@ -52,7 +55,7 @@ def build(objects: Path) -> Build:
         if is_library:
             switches += ["-shared", "-static-libstdc++", "-static-libgcc"]
             switches.append(f"-Wl,--version-script={folder / 'exports.map'}")
-        subprocess.run([*own, *switches, *made, *map(str, ready), "-lz", "-o", str(train)], check=True)
+        subprocess.run([*own, *switches, *made, "-lz", "-o", str(train)], check=True)
         return Built(folder, train)
 
     return build_program
