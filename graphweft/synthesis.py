@@ -34,7 +34,7 @@ class Program:
     Attributes:
         folder: Where it is.
         calls: Kernel calls of an epoch, or of a prediction.
-        arena_bytes: Bytes of all its buffers together; of a library that predicts, floats a node.
+        arena_bytes: Bytes of all its buffers together; of a library that predicts, of its weights.
         lines: Lines of ``model.cpp``, the text that was written for this model.
     """
 

@@ -105,7 +105,8 @@ def _cmake_predict(spec: ProgramSpec) -> str:
         + _LEVEL
         + "add_library(model SHARED model.cpp ${sources})\n"
         + _compiled("model")
-        + """# Only the entry points are seen from outside. The C++ library inside is its own, with its own memory.
+        + """set_target_properties(model PROPERTIES DEFINE_SYMBOL "")
+# Only the entry points are seen from outside. The C++ library inside is its own, with its own memory.
 target_link_options(model PRIVATE -static-libstdc++ -static-libgcc
                     -Wl,--version-script=${CMAKE_CURRENT_SOURCE_DIR}/exports.map)
 target_link_libraries(model PRIVATE OpenMP::OpenMP_CXX)

@@ -56,7 +56,8 @@ def write_parts(ds: Dataset, owner: Array, folder: Path, nonzeros: bool) -> None
             arrays |= _side(name, owner, number, rank, rows, cols, borrowed[name], nodes.size)
         count = features["x_indices"].size if nonzeros else 0
         sizes = (owner.size, src.size, train, ranks, nodes.size, interior, count)
-        np.savez(folder / f"rank-{rank}.npz", sizes=np.array(sizes, np.int64), **arrays, **features)
+        whole: dict[str, Any] = {"sizes": np.array(sizes, np.int64), **arrays, **features}
+        np.savez(folder / f"rank-{rank}.npz", **whole)
 
 
 def _own_nodes(owner: Array, src: Array, dst: Array) -> list[tuple[Array, int]]:
@@ -107,7 +108,8 @@ def _features(ds: Dataset, nodes: Array, nonzeros: bool) -> dict[str, Array]:
     if nonzeros:
         x = x if isinstance(x, SparseFeatures) else SparseFeatures.from_dense(x)
         rows = x.to_scipy()[nodes]
-        parts = {"indptr": rows.indptr.astype(np.int64), "indices": rows.indices.astype(np.int32), "data": rows.data}
+        indptr, indices = rows.indptr.astype(np.int64), rows.indices.astype(np.int32)
+        parts: dict[str, Array] = {"indptr": indptr, "indices": indices, "data": rows.data}
         return {**{f"x_{key}": value for key, value in parts.items()}, "x_shape": np.array(rows.shape, np.int64)}
     assert x is not None  # as the plans were made for it
     return {"x": (x.to_dense() if isinstance(x, SparseFeatures) else x).numpy()[nodes]}

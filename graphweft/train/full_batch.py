@@ -89,8 +89,8 @@ class FullBatch(Steps):
         train = rows["train"]
         self.target.take(self.ds.y, train)
         few = 0 < train.numel() < self.ds.y.shape[0] and torch.bincount(train).max() == 1
-        few = few and not self._every_row
-        self._wanted = self._there(train) if few and isinstance(self.model, CompiledModule) else None
+        is_whole = self._every_row or not isinstance(self.model, CompiledModule)
+        self._wanted = self._there(train) if few and not is_whole else None
         y, listed = (self.ds.y, train) if self._wanted is None else (self.labels["train"], None)
         self._used = self._there(y), None if listed is None else self._there(listed)
 

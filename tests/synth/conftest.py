@@ -34,14 +34,20 @@ def build(objects: Path) -> Build:
         *more: Path,
         flags: tuple[str, ...] = FLAGS,
         own_compiler: str | None = None,
+        include: tuple[Path, ...] = (),
         is_library: bool = False,
     ) -> Built:
         sources = [*sorted(path for path in folder.glob("*.cpp") if path.name != "cpu_level.cpp"), *more]
         sources += [path for part in ("core", "support") for path in sorted((folder / part).glob("*.cpp"))]
         own = compiler.command if own_compiler is None else [own_compiler]  # of all but the kernels
         commands = [compiler.command if source.parent.name == "core" else own for source in sources]
+        commands = [
+            [*command, "-x", "c++"] if source.suffix == ".cu" else command
+            for command, source in zip(commands, sources, strict=True)
+        ]
+        found = tuple(f"-I{path}" for path in include)
         made = [
-            str(compiled(objects, command, source, folder, flags))
+            str(compiled(objects, command, source, folder, flags if source.parent.name == "core" else (*flags, *found)))
             for command, source in zip(commands, sources, strict=True)
         ]
         train = folder / ("libmodel.so" if is_library else "train")

@@ -268,7 +268,7 @@ def test_the_folder_builds_itself(objects: Path, graphs: Graphs, tmp_path: Path)
     compiler = find_compiler()
     assert compiler is not None  # as the other programs have been compiled
     once = f"{sys.executable};{Path(__file__).with_name('compile_once.py')};{objects}"
-    flags = [f"-DCMAKE_CXX_FLAGS={' '.join(WARNINGS)}", f"-DCMAKE_CXX_FLAGS_RELEASE={OPTIMISATION}"]
+    flags = [f"-DCMAKE_CXX_FLAGS={' '.join(WARNINGS)} -fPIC", f"-DCMAKE_CXX_FLAGS_RELEASE={OPTIMISATION}"]
     flags += [f"-DCMAKE_CXX_COMPILER_LAUNCHER={once}", f"-DCMAKE_CXX_COMPILER={compiler.command[0]}"]
     subprocess.run(["cmake", "-S", folder, "-B", folder / "build", *flags], check=True, capture_output=True)
     subprocess.run(["cmake", "--build", folder / "build", "-j2"], check=True, capture_output=True)

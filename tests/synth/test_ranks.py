@@ -49,7 +49,6 @@ def _found() -> dict[str, Mpi]:
 MPIS = _found()
 CASES: list[dict[str, Any]] = [
     {"model": "gcn", "layers": 3},
-    {"model": "gcn", "reduce": "mean"},
     {"model": "sage", "residual": True, "layers": 3},
     {"model": "gin", "optimizer": "sgd", "lr": 0.05},
     {"x": "sparse", "model": "gcn", "normalize": "row"},

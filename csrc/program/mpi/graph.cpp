@@ -28,6 +28,8 @@ Halo::Halo(std::vector<int64_t> lent, std::vector<int64_t> lent_ends, std::vecto
 
 void Halo::start(const Matrix& x, const float* factors) {
   const int64_t width = x.cols;
+  if (std::max(ghosts_, int64_t(lent_.size())) * width > INT32_MAX)
+    throw std::runtime_error("ghosts: expected fewer than 2**31 numbers for an exchange; use more ranks");
   packed_.resize(std::max(packed_.size(), lent_.size() * size_t(width)));
   float* ghost = x.at + x.rows * width;
   for (size_t rank = 0; rank < borrowed_.size(); ++rank) {

@@ -3,13 +3,12 @@
 // Source: Morphling, section IV-D.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstdint>
 #include <memory>
 #include <vector>
 
 #include "kernels.h"
+#include "mpi_c.h"
 
 namespace program {
 

@@ -1,14 +1,13 @@
 // The processes that train together, over MPI: who speaks for all, and sums that travel while others are computed.
 #pragma once
 
-#include <mpi.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "kernels.h"
+#include "mpi_c.h"
 
 namespace program {
 
