@@ -84,7 +84,7 @@ OWN: dict[str, Callable[[int], nn.Module]] = {
     "GCN model": lambda d: gw.nn.GCN(d, WIDTH, 40, num_layers=2, dropout=0.0),
     "SAGE model": lambda d: gw.nn.SAGE(d, WIDTH, 40, num_layers=2, dropout=0.0),
     "GIN model": lambda d: gw.nn.GIN(d, WIDTH, 40, num_layers=2, dropout=0.0),
-    "GAT model": lambda d: gw.nn.GAT(d, WIDTH, 40, num_layers=2, heads=4, dropout=0.0),
+    "GAT model": lambda d: gw.nn.GAT(d, WIDTH, 40, num_layers=2, heads=4, out_heads=4, dropout=0.0),
 }
 
 
