@@ -175,7 +175,10 @@ _PARTS_AND_RANKS = {
     "macro": Annotated[
         str | None,
         _option(
-            "macro", "large:A/B|parts:A/B[+hubs:SIZE]", "mini, macro: A/B of the seeds, or A of B parts and hubs.", ""
+            "macro",
+            "large:A/B|parts:A/B[+hubs:SIZE][+reuse:N]",
+            "mini, macro: A/B of the seeds, or A of B parts, with hubs, each group used N times.",
+            "",
         ),
     ],
     "memory": Annotated[str | None, _option("memory", "SIZE", "What the run may take, as 8GB.", "")],
