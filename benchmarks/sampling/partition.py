@@ -77,7 +77,15 @@ def block_model(count: int, size: int, seed: int = 0) -> tuple[Graph, torch.Tens
 def quality(name: str, graph: Graph, labels: torch.Tensor | None, k: int) -> list[dict[str, object]]:
     """Finished partitions by every method."""
     rows: list[dict[str, object]] = []
-    for method, passes in (("gap", 1), ("gap", 2), ("gap", 3), ("gap", 5), ("metis", 1), ("random", 1)):
+    for method, passes in (
+        ("gap", 1),
+        ("gap", 2),
+        ("gap", 3),
+        ("gap", 5),
+        ("multilevel", 1),
+        ("metis", 1),
+        ("random", 1),
+    ):
         start = time.perf_counter()
         try:
             made = partition(graph, k, method, labels, passes=passes)

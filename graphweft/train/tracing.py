@@ -51,4 +51,5 @@ class Tracing:
                 write_atomic(self._path, lambda file: file.write(text.encode()))
                 if rows:
                     table = seconds_table(rows)
-                    write_atomic(self._path.with_suffix(".csv"), lambda file: file.write(table.encode()))
+                    other = self._path.with_suffix(".seconds.csv" if self._path.suffix == ".csv" else ".csv")
+                    write_atomic(other, lambda file: file.write(table.encode()))
