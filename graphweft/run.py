@@ -432,6 +432,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "accumulate": spec.accumulate,
         "device": spec.device,
+        "precision": spec.precision,
         "sampler": spec.sampler,
         "trace": spec.trace,
         "prepare": spec.prepare,

@@ -20,7 +20,7 @@ _MODEL = (
 )
 _DATA = "spec data root scale features task normalize fold edge_data"
 _BATCHES = "mode fanouts batch_size sampler macro quality accumulate prepare memory"
-_RANKS = "ranks rank_reduce halo max_restarts device threads"
+_RANKS = "ranks rank_reduce halo max_restarts device precision threads"
 _OUTPUT = "out trace resume as_json quiet help machine"
 GROUPS: dict[str, tuple[str, ...]] = {
     "Data": tuple(_DATA.split()),

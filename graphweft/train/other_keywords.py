@@ -21,7 +21,7 @@ _OBJECT = "belongs to an optimizer object, as in optimizer=torch.optim.SGD(model
 _DATA = "is not supported: the trainer makes its batches (mode='mini', fanouts=, batch_size=, sampler=)"
 _THREADS = "is not supported: torch.set_num_threads sets the number of threads"
 _WEIGHTED = "is not supported: nodes of a class count alike (class_weight=, or a loss of your own with loss=)"
-_PRECISION = "is not supported: training runs in the dtype of the parameters"
+_PRECISION = "is not supported: training runs in the dtype of the parameters (precision='bf16' reads rows in bfloat16)"
 
 _ANSWERS = {
     **dict.fromkeys(("epochs", "num_epochs", "n_epochs", "max_epochs"), _EPOCHS),
@@ -33,7 +33,7 @@ _ANSWERS = {
     **dict.fromkeys(("threads", "num_threads", "num_workers", "workers", "n_jobs"), _THREADS),
     "sample_weight": _WEIGHTED,
     "pos_weight": "belongs to a loss, as in loss=torch.nn.BCEWithLogitsLoss(pos_weight=...)",
-    **dict.fromkeys(("precision", "amp", "fp16", "bf16", "dtype"), _PRECISION),
+    **dict.fromkeys(("amp", "fp16", "bf16", "dtype"), _PRECISION),
     "min_delta": "is not supported" + _LOOP,
     **dict.fromkeys(
         ("dropout", "hidden", "layers", "num_layers", "hidden_channels", "heads", "activation", "norm", "residual"),

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from graphweft._config import PRECISIONS
 from graphweft._errors import ConfigError
 from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.train.loop_options import LoopOptions
@@ -120,6 +121,8 @@ class TrainSpec(LoopOptions, TableOptions):
         drawn=True)
     sampler: str = option("neighbor", "", "mini: how batches are sampled.", choices=SAMPLERS, resume="given",
         drawn=True)
+    precision: str = option("float32", "", "bf16: sums over edges read rows in bfloat16.", choices=PRECISIONS,
+        resume="given")
     seed: int = option(0, "N", "Seed of parameters, dropout, random splits and graphs.", least=0, most=2**63 - 1)
     threads: int = option(0, "N", "Number of threads.", "all physical cores", least=0, most=4096, resume="free")
     patience: int = option(0, "N", "Stop after N epochs without a better validation score.", "never", least=0,

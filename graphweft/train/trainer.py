@@ -11,7 +11,7 @@ import inspect
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
+from graphweft import _config
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._trace import span
 from graphweft.cost import CostModel
@@ -144,6 +145,7 @@ class Trainer:
         remember: What is kept in checkpoints and not compared.
         ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer, rank 0 writes ``out``.
         device: For "full": where to train, such as "cuda"; it moves the model. None: where that is.
+        precision: "float32", or "bf16": sums over edges read rows in bfloat16; None: that of :func:`gw.config`.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
 
@@ -206,12 +208,14 @@ class Trainer:
         loggers: Any = (),
         ranks: Ranks | None = None,
         device: Any = None,
+        precision: str | None = None,
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
+        self._settings = {"precision": _config.current().precision if precision is None else precision}
         measures = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
-        check_given(TrainSpec, {"lr": lr, **measures})
+        check_given(TrainSpec, {"lr": lr, **measures, **self._settings})
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
@@ -259,6 +263,7 @@ class Trainer:
             **self._edges.identity(),
             **self._batch.identity(),
             **loop.identity(self._rate),
+            **(self._settings if self._settings["precision"] != "float32" else {}),
             **more,
         }
 
@@ -451,8 +456,12 @@ class Trainer:
         self._weights.put_best(self._update.averages)
 
     def _within(self) -> AbstractContextManager[None]:
-        """Keeps to the memory budget in the block, where there is one."""
-        return nullcontext() if self._budget is None else self._budget.within()
+        """Keeps to the precision, and to the memory budget where there is one, in the block."""
+        stack = ExitStack()
+        stack.enter_context(_config.config(**self._settings))
+        if self._budget is not None:
+            stack.enter_context(self._budget.within())
+        return stack
 
     @property
     def needs(self) -> Needs | None:
