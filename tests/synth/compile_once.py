@@ -36,7 +36,8 @@ def compiled(objects: Path, compiler: Sequence[str], source: Path, folder: Path,
     """The object of one source of the program in ``folder``. Raises: AssertionError with what the compiler says."""
     include = [folder, folder / "support", folder / "include"]
     content = b"\0".join(path.read_bytes() for path in read_by(source, include))
-    key = hashlib.sha256(content + " ".join([*compiler, *sorted(flags)]).encode()).hexdigest()[:24]
+    words = " ".join([Path(compiler[0]).name, *compiler[1:], *sorted(flags)])
+    key = hashlib.sha256(content + words.encode()).hexdigest()[:24]
     made = objects / f"{key}.o"
     with FileLock(objects / f"{key}.lock"):
         if not made.exists():

@@ -29,8 +29,7 @@ Libraries = Callable[..., tuple[Served, Any, Path]]
 CASES: list[dict[str, Any]] = [
     {"model": "gcn", "layers": 3, "hidden": 16},
     {"model": "sage", "reduce": "max", "hidden": 16},
-    {"model": "sage", "residual": True, "layers": 3, "hidden": 16},
-    {"model": "gin", "hidden": 20},
+    {"model": "gin", "residual": True, "layers": 3, "hidden": 16},
     {"model": "gat", "hidden": 16, "heads": 4, "activation": "relu"},
 ]
 
@@ -96,7 +95,7 @@ def test_predictions_are_the_librarys_on_any_graph(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [CASES[0], CASES[1], CASES[4]], ids=_name)
+@pytest.mark.parametrize("case", [CASES[0], CASES[3]], ids=_name)
 def test_sampled_neighbourhoods_are_those_of_the_sampler(case: dict[str, Any], libraries: Libraries) -> None:
     served, model, weights = libraries(**case)
     graph = _random_graph(1500, 20_000, 5)
@@ -194,7 +193,7 @@ def test_later_calls_ask_for_no_memory(libraries: Libraries, tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_what_is_wrong_is_said(libraries: Libraries, tmp_path: Path) -> None:
-    served, _, weights = libraries(model="gin", hidden=20)
+    served, _, weights = libraries(model="gcn", layers=3, hidden=16)
     (tmp_path / "text").write_text("no weights")
     handle, graph = served.model(weights), served.graph(_random_graph(9, 20, 0))
     x = np.zeros((9, served.num_features), np.float32)
