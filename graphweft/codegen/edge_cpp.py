@@ -286,9 +286,9 @@ extern "C" GW_API const gw_nest* gw_{name}() {{ return &gw::nest_of<{name}>; }}
             lines.insert(0, f"if (list.far > 0 && p + list.far < list.last) {{ {' '.join(ahead)} }}")
             lines.insert(0, "const int64_t col = list.columns[p];")
         if own:  # rows of edges lie in the order of ids; what does not come one after the other is fetched
-            bytes_ = [min(SIZES[self.nest.real] * width, 2048) for _, width in own]
-            far = min(max(_IN_FLIGHT // sum(bytes_), 8), 64)
-            fetches = [f"gw::fetch<2>(b{k} + next * {width}, {n});" for (k, width), n in zip(own, bytes_, strict=True)]
+            lengths = [min(SIZES[self.nest.real] * width, 2048) for _, width in own]
+            far = min(max(_IN_FLIGHT // sum(lengths), 8), 64)
+            fetches = [f"gw::fetch<2>(b{k} + next * {width}, {n});" for (k, width), n in zip(own, lengths, strict=True)]
             text = f"if (next != id + {far}) {{ {' '.join(fetches)} }}"
             lines.insert(0, f"if (p + {far} < list.last) {{ const int64_t next = list.ids[p + {far}]; {text} }}")
         if any(" id *" in line for line in lines):
