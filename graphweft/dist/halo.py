@@ -36,7 +36,7 @@ def over_ranks(
     begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
     if part.inner is None or part.outer is None:
         return run(part.block, _End.apply(begun, trip))  # type: ignore[no-untyped-call]
-    first = run(part.inner, rows if part.inner_read is None else rows[part.inner_read])
+    first = run(part.inner, rows if part.inner_read is None else _Picked.apply(rows, part.inner_read))  # type: ignore[no-untyped-call]
     return torch.cat([first, run(part.outer, _End.apply(begun, trip))])  # type: ignore[no-untyped-call]
 
 
@@ -55,7 +55,7 @@ class _Trip:
         part, rows = self._part, self._rows
         near = part.read.numel()
         self._table = table = rows.new_empty(near + part.ghosts.numel(), rows.shape[1])
-        lent = [rows[places] for places in part.lent]
+        lent = [torch.index_select(rows, 0, places) for places in part.lent]
         received = torch.split(table[near:], part.borrowed)
         self._finish = _exchanged(part.ranks, lent, received, None if self._left is None else self._left.there)
         torch.index_select(rows, 0, part.read, out=table[:near])
@@ -139,6 +139,21 @@ def _long(made: Tensor) -> Tensor:
     """The rows that :func:`_short` made short, float32."""
     scale = made[:, -_SCALE:].clone(memory_format=torch.contiguous_format).view(torch.float32)
     return made[:, :-_SCALE].view(torch.int8) * scale
+
+
+class _Picked(torch.autograd.Function):
+    """Some rows, each at most once, so that their gradients are written, not added up."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
+        ctx.places, ctx.count = places, rows.shape[0]
+        return torch.index_select(rows, 0, places)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        whole = gradients[0].new_zeros(ctx.count, gradients[0].shape[1])
+        whole[ctx.places] = gradients[0]
+        return whole, None
 
 
 class _Begin(torch.autograd.Function):
