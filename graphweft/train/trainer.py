@@ -213,15 +213,13 @@ class Trainer:
     ) -> None:
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
-        self._settings = {"precision": _config.current().precision if precision is None else precision}
         measures = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
-        check_given(TrainSpec, {"lr": lr, **measures, **self._settings})
+        check_given(TrainSpec, {"lr": lr, **measures})
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
-        self.optimizer = make_optimizer(model, optimizer, lr, weight_decay, weight_decay_on)
         self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
-        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device)
+        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision)
         drawn = drawn_of(mode, fanouts, batch_size, macro, accumulate, sampler, prepare)
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
         chosen = Chosen(*updated, callbacks, loggers if self.ranks.is_first else ())
@@ -233,6 +231,8 @@ class Trainer:
         """Keeps what was given; only the first rank shows progress and writes."""
         check_given(TrainSpec, {"seed": seed, "patience": patience, "eval_every": eval_every})
         on_device(self.model, more[1], self.mode)
+        self._settings = {"precision": _config.current().precision if more[2] is None else more[2]}
+        check_given(TrainSpec, self._settings)
         first = self.ranks.is_first
         self.out, self._memory = Path(out) if out and first else None, memory
         self._lr, self._seed, self._progress = lr, seed, progress and first
@@ -242,6 +242,8 @@ class Trainer:
         self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, more: dict[str, Any]
     ) -> None:
         """Makes the parts of the run, and what makes it itself."""
+        decay = more["weight_decay"], more["weight_decay_on"]
+        self.optimizer = make_optimizer(self.model, optimizer, self._lr, *decay)
         self._budget = budget_of(self._memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
         rate = float(self.optimizer.param_groups[0]["lr"])
