@@ -134,7 +134,8 @@ class LocalPart:
         """In-edges of ``ids``, the first of ``n_id``; ``number`` of each of these is written."""
         number[n_id] = torch.arange(n_id.numel(), dtype=torch.int32)
         indptr, offsets, sources = self._in_edges(ids)
-        return Block.of(DrawnEdges(self._graph, n_id, indptr, number[sources], offsets.int()), n_id.numel())
+        drawn = DrawnEdges(self._graph, n_id, indptr, number[sources], offsets.int())
+        return Block.of(drawn, n_id.numel(), stays=True)
 
     def _asked_for(self) -> list[Tensor]:
         """Ids of own nodes that each rank borrows."""

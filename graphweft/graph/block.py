@@ -87,12 +87,14 @@ class Block(Graph):
     edge_norm: torch.Tensor | None
 
     @classmethod
-    def of(cls, drawn: DrawnEdges, num_src: int, edge_norm: torch.Tensor | None = None) -> Block:
-        """The block over drawn edges; all rows count."""
+    def of(
+        cls, drawn: DrawnEdges, num_src: int, edge_norm: torch.Tensor | None = None, *, stays: bool = False
+    ) -> Block:
+        """The block over drawn edges; all rows count. ``stays``: it is used again and again, as a part of a graph is."""
         block = cls.from_adjacency(Adjacency(drawn.indptr, drawn.indices, None, num_src), bipartite=True)
         assert isinstance(block, Block)
         block._drawn, block.edge_norm = drawn, edge_norm
-        return block.as_drawn()
+        return block if stays else block.as_drawn()
 
     @property
     def drawn(self) -> DrawnEdges:
