@@ -213,7 +213,14 @@ def tell(folder: Path) -> None:
     (folder / f"done-{rank}").touch()
 
 
-CASES: dict[str, Callable[..., None]] = {"train": train, "full": full, "parts": parts, "tell": tell, "halved": halved, "order": order}
+CASES: dict[str, Callable[..., None]] = {
+    "train": train,
+    "full": full,
+    "parts": parts,
+    "tell": tell,
+    "halved": halved,
+    "order": order,
+}
 
 
 def as_ranks(size: int, folder: Path, act: Callable[[], None]) -> int:
