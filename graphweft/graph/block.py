@@ -90,7 +90,7 @@ class Block(Graph):
     def of(
         cls, drawn: DrawnEdges, num_src: int, edge_norm: torch.Tensor | None = None, *, stays: bool = False
     ) -> Block:
-        """The block over drawn edges; all rows count. ``stays``: it is used again and again, as a part of a graph is."""
+        """The block over drawn edges; all rows count. ``stays``: it is used again and again, as a rank's part is."""
         block = cls.from_adjacency(Adjacency(drawn.indptr, drawn.indices, None, num_src), bipartite=True)
         assert isinstance(block, Block)
         block._drawn, block.edge_norm = drawn, edge_norm
