@@ -7,6 +7,7 @@ the graphs that were used last; a value goes when its graph, or an input that it
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
@@ -144,7 +145,7 @@ class HoistedValues:
                 kept.move_to_end(key)
             return found[1]
         entries: _Entries = {}
-        kept[key] = weakref.ref(graph, lambda dead: _leave(kept, key, dead)), entries
+        kept[key] = weakref.ref(graph, functools.partial(_leave, kept, key)), entries  # also when the interpreter ends
         kept.move_to_end(key)
         while len(kept) > _GRAPHS:
             kept.popitem(last=False)
