@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import copy
+import inspect
 import pickle
 import sys
 from collections import Counter
@@ -45,6 +46,8 @@ class Sequence:
         if self.name in BUILT_IN:
             options = {"norm": self._pick(None, "batch", "layer"), "dropout": float(self._pick(0.0, 0.0, 0.4))}
             options["residual"] = bool(self._pick(False, True))
+            known = inspect.signature(MODELS[self.name]).parameters
+            options = {name: value for name, value in options.items() if name in known}
         torch.manual_seed(seed % 1000)
         self.model = MODELS[self.name](**options) if options else make(self.name)
         self.model.train(bool(self._pick(True, False)))
@@ -54,8 +57,9 @@ class Sequence:
         return items[int(self.rng.integers(len(items)))]
 
     def layer(self) -> nn.Module:
-        """One of the layers."""
-        return self.model.layers[int(self.rng.integers(len(self.model.layers)))]
+        """One of the layers; the model where it has none."""
+        layers = getattr(self.model, "layers", [self.model])
+        return layers[int(self.rng.integers(len(layers)))]
 
     def parameter(self) -> nn.Parameter:
         """One of the parameters."""
