@@ -159,6 +159,7 @@ def bench(
 
 
 @app.command()
+@takes(flags_of(TrainSpec, "threads", "ranks"))
 def doctor(
     context: typer.Context,
     network: Annotated[bool, _switch("--network", "Measure latency and bandwidth between ranks.")] = False,

@@ -174,6 +174,7 @@ def crc_of(block: Tensor, before: int = 0) -> int:
     """The checksum of a contiguous tensor, after bytes with the checksum ``before``.
 
     Example:
+        >>> import torch, zlib
         >>> crc_of(torch.tensor([1], dtype=torch.uint8)) == zlib.crc32(bytes([1]))
         True
     """
