@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
-from graphweft.ir.residency import StructType
+from graphweft.ir.residency import StructType, TensorType
 from graphweft.ir.trailing import ROWS, split_spec
 
 _BROADCASTS = (Op.BROADCAST_SRC, Op.BROADCAST_DST)
@@ -42,6 +42,9 @@ def _score(b: Builder, v: Value) -> Value | None:
         made = wide.inputs[0] if wide.op is Op.RESHAPE else wide
         weight = _weight(b, made)
         if weight is None or wide.tensor.dims != dims or a.tensor.rows is not None or a.tensor.dims != dims:
+            continue
+        ends = _ends(made)
+        if len(ends) == 1 and None not in ends:  # it moves to the nodes, where others read the wide row as well
             continue
         inner = weight.tensor.dims[0]
         by_head = b.add(Op.RESHAPE, weight, dims=(inner, *dims))
@@ -87,6 +90,14 @@ def _flat_product(b: Builder, x: Value, weight: Value, axis: int, dims: tuple[in
     flat = b.add(Op.PERMUTE, b.add(Op.RESHAPE, weight, dims=dims), order=order)
     flat = b.add(Op.RESHAPE, flat, dims=(pair[axis], inner * outer))
     return b.add(Op.RESHAPE, b.add(Op.EINSUM, x, flat, spec="na,ac->nc"), dims=(inner, outer))
+
+
+def _ends(x: Value) -> set[tuple[Op, Value] | None]:
+    """The ends of edges that edge rows come from; None for rows of the edges themselves."""
+    if x.op in _BROADCASTS:
+        return {(x.op, x.inputs[0])}
+    rowed = [y for y in x.inputs if isinstance(y.type, TensorType) and y.tensor.rows is not None]
+    return set().union(*map(_ends, rowed)) if rowed else {None}
 
 
 def _apart(x: Value) -> tuple[Value, Value | None]:
