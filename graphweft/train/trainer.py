@@ -11,7 +11,7 @@ import inspect
 import math
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -457,7 +457,7 @@ class Trainer:
             self._weights.forget()
         self._weights.put_best(self._update.averages)
 
-    def _within(self) -> AbstractContextManager[None]:
+    def _within(self) -> ExitStack:
         """Keeps to the precision, and to the memory budget where there is one, in the block."""
         stack = ExitStack()
         stack.enter_context(_config.config(**self._settings))

@@ -53,7 +53,7 @@ float rounded(float x) {
 // Neighbours' rows in bfloat16, the row's own in float.
 void agrees_rounded(data::graph& g, int64_t f, const options& o) {
   const gw_adjacency a = g.view();
-  const std::vector<float> x = data::floats(g.num_cols * f, 4);
+  std::vector<float> x = data::floats(g.num_cols * f, 4);
   std::vector<float> y(size_t(g.num_rows * f), -7.0f), scaled(x.size());
   std::vector<uint16_t> panel(size_t(g.num_cols * 96));
   CHECK(gw_spmm_f32_bf16(&a, data::pointer(x), f, f, o.weight, o.src_scale, o.self_coef, o.mean, nullptr, -1,
