@@ -9,7 +9,7 @@ extern "C" {
 GW_API int gw_spmm_f32_bf16(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
                             const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages,
                             int32_t prefetch, uint16_t* panel, float* y, int64_t ldy) {
-  if (!panel && width > 0)
+  if (!panel && width > 0 && adj && adj->num_cols > 0)
     return gw::guarded([] { gw::require(false, "gw_spmm_f32_bf16: expected a panel, got null"); });
   return gw::checked_spmm<gw::f32, gw::bf16_pairs>(adj, x, ldx, width, weight, src_scale, self_coef, mean, stages,
                                                    prefetch, panel, y, ldy);
