@@ -94,10 +94,17 @@ def _flat_product(b: Builder, x: Value, weight: Value, axis: int, dims: tuple[in
 
 def _ends(x: Value) -> set[tuple[Op, Value] | None]:
     """The ends of edges that edge rows come from; None for rows of the edges themselves."""
-    if x.op in _BROADCASTS:
-        return {(x.op, x.inputs[0])}
-    rowed = [y for y in x.inputs if isinstance(y.type, TensorType) and y.tensor.rows is not None]
-    return set().union(*map(_ends, rowed)) if rowed else {None}
+    found: set[tuple[Op, Value] | None] = set()
+    seen, left = {x}, [x]
+    while left:  # each value once: a value may be read many times on the way
+        y = left.pop()
+        rowed = [z for z in y.inputs if isinstance(z.type, TensorType) and z.tensor.rows is not None]
+        if y.op in _BROADCASTS or not rowed:
+            found.add((y.op, y.inputs[0]) if y.op in _BROADCASTS else None)
+            continue
+        left += [z for z in dict.fromkeys(rowed) if z not in seen]
+        seen.update(rowed)
+    return found
 
 
 def _apart(x: Value) -> tuple[Value, Value | None]:

@@ -10,6 +10,7 @@ Never applied where the rows are more than the edges, nor where operations mix r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 
@@ -72,6 +73,7 @@ def _of_sum(b: Builder, v: Value, x: Value, rows: Mapping[str, int]) -> Value | 
     if not weighted or not _sums_broadcasts(x, rows):
         return None
 
+    @functools.cache  # a value may be read many times on the way
     def product(y: Value) -> Value:
         if y.op is Op.EWISE:
             return b.add(Op.EWISE, *map(product, y.inputs), fn=y["fn"])
@@ -83,12 +85,23 @@ def _of_sum(b: Builder, v: Value, x: Value, rows: Mapping[str, int]) -> Value | 
 
 def _sums_broadcasts(x: Value, rows: Mapping[str, int]) -> bool:
     """Whether edge rows are sums and differences of broadcasts from fewer rows, all of the same dimensions."""
-    if x.op is Op.EWISE:
-        alike = all(y.tensor.dims == x.tensor.dims for y in x.inputs)
-        return x["fn"] in ("add", "sub", "neg") and alike and all(_sums_broadcasts(y, rows) for y in x.inputs)
-    if x.op not in _BROADCASTS or x.inputs[1].tensor.rows is None:
-        return False
-    return rows.get(x.inputs[1].tensor.rows, 0) <= rows.get(str(x.tensor.rows), 0)
+    seen, left = {x}, [x]
+    while left:  # each value once
+        y = left.pop()
+        if y.op is Op.EWISE:
+            if y["fn"] not in ("add", "sub", "neg") or any(z.tensor.dims != y.tensor.dims for z in y.inputs):
+                return False
+            left += [z for z in dict.fromkeys(y.inputs) if z not in seen]
+            seen.update(y.inputs)
+        elif y.op not in _BROADCASTS or not _is_fewer(y, rows):
+            return False
+    return True
+
+
+def _is_fewer(spread: Value, rows: Mapping[str, int]) -> bool:
+    """Whether a broadcast has rows, and no more than there are edges."""
+    before = spread.inputs[1].tensor.rows
+    return before is not None and rows.get(before, 0) <= rows.get(str(spread.tensor.rows), 0)
 
 
 def _guarded(b: Builder, v: Value, broadcast: Value, operands: list[Value]) -> list[Value] | None:

@@ -267,3 +267,17 @@ def test_sums_of_products_with_a_vector_are_one_operation_each() -> None:
     after = cleanup(canonicalise(scores_by_head()))
     assert after.count(Op.SUM_DIMS) == 1  # "one" has a leading dimension, of which canonical knows nothing
     assert [v["spec"] for v in after.values if v.op is Op.EINSUM].count("nhc,hc->nh") == 2
+
+
+def test_a_value_that_is_read_many_times_is_visited_once() -> None:
+    """Every path on its own would be 2^60 visits."""
+    w = Writer()
+    a, g = w.b.add, w.graph()
+    x = a(Op.EWISE, a(Op.BROADCAST_SRC, g, w.nodes()), a(Op.BROADCAST_DST, g, w.nodes()), fn="sub")
+    for _ in range(60):
+        x = a(Op.EWISE, x, x, fn="add")
+    product = a(Op.EINSUM, x, w.shared("W", 3, 2), spec="na,ab->nb")
+    score = a(Op.SUM_DIMS, a(Op.EWISE, product, w.shared("v", 2), fn="mul"), axes=(0,))
+    program = w.done(out=a(Op.REDUCE, g, a(Op.RESHAPE, score, dims=(1,)), kind="sum"))
+    rewritten = reorder_broadcasts(associate(program, MORE_EDGES), MORE_EDGES)
+    assert not [v for v in rewritten.values if v.op is Op.EINSUM and v.tensor.rows == "E"]
