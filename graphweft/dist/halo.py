@@ -8,7 +8,7 @@ gradients travel while the interior's are computed. Source: Morphling, section I
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from torch import Tensor
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.block import Block
+
+T = TypeVar("T")
 
 
 def over_ranks(
@@ -32,19 +34,38 @@ def over_ranks(
         >>> over_ranks(part, torch.ones(3, 2), lambda block, rows: rows[: block.num_dst]).shape
         torch.Size([3, 2])
     """
-    trip = _Trip(part, rows, left)
+    pieces = pieces_over_ranks(part, rows, run, left)
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
+def pieces_over_ranks(
+    part: LocalPart,
+    rows: Tensor,
+    run: Callable[[Block, Tensor], T],
+    left: Leftovers | None = None,
+    splits: bool = True,
+) -> list[T]:
+    """As :func:`over_ranks`, in one piece for all targets or, with ``splits``, in one each for interior and boundary."""
+    trip = _Trip(part, rows, left, splits)
     begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
-    if part.inner is None or part.outer is None:
-        return run(part.block, _End.apply(begun, trip))  # type: ignore[no-untyped-call]
+    if not trip.splits or part.inner is None or part.outer is None:
+        return [run(part.block, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
     first = run(part.inner, rows if part.inner_read is None else _Picked.apply(rows, part.inner_read))  # type: ignore[no-untyped-call]
-    return torch.cat([first, run(part.outer, _End.apply(begun, trip))])  # type: ignore[no-untyped-call]
+    return [first, run(part.outer, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
+
+
+def fetched(part: LocalPart, rows: Tensor) -> Tensor:
+    """Rows of all sources of the part's block, own ones, then ghosts', from own rows (own, width)."""
+    return pieces_over_ranks(part, rows, lambda block, table: table, splits=False)[0]
 
 
 class _Trip:
     """One exchange and, in the backward pass, its reverse."""
 
-    def __init__(self, part: LocalPart, rows: Tensor, left: Leftovers | None) -> None:
+    def __init__(self, part: LocalPart, rows: Tensor, left: Leftovers | None, splits: bool = True) -> None:
         self._part, self._rows, self._left = part, rows.detach(), left
+        self.splits = splits and part.outer is not None
+        self._read = part.read if self.splits else part.near
         self._finish: Callable[[], None]
         self._table: Tensor | None = None
         self._near: Tensor | None = None  # gradients of own rows that the boundary reads
@@ -53,12 +74,12 @@ class _Trip:
     def begin(self) -> None:
         """Sends what others borrow, and makes room for the ghosts."""
         part, rows = self._part, self._rows
-        near = part.read.numel()
+        near = self._read.numel()
         self._table = table = rows.new_empty(near + part.ghosts.numel(), rows.shape[1])
         lent = [torch.index_select(rows, 0, places) for places in part.lent]
         received = torch.split(table[near:], part.borrowed)
         self._finish = _exchanged(part.ranks, lent, received, None if self._left is None else self._left.there)
-        torch.index_select(rows, 0, part.read, out=table[:near])
+        torch.index_select(rows, 0, self._read, out=table[:near])
 
     def end(self) -> Tensor:
         """Rows that the boundary reads: own ones, then ghosts'."""
@@ -69,7 +90,7 @@ class _Trip:
 
     def begin_home(self, gradient: Tensor) -> None:
         """Sends the ghosts' gradients to their owners."""
-        part, near = self._part, self._part.read.numel()
+        part, near = self._part, self._read.numel()
         self._near = gradient[:near]
         self._received = [gradient.new_empty(places.numel(), gradient.shape[1]) for places in part.lent]
         sent = torch.split(gradient[near:], part.borrowed)
@@ -80,7 +101,7 @@ class _Trip:
         part, near = self._part, self._near
         assert near is not None  # begun
         own = near.new_zeros(part.own.numel(), near.shape[1])
-        own[part.read] = near
+        own[self._read] = near
         self._finish()
         for places, received in zip(part.lent, self._received, strict=True):
             own.index_add_(0, places, received)
@@ -100,7 +121,7 @@ def _exchanged(
     ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: dict[int, Tensor] | None
 ) -> Callable[[], None]:
     """Begins to send rows in the form that the ranks agreed on; the result waits for ``received``."""
-    if ranks.halo == "exact":
+    if ranks.halo == "exact" or any(rows.dtype != torch.float32 for rows in (*sent, *received)):
         return ranks.begin_exchange(sent, received, kept=True)
     if ranks.halo == "bf16":
         short = [rows.bfloat16().view(torch.int16) for rows in sent]

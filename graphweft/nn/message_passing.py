@@ -18,8 +18,10 @@ from graphweft.frontend.habits import aggregation, keyword, signature
 from graphweft.frontend.source import current_line, first_line
 from graphweft.frontend.views import Edges, Nodes
 from graphweft.graph.graph import Graph
+from graphweft.graph.shared import SharedGraph
 from graphweft.nn.opaque import opaque, traced
 from graphweft.nn.products import on_kernels, paused
+from graphweft.nn.shared_call import execute_shared
 from graphweft.nn.user_call import execute
 
 
@@ -88,7 +90,7 @@ def update_all(
             etype_data=etype_data,
             params=params,
         )
-        return execute(call)
+        return execute_shared(call) if isinstance(graph, SharedGraph) else execute(call)
 
 
 class MessagePassing(nn.Module):

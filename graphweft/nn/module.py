@@ -22,6 +22,7 @@ from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._torch_private import foreach_lerp
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.graph.shared import SharedGraph
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.edges import Carried, EdgeInputs
@@ -144,6 +145,9 @@ class CompiledModule(KeepsArguments, nn.Module):
             if x is None:
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
             return self.over_blocks(graph, x, edges)
+        if isinstance(graph, SharedGraph):
+            made = self.over_shared(graph, x, edges)
+            return made if rows is None else made[rows]
         if self.runs_apart():
             return self.apart(graph, x, rows, edges)
         return self._settled(self._function(self.arguments(graph, x, rows, edges)), graph, rows)
@@ -173,6 +177,10 @@ class CompiledModule(KeepsArguments, nn.Module):
         check_blocks(type(self).__name__, blocks, 1)
         result: Tensor = self(blocks[0], x, edge_weight=edges)
         return result
+
+    def over_shared(self, graph: SharedGraph, x: Features | None, edges: EdgeInputs | None = None) -> Tensor:
+        """A layer on a graph that is shared out over processes: rows of own nodes."""
+        return torch.cat(graph.over(x, lambda block, given: self(block, given, edge_weight=edges)))
 
     def adds_loops(self) -> bool:
         """Whether self-loops are added to the graph."""

@@ -20,6 +20,7 @@ from graphweft._checks import check_ids
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.graph.shared import SharedGraph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.edges import Carried, EdgeInputs
@@ -42,6 +43,11 @@ def _is_plain_layer(layer: nn.Module) -> bool:
         and type(layer).forward is CompiledModule.forward
         and "forward" not in layer.__dict__
     )
+
+
+def _is_plain_norm(norm: nn.Module) -> bool:
+    """Whether a norm is one that is compiled with the layer before it."""
+    return type(norm) in _COMPILED_NORMS and "forward" not in norm.__dict__
 
 
 def _activated(name: str, x: Tensor) -> Tensor:
@@ -207,7 +213,7 @@ class Stack(CompiledModule):
     def runs_apart(self) -> bool:
         """Also where something stands in a layer's or a norm's place that cannot be compiled with the rest."""
         layers = all(_is_plain_layer(layer) for layer in self.layers)
-        return not layers or any(type(norm) not in _COMPILED_NORMS for norm in self.norms) or super().runs_apart()
+        return not layers or not all(map(_is_plain_norm, self.norms)) or super().runs_apart()
 
     def apart(self, graph: Graph, x: Features | None, rows: Tensor | None, edges: EdgeInputs) -> Tensor:
         """Layer by layer, each compiled by itself, with plain torch between them."""
@@ -271,6 +277,16 @@ class Stack(CompiledModule):
             x = self.run_layer(index, block, x, edges)
         assert isinstance(x, Tensor)
         return x
+
+    def over_shared(self, graph: SharedGraph, x: Features | None, edges: EdgeInputs | None = None) -> Tensor:
+        """Each layer, with what follows it, over all processes."""
+        made: Any = x
+        kept = []
+        for index in range(len(self.layers)):
+            run = functools.partial(self.run_layer, index, edges=edges)
+            made = torch.cat(graph.over(made, run))
+            kept.append(made)
+        return torch.cat(kept, 1) if self.jumping == "cat" else made
 
     def check_blocks(self, blocks: Sequence[Block]) -> None:
         """One block a layer, which read no rows but the last layer's. Raises: ShapeError, ConfigError."""

@@ -34,11 +34,13 @@ from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.source import UNKNOWN, first_line, user_depth
 from graphweft.frontend.stable_key import stable_text
 from graphweft.frontend.stored import StoredCall, load, store
-from graphweft.frontend.udf import RaisedCall, raise_call
+from graphweft.frontend.udf import Given, RaisedCall, raise_call, symbolic_inputs
 from graphweft.frontend.views import Edges
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
-from graphweft.ir.program import Builder, Value
+from graphweft.ir.ops import SPECS
+from graphweft.ir.program import Builder, Value, topological
+from graphweft.ir.residency import Movement
 from graphweft.nn.call_site import CallSite
 from graphweft.nn.verification import verify
 from graphweft.runtime.compile import Arguments, CompiledFunction
@@ -59,6 +61,7 @@ class CompiledCall:
     def __init__(self, raised: RaisedCall | StoredCall, square: bool) -> None:
         self.raised = raised
         self.verified = False
+        self._reads_all: bool | None = None
         self._square = square
         self._written = raised.written
         self._forms = {isolated: CompiledFunction(self._describe(isolated)) for isolated in (False, True)}
@@ -73,6 +76,16 @@ class CompiledCall:
     def repeats(self) -> bool:
         """Whether a second run gives the same: it draws nothing and writes no buffer."""
         return not (self.raised.draws or self.raised.writes)
+
+    def reads_all_rows(self, given: Given) -> bool:
+        """Whether a value is made of all edges or nodes at once; ``given``: what the program is called with."""
+        if self._reads_all is None:
+            builder = Builder()
+            inputs = symbolic_inputs(builder, given, self._square)
+            outputs = self.raised.write(builder, inputs, False, self._square)
+            made = (SPECS[value.op].movement for value in topological(outputs.values()))
+            self._reads_all = any(movement is Movement.CONTRACT for movement in made)
+        return self._reads_all
 
     def form(self, graph: Graph) -> CompiledFunction:
         """The compiled function for ``graph``."""

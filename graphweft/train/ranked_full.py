@@ -15,24 +15,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, ShapeError
 from graphweft._trace import span
 from graphweft.data.dataset import Part
 from graphweft.data.part_dataset import PartDataset
-from graphweft.dist.halo import Leftovers, over_ranks
+from graphweft.dist.batch_norm import batch_norms, shared_norms, statistics_bytes
+from graphweft.dist.halo import Leftovers, pieces_over_ranks
 from graphweft.dist.local_part import LocalPart
+from graphweft.dist.rank_graph import RankGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.interop.pyg_model import PyGModel
 from graphweft.nn.stack import Stack
-from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import partition
 from graphweft.partitioning.report import Exchange
 from graphweft.runtime.constants import Reference, owning
 from graphweft.storage.gather import gather_rows
 from graphweft.train.full_batch import SPLITS, FullBatch, evaluation
 from graphweft.train.metrics import Evaluation
-from graphweft.train.ranked_gradients import LayerSums, check_model
+from graphweft.train.ranked_gradients import LayerSums
 from graphweft.train.target import Classes
 
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
@@ -41,19 +43,22 @@ _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
 class RankedFullBatch(FullBatch):
     """Full batches over ranks; arguments as :class:`FullBatch`, and the ranks first.
 
-    Raises: ConfigError for a model that is no stack of layers over one set of nodes.
+    A stack of layers runs layer by layer, the last for training nodes alone; any other model is called with a
+    :class:`RankGraph` in the place of the graph.
+
+    Raises: ConfigError for a model that reads an edge index.
     """
 
     def __init__(self, ranks: Ranks, model: nn.Module, ds: Any, *arguments: Any, **options: Any) -> None:
         self.ranks = ranks
-        check_model(ranks, model)
-        if not isinstance(model, Stack) or isinstance(model, TypedStack):
+        self._stack = model if isinstance(model, Stack) else None
+        self._norms = batch_norms(model)
+        if self._stack is None and (isinstance(model, PyGModel) or ds.graph.is_typed):
+            who = type(model.model if isinstance(model, PyGModel) else model).__name__
             raise ConfigError(
-                f"mode=full cannot be combined with ranks={ranks.size} for {type(model).__name__}, which is no stack "
-                "of layers over one set of nodes; use mode='mini' or one rank"
+                f"mode=full cannot be combined with ranks={ranks.size} for {who}, which reads "
+                f"{'types' if ds.graph.is_typed else 'an edge index'}; use a model of gw.nn or gw.MessagePassing"
             )
-        if model.jumping == "cat":
-            raise ConfigError(f"jumping=cat cannot be combined with ranks={ranks.size}; use jumping='last' or one rank")
         ranks.at("partitioning")
         self.part, self._ids = _placed(ranks, model, ds)
         own = self.part.own
@@ -62,10 +67,11 @@ class RankedFullBatch(FullBatch):
         self.bytes_of_epoch, self.ghosts, self._epoch = 0, self.part.ghosts.numel(), 0
         self._first: tuple[Reference, Any] | None = None
         self._all_ids: Tensor | None = None
-        self._left = [Leftovers() for _ in model.layers]
+        self._own_x: tuple[Any, Any] | None = None
+        self._left = [Leftovers() for _ in (() if self._stack is None else self._stack.layers)]
+        self._graph = RankGraph.of(self.part, splits=not self._norms)
         super().__init__(model, ds, *arguments, **options)
-        self._sums = LayerSums(ranks, by_layer(model))
-        self._stack = model
+        self._sums = LayerSums(ranks, by_layer(model), may_miss=self._stack is None)
 
     def _take(self, rows: dict[Part, Tensor]) -> None:
         super()._take(rows)
@@ -77,7 +83,8 @@ class RankedFullBatch(FullBatch):
         self._places = places[places >= 0]
         self._weight = self._total(self.target.weight(self.ds.y[self._mine]))
         # the last layer is computed for training nodes only, where each of them counts once
-        self._last = self.part.restricted(train) if self.ranks.agreed(0 if once else 1) == 0 else None
+        few = once and self._stack is not None and self._stack.jumping is None
+        self._last = self.part.restricted(train) if self.ranks.agreed(0 if few else 1) == 0 else None
         if self._last is not None:
             at = torch.full((self.ds.graph.num_nodes,), -1)
             at[self._last.targets] = torch.arange(self._last.targets.numel())
@@ -122,17 +129,37 @@ class RankedFullBatch(FullBatch):
 
     def _own_logits(self, last: LocalPart | None = None) -> Tensor:
         """Logits of this rank's nodes; of the targets of ``last`` alone where that is given."""
-        layers, first = len(self._stack.layers), self._features()
-        last = None if layers == 1 else last
+        with shared_norms(self.ranks, self._norms):
+            return self._called() if self._stack is None else self._by_layer(self._stack, last)
+
+    def _called(self) -> Tensor:
+        """The model as it is, called with this rank's graph and the features of own nodes."""
+        table, count = self._features(), self.part.own.numel()
+        if self._own_x is None or self._own_x[0] is not table:
+            own = table[:count] if isinstance(table, Tensor) else gather_rows(table, torch.arange(count))
+            self._own_x = table, own
+            self._graph.know(own, table)
+        rows: Tensor = self.model(self._graph, self._own_x[1], **self.edge_data.keywords())
+        if rows.shape[:1] != (count,):
+            raise ShapeError(f"model: expected logits of {count} own nodes, got shape {tuple(rows.shape)}")
+        return rows
+
+    def _by_layer(self, model: Stack, last: LocalPart | None) -> Tensor:
+        """Layer by layer, the last for the targets of ``last`` where that is given."""
+        layers, first = len(model.layers), self._features()
         with owning(first):
-            rows = self._stack.run_layer(0, self.part.block, first, self.edge_data.inputs)
-        for index in range(1, layers):
-            part = self.part if last is None or index < layers - 1 else last
-            left = self._left[index] if self.model.training and self.ranks.halo == "int8" else None
-            rows = over_ranks(part, rows.contiguous(), functools.partial(self._layer, index), left)
+            rows = model.run_layer(0, self.part.block, first, self.edge_data.inputs)
         if layers == 1 and last is not None:
             return rows[self._place[last.targets]]
-        return rows
+        kept = [rows]
+        for index in range(1, layers):
+            part = self.part if last is None or index < layers - 1 else last
+            left = self._left[index] if model.training and self.ranks.halo == "int8" else None
+            run = functools.partial(self._layer, index)
+            pieces = pieces_over_ranks(part, rows.contiguous(), run, left, splits=not self._norms)
+            rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            kept.append(rows)
+        return torch.cat(kept, 1) if model.jumping == "cat" else rows
 
     def _features(self) -> Any:
         """Features of own nodes and ghosts, gathered once, so that sums of them are computed once as well."""
@@ -143,6 +170,7 @@ class RankedFullBatch(FullBatch):
         return self._first[1]
 
     def _layer(self, index: int, block: Block, rows: Tensor) -> Tensor:
+        assert self._stack is not None  # as its layers run
         return self._stack.run_layer(index, block, rows, self.edge_data.inputs)
 
     def logits(self) -> Tensor:
@@ -204,11 +232,13 @@ class RankedFullBatch(FullBatch):
             return self._own_logits()
 
 
-def by_layer(model: Stack) -> list[list[nn.Parameter]]:
-    """Parameters of each layer with what follows it, then all others."""
+def by_layer(model: nn.Module) -> list[list[nn.Parameter]]:
+    """Parameters of each layer with what follows it, then all others; of a model that is no stack in one group."""
     found: list[list[nn.Parameter]] = []
     known: set[nn.Parameter] = set()
-    groups = [(layer, *model.norms[index : index + 1]) for index, layer in enumerate(model.layers)]
+    groups: list[tuple[nn.Module, ...]] = []
+    if isinstance(model, Stack):
+        groups = [(layer, *model.norms[index : index + 1]) for index, layer in enumerate(model.layers)]
     for modules in (*groups, (model,)):
         own = [p for module in modules for p in module.parameters() if p not in known]
         known |= set(own)
@@ -216,15 +246,24 @@ def by_layer(model: Stack) -> list[list[nn.Parameter]]:
     return found
 
 
-def exchange_of(model: Stack, train: Tensor, halo: str) -> Exchange:
-    """What an epoch of ``model`` exchanges; ``train`` (n,) ids of the labelled training nodes."""
+_GUESS = 32  # columns of a layer that nobody can know
+
+
+def exchange_of(model: nn.Module, train: Tensor, halo: str) -> Exchange:
+    """What an epoch of ``model`` exchanges; ``train`` (n,) ids of the labelled training nodes.
+
+    Of a model that is no stack of layers a guess, good enough to choose parts by.
+    """
+    trained = ([p for p in group if p.requires_grad] for group in by_layer(model))
+    sums = tuple(sum(p.nbytes for p in group) for group in trained if group)
+    sums += tuple(size for norm in batch_norms(model) for size in statistics_bytes(norm.num_features))
+    if not isinstance(model, Stack):
+        return Exchange((_GUESS, _GUESS), (_GUESS**2, _GUESS**2), (*sums, 4), None, halo)
     layers = list(model.layers)
     widths = tuple(int(layer.in_features) for layer in layers)  # type: ignore[arg-type]
     products = tuple(a * b for a, b in itertools.pairwise([*widths, model.out_features]))
-    trained = ([p for p in group if p.requires_grad] for group in by_layer(model))
-    sums = tuple(sum(p.nbytes for p in group) for group in trained if group)
     once = train.numel() == 0 or int(torch.bincount(train).max()) == 1
-    rows = train if once and len(layers) > 1 else None
+    rows = train if once and len(layers) > 1 and model.jumping is None else None
     return Exchange(widths, products, (*sums, 4), rows, halo)
 
 
@@ -238,7 +277,7 @@ def owners(ranks: Ranks, graph: Graph, epoch: Exchange) -> Tensor:
     return torch.frombuffer(bytearray(data or b"\0\0\0\0"), dtype=torch.int32)[: graph.num_nodes].long()
 
 
-def _placed(ranks: Ranks, model: Stack, ds: Any) -> tuple[LocalPart, Tensor | None]:
+def _placed(ranks: Ranks, model: nn.Module, ds: Any) -> tuple[LocalPart, Tensor | None]:
     """This rank's part, and the ids in the whole graph of its nodes, where it has that part alone."""
     if isinstance(ds, PartDataset):
         return LocalPart(ranks, ds.graph, ds.owner, ds.home), ds.ids

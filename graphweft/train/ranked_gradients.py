@@ -56,12 +56,13 @@ class LayerSums:
     Args:
         ranks: All ranks, whose backward passes reach the layers in the same order.
         layers: The model's parts, each with parameters of its own.
+        may_miss: Whether a parameter may have a gradient on some ranks alone; a number each then says so.
 
     Source: Morphling, section IV-D (pipelined backward pass).
     """
 
-    def __init__(self, ranks: Ranks, layers: list[list[nn.Parameter]]) -> None:
-        self._ranks, self._layers = ranks, layers
+    def __init__(self, ranks: Ranks, layers: list[list[nn.Parameter]], may_miss: bool = False) -> None:
+        self._ranks, self._layers, self._may_miss = ranks, layers, may_miss
         self._waits: list[tuple[list[nn.Parameter], Tensor, Callable[[], None]]] = []
         self._missing: list[int] = []
 
@@ -81,9 +82,11 @@ class LayerSums:
                 self._begin(index)
         for parameters, total, finish in self._waits:
             finish()
-            parts = torch.split(total, [p.numel() for p in parameters])
-            for parameter, found in zip(parameters, parts, strict=True):
-                parameter.grad = found.reshape(parameter.shape)
+            marks = len(parameters) if self._may_miss else 0
+            *parts, had = torch.split(total, [*(p.numel() for p in parameters), marks])
+            for index, (parameter, found) in enumerate(zip(parameters, parts, strict=True)):
+                if not marks or had[index] > 0:  # on some rank
+                    parameter.grad = found.reshape(parameter.shape)
         self._waits.clear()
 
     def _arrived(self, index: int, parameter: Tensor) -> None:
@@ -92,9 +95,13 @@ class LayerSums:
             self._begin(index)
 
     def _begin(self, index: int) -> None:
-        parameters = [p for p in self._layers[index] if p.grad is not None]
+        wanted = [p for p in self._layers[index] if p.requires_grad]
+        parameters = wanted if self._may_miss else [p for p in wanted if p.grad is not None]
         if parameters:
-            total = torch.cat([p.grad.reshape(-1) for p in parameters if p.grad is not None])
+            found = [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in parameters]
+            if self._may_miss:
+                found.append(torch.tensor([float(p.grad is not None) for p in parameters], dtype=found[0].dtype))
+            total = torch.cat(found)
             self._waits.append((parameters, total, self._ranks.begin_add_up(total)))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,130 @@ class UserModel(nn.Module):
     def forward(self, graph: Any, x: Tensor) -> Tensor:
         out: Tensor = self.second(graph, torch.relu(self.first(graph, x)))
         return out
+
+
+class Attention(gw.MessagePassing):
+    """A user's attention: several fields at the sources, one at the destinations, a softmax, an update."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.map, self.key, self.query = (nn.Linear(n, m, bias=False) for n, m in ((a, b), (b, 1), (b, 1)))
+
+    def message(self, edges: Any) -> dict[str, Tensor]:
+        score = nn.functional.leaky_relu(edges.src["k"] + edges.dst["q"], 0.2)
+        return {"m": edges.src["h"] * edges.data["w"].unsqueeze(1), "e": score}
+
+    def reduce(self, nodes: Any) -> dict[str, Tensor]:
+        return {"h": (torch.softmax(nodes.mailbox["e"], 1) * nodes.mailbox["m"]).sum(1)}
+
+    def update(self, nodes: Any) -> dict[str, Tensor]:
+        return {"h": nodes.data["h"] + nodes.data["q"]}
+
+    def forward(self, graph: Any, x: Tensor, weight: Tensor) -> Tensor:
+        h = self.map(x)
+        fields = {"h": h, "k": self.key(h), "q": self.query(h)}
+        rows: Tensor = self.propagate(graph, ndata=fields, edata={"w": weight})["h"]
+        return rows
+
+
+class Attending(nn.Module):
+    """Edge weights, batch norm between the layers, dropped for none."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = Attention(a, 8), nn.BatchNorm1d(8), Attention(8, b)
+
+    def forward(self, graph: Any, x: Tensor, edge_weight: Any = None) -> Tensor:
+        out: Tensor = self.second(graph, torch.relu(self.norm(self.first(graph, x, edge_weight))), edge_weight)
+        return out
+
+
+class Marked(nn.Module):
+    """Raw features in the first call, and whole numbers beside rows in the second."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.first, self.second, self.unread = nn.Linear(a, 8), nn.Linear(8, b), nn.Linear(3, 3)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        mean = gw.update_all(graph, _sent, _mean, ndata={"h": x})["h"]
+        h = torch.relu(self.first(mean))
+        degree = graph.in_degrees()
+        shared = gw.update_all(graph, _shared, _mean, ndata={"h": h, "d": degree})["h"]
+        out: Tensor = self.second(shared + h)
+        return out
+
+
+def _sent(edges: Any) -> dict[str, Tensor]:
+    return {"m": edges.src["h"]}
+
+
+def _shared(edges: Any) -> dict[str, Tensor]:
+    return {"m": edges.src["h"] / (edges.src["d"] + 1).unsqueeze(1)}
+
+
+def _mean(nodes: Any) -> dict[str, Tensor]:
+    return {"h": nodes.mailbox["m"].mean(1)}
+
+
+class Mixed(nn.Module):
+    """A layer and a model of ``gw.nn`` with a batch norm, called by the user."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.first, self.norm = gw.nn.GCNConv(a, 8, bias=False), nn.BatchNorm1d(8)
+        self.second, self.last = gw.nn.SAGE(8, 8, 4, jumping="cat"), nn.Linear(12, b)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.second(graph, torch.relu(self.norm(self.first(graph, x)))))
+        return out
+
+
+OWN = {"user": UserModel, "attending": Attending, "marked": Marked, "mixed": Mixed}
+
+
+def typed_dataset() -> gw.Dataset:
+    """Two types, three relations, labels that neighbours share; no features."""
+    draw = torch.Generator().manual_seed(4)
+    sizes = {"paper": 70, "author": 40}
+    labels = torch.randint(0, 3, (70,), generator=draw)
+    topic = torch.randint(0, 3, (40,), generator=draw)
+    pairs = torch.cartesian_prod(torch.arange(70), torch.arange(40))
+    near = pairs[(labels[pairs[:, 0]] == topic[pairs[:, 1]]) & (torch.rand(2800, generator=draw) < 0.15)].T
+    cited = torch.randint(0, 70, (2, 160), generator=draw)
+    edges = {("paper", "by", "author"): near, ("author", "of", "paper"): near.flip(0), ("paper", "to", "paper"): cited}
+    every = torch.randperm(70, generator=draw)
+    splits = every[:30].sort().values, every[30:50], every[50:]
+    labels = torch.cat([labels, torch.full((40,), -1)])
+    return gw.Dataset("typed", gw.Graph.hetero(edges, sizes), None, labels, *splits, 3, target_type="paper")
+
+
+def any_model(name: str, halo: str = "exact", ranks: gw.Ranks | None = None) -> gw.Trainer:
+    """A trainer of full batches, of a user's model or of one of ``gw.nn`` by NAME-OPTION=VALUE-..."""
+    kind, *words = name.split("-")
+    options = dict(word.split("=") for word in words)
+    ds = typed_dataset() if kind in ("RGCN", "HGT") else dataset()
+    torch.manual_seed(0)
+    if kind in OWN:
+        model = OWN[kind](ds.num_features, ds.num_classes)
+    else:
+        numbers = {key: int(value) if value.isdigit() else value for key, value in options.items()}
+        model = getattr(gw.nn, kind).for_data(ds, hidden=8, **numbers)
+    if kind == "attending":
+        weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(2))
+        ds = gw.Dataset(**{**{f.name: getattr(ds, f.name) for f in fields(ds) if f.init}, "edge_weight": weight})
+    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+
+
+def anything(folder: Path, *names: str) -> None:
+    """Trains every model of :func:`any_model` on full batches."""
+    ranks = gw.Ranks.join()
+    for name in names:
+        trainer = any_model(name, ranks=ranks)
+        trainer.fit(10)
+        told = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "own": trainer._batch.part.own}
+        torch.save(state_of(trainer) | told, folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
 
 
 def dataset() -> gw.Dataset:
@@ -220,6 +345,7 @@ CASES: dict[str, Callable[..., None]] = {
     "tell": tell,
     "halved": halved,
     "order": order,
+    "anything": anything,
 }
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from dist.rank_cases import UserModel, dataset, full_trainer, model_of, state_of
+from dist.rank_cases import dataset, full_trainer, model_of, state_of
 from dist.rank_processes import run_case
 
 import graphweft as gw
 from graphweft._errors import ConfigError
 from graphweft.dist.halo import over_ranks
 from graphweft.dist.local_part import LocalPart
+from graphweft.dist.rank_graph import RankGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.report import predict
@@ -88,12 +90,45 @@ def test_fewer_bytes_and_nearly_the_same_losses(tmp_path: Path) -> None:
         assert short["losses"] != whole["losses"] and short["losses"] == pytest.approx(whole["losses"], rel=1e-2)
 
 
+class ByIndex(torch.nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(12, 7)
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.index_add(0, edge_index[1], x[edge_index[0]]))
+
+
+def shared_graph() -> RankGraph:
+    graph = dataset().graph
+    return RankGraph.of(LocalPart(Ranks(), graph, torch.zeros(graph.num_nodes, dtype=torch.int64)))
+
+
+def test_what_needs_all_edges_is_refused_on_a_shared_graph() -> None:
+    graph, h = shared_graph(), torch.ones(dataset().num_nodes, 2)
+
+    def scaled(edges: Any) -> dict[str, torch.Tensor]:
+        return {"m": edges.src["h"] / edges.src["h"].max()}
+
+    def total(nodes: Any) -> dict[str, torch.Tensor]:
+        return {"h": nodes.mailbox["m"].sum(1)}
+
+    with pytest.raises(ConfigError, match="a value of all edges or nodes at once is not supported over several ranks"):
+        gw.update_all(graph, scaled, total, ndata={"h": h})
+    for name in ("csr", "reverse", "out_degrees", "loopless"):
+        with pytest.raises(ConfigError, match=f"graph.{name} is not supported over several ranks"):
+            getattr(graph, name)
+    with pytest.raises(ConfigError, match="not supported over several ranks"):
+        graph.edges()
+    with pytest.raises(ConfigError, match="not supported over several ranks"):
+        gw.pull(graph, h, torch.ones(graph.num_edges))
+
+
 def test_what_cannot_be_shared_is_refused_with_a_remedy() -> None:
     ds = dataset()
-    with pytest.raises(ConfigError, match="mode=full cannot be combined with ranks=2 for UserModel"):
-        gw.Trainer(UserModel(ds.num_features, ds.num_classes), ds, ranks=Ranks(0, 2))
+    with pytest.raises(ConfigError, match="mode=full cannot be combined with ranks=2 for ByIndex, which reads an edge"):
+        gw.Trainer(ByIndex(), ds, ranks=Ranks(0, 2))
     with pytest.raises(ConfigError, match="norm=batch cannot be combined with ranks=2"):
-        gw.Trainer(model_of("GCN", ds, norm="batch"), ds, ranks=Ranks(0, 2))
+        gw.Trainer(model_of("GCN", ds, norm="batch"), ds, mode="mini", ranks=Ranks(0, 2))
     with pytest.raises(ConfigError, match="halo=bf16 cannot be combined with mode=mini"):
         gw.Trainer(model_of("GCN", ds), ds, mode="mini", ranks=Ranks(0, 2, halo="bf16"))
     with pytest.raises(ConfigError, match="mode=full cannot be combined with rank_reduce=ordered; use mode='mini'"):
