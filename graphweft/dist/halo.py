@@ -79,7 +79,10 @@ class _Trip:
         lent = [torch.index_select(rows, 0, places) for places in part.lent]
         received = torch.split(table[near:], part.borrowed)
         self._finish = _exchanged(part.ranks, lent, received, None if self._left is None else self._left.there)
-        torch.index_select(rows, 0, self._read, out=table[:near])
+        if self._read is part.near and part.reads_all:
+            table[:near] = rows
+        else:
+            torch.index_select(rows, 0, self._read, out=table[:near])
 
     def end(self) -> Tensor:
         """Rows that the boundary reads: own ones, then ghosts'."""
@@ -100,8 +103,11 @@ class _Trip:
         """The gradient of own rows, (own, width), with what other ranks have for them added rank by rank."""
         part, near = self._part, self._near
         assert near is not None  # begun
-        own = near.new_zeros(part.own.numel(), near.shape[1])
-        own[self._read] = near
+        if self._read is part.near and part.reads_all:
+            own = near.clone()
+        else:
+            own = near.new_zeros(part.own.numel(), near.shape[1])
+            own[self._read] = near
         self._finish()
         for places, received in zip(part.lent, self._received, strict=True):
             own.index_add_(0, places, received)

@@ -27,6 +27,7 @@ class LocalPart:
         ghosts: int64 ids of other ranks' nodes with an edge into a target, rank by rank, ascending within one.
         block: In-edges of the targets; sources are ``own[near]``, then ``ghosts``.
         near: int64 places in ``own`` of what the targets read, the targets first.
+        reads_all: Whether ``near`` is every place in order.
         inner: In-edges of the interior; sources are ``own[inner_read]``. None where it is not computed apart.
         inner_read: int64 places in ``own`` of what the interior reads, itself first. None: all, in order.
         outer: In-edges of the boundary; sources are ``own[read]``, then ``ghosts``. None as ``inner``.
@@ -72,7 +73,7 @@ class LocalPart:
         place[self.own] = torch.arange(self.own.numel())
         self.lent = [place[ids] for ids in self._asked_for()]
         reads = sources[~foreign]
-        whole = base is None
+        self.reads_all = whole = base is None
         self.near = torch.arange(self.own.numel()) if whole else self._reads(place, self.targets, reads)
         number = torch.empty(graph.num_nodes, dtype=torch.int32)
         self.block = self._block(number, self.targets, torch.cat([self.own[self.near], self.ghosts]))

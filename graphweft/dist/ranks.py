@@ -124,6 +124,11 @@ class Ranks:
         return self.rank == 0
 
     @property
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks read each other's memory, so that rows arrive as fast as they are copied."""
+        return self.size == 1 or self._near is not None
+
+    @property
     def is_shared(self) -> bool:
         """Whether work is cut into slices."""
         return self.size > 1 or self.reduce == "ordered"

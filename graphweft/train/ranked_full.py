@@ -69,7 +69,9 @@ class RankedFullBatch(FullBatch):
         self._all_ids: Tensor | None = None
         self._own_x: tuple[Any, Any] | None = None
         self._left = [Leftovers() for _ in (() if self._stack is None else self._stack.layers)]
-        self._graph = RankGraph.of(self.part, splits=not self._norms)
+        # On one host there is little to hide, and two blocks repeat work on the rows that both read.
+        self._splits = not self._norms and not ranks.is_on_one_host
+        self._graph = RankGraph.of(self.part, self._splits)
         super().__init__(model, ds, *arguments, **options)
         self._sums = LayerSums(ranks, by_layer(model), may_miss=self._stack is None)
 
@@ -80,15 +82,13 @@ class RankedFullBatch(FullBatch):
         once = train.numel() == 0 or int(torch.bincount(train).max()) == 1
         places = place[train]
         self._mine = train[places >= 0]
-        self._places = places[places >= 0]
+        self._places: Tensor | None = places[places >= 0]
         self._weight = self._total(self.target.weight(self.ds.y[self._mine]))
         # the last layer is computed for training nodes only, where each of them counts once
         few = once and self._stack is not None and self._stack.jumping is None
         self._last = self.part.restricted(train) if self.ranks.agreed(0 if few else 1) == 0 else None
-        if self._last is not None:
-            at = torch.full((self.ds.graph.num_nodes,), -1)
-            at[self._last.targets] = torch.arange(self._last.targets.numel())
-            self._places = at[self._mine]
+        if self._last is not None:  # its rows are those that count
+            self._mine, self._places = self._last.targets, None
 
     def _total(self, number: int) -> int:
         """The sum over ranks."""
@@ -112,14 +112,17 @@ class RankedFullBatch(FullBatch):
         torch.default_generator.manual_seed((base + self.ranks.rank * _STRIDE) & (2**63 - 1))
         with span("forward", "forward"):
             logits = self._own_logits(self._last)
-        gradient, loss = torch.zeros_like(logits), 0.0
+        gradient, loss = None, 0.0
         if self._mine.numel():
-            labels = self.ds.y[self._mine]
+            labels, places = self.ds.y[self._mine], self._places
             with span("loss", "loss"):
-                found, by_row = self.target.loss(logits.detach()[self._places], labels)
+                found, by_row = self.target.loss(logits.detach() if places is None else logits.detach()[places], labels)
             share = self.target.weight(labels) / max(self._weight, 1)
-            gradient.index_add_(0, self._places, by_row * share)  # before it travels to other ranks
+            gradient = by_row.mul_(share)  # before it travels to other ranks
+            if places is not None:
+                gradient = torch.zeros_like(logits).index_add_(0, places, gradient)
             loss = float(found) * share
+        gradient = torch.zeros_like(logits) if gradient is None else gradient
         with span("backward", "backward"), self._sums.during_backward():
             logits.backward(gradient)  # type: ignore[no-untyped-call]
         self.ranks.at(f"full batch {self._epoch}: sum of losses")
@@ -156,7 +159,7 @@ class RankedFullBatch(FullBatch):
             part = self.part if last is None or index < layers - 1 else last
             left = self._left[index] if model.training and self.ranks.halo == "int8" else None
             run = functools.partial(self._layer, index)
-            pieces = pieces_over_ranks(part, rows.contiguous(), run, left, splits=not self._norms)
+            pieces = pieces_over_ranks(part, rows.contiguous(), run, left, self._splits)
             rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
             kept.append(rows)
         return torch.cat(kept, 1) if model.jumping == "cat" else rows

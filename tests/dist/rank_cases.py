@@ -266,6 +266,7 @@ def halved(folder: Path, *forms: str) -> None:
 def order(folder: Path) -> None:
     """Trains one step and keeps the order in which layers are computed and rows travel."""
     ranks = gw.Ranks.join()
+    ranks._near = None  # as on several hosts
     trainer, events = full_trainer("GCN", ranks), list[str]()
     part, begin = trainer._batch._last, ranks.begin_exchange
     layer, sum_up = trainer._batch._layer, ranks.begin_add_up
