@@ -63,6 +63,7 @@ ROOM_OF_MODULE = {
             "synthesis",
             "partition_run",
             "planning",
+            "scaling",
             "sweeping",
             "model_of_spec",
             "__main__",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,28 @@ def test_the_command_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1] == "kernels and programs: graphweft explain --data cora --scale 0.2 --hidden 16"
 
 
+def test_ranks_over_a_network_are_predicted_from_real_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes are those of the parts' report; a network a thousand times slower costs what its halos are priced at."""
+
+    def scaled(network: str) -> list[dict[str, Any]]:
+        assert main(["plan", *_SMALL, "--ranks", "6", "--network", network, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["scaling"][0]["predicted_epoch_seconds"] == pytest.approx(told["predicted_epoch_seconds"])
+        rows: list[dict[str, Any]] = told["scaling"]
+        return rows
+
+    fast, slow = scaled("100Gbit/s:0us"), scaled("0.1 Gbit/s:0us")
+    assert [row["ranks"] for row in fast] == [1, 2, 4, 6]
+    for near, far in zip(fast[1:], slow[1:], strict=True):
+        parts = ["partition", *_SMALL, "--parts", str(near["ranks"]), "--method", "multilevel", "--json"]
+        assert main(parts) == 0
+        report = json.loads(capsys.readouterr().out)
+        assert near["bytes_sent_per_epoch"] == far["bytes_sent_per_epoch"] == report["predicted_bytes_per_epoch"]
+        assert near["ghosts_max"] == max(report["ghosts"])
+        assert far["halo_seconds_max"] == pytest.approx(1000 * near["halo_seconds_max"])
+        assert far["bound"] != "computation" and far["predicted_epoch_seconds"] > near["predicted_epoch_seconds"]
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -59,6 +82,7 @@ def test_the_command_shows_a_table(capsys: pytest.CaptureFixture[str]) -> None:
         (["--memory", "1MB"], "graphweft plan: --memory: expected at least "),
         (["--machine", "/nowhere"], "graphweft plan: --machine: expected a file of graphweft doctor"),
         (["--mode", "macro"], "graphweft plan: --mode: expected full, mini or auto for data in memory"),
+        (["--network", "fast"], "graphweft plan: --network: expected RATE:LATENCY such as 100Gbit/s:5us, got 'fast'"),
         (["--task", "link", "--mode", "mini"], "graphweft plan: --task: expected nodes for a plan, got link"),
     ],
 )

@@ -28,6 +28,7 @@ KINDS = {
     "num_nodes": "int",
     "seeds": "int",
     "machine": "str",
+    "network": "str",
     "what": "str",
     **{name: str(declared.type).removesuffix(" | None") for name, (declared, _) in options_of(TrainSpec).items()},
 }

@@ -35,12 +35,16 @@ def plan(
     machine: Annotated[
         str | None, option("machine", "FILE", "A profile that doctor --calibrate --out wrote.", "this machine")
     ] = None,
+    network: Annotated[
+        str | None, option("network", "RATE:LATENCY", "With --ranks: predict full batches over such a network.", "")
+    ] = None,
     as_json: Annotated[bool, switch("--json/--no-json", "Answer in JSON.")] = False,
     **flags: Any,
 ) -> Action:
     """Show how a run would train: mode, seconds of an epoch, memory, and the ways not taken; nothing is trained.
 
-    train --mode auto follows the same plan. Without --mode all ways are considered.
+    train --mode auto follows the same plan. Without --mode all ways are considered. With --ranks 64 --network
+    100Gbit/s:5us it predicts how full batches scale, from real parts of the graph.
     """
     values = given(flags)
     if spec is not None:
@@ -51,11 +55,14 @@ def plan(
 
     def show() -> list[str]:
         found = from_module("graphweft.planning", "plan_run")(wanted, machine, ranks)
+        rows = [] if network is None else from_module("graphweft.scaling", "scaling_run")(wanted, ranks, network, found)
         if as_json:
-            return [json.dumps(found.to_dict(), allow_nan=False)]
+            facts = from_module("graphweft.scaling", "scaling_facts")(rows) if rows else []
+            return [json.dumps(found.to_dict() | ({"scaling": facts} if rows else {}), allow_nan=False)]
         told = ("data", "scale", "model", "layers", "hidden", "heads")
         words = [w for n in told if n in values for w in (f"--{n.replace('_', '-')}", str(values[n]))]
-        return str(replace(found, explain=shlex.join(["graphweft", "explain", *words]))).splitlines()
+        lines = str(replace(found, explain=shlex.join(["graphweft", "explain", *words]))).splitlines()
+        return [*lines, "", *from_module("graphweft.scaling", "scaling_lines")(rows, network)] if rows else lines
 
     return show
 

@@ -1,0 +1,123 @@
+"""Ranks that are killed at random moments and started again. A script; ``test_ranks.py`` runs one kill of each mode.
+
+    python tests/fuzz/ranks.py --mode full --kills 50 --seed 0
+
+A run of ``--ranks P`` with restarts has one of its ranks killed, again and again, until so many kills hit; a new run
+begins where one ends. Every run has to end with status 0 and the parameters, bit for bit, of a run that nobody killed.
+A killed start is one that has not come to its first epoch, or one that has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+import torch
+
+_RESTARTS = 1000
+_TIMEOUT = 240.0  # seconds of one run
+_FLAGS = {
+    "full": ["--mode", "full", "--model", "gcn"],
+    "mini": ["--mode", "mini", "--model", "sage", "--fanouts", "3,3", "--batch-size", "10", "--rank-reduce", "ordered"],
+}
+
+
+def command(mode: str, ranks: int, epochs: int, out: Path) -> list[str]:
+    """A small run that saves after every epoch."""
+    data = ["--data", "cora", "--scale", "0.15", "--hidden", "8", "--dropout", "0.2", "--epochs", str(epochs)]
+    flags = [*_FLAGS[mode], "--ranks", str(ranks), "--max-restarts", str(_RESTARTS), "--quiet", "--json"]
+    return [sys.executable, "-m", "graphweft", "train", *data, *flags, "--out", str(out)]
+
+
+def start(words: list[str]) -> subprocess.Popen[str]:
+    """Ranks of one thread each."""
+    quick = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+    return subprocess.Popen(
+        words, env={**os.environ, **quick}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+
+
+def parameters(out: Path) -> dict[str, torch.Tensor]:
+    """Of the last epoch."""
+    found: dict[str, torch.Tensor] = torch.load(out / "last.pt", weights_only=True)["model"]
+    return found
+
+
+def killed_run(words: list[str], draw: random.Random, wanted: int, longest: float) -> tuple[int, str]:
+    """Runs the command, killing a rank now and then; kills that hit, and what was wrong, empty where nothing was."""
+    process, kills, begun = start(words), 0, time.monotonic()
+    strike = begun + draw.uniform(0.0, longest)
+    while process.poll() is None:
+        time.sleep(0.01)
+        if time.monotonic() - begun > _TIMEOUT:
+            process.kill()
+            process.communicate()
+            return kills, f"no end after {_TIMEOUT:.0f} s and {kills} kills"
+        if kills < wanted and time.monotonic() > strike:
+            strike = time.monotonic() + draw.uniform(0.0, longest)
+            with contextlib.suppress(psutil.Error):
+                living = [c for c in psutil.Process(process.pid).children() if c.status() != psutil.STATUS_ZOMBIE]
+                if living:
+                    draw.choice(living).send_signal(signal.SIGKILL)
+                    kills += 1
+    errors = process.communicate()[1]
+    return kills, "" if process.returncode == 0 else f"status {process.returncode}: {errors.strip()[-300:]}"
+
+
+def kill_many(
+    mode: str, ranks: int, kills: int, seed: int, epochs: int = 12, seconds: float = 1e9
+) -> dict[str, object]:
+    """Runs with ``kills`` kills in all, or as many as fit into ``seconds``. Raises: SystemExit at the first fault."""
+    folder, draw, done, runs = Path(tempfile.mkdtemp()), random.Random(seed), 0, 0
+    limit = time.monotonic() + seconds
+    try:
+        begun = time.monotonic()
+        whole = start(command(mode, ranks, epochs, folder / "whole"))
+        if whole.wait(_TIMEOUT):
+            raise SystemExit(
+                f"the run that nobody kills failed: {((whole.stderr and whole.stderr.read()) or '')[-300:]}"
+            )
+        longest = 1.2 * (time.monotonic() - begun)
+        wanted = parameters(folder / "whole")
+        while done < kills and time.monotonic() < limit:
+            out = folder / f"run-{runs}"
+            hit, fault = killed_run(command(mode, ranks, epochs, out), draw, min(4, kills - done), longest)
+            done, runs = done + hit, runs + 1
+            if not fault:
+                found = parameters(out)
+                fault = next(
+                    (f"{name} differs" for name, tensor in wanted.items() if not found[name].equal(tensor)), ""
+                )
+            if fault:
+                raise SystemExit(f"mode {mode}, {ranks} ranks, seed {seed}, run {runs} with {hit} kills: {fault}")
+            shutil.rmtree(out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return {"mode": mode, "ranks": ranks, "kills": done, "runs": runs, "equal": runs}
+
+
+def main() -> None:
+    """Prints a line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=_FLAGS, default="full")
+    parser.add_argument("--ranks", type=int, default=3)
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=1e9)
+    given = parser.parse_args()
+    print(json.dumps(kill_many(given.mode, given.ranks, given.kills, given.seed, seconds=given.seconds)))
+
+
+if __name__ == "__main__":
+    main()
