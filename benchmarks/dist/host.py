@@ -1,6 +1,6 @@
 """Two ranks against one process of two threads, the memory of a rank, bytes against the report, exchanges: on one host.
 
-``python benchmarks/dist/host.py cost|memory|exchange|same [--data ogbn-arxiv] [--scale 1.0] ...`` appends rows to
+``python benchmarks/dist/host.py cost|memory|exchange|same|halo|parts [--data ogbn-arxiv] [--scale 1.0] ...`` appends rows to
 ``benchmarks/results/ranks_host.csv``. Ranks are processes of one thread each, started as ``graphweft train --ranks``
 starts them; turns of both sides alternate. The losses of both sides have to agree to 1e-5 before a row is written.
 """
@@ -47,7 +47,7 @@ def losses(folder: Path) -> list[float]:
 
 
 def data_of(arguments: argparse.Namespace) -> list[str]:
-    return ["--data", arguments.data, "--scale", str(arguments.scale)]
+    return ["--data", arguments.data, *(["--scale", str(arguments.scale)] if arguments.scale else [])]
 
 
 def model_of(arguments: argparse.Namespace) -> list[str]:
@@ -171,6 +171,64 @@ def exchange(arguments: argparse.Namespace) -> list[Row]:
     return [{**one, "graph": "", "model": ""} for one in rows]
 
 
+def halo(arguments: argparse.Namespace) -> list[Row]:
+    """Test accuracy at the best validation epoch with shorter rows, over seeds; bytes against those of exact rows."""
+    rows, found, sent = [], dict[str, list[float]](), dict[str, float]()
+    with tempfile.TemporaryDirectory() as name:
+        for seed in range(3):
+            for form in ("exact", "bf16", "int8"):
+                flags = ["--epochs", str(arguments.epochs), "--seed", str(seed), "--dropout", "0.5", "--ranks", "2"]
+                flags += ["--weight-decay", "5e-4", "--weight-decay-on", "first", "--threads", "2", "--quiet"]
+                flags += ["--halo", form, "--out", f"{name}/{form}-{seed}"]
+                answer = command("train", *data_of(arguments), *model_of(arguments), *flags)
+                found.setdefault(form, []).append(answer["test_acc_at_best_val"])
+                sent[form] = answer["bytes_sent_per_epoch"]
+    exact = statistics.mean(found["exact"])
+    for form, scores in found.items():
+        mean = statistics.mean(scores)
+        note = f"test accuracy, 3 seeds; bytes of exact rows over these {sent['exact'] / sent[form]:.2f}"
+        rows.append(row("halo accuracy", arguments, 2, form, mean, exact, mean - exact, note))
+    return rows
+
+
+_PARTS = """
+import sys, time, torch, graphweft as gw
+torch.set_num_threads(2)
+method, nodes, entries, k = sys.argv[1], *map(int, sys.argv[2:])
+draw = torch.Generator().manual_seed(0)
+half, size = entries // 2, 1000
+src = (torch.rand(half, generator=draw) ** 2 * nodes).long()
+near = src // size * size + torch.randint(0, size, (half,), generator=draw)
+dst = torch.where(torch.rand(half, generator=draw) < 0.8, near, torch.randint(0, nodes, (half,), generator=draw))
+graph = gw.Graph(torch.cat([src, dst]), torch.cat([dst, src]), num_nodes=nodes)
+held = graph.csc.indptr.nbytes + graph.csc.indices.nbytes
+gw.partition(gw.Graph([0, 1], [1, 0]), 2, method)
+del src, dst, near
+open("/proc/self/clear_refs", "w").write("5")
+before = int(open("/proc/self/statm").read().split()[1]) * 4096
+begun = time.perf_counter()
+made = gw.partition(graph, k, method)
+seconds = time.perf_counter() - begun
+peak = next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+print(seconds, peak - before, held, made.report.cut / graph.num_edges)
+"""
+
+
+def parts(arguments: argparse.Namespace) -> list[Row]:
+    """Seconds and memory of partitioning 1 M nodes with 10 M entries into 8, and the share of edges that are cut."""
+    rows = []
+    for method in ("gap", "multilevel", "metis"):
+        words = [sys.executable, "-c", _PARTS, method, "1000000", "10000000", "8"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise BenchError(done.stderr.strip()[-300:])
+        seconds, peak, size, cut = map(float, done.stdout.split())
+        note = f"seconds; other: bytes beside the graph's {size / 1e6:.0f} MB, ratio: to those; cut {cut:.4f}"
+        made = row("partition 1 M nodes, 10 M entries", arguments, 8, method, seconds, peak, peak / size, note)
+        rows.append({**made, "graph": "planted communities", "model": ""})
+    return rows
+
+
 def row(kind: str, arguments: argparse.Namespace, ranks: int, method: str, *values: object) -> Row:
     """One row of the table."""
     named = {"value": values[0], "other": values[1], "ratio": values[2], "note": values[3]}
@@ -188,7 +246,7 @@ def row(kind: str, arguments: argparse.Namespace, ranks: int, method: str, *valu
 
 def main() -> None:
     """Measures one kind and appends its rows."""
-    kinds = {"cost": cost, "memory": memory, "exchange": exchange, "same": same}
+    kinds = {"cost": cost, "memory": memory, "exchange": exchange, "same": same, "halo": halo, "parts": parts}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=kinds)
     parser.add_argument("--data", default="ogbn-arxiv")

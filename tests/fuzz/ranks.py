@@ -85,9 +85,7 @@ def kill_many(
         begun = time.monotonic()
         whole = start(command(mode, ranks, epochs, folder / "whole"))
         if whole.wait(_TIMEOUT):
-            raise SystemExit(
-                f"the run that nobody kills failed: {((whole.stderr and whole.stderr.read()) or '')[-300:]}"
-            )
+            raise SystemExit(f"the run that nobody kills failed: {whole.communicate()[1].strip()[-300:]}")
         longest = 1.2 * (time.monotonic() - begun)
         wanted = parameters(folder / "whole")
         while done < kills and time.monotonic() < limit:
