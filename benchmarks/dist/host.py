@@ -1,8 +1,8 @@
-"""Two ranks against one process of two threads, the memory of a rank, bytes against the report, exchanges: on one host.
+"""Ranks against one process on one host: epochs, losses, memory, bytes against the report, exchanges, halos, parts.
 
-``python benchmarks/dist/host.py cost|memory|exchange|same|halo|parts [--data ogbn-arxiv] [--scale 1.0] ...`` appends rows to
-``benchmarks/results/ranks_host.csv``. Ranks are processes of one thread each, started as ``graphweft train --ranks``
-starts them; turns of both sides alternate. The losses of both sides have to agree to 1e-5 before a row is written.
+``python benchmarks/dist/host.py KIND [--data ogbn-arxiv] [--scale 1.0] ...`` appends rows to
+``benchmarks/results/ranks_host.csv``; KIND is cost, same, memory, exchange, halo or parts. Ranks are processes of one
+thread each; turns of both sides alternate. The losses of both sides have to agree to 1e-5 before a row is written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+from dist.rank_cases import as_ranks
 from harness import RESULTS, BenchError, show, stamp, write_csv
+
+import graphweft as gw
+from graphweft.data.synthetic import synthetic
+from graphweft.dist.board import Board
+from graphweft.train import ranked_full
 
 COLUMNS = ("kind", "graph", "model", "ranks", "method", "value", "other", "ratio", "note")
 Row = dict[str, object]
@@ -64,22 +70,39 @@ def differ(a: list[float], b: list[float]) -> float:
 
 
 def cost(arguments: argparse.Namespace) -> list[Row]:
-    """Median epochs of two ranks and of one process with two threads, in turns."""
+    """Median epochs of two ranks and of one process with two threads, in turns, on parts that were made before."""
+    ds = synthetic(arguments.data, scale=arguments.scale, seed=0)
+    made = gw.partition(ds.graph, 2, arguments.method)
+    ranked_full.owners = lambda ranks, graph, epoch: made.part.long()
     seconds: dict[int, list[float]] = {1: [], 2: []}
     told: dict[int, list[float]] = {}
-    with tempfile.TemporaryDirectory() as name:
-        for turn in range(arguments.turns):
-            for ranks in (1, 2):
-                out = Path(name) / f"{turn}-{ranks}"
-                flags = ["--epochs", str(arguments.epochs), "--eval-every", str(arguments.epochs), "--out", str(out)]
-                flags += ["--threads", "2", "--quiet", *(["--ranks", "2"] if ranks == 2 else [])]
-                seconds[ranks].append(
-                    command("train", *data_of(arguments), *model_of(arguments), *flags)["epoch_seconds_median"]
-                )
-                told[ranks] = losses(out)
+    for _ in range(arguments.turns):
+        for ranks in (1, 2):
+            folder = Path(tempfile.mkdtemp())
+            Board.create(folder / "board", ranks)
+            if as_ranks(ranks, folder, partial(_epochs, arguments, ds, folder)):
+                raise BenchError("a process failed")
+            answer = json.loads((folder / "answer").read_text())
+            seconds[ranks].append(answer["seconds"])
+            told[ranks] = answer["losses"]
     apart = differ(told[1], told[2])
     one, two = (statistics.median(seconds[ranks]) for ranks in (1, 2))
-    return [row(f"cost {arguments.mode}", arguments, 2, "auto", two, one, two / one, f"losses within {apart:.0e}")]
+    return [row(f"cost {arguments.mode}", arguments, 2, made.method, two, one, two / one, f"losses within {apart:.0e}")]
+
+
+def _epochs(arguments: argparse.Namespace, ds: gw.Dataset, folder: Path) -> None:
+    """Trains; the first rank leaves the median epoch and all losses."""
+    ranks = gw.Ranks.join()
+    torch.set_num_threads(2 if ranks.size == 1 else 1)
+    torch.manual_seed(0)
+    model = getattr(gw.nn, arguments.model.upper()).for_data(ds, arguments.hidden, num_layers=arguments.layers)
+    drawn = {} if arguments.mode == "full" else {"fanouts": (10,) * arguments.layers}
+    options = {"mode": arguments.mode, "eval_every": arguments.epochs, "restore_best": False, **drawn}
+    history = gw.Trainer(model, ds, ranks=ranks, **options).fit(arguments.epochs)
+    if ranks.is_first:
+        middle = statistics.median(history["epoch_seconds"][1:])
+        (folder / "answer").write_text(json.dumps({"seconds": middle, "losses": history["loss"]}))
+    ranks.leave()
 
 
 def same(arguments: argparse.Namespace) -> list[Row]:
@@ -130,11 +153,6 @@ def memory(arguments: argparse.Namespace) -> list[Row]:
 
 def exchange(arguments: argparse.Namespace) -> list[Row]:
     """CPU time of an exchange between two ranks against a copy of the bytes, with and without sockets."""
-    from dist.rank_cases import as_ranks
-
-    import graphweft as gw
-    from graphweft.dist.board import Board
-
     found = Path(tempfile.mkdtemp())
     Board.create(found / "board", 2)
 

@@ -28,7 +28,12 @@ def share_of(sample: Sample | OpenSample, first: int, last: int) -> Sample | Ope
         >>> part.n_id.tolist(), [block.num_edges for block in part.blocks]
         ([2, 3, 0], [2, 1])
     """
-    numbers = _Numbers(sample.n_id, torch.arange(first, last))
+    return part_of(sample, torch.arange(first, last))
+
+
+def part_of(sample: Sample | OpenSample, seeds: Tensor) -> Sample | OpenSample:
+    """As :func:`share_of`, of any of the seeds: int64 (n,) numbers in the batch, each once."""
+    numbers = _Numbers(sample.n_id, seeds)
     made: list[tuple[Tensor, Tensor, Tensor | None, int]] = []
     for block in reversed(sample.blocks):
         if isinstance(block, OpenBlock):
@@ -47,15 +52,15 @@ def share_of(sample: Sample | OpenSample, first: int, last: int) -> Sample | Ope
         else:
             blocks.append(Block.of(DrawnEdges(graph, n_id, indptr, indices, offsets), sources))
     if isinstance(sample, OpenSample):
-        return OpenSample(n_id, last - first, tuple(reversed(blocks)))
+        return OpenSample(n_id, seeds.numel(), tuple(reversed(blocks)))
     widest = blocks[-1]
     assert isinstance(widest, Block)  # only an open sample has open blocks
     closed = tuple(block for block in reversed(blocks) if isinstance(block, Block))
-    return Sample(n_id, last - first, closed, (widest.drawn,))
+    return Sample(n_id, seeds.numel(), closed, (widest.drawn,))
 
 
-def subgraph_share(sample: Sample, first: int, last: int) -> Sample:
-    """The same for a model that sees the batch as one graph: all that lies within as many hops as were drawn.
+def subgraph_part(sample: Sample, seeds: Tensor) -> Sample:
+    """As :func:`part_of` for a model that sees the batch as one graph: all that lies within as many hops as were drawn.
 
     Every node in there that has drawn edges keeps all of them, so that in-degrees are those of the whole batch.
     """
@@ -64,7 +69,7 @@ def subgraph_share(sample: Sample, first: int, last: int) -> Sample:
     by_dst = torch.argsort(dst, stable=True)
     indptr = torch.zeros(sample.num_nodes + 1, dtype=torch.int64)
     torch.cumsum(counts, 0, out=indptr[1:])
-    numbers, done = _Numbers(sample.n_id, torch.arange(first, last)), 0
+    numbers, done = _Numbers(sample.n_id, seeds), 0
     entries: list[Tensor] = []
     for _ in sample.blocks:
         _, places = _rows(indptr, numbers.kept[done:])
@@ -73,7 +78,7 @@ def subgraph_share(sample: Sample, first: int, last: int) -> Sample:
         numbers.of(src[entries[-1]])
     edges = torch.cat(entries)
     return GivenEdges(
-        sample.n_id[numbers.kept], last - first, numbers.of(src[edges]), numbers.of(dst[edges]), e_id[edges]
+        sample.n_id[numbers.kept], seeds.numel(), numbers.of(src[edges]), numbers.of(dst[edges]), e_id[edges]
     )
 
 

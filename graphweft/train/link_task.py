@@ -69,20 +69,16 @@ class LinkTask(MiniBatch):
         self.ds = replace(ds, graph=self.split.graph, edge_weight=None, edge_features=None)
         self._tables = Tables(self.split.graph, x, ds.y, ds.train_idx)
         self.fanouts = fitting_fanouts(model, fanouts)
-        self.loader = LinkLoader(
-            self._tables,
-            self.split.train,
-            None,
-            self.fanouts,
-            batch_size,
-            shuffle=True,
-            seed=seed,
-            known=self.split.known,
-            exclude="both" if self.split.undirected else "target",
-        )
+        self.loader = self._loader(batch_size, seed)
         self.details: dict[str, float | None] = {}  # of the last evaluation
         self._key, self._seed = key, seed
         self._negative = NegativeSampler(self.split.known)
+
+    def _loader(self, batch_size: int, seed: int, made: type[LinkLoader] = LinkLoader) -> LinkLoader:
+        """Batches of training edges."""
+        exclude = "both" if self.split.undirected else "target"
+        given: dict[str, Any] = {"shuffle": True, "seed": seed, "known": self.split.known, "exclude": exclude}
+        return made(self._tables, self.split.train, None, self.fanouts, batch_size, **given)
 
     @property
     def metric(self) -> str:
@@ -133,9 +129,16 @@ class LinkTask(MiniBatch):
 
     def _train_on(self, batch: Any) -> Tensor:
         """One update; the loss before it, shape ()."""
-        assert isinstance(batch, LinkBatch) and batch.edge_label_index is not None and batch.edge_label is not None
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
+        loss = self._gradients(batch)
+        with span("update", "update"):
+            self.optimizer.step()
+        return loss
+
+    def _gradients(self, batch: Any, weight: int = 1) -> Tensor:
+        """Adds ``weight`` times the gradients of a batch's mean loss to those that are there; that loss, shape ()."""
+        assert isinstance(batch, LinkBatch) and batch.edge_label_index is not None and batch.edge_label is not None
         with span("forward", "forward"):
             h = self._forward(batch)
         with span("loss", "loss"):
@@ -143,9 +146,7 @@ class LinkTask(MiniBatch):
             logits = (torch.index_select(h, 0, src) * torch.index_select(h, 0, dst)).sum(1)
             loss = self._pair_loss(logits, batch.edge_label)
         with span("backward", "backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
-        with span("update", "update"):
-            self.optimizer.step()
+            (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
 

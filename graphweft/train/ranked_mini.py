@@ -18,15 +18,17 @@ from graphweft._trace import span
 from graphweft.dist.ranks import Ranks
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.link import LinkLoader
+from graphweft.loader.link_batch import LinkBatch, make_link_batch
 from graphweft.loader.loader import Loader
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
-from graphweft.sample.share import share_of, subgraph_share
+from graphweft.sample.share import part_of, share_of, subgraph_part
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE, infer
+from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import MacroRun
 from graphweft.train.mini_batch import MiniBatch, NodeBatches
 from graphweft.train.ranked_gradients import GradientRows, check_model, conflict
@@ -46,7 +48,7 @@ class Piece:
 
     index: int
     share: float
-    batch: Batch | PreparedBatch
+    batch: Batch | PreparedBatch | LinkBatch
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ class SharedBatch:
     def batch_size(self) -> int:
         """Seeds on all ranks."""
         return self.seeds.numel()
+
+
+def takes_blocks(model: nn.Module) -> bool:
+    """Whether a model reads one graph a layer."""
+    return isinstance(model, CompiledModule) or bool(getattr(model, "takes_blocks", False))
 
 
 class SharedBatches(NodeBatches):
@@ -102,7 +109,11 @@ class _Drawing:
             return loader.plan.prepare(loader.seeds[places], (loader.seed, self._epoch), draw)
         whole = self._whole(False)
         assert isinstance(whole, Sample)  # none is open
-        part = share_of(whole, first, last) if loader.owner.takes_blocks else subgraph_share(whole, first, last)
+        part = (
+            share_of(whole, first, last)
+            if takes_blocks(loader.owner.model)
+            else subgraph_part(whole, torch.arange(first, last))
+        )
         assert isinstance(part, Sample)  # as was the whole
         return make_batch(part, loader.data, places)
 
@@ -116,37 +127,11 @@ class _Drawing:
         return self._drawn[is_open]
 
 
-class RankedMiniBatch(MiniBatch):
-    """Mini-batches over ranks; arguments as :class:`MiniBatch`, and the ranks first.
+class OverRanks(MiniBatch):
+    """Steps whose batches are :class:`SharedBatch`, on all ranks together."""
 
-    Raises: ConfigError for what cannot be shared yet.
-    """
-
-    def __init__(self, ranks: Ranks, model: nn.Module, *arguments: Any, **options: Any) -> None:
-        self.ranks = ranks
-        check_model(ranks, model)
-        super().__init__(model, *arguments, **options)
-        self.bytes_of_epoch = 0
-
-    @property
-    def takes_blocks(self) -> bool:
-        """Whether the model reads one graph a layer."""
-        return isinstance(self.model, CompiledModule) or bool(getattr(self.model, "takes_blocks", False))
-
-    def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
-        batch_size, seed, macro, prepare = self._given
-        if macro is not None:
-            raise conflict(self.ranks, "macro", "no macro-batches")
-        if prepare != "whole":
-            raise conflict(self.ranks, f"prepare={prepare}", "prepare='whole'")
-        if not isinstance(self.sampler, NeighborSampler):
-            raise conflict(self.ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
-        seeds = torch.unique(self.rows["train"], sorted=True)
-        loader = SharedBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler)
-        loader.ranks, loader.owner = self.ranks, self
-        if is_plain(self.model):
-            loader.split_cores()
-        return loader, None
+    ranks: Ranks
+    bytes_of_epoch = 0
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers."""
@@ -194,3 +179,70 @@ class RankedMiniBatch(MiniBatch):
         tiles = max(_LEAST_TILES, self.ranks.slices)
         tile = min(USUAL_TILE, max(1, -(-self.ds.num_nodes // tiles)))
         return infer(self.model, self.ds.graph, self.x, tile, edges=self.edge_data.inputs, ranks=self.ranks)
+
+
+class RankedMiniBatch(OverRanks):
+    """Mini-batches over ranks; arguments as :class:`MiniBatch`, and the ranks first.
+
+    Raises: ConfigError for what cannot be shared yet.
+    """
+
+    def __init__(self, ranks: Ranks, model: nn.Module, *arguments: Any, **options: Any) -> None:
+        self.ranks = ranks
+        check_model(ranks, model)
+        super().__init__(model, *arguments, **options)
+
+    def _load(self) -> tuple[Loader | LinkLoader, MacroRun | None]:
+        batch_size, seed, macro, prepare = self._given
+        if macro is not None:
+            raise conflict(self.ranks, "macro", "no macro-batches")
+        if prepare != "whole":
+            raise conflict(self.ranks, f"prepare={prepare}", "prepare='whole'")
+        if not isinstance(self.sampler, NeighborSampler):
+            raise conflict(self.ranks, f"sampler={type(self.sampler).__name__}", "sampler='neighbor'")
+        seeds = torch.unique(self.rows["train"], sorted=True)
+        loader = SharedBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler)
+        loader.ranks, loader.owner = self.ranks, self
+        if is_plain(self.model):
+            loader.split_cores()
+        return loader, None
+
+
+class SharedLinks(LinkLoader):
+    """Batches of edges that are those of one process, each rank making its own slices."""
+
+    ranks: Ranks
+    takes_blocks = True
+
+    def make(self, places: Tensor, epoch: int) -> Any:
+        """The slices of the edges at ``places`` that belong to this rank, of a batch that is drawn as a whole."""
+        src, dst = self.src[places], self.dst[places]
+        negative_src, negative_dst = self._draw(src, places, epoch)
+        sample, rows = self._shared(torch.cat([src, negative_src, dst, negative_dst]), src, dst, epoch)
+        ends, pieces = rows.view(2, 2, places.numel()), []  # sources and destinations, of edges and of negatives
+        for index in self.ranks.own_slices:
+            first, last = self.ranks.bounds(places.numel(), index)
+            if first < last:
+                own, here = ends[:, :, first:last].flatten(1), slice(first, last)
+                seeds, numbers = torch.unique(own, return_inverse=True)
+                part = part_of(sample, seeds) if self.takes_blocks else subgraph_part(sample, seeds)
+                assert isinstance(part, Sample)  # as was the whole
+                batch = make_link_batch(part, self.data, places[here], None)
+                self._label(batch, numbers[0], numbers[1], (src[here], dst[here]), places[here])
+                pieces.append(Piece(index, (last - first) / places.numel(), batch))
+        return SharedBatch(places, tuple(pieces))
+
+
+class RankedLinkTask(OverRanks, LinkTask):
+    """Link prediction over ranks; arguments as :class:`LinkTask`, and the ranks first."""
+
+    def __init__(self, ranks: Ranks, model: nn.Module, *arguments: Any, **options: Any) -> None:
+        self.ranks = ranks
+        check_model(ranks, model)
+        LinkTask.__init__(self, model, *arguments, **options)
+
+    def _loader(self, batch_size: int, seed: int, made: type[LinkLoader] = SharedLinks) -> LinkLoader:
+        loader = super()._loader(batch_size, seed, made)
+        assert isinstance(loader, SharedLinks)  # as it was asked for
+        loader.ranks, loader.takes_blocks = self.ranks, takes_blocks(self.model)
+        return loader

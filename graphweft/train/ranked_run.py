@@ -55,7 +55,7 @@ def check_shared(ranks: Ranks, task: str, mode: str, loss: Any, class_weight: An
         return ranks
     if mode == "macro":
         raise ConfigError(f"mode=macro cannot be combined with ranks={ranks.size}; use mode='mini' or one rank")
-    if task != "nodes":
+    if task not in ("nodes", "link"):
         raise ConfigError(f"task={task} cannot be combined with ranks={ranks.size}; use one rank")
     for name, given in (("loss", loss), ("class_weight", class_weight)):
         if given is not None:  # a mean over a slice of a batch may not be a share of the mean over the batch

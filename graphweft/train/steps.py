@@ -40,7 +40,7 @@ from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
 from graphweft.train.plan import Plan, Way, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
-from graphweft.train.ranked_mini import RankedMiniBatch
+from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.samplers import AnySampler
 from graphweft.train.update import Update
 from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited
@@ -239,7 +239,8 @@ def sampled(
         if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
             raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics}
-        batch = LinkTask(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
+        linked: Callable[..., LinkTask] = partial(RankedLinkTask, given.ranks) if given.ranks.is_shared else LinkTask
+        batch = linked(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
     elif given.mode == "macro":
         check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare, given.edges.inputs is not None)
         own |= {"memory": memory, "scratch": scratch}

@@ -172,6 +172,27 @@ def anything(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def links(folder: Path, *names: str) -> None:
+    """Trains link prediction by NAME:REDUCE."""
+    for text in names:
+        name, reduce = text.split(":")
+        ranks = gw.Ranks.join(reduce)
+        trainer = link_trainer(name, ranks)
+        trainer.fit(2)
+        told = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "details": trainer._batch.details}
+        torch.save(link_state(trainer) | told, folder / f"{name}-{reduce}-{ranks.rank}.pt")
+    ranks.leave()
+
+
+def link_trainer(name: str, ranks: gw.Ranks | None) -> gw.Trainer:
+    return trainer_of(name, ranks, task="link", batch_size=60)
+
+
+def link_state(trainer: gw.Trainer) -> dict[str, Any]:
+    names = ("loss", "val_loss", "test_acc")
+    return {"model": dict(trainer.model.state_dict()), **{name: trainer.history[name] for name in names}}
+
+
 def dataset() -> gw.Dataset:
     ds = gw.synthetic("cora", scale=0.15, seed=0)
     x = torch.randn(ds.num_nodes, 12, generator=torch.Generator().manual_seed(1))
@@ -347,6 +368,7 @@ CASES: dict[str, Callable[..., None]] = {
     "halved": halved,
     "order": order,
     "anything": anything,
+    "links": links,
 }
 
 

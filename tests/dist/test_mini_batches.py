@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from dist.rank_cases import dataset, model_of, state_of, trainer_of
+from dist.rank_cases import dataset, link_state, link_trainer, model_of, state_of, trainer_of
 from dist.rank_processes import run_case
 
 import graphweft as gw
@@ -94,10 +94,27 @@ def test_what_cannot_be_shared_is_refused_with_a_remedy() -> None:
             "prepare=subtasks cannot be combined with ranks=2; use prepare='whole'",
         ),
         ({"mode": "macro", "macro": "parts:1/2"}, "mode=macro cannot be combined with ranks=2; use mode='mini'"),
-        ({"mode": "mini", "task": "link"}, "task=link cannot be combined with ranks=2; use one rank"),
     ]
     for options, text in cases:
         with pytest.raises(ConfigError, match=text):
             gw.Trainer(model_of("SAGE", ds), ds, ranks=two, **options)
     with pytest.raises(ConfigError, match="norm=batch cannot be combined with ranks=2; use norm='layer'"):
         gw.Trainer(model_of("SAGE", ds, norm="batch"), ds, mode="mini", ranks=two)
+
+
+@pytest.mark.parametrize(("size", "names"), [(2, ["SAGE:ordered"]), (3, ["SAGE:any", "user:any"])])
+def test_link_prediction_is_that_of_one_process(tmp_path: Path, size: int, names: list[str]) -> None:
+    """Batches, negatives and the edges that messages do without; with ordered sums the same bits as one rank."""
+    run_case(tmp_path, size, "links", *names)
+    for text in names:
+        name, reduce = text.split(":")
+        trainer = link_trainer(name, None if reduce == "any" else Ranks(reduce="ordered"))
+        trainer.fit(2)
+        wanted = link_state(trainer)
+        for rank in range(size):
+            state = torch.load(tmp_path / f"{name}-{reduce}-{rank}.pt", weights_only=True)
+            for column in ("loss", "val_loss", "test_acc"):
+                assert state[column] == pytest.approx(wanted[column], rel=1e-5), (text, column)
+            for key, numbers in wanted["model"].items():
+                torch.testing.assert_close(state["model"][key], numbers, rtol=0, atol=1e-5)
+                assert reduce == "any" or torch.equal(state["model"][key], numbers), key

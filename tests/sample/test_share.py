@@ -10,7 +10,7 @@ from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
-from graphweft.sample.share import share_of, subgraph_share
+from graphweft.sample.share import share_of, subgraph_part
 
 FANOUTS = [(4,), (2, 3), (3, 2), (2, 2, 2), (1, 4, 2), (-1, 2), (2, -1)]
 
@@ -87,7 +87,7 @@ def test_a_part_as_one_graph_computes_the_rows_of_its_seeds(fanouts: tuple[int, 
         return h[: sample.batch_size]
 
     for first, last in ((0, 6), (6, 15)):
-        part = subgraph_share(whole, first, last)
+        part = subgraph_part(whole, torch.arange(first, last))
         torch.testing.assert_close(rows(part), rows(whole)[first:last])
         assert part.num_edges == part.e_id.numel() == len(set(part.e_id.tolist()))
         src, dst = (ends[part.e_id] for ends in graph.edges())
