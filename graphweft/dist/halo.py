@@ -45,7 +45,7 @@ def pieces_over_ranks(
     left: Leftovers | None = None,
     splits: bool = True,
 ) -> list[T]:
-    """As :func:`over_ranks`, in one piece for all targets or, with ``splits``, in one each for interior and boundary."""
+    """As :func:`over_ranks`, in one piece for all targets, or, with ``splits``, one each for interior and boundary."""
     trip = _Trip(part, rows, left, splits)
     begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
     if not trip.splits or part.inner is None or part.outer is None:

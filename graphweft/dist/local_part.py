@@ -42,6 +42,7 @@ class LocalPart:
         home: (num_nodes,) int64 id of every node in its owner's graph; None: all ranks have the same graph.
         base: The part whose ``own`` this one has; None: a part of its own, for all nodes of the rank.
         rows: With ``base``: int64 ids of the targets, on any rank.
+        splits: Whether interior and boundary may be computed apart.
     """
 
     def __init__(
@@ -52,8 +53,9 @@ class LocalPart:
         home: Tensor | None = None,
         base: LocalPart | None = None,
         rows: Tensor | None = None,
+        splits: bool = True,
     ) -> None:
-        self.ranks, self._graph, self._owner, self._home = ranks, graph, owner, home
+        self.ranks, self._graph, self._owner, self._home, self._splits = ranks, graph, owner, home, splits
         mine = owner == ranks.rank
         if rows is not None:
             wanted = torch.zeros_like(mine)
@@ -62,11 +64,11 @@ class LocalPart:
         ids = mine.nonzero().reshape(-1)
         indptr, _, sources = self._in_edges(ids)
         foreign = owner[sources] != ranks.rank
-        outside = torch.cat([torch.zeros(1, dtype=torch.int64), foreign.cumsum(0)])
+        outside = torch.cat([torch.zeros(1, dtype=sources.dtype), foreign.cumsum(0, dtype=sources.dtype)])
         bound = outside[indptr[1:]] > outside[indptr[:-1]]
         self.targets, self.interior = torch.cat([ids[~bound], ids[bound]]), int((~bound).sum())
         self.own: Tensor = self.targets if base is None else base.own
-        ghosts = torch.unique(sources[foreign])
+        ghosts = torch.unique(sources[foreign]).long()
         self.ghosts = ghosts[torch.argsort(owner[ghosts], stable=True)]
         self.borrowed = torch.bincount(owner[ghosts].long(), minlength=ranks.size).tolist()
         place = torch.empty(graph.num_nodes, dtype=torch.int64)
@@ -81,7 +83,7 @@ class LocalPart:
         self.outer: Block | None = None
         self.inner_read: Tensor | None = None
         self.read = self.near
-        if 0 < self.interior and self.ghosts.numel():
+        if splits and self.interior > 0 and self.ghosts.numel():
             self._split(number, place, whole)
 
     @property
@@ -94,7 +96,7 @@ class LocalPart:
 
         All ranks call it with rows that are the same, or those of their own.
         """
-        return LocalPart(self.ranks, self._graph, self._owner, self._home, self, rows)
+        return LocalPart(self.ranks, self._graph, self._owner, self._home, self, rows, self._splits)
 
     def _split(self, number: Tensor, place: Tensor, whole: bool) -> None:
         """Blocks of interior and boundary, where the interior is worth it."""
@@ -123,13 +125,21 @@ class LocalPart:
         return torch.cat([first, marked.nonzero().reshape(-1)])
 
     def _in_edges(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """In-edges of some nodes: where each node's begin, their places in its row, the ids of their sources."""
+        """In-edges of some nodes: where each node's begin, their places in its row, the ids of their sources.
+
+        Numbers per edge are as narrow as the graph's allow: they are the most memory that a part takes to make.
+        """
         csc = self._graph.csc
+        kind = torch.int32 if csc.num_edges < 2**31 else torch.int64
         counts = csc.indptr[ids + 1] - csc.indptr[ids]
         indptr = torch.zeros(ids.numel() + 1, dtype=torch.int64)
         torch.cumsum(counts, 0, out=indptr[1:])
-        offsets = torch.arange(int(indptr[-1])) - torch.repeat_interleave(indptr[:-1], counts)
-        return indptr, offsets, csc.indices[offsets + torch.repeat_interleave(csc.indptr[ids], counts)].long()
+        places = torch.repeat_interleave((csc.indptr[ids] - indptr[:-1]).to(kind), counts)
+        offsets = torch.arange(int(indptr[-1]), dtype=kind)
+        sources = csc.indices[places.add_(offsets)]
+        del places
+        offsets -= torch.repeat_interleave(indptr[:-1].to(kind), counts)
+        return indptr, offsets, sources
 
     def _block(self, number: Tensor, ids: Tensor, n_id: Tensor) -> Block:
         """In-edges of ``ids``, the first of ``n_id``; ``number`` of each of these is written."""

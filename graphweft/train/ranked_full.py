@@ -59,8 +59,10 @@ class RankedFullBatch(FullBatch):
                 f"mode=full cannot be combined with ranks={ranks.size} for {who}, which reads "
                 f"{'types' if ds.graph.is_typed else 'an edge index'}; use a model of gw.nn or gw.MessagePassing"
             )
+        # On one host there is little to hide, and two blocks repeat work on the rows that both read.
+        self._splits = not self._norms and not ranks.is_on_one_host
         ranks.at("partitioning")
-        self.part, self._ids = _placed(ranks, model, ds)
+        self.part, self._ids = _placed(ranks, model, ds, self._splits)
         own = self.part.own
         self._place = torch.full((ds.graph.num_nodes,), -1)
         self._place[own] = torch.arange(own.numel())
@@ -69,8 +71,6 @@ class RankedFullBatch(FullBatch):
         self._all_ids: Tensor | None = None
         self._own_x: tuple[Any, Any] | None = None
         self._left = [Leftovers() for _ in (() if self._stack is None else self._stack.layers)]
-        # On one host there is little to hide, and two blocks repeat work on the rows that both read.
-        self._splits = not self._norms and not ranks.is_on_one_host
         self._graph = RankGraph.of(self.part, self._splits)
         super().__init__(model, ds, *arguments, **options)
         self._sums = LayerSums(ranks, by_layer(model), may_miss=self._stack is None)
@@ -280,9 +280,9 @@ def owners(ranks: Ranks, graph: Graph, epoch: Exchange) -> Tensor:
     return torch.frombuffer(bytearray(data or b"\0\0\0\0"), dtype=torch.int32)[: graph.num_nodes].long()
 
 
-def _placed(ranks: Ranks, model: nn.Module, ds: Any) -> tuple[LocalPart, Tensor | None]:
+def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool) -> tuple[LocalPart, Tensor | None]:
     """This rank's part, and the ids in the whole graph of its nodes, where it has that part alone."""
     if isinstance(ds, PartDataset):
-        return LocalPart(ranks, ds.graph, ds.owner, ds.home), ds.ids
+        return LocalPart(ranks, ds.graph, ds.owner, ds.home, splits=splits), ds.ids
     epoch = exchange_of(model, ds.labelled("train"), ranks.halo)
-    return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch)), None
+    return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch), splits=splits), None

@@ -172,6 +172,17 @@ def anything(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def resumed(folder: Path, out: str, *names: str) -> None:
+    """Goes on with the runs in ``out``, if they are there, for three epochs."""
+    ranks = gw.Ranks.join()
+    for name in names:
+        trainer = trainer_of(name, ranks, mode="full", fanouts=None, batch_size=1024, out=Path(out) / name)
+        trainer.resume()
+        trainer.fit(3)
+        torch.save(state_of(trainer), folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
 def links(folder: Path, *names: str) -> None:
     """Trains link prediction by NAME:REDUCE."""
     for text in names:
@@ -369,6 +380,7 @@ CASES: dict[str, Callable[..., None]] = {
     "order": order,
     "anything": anything,
     "links": links,
+    "resumed": resumed,
 }
 
 

@@ -53,6 +53,21 @@ def test_losses_are_those_of_one_process(tmp_path: Path, size: int) -> None:
         assert predict(graph, owner, size, epoch).bytes_sent == states[0]["bytes"]
 
 
+def test_a_run_goes_on_with_other_ranks(tmp_path: Path) -> None:
+    """Three epochs on two ranks, three on three: the losses of six epochs of one process."""
+    names = ("GCN", "user")
+    run_case(tmp_path / "two", 2, "resumed", str(tmp_path / "out"), *names)
+    run_case(tmp_path / "three", 3, "resumed", str(tmp_path / "out"), *names)
+    for name in names:
+        trainer = full_trainer(name, None)
+        trainer.fit(6)
+        wanted = state_of(trainer)
+        for rank in range(3):
+            state = torch.load(tmp_path / "three" / f"{name}-{rank}.pt", weights_only=True)
+            assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+            assert torch.equal(state["predicted"], wanted["predicted"])
+
+
 def test_one_rank_owns_everything() -> None:
     graph = Graph([0, 1, 1, 2, 3], [1, 0, 1, 1, 3], num_nodes=5)
     part = LocalPart(Ranks(), graph, torch.zeros(5, dtype=torch.int64))
