@@ -114,6 +114,33 @@ def test_wrong_counts_and_missing_parts_are_one_line_of_status_2(folder: Path, t
     assert "expected as many as" in ended[0][1] and len(ended[0][1].splitlines()) == 1 and ended[1][1] == ""
 
 
+def test_a_damaged_part_of_one_rank_ends_all_with_one_line_of_status_2(tmp_path: Path) -> None:
+    ds = dataset()
+    out = write_parts(ds, partition(ds.graph, 2, "random"), tmp_path / "parts")
+    command = [
+        "-m",
+        "graphweft",
+        "train",
+        "--data",
+        str(out),
+        "--quiet",
+        "--epochs",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    file = folder_of(out, 1) / ARRAYS
+    held = bytearray(file.read_bytes())
+    held[5] ^= 1
+    file.write_bytes(held)
+    for text in ("checksum", "expected the arrays of part 1"):
+        ended = run_ranks(tmp_path / text[:5], [command] * 2)
+        assert [status for status, _ in ended] == [2, 2]
+        assert "rank 1" in ended[0][1] and text in ended[0][1] and len(ended[0][1].splitlines()) == 1
+        assert ended[1][1] == ""
+        file.unlink(missing_ok=True)
+
+
 def test_the_command_writes_parts_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--data", "cora", "--scale", "0.1", "--parts", "2", "--method", "auto", "--model", "sage"]
     assert main(["partition", *flags, "--out", str(tmp_path / "parts"), "--json"]) == 0
