@@ -38,6 +38,7 @@ ROOM_OF_MODULE = {
             "_machine",
             "_checks",
             "_config",
+            "_draws",
             "_html",
             "_native",
             "_memory",

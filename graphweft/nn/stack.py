@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweft._checks import check_ids
+from graphweft._draws import call_key
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
@@ -394,7 +395,7 @@ class Stack(CompiledModule):
             made: Tensor = self._apart(index, block, x, functools.partial(self._layer_apart, edges=edges))
             return made
         given = self.layer_arguments(index, block, x, edges)
-        seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
+        seed = call_key() if self.training and self.draws() else 0
         result = self.layer_function(index)(replace(given, seed=seed, training=self.training))
         return self._settled(result, given.graph, given.rows)
 

@@ -139,7 +139,13 @@ class Plan:
         """Outputs in order; afterwards ``env`` holds what the backward calls read."""
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
-        _run(self._forward, env)
+        if PROFILE.active or active() is not None:
+            _watched(self._forward, env)
+        else:  # a loop here as well as in _watched: a frame less between a call and its kernel
+            for launch, call in self._forward:
+                launch(env)
+                for index in call.frees:
+                    env[index] = None
         return tuple(env[slot] for _, slot in self.outputs)
 
     def kept(self, env: Slots) -> Slots:
@@ -165,7 +171,7 @@ class Plan:
         """Gradients of the dense inputs in order, None where there is none."""
         for name, slot in self.seeds:
             env[slot] = gradients.pop(name)
-        _run(self._backward, env)
+        _watched(self._backward, env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any], over: str | None = None) -> Any:
@@ -269,8 +275,8 @@ class Plan:
         return tuple(calls)
 
 
-def _run(steps: Sequence[tuple[Launch, KernelCall]], env: Slots) -> None:
-    """Call after call; a slot is emptied after its last reader."""
+def _watched(steps: Sequence[tuple[Launch, KernelCall]], env: Slots) -> None:
+    """Call after call, timed where somebody asks; a slot is emptied after its last reader."""
     is_traced = active() is not None
     for launch, call in steps:
         if PROFILE.active:

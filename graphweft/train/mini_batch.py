@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config, _machine
+from graphweft._draws import call_key, keyed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import span
@@ -305,8 +306,7 @@ class MiniBatch(Steps):
         total = len(self.loader)
         for batch in self.loader:
             done = self.batches_done
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(self._key(self.loader.epoch, done))
+            with keyed(self._key(self.loader.epoch, done)):
                 begun = time.perf_counter()
                 loss = float(self._train_on(batch))
                 self._measured(batch, time.perf_counter() - begun)
@@ -428,7 +428,7 @@ class MiniBatch(Steps):
         """As :meth:`_gradients`, of a batch whose first stage has run."""
         model, tensors = self.model, self._tensors()
         assert isinstance(model, Stack)  # what is staged
-        seed = int(torch.randint(2**62, ())) if model.draws() else 0
+        seed = call_key() if model.draws() else 0
         with span("forward", "forward"):
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(

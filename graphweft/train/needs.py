@@ -25,7 +25,7 @@ from graphweft.dist.ranks import Ranks
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
-from graphweft.runtime.rehearsal import mapped_bytes
+from graphweft.runtime.rehearsal import taken_bytes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.macro import Macro
@@ -198,7 +198,7 @@ def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes,
     if released and kept and not reads and isinstance(ds.x, Tensor) and not isinstance(ds.x, SparseFeatures):
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
-    steps, both = (mapped_bytes(runs, sizes, loss) for runs in ((plans[0],) * 2, (*plans, *plans)))
+    steps, both = (taken_bytes(runs, sizes, loss, taped=True) for runs in ((plans[0],) * 2, (*plans, *plans)))
     found = replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
     return with_passing(found)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
+from graphweft._draws import keyed, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._trace import span
 from graphweft.cost import CostModel
@@ -61,7 +62,7 @@ from graphweft.train.progress import EpochProgress
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
 from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
-from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
+from graphweft.train.same_run import check_same_run, data_checksum
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
 from graphweft.train.spec import TrainSpec
@@ -322,7 +323,7 @@ class Trainer:
     def prepare(self) -> None:
         """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed."""
         if not self._prepared:
-            with randomness(epoch_key(self._seed, 0)), self._within():
+            with keyed(mixed(self._seed, 0)), self._within():
                 self._batch.prepare()
             self._prepared = True
 
@@ -560,12 +561,12 @@ class Trainer:
 
     def _batch_key(self, epoch: int, batch: int) -> int:
         """Keys the draws of one step."""
-        return epoch_key(epoch_key(self._seed, epoch), batch)
+        return mixed(mixed(self._seed, epoch), batch)
 
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with randomness(epoch_key(self._seed, epoch)):
+        with keyed(mixed(self._seed, epoch)):
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()
