@@ -36,7 +36,7 @@ from graphweft.passes.work import Sizes, group_work, tensor_bytes
 from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.lower import lower
-from graphweft.runtime.plan import Plan
+from graphweft.runtime.plan import Plan, forms_of
 from graphweft.runtime.relocation import Relocation
 from graphweft.runtime.targets import target_of
 from graphweft.sample.neighbor import NeighborSampler
@@ -257,7 +257,7 @@ class _Preparation:
         wanted = [item.value for item in plan.hoisted]
         part = Program(plan.compiled.program.inputs, tuple((str(i), value) for i, value in enumerate(wanted)))
         self._slot = {value: index for index, value in enumerate(part.values)}
-        self._wanted = [(self._slot[value], _forms(value, plan.compiled.program)) for value in wanted]
+        self._wanted = [(self._slot[value], forms_of(value, plan.compiled.program)) for value in wanted]
         self.draws = [v for v in part.values if v.op is Op.SAMPLE]
         constant = constant_values(part, ())
         named = {"graph": owner.sampler.graph, "x": owner.x}
@@ -319,18 +319,6 @@ def _held_bytes(value: Value, sizes: Sizes) -> float:
     if value.type.sparse:
         return 8.0 * rows * (1 + sizes.nonzeros.get("x", 0) / max(sizes.rows.get("N", 1), 1))
     return tensor_bytes(value, sizes)
-
-
-def _forms(value: Value, program: Program) -> Callable[[Any], object]:
-    """Makes the compressed forms of a block that calls of the second stage will read."""
-    if not isinstance(value.type, StructType):
-        return lambda made: None
-    readers = program.users()[value]
-    if any(reader.op is Op.SPMM_MAX_GRAD for reader in readers):
-        return lambda made: (made.csc, made.reverse().csc)
-    if all(reader.op is Op.SPMM and len(reader.inputs) == 2 for reader in readers):
-        return lambda made: made.csc_structure
-    return lambda made: made.csc
 
 
 def batch_sizes(program: Program, graph: Graph, x: Features, reference: Sample) -> Sizes:
