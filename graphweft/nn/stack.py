@@ -30,6 +30,7 @@ from graphweft.nn.node_data import NodeData
 from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.staged import StagedFunction, sampled_hops
+from graphweft.runtime.tier import Tier
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import is_dense
 
@@ -344,9 +345,9 @@ class Stack(CompiledModule):
             x = self._define_piece(frame, index, x)
         return {"out": x, **frame.outputs}
 
-    def staged(self, sampler: NeighborSampler, x: Features) -> StagedFunction:
-        """Sampling and all layers as one program; one fan-out a layer."""
-        return StagedFunction(functools.partial(self._describe_batch, sampler.fanouts), sampler, x)
+    def staged(self, sampler: NeighborSampler, x: Features, tier: Tier | None = None) -> StagedFunction:
+        """Sampling and all layers as one program; one fan-out a layer. ``tier``: where the layers run."""
+        return StagedFunction(functools.partial(self._describe_batch, sampler.fanouts), sampler, x, tier)
 
     def is_staged(self) -> bool:
         """Whether :meth:`staged` computes what a call on blocks does, whatever a subclass has overridden."""

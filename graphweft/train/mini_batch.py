@@ -110,7 +110,8 @@ class MiniBatch(Steps):
         macro: How macro-batches are made; None: every batch is drawn from the whole graph.
         accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
         sampler: A name of :data:`SAMPLERS`, or a sampler over the dataset's graph.
-        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.Subtasks`.
+        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.Subtasks`, of which one may be given;
+            with a tier, rows of batches move there and layers run there.
         target: How labels are trained on; None: by the usual loss of ``ds``.
         metrics: What is measured beside the score.
 
@@ -140,7 +141,7 @@ class MiniBatch(Steps):
         macro: Macro | None = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
-        prepare: str = "whole",
+        prepare: str | Subtasks = "whole",
         target: Target | None = None,
         metrics: Sequence[Metric] = (),
     ) -> None:
@@ -150,8 +151,9 @@ class MiniBatch(Steps):
         self._take(labelled(ds))
         self.sampler = self._sampler_of(sampler, fanouts)
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
-        check_choice("prepare", prepare, PREPARE)
-        if prepare == "subtasks" and macro is not None:
+        if not isinstance(prepare, Subtasks):
+            check_choice("prepare", prepare, PREPARE)
+        if prepare != "whole" and macro is not None:
             raise ConfigError("prepare='subtasks' cannot be combined with macro")
         if macro is not None and not self.fanouts:
             raise ConfigError("macro cannot be combined with a sampler other than neighbor")
@@ -196,6 +198,7 @@ class MiniBatch(Steps):
         if isinstance(self.sampler, GraphSampler):
             self.sampler = self.sampler.holding(seeds)
         subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
+        subtasks = prepare if isinstance(prepare, Subtasks) else subtasks
         loader = NodeBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler, prepare=subtasks)
         if is_plain(self.model):  # its kernels give the same bits for any number of threads
             loader.split_cores()
@@ -256,7 +259,8 @@ class MiniBatch(Steps):
         if loader.plan is not None and self._compiled_for == wanted:
             return
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
-        function = self.model.staged(self.sampler, self._table())
+        tier = None if loader.preparer is None else loader.preparer.tier
+        function = self.model.staged(self.sampler, self._table(), tier)
         loader.plan = function.compile(tensors, True, reference)
         self._compiled_for = wanted
         loader.trial = None

@@ -30,6 +30,7 @@ from graphweft.dist.ranks import Ranks
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
+from graphweft.schedule.subtasks import Subtasks
 from graphweft.schedule.verdict import Verdict
 from graphweft.storage.feature import is_dense
 from graphweft.train.best_weights import BestWeights
@@ -121,7 +122,8 @@ class Trainer:
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks" (:class:`gw.Subtasks`), of several.
+        prepare: For "mini": "whole", a batch is one thread's work; "subtasks", of several; or a :class:`gw.Subtasks` of
+            your own, to whose tier rows move while the rest of the batch is prepared.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
@@ -190,7 +192,7 @@ class Trainer:
         memory: int | str | None = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
-        prepare: str = "whole",
+        prepare: str | Subtasks = "whole",
         edge_data: str = "use",
         trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
