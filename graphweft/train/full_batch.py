@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._errors import ConfigError, DataError, ShapeError
+from graphweft._errors import ConfigError, DataError, MemoryBudgetError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.data.dataset import Dataset, Part
@@ -131,7 +131,11 @@ class FullBatch(Steps):
 
     def _settle(self, model: CompiledModule) -> None:
         """Decides by measured costs, or by those that are remembered."""
-        settle_model(model, self.ds.graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
+        try:
+            settle_model(model, self.ds.graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
+        except MemoryBudgetError:  # a step with other orders takes more than there is: the usual ones stay
+            model.function.settle(None)
+            self._settles = False
         POOL.trim()  # what deciding took is not needed again
 
     def fit_into(self, budget: RunBudget) -> None:
@@ -157,8 +161,10 @@ class FullBatch(Steps):
         """The memory that training takes where it keeps as much as ``budget`` leaves room for; it may not fit."""
         if not is_plain(self.model) or _config.current().opt_level == 0:
             given = self.model, self.ds, self.x, self.edge_data
-            base = replace(base_needs(self.ds, self.model), evaluation=evaluation_bytes(*given))
-            return with_passing(replace(base, step=step_bytes(*given)))
+            evaluation, lasting = evaluation_bytes(*given)
+            step, more = step_bytes(*given)
+            needs = with_passing(replace(base_needs(self.ds, self.model), evaluation=evaluation, step=step))
+            return replace(needs, program=needs.program + lasting + more)
         needs = self.needs()
         if budget.fits(needs):
             return needs

@@ -259,7 +259,7 @@ class MiniBatch(Steps):
         if loader.plan is not None and self._compiled_for == wanted:
             return
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
-        tier = None if loader.preparer is None else loader.preparer.tier
+        tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
         function = self.model.staged(self.sampler, self._table(), tier)
         loader.plan = function.compile(tensors, True, reference)
         self._compiled_for = wanted

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import torch
 
+from graphweft._budget import lifted
 from graphweft.loader.tempo import Way
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
@@ -25,7 +26,8 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse, with_passing
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
 
-_TILES = (USUAL_TILE, USUAL_TILE // 4, USUAL_TILE // 16)
+_TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
+_LARGER = 2  # times what the next tile takes at least, of four times as many nodes
 _SWING = 1.08  # batches differ in size
 _DRAWN, _NUMBERED = 32, 16  # bytes an edge and a node of a tile's draw, with what adding loops and copies take
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
@@ -47,10 +49,11 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[Way]]:
 
     It may not fit.
     """
-    mini.prepare()
-    base = base_needs(mini.ds, mini.model)
-    held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
-    base = _with_evaluation(mini, budget, replace(base, step=step))
+    with lifted():
+        mini.prepare()
+        base = base_needs(mini.ds, mini.model)
+        held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
+        base = _with_evaluation(mini, budget, replace(base, step=step))
 
     def under(way: Way) -> Needs:
         own = max(way.workers, 1) * (making - held + min(_WORKER, making))
@@ -82,16 +85,23 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
     """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for."""
     model = mini.model
     if not is_plain(model):
-        return replace(base, evaluation=evaluation_bytes(model, mini.ds, mini.x, mini.edge_data))
+        evaluation, lasting = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data)
+        return replace(base, evaluation=evaluation, program=base.program + lasting)
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
     if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack):
         return needs
-    for tile in _TILES:
-        needs, budget.tile = replace(base, evaluation=_tiled(mini, model, tile)), tile
-        if budget.fits(with_passing(replace(needs, trims=True))):
+    found: Needs | None = None
+    for tile in _TILES:  # the smallest first, as finding out takes much of what a tile does
+        needs = replace(base, evaluation=_tiled(mini, model, tile))
+        fits = budget.fits(with_passing(replace(needs, trims=True)))
+        if found is None or fits:
+            found, budget.tile = needs, tile
+        larger = with_passing(replace(needs, evaluation=_LARGER * needs.evaluation, trims=True))
+        if tile >= mini.ds.num_nodes or not fits or not budget.fits(larger):
             break
-    return needs
+    assert found is not None  # there are tiles
+    return found
 
 
 def _whole(mini: MiniBatch, model: CompiledModule) -> Footprint:

@@ -32,7 +32,7 @@ from graphweft.train.macro import Macro
 
 # Modules that compile and train, above a bare import, and what passes while plans are made and values are computed
 # once, which grows with the run up to a bound.
-_LEAST_PROGRAM, _MOST_PROGRAM, _PASSING = 10 << 20, 32 << 20, 0.5
+_LEAST_PROGRAM, _MOST_PROGRAM, _PASSING = 10 << 20, 24 << 20, 0.3
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
 _MARGIN = 1.03  # what rounding to pages, small tensors and Python objects add
 _LEAST_KEPT = 1  # bytes of kept values: none

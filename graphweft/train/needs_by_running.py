@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft._budget import own_bytes
+from graphweft._budget import lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
 from graphweft.graph.graph import Graph
@@ -26,13 +26,13 @@ from graphweft.train.edge_data import EdgeData
 
 Features = Tensor | SparseFeatures
 
-_STRIDES = (4, 2)  # every so many nodes are the parts
+_STRIDES = (6, 3)  # every so many nodes are the parts
 _LOOK = 2e-4  # seconds between two looks at the memory
 _SPARE = 1.1  # of what is measured: parts are not quite like the whole
 
 
-def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> int:
-    """The most that a pass over all nodes takes."""
+def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> tuple[int, int]:
+    """The most that a pass over all nodes takes, and what stays of the first pass: modules and programs."""
 
     def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
         model.eval()
@@ -42,8 +42,8 @@ def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData
     return _on_parts(model, ds, x, run)
 
 
-def step_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> int:
-    """The most that a pass over all nodes and its gradients take."""
+def step_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> tuple[int, int]:
+    """As :func:`evaluation_bytes`, of a pass and its gradients."""
 
     def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
         out = model.train()(graph, rows, **edges.of_subgraph(e_id))
@@ -63,22 +63,29 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
             buffer.copy_(buffers[name])
 
 
-def _on_parts(model: nn.Module, ds: Dataset, x: Features, run: Callable[[Graph, Any, Tensor], object]) -> int:
+def _on_parts(
+    model: nn.Module, ds: Dataset, x: Features, run: Callable[[Graph, Any, Tensor], object]
+) -> tuple[int, int]:
     """The most that ``run`` takes on the whole graph: on parts it is measured, and grows with nodes and edges."""
     if not ds.num_nodes:
-        return 0
+        return 0, 0
+    POOL.trim()
+    before = own_bytes()
     pieces, rows, training = Pieces(ds.graph), [], model.training
-    with torch.random.fork_rng(devices=[]), kept_buffers(model):
+    with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for step in _STRIDES:
             nodes = torch.arange(0, ds.num_nodes, step)
             part = pieces.induced(nodes, nodes.numel())
             call = functools.partial(run, part.subgraph, gather_rows(x, nodes), part.e_id)
             rows.append((nodes.numel() / ds.num_nodes, part.num_edges / max(ds.num_edges, 1), _measured_peak(call)))
     model.train(training)
+    del call, part
+    POOL.trim()
+    lasting = max(0, own_bytes() - before)
     (n, e, few), (m, f, more) = rows
     by_edge = max(0.0, (more - few * m / n) / (f - e * m / n)) if f * n > e * m else 0.0
     by_node = max(0.0, (more - by_edge * f) / m)
-    return int(_SPARE * (by_node + by_edge))
+    return int(_SPARE * (by_node + by_edge)), lasting
 
 
 def _measured_peak(run: Callable[[], object]) -> int:
