@@ -2,8 +2,8 @@
 
     python -m fuzz.budgets --count 100 --seed 0        # in tests/, with the tree on PYTHONPATH
 
-A case draws a graph, a model, a mode and a share. A process of its own trains two epochs and predicts with plenty of
-memory, and its peak is compared with what was predicted: anonymous memory above what the process had before its data.
+A case draws a graph, a model, a mode and a share. A forked child trains two epochs and predicts with plenty of
+memory, and its peak is compared with what was predicted: anonymous memory above what it had before its data.
 A second one gets that share of the prediction. It keeps to it, or is refused before training with the least that would
 do; then a third one gets exactly that, and has to train within it. Lines say what went wrong, the last ones sum up.
 """
@@ -14,8 +14,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -23,6 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from fuzz.stores import forked
 from nn.models import UserGAT, UserGCN
 from torch import Tensor, nn
 
@@ -123,12 +122,11 @@ def run(case: dict[str, Any], memory: int) -> dict[str, Any]:
 
 
 def tried(case: dict[str, Any], memory: int) -> dict[str, Any]:
-    """:func:`run` in a process of its own. Raises: SystemExit where that failed."""
-    command = [sys.executable, "-m", "fuzz.budgets", "--run", json.dumps(case), "--memory", str(memory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{case} with {memory:,} bytes: {done.stderr[-2000:]}")
-    return {**json.loads(done.stdout.splitlines()[-1]), "memory": memory}
+    """:func:`run` in a forked child; this process computes nothing. Raises: SystemExit where the child failed."""
+    status, told = forked(lambda: run(case, memory))
+    if status:
+        raise SystemExit(f"{case} with {memory:,} bytes: status {status}, {told}")
+    return {**told, "memory": memory}
 
 
 def one_case(case: dict[str, Any]) -> tuple[list[str], list[dict[str, Any]]]:
@@ -153,12 +151,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="cases that were run before")
-    parser.add_argument("--run", type=json.loads, help="the case of a process of its own")
-    parser.add_argument("--memory", type=int, default=_PLENTY)
     options = parser.parse_args()
-    if options.run:
-        print(json.dumps(run(options.run, options.memory)))
-        return
     draw, bad, refused = random.Random(options.seed), 0, 0
     off: dict[str, list[float]] = defaultdict(list)
     cases = [random_case(draw) for _ in range(options.first + options.count)][options.first :]
