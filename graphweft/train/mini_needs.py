@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from graphweft._budget import lifted
-from graphweft.loader.tempo import Way
+from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning
@@ -44,7 +44,7 @@ def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
     mini.loader.keep_ways(ways)
 
 
-def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[Way]]:
+def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     """The memory that training takes where it does as much at once as ``budget`` leaves room for, and how it prepares.
 
     It may not fit.
@@ -55,7 +55,7 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[Way]]:
         held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
         base = _with_evaluation(mini, budget, replace(base, step=step))
 
-    def under(way: Way) -> Needs:
+    def under(way: CoreSplit) -> Needs:
         own = max(way.workers, 1) * (making - held + min(_WORKER, making))
         return with_passing(replace(base, batches=(way.ahead + 1) * held + own))
 
