@@ -59,7 +59,7 @@ def test_the_model_gets_the_threads_of_its_way_and_the_caller_gets_them_back() -
     ds = synthetic("default", scale=0.1)
     loader = Loader(ds, fanouts=[2], batch_size=8)
     before = torch.get_num_threads()
-    loader._tempo = FastestChoice([CoreSplit(1, 2, 1)])
+    loader._fastest = FastestChoice([CoreSplit(1, 2, 1)])
     assert [torch.get_num_threads() for _ in loader] == [1] * len(loader)
     assert torch.get_num_threads() == before
     for _ in loader:
@@ -72,9 +72,9 @@ def test_splits_of_the_cores_are_tried_where_bits_do_not_depend_on_them(monkeypa
     options = {"mode": "mini", "fanouts": (3, 2), "batch_size": 8}
     monkeypatch.setattr("graphweft.loader.epochs.processors", lambda: 8)
     compiled = Trainer(SAGE(ds.num_features, 8, ds.num_classes), ds, **options)
-    assert {CoreSplit(1, 2, 7), CoreSplit(2, 4, 6), CoreSplit(4, 8, 4)} <= set(compiled._batch.loader._tempo.ways)
+    assert {CoreSplit(1, 2, 7), CoreSplit(2, 4, 6), CoreSplit(4, 8, 4)} <= set(compiled._batch.loader._fastest.ways)
     plain = Trainer(_Mean(ds.num_features, ds.num_classes), ds, mode="mini")
-    assert all(way.model == 0 for way in plain._batch.loader._tempo.ways)
+    assert all(way.model == 0 for way in plain._batch.loader._fastest.ways)
 
 
 class _Mean(torch.nn.Linear):
@@ -89,7 +89,7 @@ def test_every_way_trains_to_the_same_bits() -> None:
     for way in (CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 3), CoreSplit(1, 2, 1)):
         torch.manual_seed(0)
         trainer = Trainer(SAGE(ds.num_features, 8, ds.num_classes), ds, mode="mini", fanouts=(4, 3), batch_size=32)
-        trainer._batch.loader._tempo = FastestChoice([way])
+        trainer._batch.loader._fastest = FastestChoice([way])
         trainer.fit(epochs=2)
         states.append(trainer.model.state_dict())
     for other in states[1:]:
@@ -98,7 +98,7 @@ def test_every_way_trains_to_the_same_bits() -> None:
 
 def test_measured_ways_are_told() -> None:
     loader = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2)
-    while not loader._tempo.settled:
+    while not loader._fastest.settled:
         for _ in loader:
             pass
     seconds = loader.seconds_by_way
@@ -121,8 +121,8 @@ def test_the_batches_that_fill_the_queue_are_not_measured() -> None:
     """Of the batches under one way the first two do not count."""
     loader, found = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2), list[CoreSplit]()
     assert len(loader) >= 20
-    loader._tempo = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2)], tries=100)
-    loader._tempo.record = lambda way, seconds: found.append(way)  # type: ignore[method-assign]
+    loader._fastest = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2)], tries=100)
+    loader._fastest.record = lambda way, seconds: found.append(way)  # type: ignore[method-assign]
     for place, _ in enumerate(loader):
         if place == 19:
             break
@@ -136,10 +136,10 @@ def test_few_batches_go_by_under_a_slow_way(slow: CoreSplit, monkeypatch: pytest
     monkeypatch.setattr(epochs_module, "time", clock)
     ds = synthetic("default", scale=0.3)
     loader = Loader(ds, fanouts=[2], batch_size=2)
-    loader._tempo = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)])
+    loader._fastest = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)])
     make, made = loader.make, list[int]()
     monkeypatch.setattr(loader, "make", lambda places, epoch: made.append(int(places[0])) or make(places, epoch))
-    under, seen, stays = dict.fromkeys(loader._tempo.ways, 0), list[torch.Tensor](), list[CoreSplit]()
+    under, seen, stays = dict.fromkeys(loader._fastest.ways, 0), list[torch.Tensor](), list[CoreSplit]()
     init = epochs_module._Stay.__init__
     monkeypatch.setattr(
         epochs_module._Stay, "__init__", lambda stay, choice: (init(stay, choice), stays.append(stay.way))[0]
@@ -148,7 +148,7 @@ def test_few_batches_go_by_under_a_slow_way(slow: CoreSplit, monkeypatch: pytest
         under[stays[-1]] += 1
         clock.now += 2.0 if stays[-1] == slow else 1.0
         seen.append(batch.n_id)
-    assert loader._tempo.settled and loader.way != slow
+    assert loader._fastest.settled and loader.way != slow
     assert under[slow] <= 2 + 3 + slow.ahead
     assert sorted(made) == sorted(set(made)) and len(made) == len(loader)
     plain = [batch.n_id for batch in Loader(ds, fanouts=[2], batch_size=2, prefetch=0)]
