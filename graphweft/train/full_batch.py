@@ -164,7 +164,7 @@ class FullBatch(Steps):
             evaluation, lasting = evaluation_bytes(*given)
             step, more = step_bytes(*given)
             needs = with_passing(replace(base_needs(self.ds, self.model), evaluation=evaluation, step=step))
-            return replace(needs, program=needs.program + lasting + more)
+            return replace(needs, functions=lasting + more, measured=True)
         needs = self.needs()
         if budget.fits(needs):
             return needs

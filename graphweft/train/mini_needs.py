@@ -86,19 +86,20 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
     model = mini.model
     if not is_plain(model):
         evaluation, lasting = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data)
-        return replace(base, evaluation=evaluation, program=base.program + lasting)
+        return replace(base, evaluation=evaluation, functions=lasting, measured=True)
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
-    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack):
+    tiles = [tile for tile in _TILES if tile < mini.ds.num_nodes]
+    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack) or not tiles:
         return needs
     found: Needs | None = None
-    for tile in _TILES:  # the smallest first, as finding out takes much of what a tile does
+    for tile in tiles:  # the smallest first, as finding out takes much of what a tile does
         needs = replace(base, evaluation=_tiled(mini, model, tile))
         fits = budget.fits(with_passing(replace(needs, trims=True)))
         if found is None or fits:
             found, budget.tile = needs, tile
         larger = with_passing(replace(needs, evaluation=_LARGER * needs.evaluation, trims=True))
-        if tile >= mini.ds.num_nodes or not fits or not budget.fits(larger):
+        if not fits or not budget.fits(larger):
             break
     assert found is not None  # there are tiles
     return found
