@@ -17,6 +17,7 @@ from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 
 _TOP = 1 << 47  # above all imagined mappings
+_HEAP = 1.5  # times the tensors that lie on it: what the heap of the C library takes for sizes that come and go
 
 
 class _Imagined(Pool):
@@ -61,7 +62,7 @@ def taken_bytes(runs: Sequence[Plan], sizes: Sizes, loss: float = 0.0, taped: bo
     for plan in runs:
         _run(plan, sizes, pool, loss)
         pool.keeps_small = False
-    return pool.stats().mapped + pool.most_small
+    return pool.stats().mapped + int(_HEAP * pool.most_small)
 
 
 def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> None:
