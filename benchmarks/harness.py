@@ -29,6 +29,7 @@ from graphweft.bench import REFCHECK_TOLERANCE, BenchError, machine_stamp, refch
 
 __all__ = ["BenchError", "refcheck", "write_csv"]  # with what is defined here
 RESULTS = Path(__file__).parent / "results"
+_BUSY = 0.25  # processors that other work may take without a mark
 
 
 class OverrunError(BenchError):
@@ -81,7 +82,7 @@ class Worker:
         self._child = subprocess.Popen(
             list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
         )
-        self.result = Result(system)
+        self.result, self.busy = Result(system), 0.0
 
     def prepare(self) -> None:
         """The worker imports its framework, reads its input and builds model and optimiser."""
@@ -109,6 +110,8 @@ class Worker:
         answer = self._ask("finish")
         self.result.peak_bytes = answer["peak_bytes"]
         self.result.note = answer["note"]
+        if self.busy > _BUSY:
+            self.result.note = f"{self.result.note} machine not quiet: {self.busy:.1f} processors".strip()
         self.close()
         return self.result
 
@@ -160,8 +163,9 @@ def interleave(workers: Sequence[Worker], rounds: int, turn_seconds: float, gues
     """Gives every worker one turn per round, in an order that rotates; adds counted epochs to the workers' results.
 
     A turn has as many epochs as fit ``turn_seconds`` by ``guess`` (seconds an epoch), at least one; of two or more the
-    first is not counted.
+    first is not counted. The most processors that other work took around the turns is marked in the note of each row.
     """
+    before = _busy()
     for turn in range(rounds):
         first = turn % len(workers)
         for worker in (*workers[first:], *workers[:first]):
@@ -170,6 +174,9 @@ def interleave(workers: Sequence[Worker], rounds: int, turn_seconds: float, gues
             seconds = seconds[1:] if len(seconds) > 1 else seconds
             worker.result.seconds += seconds
             worker.result.turns.append(statistics.median(seconds))
+    busy = max(before, _busy())
+    for worker in workers:
+        worker.busy = busy
 
 
 def fastest(workers: Sequence[Worker], guess: Mapping[str, float]) -> Worker:
@@ -259,13 +266,18 @@ def figures(result: Result, ours: Result) -> dict[str, object]:
     }
 
 
+def _busy() -> float:
+    """Processors in use for a second, in which all workers wait."""
+    return psutil.cpu_percent(1.0) / 100 * (psutil.cpu_count() or 1)
+
+
 def quiet(most: float, patience: float = 120.0) -> float:
     """Processors that other work takes, once it takes at most ``most`` for a second.
 
     Raises: BenchError when that does not happen within ``patience`` seconds.
     """
     end = time.monotonic() + patience
-    while (busy := psutil.cpu_percent(1.0) / 100 * (psutil.cpu_count() or 1)) > most:
+    while (busy := _busy()) > most:
         if time.monotonic() > end:
             raise BenchError(f"other work takes {busy:.1f} processors: expected at most {most:g}")
     return round(busy, 2)

@@ -113,6 +113,7 @@ ROWS |= {
 ROWS |= {f"user_{kind}": Row(_twin("ppi", 64, 2), TRAINING, f"{kind}-user") for kind in ("gcn", "gat", "cgat")}
 ROWS |= {
     "update_all": Row(_twin("ppi", 64, 2, 0.05), TRAINING, "update-all"),
+    "update_all_tiny": Row(_twin("ppi", 64, 2, 0.001), TRAINING, "update-all"),
     "update_all_grad": Row(_twin("ppi", 64, 2, 0.05), TRAINING, "update-all-grad"),
     "sampling": Row(_sampled, SAMPLING, "each"),
     "sampling+x": Row(_sampled, SAMPLING, "ahead+x"),
@@ -152,7 +153,7 @@ def _figures(name: str, old: Worker, new: Worker) -> dict[str, object]:
         "new_mib": round(new.result.peak_above_start / 2**20, 1),
         "old_prepare": round(old.result.prepare_seconds, 3),
         "new_prepare": round(new.result.prepare_seconds, 3),
-        "note": new.result.note,
+        "note": f"{new.result.note}; old: {old.result.note}" if name.startswith("update_all") else new.result.note,
     }
 
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from graphweft.planning import plan
     from graphweft.runtime.constants import constant
     from graphweft.runtime.machine import Machine
+    from graphweft.runtime.tier import Tier
     from graphweft.sample.cluster import ClusterSampler
     from graphweft.sample.induced import InducedSampler
     from graphweft.sample.labor import LaborSampler
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
     from graphweft.sample.walk import WalkSampler, random_walk
     from graphweft.sample.whole_graphs import GraphSampler
     from graphweft.schedule.subtasks import Subtasks
-    from graphweft.schedule.tier import Tier
     from graphweft.storage.feature import SparseFeatures
     from graphweft.storage.store import Store
     from graphweft.synth.spec import ProgramSpec
@@ -257,7 +257,7 @@ _HOMES = {
     "constant": "graphweft.runtime.constants",
     "Subtasks": "graphweft.schedule.subtasks",
     "Ranks": "graphweft.dist.ranks",
-    "Tier": "graphweft.schedule.tier",
+    "Tier": "graphweft.runtime.tier",
     "ProgramSpec": "graphweft.synth.spec",
     "Verbs": "graphweft.synth.verbs",
     **dict.fromkeys(("Program", "write_program"), "graphweft.synthesis"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "ffcb432617f03199"
+HASH = "11038e8a452118cb"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -290,6 +290,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_dropout_f32": (_I64, _I64, _P, _I64, _F64, _U64, _U64, _P, _I64, _P, _I64),
     "gw_sampler_new": (_Adjacency, _P, _I32, _P),
     "gw_sampler_free": (_P,),
+    "gw_sampler_name": (_P, _P),
     "gw_sampler_exclude": (_P, _I64, _P, _P),
     "gw_sample_begin": (_P, _I64, _P, _I64, _P, _I32, _U64, _U64, _U64, _P, _P, _P),
     "gw_sample_finish": (_P, _P, _P, _P, _P, _P, _P, _P, _P, _P),

@@ -71,6 +71,16 @@ class Budget:
             _InForce.budget = former
 
 
+@contextlib.contextmanager
+def lifted() -> Iterator[None]:
+    """The pool asks nobody in the block: while it is found out how much would do, which is little beside a run."""
+    former, _InForce.budget = _InForce.budget, None
+    try:
+        yield
+    finally:
+        _InForce.budget = former
+
+
 class _InForce:
     """The budget that the pool asks now."""
 
@@ -98,4 +108,4 @@ def shown_bytes(count: int) -> str:
     return f"{-(-count // 10**6)} MB"
 
 
-__all__ = ["Budget", "admit", "in_force", "own_bytes", "shown_bytes"]
+__all__ = ["Budget", "admit", "in_force", "lifted", "own_bytes", "shown_bytes"]

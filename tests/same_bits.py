@@ -109,13 +109,22 @@ class Written(nn.Module):
         return self.second(graph, nn.functional.dropout(torch.relu(self.first(graph, x)), 0.3, self.training))
 
 
-def typed(kind: str) -> list[Any]:
-    """R-GCN and HGT on a typed graph."""
-    graph = academic()
+def of_types(graph: gw.Graph, kind: str) -> nn.Module:
+    """A new model of types."""
     torch.manual_seed(0)
     relations, types = len(graph.relations), len(graph.node_types)
     own = {"num_relations": relations} if kind == "RGCN" else {"num_relations": relations, "num_node_types": types}
-    return step(getattr(gw.nn, kind)(6, 8, 4, **own), graph, features(0, graph.num_nodes))
+    made: nn.Module = getattr(gw.nn, kind)(6, 8, 4, **own)
+    return made
+
+
+TYPED = {kind.lower(): partial(of_types, kind=kind) for kind in ("RGCN", "HGT")}
+
+
+def typed(kind: str) -> list[Any]:
+    """R-GCN and HGT on a typed graph."""
+    graph = academic()
+    return step(of_types(graph, kind), graph, features(0, graph.num_nodes))
 
 
 def on_disk(**options: Any) -> list[Any]:
@@ -239,16 +248,23 @@ def differences(names: list[str], rounds: dict[str, Callable[[], Any]] | None = 
 
 def turns(name: str) -> list[str]:
     """One model on two graphs in turn against new models on each alone, also with constant features."""
-    worlds = [(graph_of(seed, 3001 + 500 * seed), features(seed, 3001 + 500 * seed)) for seed in (0, 1)]
+    if name in TYPED:
+        worlds = [(academic(5 + seed), features(seed, academic().num_nodes)) for seed in (0, 1)]
+    else:
+        worlds = [(graph_of(seed, 3001 + 500 * seed), features(seed, 3001 + 500 * seed)) for seed in (0, 1)]
     found = []
     for constant in (False, True):
-        model = make(name).train()
+        model = _new(name).train()
         given = [(graph, gw.constant(x.clone()) if constant else x) for graph, x in worlds]
-        alone = [digest(_plain_step(make(name).train(), *world)) for world in given]
+        alone = [digest(_plain_step(_new(name).train(), *world)) for world in given]
         for place in (0, 1, 0, 1, 1, 0):
             if digest(_plain_step(model, *given[place])) != alone[place]:
                 found.append(f"{name}: other bits on graph {place} in turn, constant={constant}")
     return found
+
+
+def _new(name: str) -> nn.Module:
+    return TYPED[name](academic()) if name in TYPED else make(name)
 
 
 def _plain_step(model: nn.Module, graph: gw.Graph, x: Tensor) -> list[Tensor]:
@@ -264,7 +280,7 @@ def main(wanted: list[str]) -> int:
     warnings.simplefilter("ignore")
     names = [name for name in CASES if not wanted or name.startswith(tuple(wanted))]
     failed = differences(names)
-    for name in MODELS if not wanted or "turns" in wanted else ():
+    for name in (*MODELS, *TYPED) if not wanted or "turns" in wanted else ():
         failed += turns(name)
     print("\n".join([*failed, f"{len(names)} cases, {len(failed)} differences: {', '.join(names)}"]))
     return bool(failed)

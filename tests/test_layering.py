@@ -38,6 +38,8 @@ ROOM_OF_MODULE = {
             "_machine",
             "_checks",
             "_config",
+            "_decisions",
+            "_draws",
             "_html",
             "_native",
             "_memory",

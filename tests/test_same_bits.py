@@ -31,8 +31,15 @@ def test_runs_repeat_bit_for_bit_after_others_whatever_is_free_and_for_any_numbe
     assert differences(SOME, rounds) == []
 
 
-def test_two_graphs_in_turn_equal_each_alone() -> None:
-    assert turns("gat") == []
+@pytest.mark.filterwarnings("ignore")
+def test_modes_and_tasks_repeat_bit_for_bit_with_little_memory_free_and_other_threads() -> None:
+    found = differences(["auto", "loader", "link", "graphs"], {"with 3 threads": partial(both, FREE[0], 3)})
+    assert found == []
+
+
+@pytest.mark.parametrize("name", ["gat", "gcn", "rgcn"])
+def test_two_graphs_in_turn_equal_each_alone(name: str) -> None:
+    assert turns(name) == []
 
 
 def test_the_cases_cover_all_modes_and_see_a_difference() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 from graphweft.graph.graph import Graph
 
 
-def academic() -> Graph:
+def academic(seed: int = 5) -> Graph:
     """Three node types, one of which no edge enters; a relation without an edge."""
-    rng = np.random.default_rng(5)
+    rng = np.random.default_rng(seed)
     sizes = {"author": 6, "paper": 9, "term": 4}
     counts = {
         ("author", "writes", "paper"): 20,

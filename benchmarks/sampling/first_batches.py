@@ -23,8 +23,8 @@ from harness import RESULTS, BenchError, environment, show, stamp, write_csv
 
 from graphweft._memory import POOL
 from graphweft.data.synthetic import synthetic
+from graphweft.loader.fastest_choice import CoreSplit, FastestChoice
 from graphweft.loader.loader import Loader
-from graphweft.loader.tempo import Tempo, Way
 
 COLUMNS = (
     "way",
@@ -36,7 +36,7 @@ COLUMNS = (
     "first_faults",
     "next_faults",
 )
-WAYS = {"in place": Way(0, 0), "1 worker": Way(1, 2), "2 workers": Way(2, 4)}
+WAYS = {"in place": CoreSplit(0, 0), "1 worker": CoreSplit(1, 2), "2 workers": CoreSplit(2, 4)}
 
 
 def _half(source, loader: Loader, count: int, under: dict[str, int]) -> dict[str, float]:
@@ -61,7 +61,7 @@ def child(arguments: argparse.Namespace) -> int:
     if len(loader) < 2 * arguments.batches:
         raise BenchError(f"first_batches: expected {2 * arguments.batches} batches in an epoch, got {len(loader)}")
     if arguments.child != "tried":
-        loader._tempo = Tempo([WAYS[arguments.child]])
+        loader._tempo = FastestChoice([WAYS[arguments.child]])
     under: dict[str, int] = {}
     source = iter(loader)
     first = _half(source, loader, arguments.batches, under)

@@ -21,8 +21,10 @@ GW_API int gw_pages_map(int64_t bytes, void** out) {
     void* raw = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (raw == MAP_FAILED) throw std::bad_alloc();
     const auto start = reinterpret_cast<uintptr_t>(raw);
-    const uintptr_t aligned = (start + huge_page - 1) & ~(uintptr_t(huge_page) - 1);
-    if (aligned > start) munmap(raw, aligned - start);
+    // The last place that fits: the system maps downwards, so it ends where the mapping before begins, and both are
+    // one.
+    const uintptr_t aligned = (start + huge_page) & ~(uintptr_t(huge_page) - 1);
+    munmap(raw, aligned - start);
     const size_t tail = start + span - (aligned + size_t(bytes));
     if (tail > 0) munmap(reinterpret_cast<void*>(aligned + size_t(bytes)), tail);
     madvise(reinterpret_cast<void*>(aligned), size_t(bytes), MADV_HUGEPAGE);

@@ -79,6 +79,15 @@ GW_API int gw_sampler_free(void* sampler) {
   return gw::guarded([&] { delete static_cast<gw::sampler*>(sampler); });
 }
 
+// Draws of node v are keyed by names[v], as many as nodes: ids in the graph that this one is a part of. They must
+// outlive the sampler.
+GW_API int gw_sampler_name(void* sampler, const int64_t* names) {
+  return gw::guarded([&] {
+    gw::require(sampler != nullptr, "gw_sampler_name: no sampler");
+    static_cast<gw::sampler*>(sampler)->name(names);
+  });
+}
+
 // The next batch of `sampler` has no edge src[i] -> dst[i], i < count, whose destination is one of its seeds.
 GW_API int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst) {
   return gw::guarded([&] {

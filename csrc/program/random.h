@@ -24,12 +24,6 @@ class Generator {
  public:
   explicit Generator(uint64_t seed) : draw_(uint32_t(seed)) {}
 
-  // A number below 2^62, as torch.randint(2**62, ()) gives it: the seed of a forward pass.
-  uint64_t seed() {
-    const uint64_t high = draw_(), low = draw_();
-    return (high << 32 | low) & ((uint64_t{1} << 62) - 1);
-  }
-
   // Glorot and Bengio (AISTATS 2010), as Tensor.uniform_ draws `count` weights of maps with so many inputs and outputs.
   void glorot(float* weight, int64_t count, int64_t fans) {
     const auto bound = float(std::sqrt(6.0 / double(fans)));

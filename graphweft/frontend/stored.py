@@ -11,17 +11,14 @@ import contextlib
 import functools
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweft import _config
+from graphweft._decisions import keep, known
 from graphweft._errors import IRError
 from graphweft.frontend.call import Call
 from graphweft.frontend.captured import Captured
@@ -82,14 +79,14 @@ class StoredCall:
 def load(text: str) -> StoredCall | None:
     """The call whose key has this text, if the cache has it whole."""
     try:
-        found = json.loads(_path(text).read_text(encoding="utf-8"))
+        found = json.loads(known(_name(text)) or "")
         body = found["call"]
         if found["digest"] != _digest(json.dumps(body)):
             return None
         constants = [_tensor(item) for item in body["constants"]]
         forms = {False: body["plain"], True: body["isolated"]}
         return StoredCall(forms, body["returned"], constants, body["risky"], body["draws"], body["writes"])
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
 
 
@@ -97,7 +94,7 @@ def store(text: str, raised: RaisedCall, call: Call, captured: Captured) -> None
     """Keeps ``raised`` for other processes, where its program has a form in a file and the folder can be written."""
     if any(raised.rowed.values()):  # whether a captured tensor has rows depends on the graph, which the key leaves out
         return
-    with contextlib.suppress(_Unstored, OSError, IRError):
+    with contextlib.suppress(_Unstored, IRError):
         body = {
             "plain": _form(raised, call, captured, False),
             "isolated": _form(raised, call, captured, True),
@@ -107,23 +104,11 @@ def store(text: str, raised: RaisedCall, call: Call, captured: Captured) -> None
             "draws": raised.draws,
             "writes": raised.writes,
         }
-        _write(_path(text), json.dumps({"digest": _digest(json.dumps(body)), "call": body}))
+        keep(_name(text), json.dumps({"digest": _digest(json.dumps(body)), "call": body}))
 
 
-def _write(path: Path, content: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix="part-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(content)
-        Path(scratch).replace(path)
-    except OSError:
-        Path(scratch).unlink(missing_ok=True)
-        raise
-
-
-def _path(text: str) -> Path:
-    return _config.current().cache_path / "functions" / f"{_digest(text)[:32]}.json"
+def _name(text: str) -> str:
+    return f"functions/{_digest(text)[:32]}.json"
 
 
 def _digest(text: str) -> str:

@@ -13,6 +13,8 @@ def expect_tensor(op: str, type_: Type) -> TensorType:
     """A tensor."""
     if not isinstance(type_, TensorType):
         raise IRError(f"{op}: expected a tensor, got {type_}")
+    if not type_.arrived:
+        raise IRError(f"{op}: expected rows that have arrived, got {type_}")
     return type_
 
 

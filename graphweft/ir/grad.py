@@ -104,6 +104,11 @@ def _depends_on(program: Program, roots: set[Value]) -> set[Value]:
     return found
 
 
+def _origin(waited: Value) -> Value:
+    """The rows before they were moved."""
+    return waited.inputs[0].inputs[0]
+
+
 def _reduce(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     graph, _ = v.inputs
     if v["kind"] == "sum":
@@ -234,6 +239,9 @@ _RULES: dict[Op, Vjp] = {
     Op.POW: _pow,
     Op.RELU: lambda b, v, g: (b.add(Op.RELU_MASK, g, v),),
     Op.RELU_MASK: lambda b, v, g: (b.add(Op.RELU_MASK, g, v.inputs[1]), None),
+    # the gradient goes the way back; between the two ops there is no third
+    Op.MOVE_WAIT: lambda b, v, g: (b.add(Op.MOVE_START, g, v.inputs[0].inputs[1], to=_origin(v).tensor.place),),
+    Op.MOVE_START: lambda b, v, g: (b.add(Op.MOVE_WAIT, g), None),
     Op.DROPOUT: lambda b, v, g: (b.add(Op.DROPOUT, g, v.inputs[1], **dict(v.attrs)), None),
     Op.COL_SUM: _col_sum,
     Op.ROW_SUM: lambda b, v, g: (b.add(Op.FILL_COLS, g, width=v.inputs[0].tensor.dims[0]),),

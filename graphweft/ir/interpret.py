@@ -366,6 +366,8 @@ _MEANING: dict[Op, _Meaning] = {
     Op.RELU: lambda v, x: torch.relu(x),
     Op.RELU_MASK: lambda v, g, y: torch.where(y > 0, g, g.new_zeros(())),
     Op.DROPOUT: _dropout,
+    Op.MOVE_START: lambda v, x, tier: x,
+    Op.MOVE_WAIT: lambda v, x: x,
     Op.COL_SUM: lambda v, x: x.sum(0) / max(x.shape[0], 1) if v.get("mean") else x.sum(0),
     Op.ROW_SUM: lambda v, x: x.sum(1),
     Op.FILL_ROWS: lambda v, r, like: (r / max(like.shape[0], 1) if v.get("mean") else r).expand(like.shape),

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from graphweft.ir import attention, batch_norm, movement, sampling, trailing, typed
+from graphweft.ir import attention, batch_norm, movement, places, sampling, trailing, typed
 from graphweft.ir.expect import expect_dense, expect_graph, expect_index, expect_tensor, require
 from graphweft.ir.residency import Movement, Residency, StructType, TensorType, Type
 
@@ -90,6 +90,9 @@ class Op(enum.Enum):
     RELU = enum.auto()
     RELU_MASK = enum.auto()  # first operand where the second is positive, else 0
     DROPOUT = enum.auto()  # kept with probability 1 - p and scaled, by (seed, stream, position)
+    # places
+    MOVE_START = enum.auto()  # rows begin to move to another memory
+    MOVE_WAIT = enum.auto()  # and are there
     # contractions
     COL_SUM = enum.auto()
     ROW_SUM = enum.auto()
@@ -350,6 +353,8 @@ SPECS: dict[Op, OpSpec] = {
     Op.RELU: OpSpec((1,), _M.DENSE, _unary),
     Op.RELU_MASK: OpSpec((2,), _M.DENSE, _same),
     Op.DROPOUT: OpSpec((2,), _M.DENSE, _dropout),
+    Op.MOVE_START: OpSpec((2,), _M.PLACE, places.move_start),
+    Op.MOVE_WAIT: OpSpec((1,), _M.PLACE, places.move_wait),
     Op.COL_SUM: OpSpec((1,), _M.CONTRACT, _col_sum),
     Op.ROW_SUM: OpSpec((1,), _M.DENSE, _row_sum),
     Op.FILL_ROWS: OpSpec((2,), _M.BROADCAST, _fill_rows),

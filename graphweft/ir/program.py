@@ -8,12 +8,13 @@ Comes in: operations appended through a :class:`Builder` (front ends, gradient r
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from graphweft._errors import IRError
 from graphweft.ir.ops import SPECS, Op
+from graphweft.ir.places import placed
 from graphweft.ir.residency import StructType, TensorType, Type
 
 Attrs = tuple[tuple[str, Any], ...]
@@ -163,6 +164,12 @@ def structural_key(value: Value, names: Mapping[Value, str] | None = None) -> st
     return memo[value]
 
 
+def inferred(op: Op, types: Sequence[Type], attrs: dict[str, Any]) -> Type:
+    """The type of a value of ``op``. Raises: IRError for a wrong operand."""
+    spec = SPECS[op]
+    return placed(op.name.lower(), spec.movement, types, spec.infer(types, attrs))
+
+
 class Builder:
     """Makes values. Types are inferred by the op's rule; a wrong operand is an IRError that names the op."""
 
@@ -172,8 +179,7 @@ class Builder:
         if not spec.accepts(len(inputs)):
             raise IRError(f"{op.name.lower()}: expected {spec.arity} operands, got {len(inputs)}")
         ordered = tuple(sorted(attrs.items()))
-        inferred = spec.infer([value.type for value in inputs], attrs)
-        return Value(op, inputs, ordered, inferred)
+        return Value(op, inputs, ordered, inferred(op, [value.type for value in inputs], attrs))
 
     def like(self, value: Value, inputs: tuple[Value, ...]) -> Value:
         """``value`` over other inputs; itself when they are the same."""

@@ -34,9 +34,11 @@ class Movement(enum.Enum):
     NORM = "norm"  # reduce and broadcast back
     DENSE = "dense"  # row by row
     CONTRACT = "contract"  # rows to shared: weight and bias gradients
+    PLACE = "place"  # the same rows in another memory
 
 
 Dim = str  # a symbolic leading size
+HOST = "host"  # the place where everything lies that was not moved
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class TensorType:
         dims: The trailing sizes.
         dtype: Element type.
         sparse: Stored as compressed rows (node features only).
+        place: The memory that the rows lie in.
+        arrived: Whether they are there; else they are on their way.
     """
 
     residency: Residency
@@ -56,11 +60,14 @@ class TensorType:
     dims: tuple[int, ...]
     dtype: torch.dtype = torch.float32
     sparse: bool = False
+    place: str = HOST
+    arrived: bool = True
 
     def __str__(self) -> str:
         sizes = ([self.rows] if self.rows is not None else []) + [str(size) for size in self.dims]
         kind = str(self.dtype).removeprefix("torch.") + (" csr" if self.sparse else "")
-        return f"{self.residency.value}[{' x '.join(sizes)}] {kind}"
+        way = "" if self.place == HOST and self.arrived else f" {'at' if self.arrived else 'to'} {self.place}"
+        return f"{self.residency.value}[{' x '.join(sizes)}] {kind}{way}"
 
 
 @dataclass(frozen=True)

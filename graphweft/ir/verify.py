@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from graphweft._errors import IRError
 from graphweft.ir.ops import LEAVES, SPECS
-from graphweft.ir.program import Program, Value
+from graphweft.ir.program import Program, Value, inferred
 
 
 def verify(program: Program, known: set[Value] | None = None) -> None:
@@ -34,8 +34,8 @@ def verify(program: Program, known: set[Value] | None = None) -> None:
         if any(operand not in seen for operand in value.inputs):
             raise IRError(f"verify: an operand of {value.op.name.lower()} comes after it")
         if value not in verified:
-            inferred = SPECS[value.op].infer([operand.type for operand in value.inputs], dict(value.attrs))
-            if inferred != value.type:
-                raise IRError(f"verify: {value.op.name.lower()} has type {value.type}, its rule gives {inferred}")
+            found = inferred(value.op, [operand.type for operand in value.inputs], dict(value.attrs))
+            if found != value.type:
+                raise IRError(f"verify: {value.op.name.lower()} has type {value.type}, its rule gives {found}")
             verified.add(value)
         seen.add(value)

@@ -22,8 +22,8 @@ from graphweft._machine import processors
 from graphweft._trace import span
 from graphweft._workers import set_width
 from graphweft.loader.epoch_order import drawn_order, share_of_order
+from graphweft.loader.fastest_choice import CoreSplit, FastestChoice
 from graphweft.loader.pipeline import Pipeline
-from graphweft.loader.tempo import Tempo, Way
 from graphweft.sample.permutation import permutation
 
 B = TypeVar("B")
@@ -69,7 +69,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         self.num_items, self.shuffle, self._drop_last = num_items, bool(shuffle), bool(drop_last)
         self.batch_size = self._as_count("batch_size", batch_size, 1)
         self.seed = self._as_count("seed", seed, 0, _MOST)
-        self._tempo: Tempo[Way] = Tempo(self._ways(prefetch, workers), prefers=_waits_least)
+        self._fastest: FastestChoice[CoreSplit] = FastestChoice(self._ways(prefetch, workers), prefers=_waits_least)
         self._epoch = self._position = 0
         self._begun = False
         self._turn: object = None
@@ -96,33 +96,33 @@ class EpochLoader(abc.ABC, Generic[B]):
         return self._epoch
 
     @property
-    def way(self) -> Way:
+    def way(self) -> CoreSplit:
         """How batches are prepared now."""
-        return self._tempo.way
+        return self._fastest.way
 
     def split_cores(self) -> None:
         """Also tries giving the model fewer threads, so that preparation has cores of its own.
 
         For consumers whose results do not depend on the number of threads. Without ``prefetch=None`` nothing is tried.
         """
-        cores, ways = processors(), self._tempo.ways
+        cores, ways = processors(), self._fastest.ways
         if len(ways) > 1:
             counts = sorted({1, cores // 4, cores // 2})
-            self._tempo.add([Way(count, 2 * count, cores - count) for count in counts if 0 < count < cores])
+            self._fastest.add([CoreSplit(count, 2 * count, cores - count) for count in counts if 0 < count < cores])
 
     @property
-    def ways(self) -> list[Way]:
+    def ways(self) -> list[CoreSplit]:
         """All ways of preparing that are tried."""
-        return self._tempo.ways
+        return self._fastest.ways
 
-    def keep_ways(self, ways: Sequence[Way]) -> None:
+    def keep_ways(self, ways: Sequence[CoreSplit]) -> None:
         """Tries no others from now on."""
-        self._tempo = Tempo(ways, prefers=_waits_least)
+        self._fastest = FastestChoice(ways, prefers=_waits_least)
 
     @property
-    def seconds_by_way(self) -> dict[Way, float]:
+    def seconds_by_way(self) -> dict[CoreSplit, float]:
         """Median seconds of a batch, model included, under every way that was tried."""
-        return self._tempo.seconds()
+        return self._fastest.seconds()
 
     def __len__(self) -> int:
         """Batches of the epoch under way, or about to begin."""
@@ -194,7 +194,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         prepare, total = self._preparer(epoch), self._length(epoch)
         while first < total:
             last = self._reach(epoch, first)
-            stay = _Stay(self._tempo)
+            stay = _Stay(self._fastest)
             asked = time.perf_counter()
             with _model_threads(stay.way):
                 for count, batch in enumerate(_prepared(prepare, first, last, stay)):
@@ -211,7 +211,7 @@ class EpochLoader(abc.ABC, Generic[B]):
         if self._turn is turn:
             self._epoch, self._position, self._begun, self._turn = epoch + 1, 0, False, None
 
-    def _ways(self, prefetch: int | None, workers: int | None) -> list[Way]:
+    def _ways(self, prefetch: int | None, workers: int | None) -> list[CoreSplit]:
         """What may be tried. Raises: ConfigError."""
         cores = processors()
         if workers is not None:
@@ -219,15 +219,18 @@ class EpochLoader(abc.ABC, Generic[B]):
             if workers == 0:
                 if prefetch:
                     raise ConfigError(f"{self.who}: prefetch={prefetch!r} cannot be combined with workers=0")
-                return [Way(0, 0)]
+                return [CoreSplit(0, 0)]
         if prefetch is None:
             if workers is not None:
-                return [Way(workers, 2 * workers)]
-            return [Way(0, 0), *(Way(count, 2 * count) for count in sorted({1, cores // 2, cores}) if count > 0)]
+                return [CoreSplit(workers, 2 * workers)]
+            return [
+                CoreSplit(0, 0),
+                *(CoreSplit(count, 2 * count) for count in sorted({1, cores // 2, cores}) if count > 0),
+            ]
         prefetch = self._as_count("prefetch", prefetch, 0, 2**20)
         if prefetch == 0:
-            return [Way(0, 0)]
-        return [Way(workers or min(prefetch, cores), prefetch)]
+            return [CoreSplit(0, 0)]
+        return [CoreSplit(workers or min(prefetch, cores), prefetch)]
 
     def _as_count(self, name: str, value: Any, least: int, most: int | None = None) -> int:
         """``value``, an integer of any kind, as one of Python's. Raises: ConfigError."""
@@ -241,8 +244,8 @@ class EpochLoader(abc.ABC, Generic[B]):
 class _Stay:
     """Batches one after the other under one way, until the tempo asks for another."""
 
-    def __init__(self, tempo: Tempo[Way]) -> None:
-        self.way, self._tempo = tempo.way, tempo
+    def __init__(self, tempo: FastestChoice[CoreSplit]) -> None:
+        self.way, self._fastest = tempo.way, tempo
         self._settled, self._ended = tempo.settled, False
 
     def goes_on(self) -> bool:
@@ -253,17 +256,17 @@ class _Stay:
         """A batch took so long. What was begun when the way ended tells nothing: nothing is prepared beside it."""
         if self._settled or self._ended:
             return
-        self._tempo.record(self.way, seconds)
-        self._ended, self._settled = self._tempo.way != self.way, self._tempo.settled
+        self._fastest.record(self.way, seconds)
+        self._ended, self._settled = self._fastest.way != self.way, self._fastest.settled
 
 
-def _waits_least(way: Way) -> bool:
+def _waits_least(way: CoreSplit) -> bool:
     """Whether batches are made beside the model: as fast as in place, the caller waits less for them."""
     return way.workers > 0
 
 
 @contextlib.contextmanager
-def _model_threads(way: Way) -> Iterator[None]:
+def _model_threads(way: CoreSplit) -> Iterator[None]:
     """The caller's parallel loops run on as many threads as a way leaves to the model."""
     if way.model == 0:
         yield

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class PlannedGroup:
         parts: Numbers of its parts, ascending.
         places: int64 places of its seeds among all seeds, in the order of the batches.
         nodes: int64 numbers of these seeds inside of the group.
-        key: Of its draws.
+        key: Of its draws, which go by the node's number in the source: those of every group, apart from later turns.
         first: Position of its first batch in the epoch.
         number: Which group of the epoch it is; a group that is gone through again has the same.
     """
@@ -150,10 +150,11 @@ class GroupLoader(EpochLoader[Batch]):
             number = found[-1].number + 1 if found else 0
             for again in range(self.reuse):
                 inner = key.within(group) if again == 0 else key.within(group).within(again - 1)
-                order = permutation(len(places), Key(inner.seed, key.epoch, inner.stage, self.shuffle))
+                order = permutation(len(places), replace(inner, shuffle=self.shuffle))
+                drawn = replace(key, stage=again)
                 nodes = (self.seeds[torch.from_numpy(places)] + torch.from_numpy(shift))[order]
                 parts = tuple(chosen.tolist())
-                found.append(PlannedGroup(parts, torch.from_numpy(places)[order], nodes, inner, first, number))
+                found.append(PlannedGroup(parts, torch.from_numpy(places)[order], nodes, drawn, first, number))
                 first += -(-len(places) // self.batch_size)
         return found
 
@@ -195,8 +196,7 @@ class GroupLoader(EpochLoader[Batch]):
             group = ahead.get(planned.number)
             begin = (position - planned.first) * self.batch_size
             seeds = planned.nodes[begin : begin + self.batch_size]
-            key = planned.key
-            sample = group.sampler(self.fanouts).sample(seeds, seed=key.seed, epoch=key.epoch, stage=key.stage)
+            sample = planned.key.sample(group.sampler(self.fanouts), seeds)
             places = planned.places[begin : begin + self.batch_size]
             return make_batch(sample, group, places, group.rows(sample.n_id))
 

@@ -38,10 +38,11 @@ class Group:
         x: Their features, or None.
         y: Their labels.
         parts: Numbers of the parts, ascending.
+        n_id: int64 (nodes,) their numbers in the source, by which draws are keyed.
     """
 
-    def __init__(self, graph: Graph, x: Tensor | None, y: Tensor, parts: tuple[int, ...]) -> None:
-        self.graph, self.x, self.y, self.parts = graph, x, y, parts
+    def __init__(self, graph: Graph, x: Tensor | None, y: Tensor, parts: tuple[int, ...], n_id: Tensor) -> None:
+        self.graph, self.x, self.y, self.parts, self.n_id = graph, x, y, parts, n_id
         self._lock = threading.Lock()
         self._samplers: dict[tuple[int, ...], NeighborSampler] = {}
 
@@ -54,7 +55,7 @@ class Group:
         """A sampler of the graph, made once."""
         with self._lock:
             if fanouts not in self._samplers:
-                self._samplers[fanouts] = NeighborSampler(self.graph, fanouts)
+                self._samplers[fanouts] = NeighborSampler(self.graph, fanouts, names=self.n_id)
             return self._samplers[fanouts]
 
     def rows(self, ids: Tensor) -> Tensor | None:
@@ -106,7 +107,11 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
     indices = aligned_empty((int(indptr[-1]),), torch.int32)
     torch.cat([torch.from_numpy(part) for part in columns], out=indices)
     graph = Graph.from_adjacency(Adjacency(indptr, indices, None, nodes))
-    return Group(graph, x, torch.cat(labels), tuple(chosen.tolist()))
+    n_id = aligned_empty((nodes,), torch.int64)
+    for first, begin, end in zip(starts, source.bounds[chosen], source.bounds[chosen + 1], strict=False):
+        torch.arange(int(begin), int(end), out=n_id[int(first) : int(first + end - begin)])
+    n_id[inside:] = torch.from_numpy(members.extra)
+    return Group(graph, x, torch.cat(labels), tuple(chosen.tolist()), n_id)
 
 
 def starts_of(bounds: NDArray[np.int64], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -164,7 +169,7 @@ def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int 
     """
     nodes = np.diff(source.bounds)
     width = source.num_features * torch.empty(0, dtype=source.feature_dtype).element_size()
-    node_bytes, edge_bytes = width + 8 + label_bytes, 4
+    node_bytes, edge_bytes = width + 16 + label_bytes, 4  # offsets and ids
     parts = nodes * node_bytes + source.edge_counts * edge_bytes
     largest = np.argsort(-parts, kind="stable")[:count]
     group = int(parts[largest].sum()) + hubs

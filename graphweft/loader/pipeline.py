@@ -39,32 +39,32 @@ class Pipeline(Generic[T]):
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
         self._goes_on = goes_on
-        self._desk = _Desk(prepare, first, last, max(ahead, 1))
+        self._handover = _Handover(prepare, first, last, max(ahead, 1))
         self._threads = [
-            start_worker(f"graphweft-loader-{i}", self._desk.stop, _work, self._desk)
+            start_worker(f"graphweft-loader-{i}", self._handover.stop, _work, self._handover)
             for i in range(min(workers, last - first))
         ]
 
     def __iter__(self) -> Iterator[T]:
-        while not self._desk.finished:
+        while not self._handover.finished:
             if not self._goes_on():
-                self._desk.give_out_no_more()
-                if self._desk.finished:
+                self._handover.give_out_no_more()
+                if self._handover.finished:
                     return
             with span("wait for batch", "wait"):
-                result = self._desk.take()
+                result = self._handover.take()
             yield result
             del result
 
     def close(self) -> None:
         """Ends the threads once each has finished what it is at."""
-        self._desk.stop()
+        self._handover.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join()
 
 
-class _Desk(Generic[T]):
+class _Handover(Generic[T]):
     """What threads and consumer share."""
 
     def __init__(self, prepare: Callable[[int], T], first: int, last: int, ahead: int) -> None:
@@ -121,15 +121,15 @@ class _Desk(Generic[T]):
             self._changed.notify_all()
 
 
-def _work(desk: _Desk[T]) -> None:
+def _work(handover: _Handover[T]) -> None:
     """Prepares until there is nothing left, with parallel loops on this one thread."""
     become_worker()
-    while (position := desk.claim()) is not None:
+    while (position := handover.claim()) is not None:
         try:
             with span("prepare batch", "prepare", position=position):
-                result = desk.prepare(position)
+                result = handover.prepare(position)
         except BaseException as failure:
-            desk.put(position, None, failure)
+            handover.put(position, None, failure)
         else:
-            desk.put(position, result, None)
+            handover.put(position, result, None)
             del result

@@ -19,13 +19,13 @@ from graphweft.frontend.source import current_line, first_line
 from graphweft.frontend.views import Edges, Nodes
 from graphweft.graph.graph import Graph
 from graphweft.graph.shared import SharedGraph
-from graphweft.nn.opaque import opaque, traced
+from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.products import on_kernels, paused
 from graphweft.nn.shared_call import execute_shared
 from graphweft.nn.user_call import execute
 
 
-@opaque
+@left_out
 def update_all(
     graph: Graph,
     message: Function,
@@ -78,18 +78,11 @@ def update_all(
     """
     if other:
         raise _unknown("update_all", graph, other)
+    given: dict[str, Any] = {"ndata": ndata, "edata": edata, "ntype_data": ntype_data, "etype_data": etype_data}
+    if traced():
+        return untraced(update_all)(graph, message, reduce, update, params=params, **given)
     with paused():
-        call = make_call(
-            graph,
-            message,
-            reduce,
-            update,
-            ndata=ndata,
-            edata=edata,
-            ntype_data=ntype_data,
-            etype_data=etype_data,
-            params=params,
-        )
+        call = make_call(graph, message, reduce, update, params=params, **given)
         return execute_shared(call) if isinstance(graph, SharedGraph) else execute(call)
 
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from graphweft._checks import check_ids
+from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DtypeError, ShapeError
 from graphweft._torch_private import foreach_lerp
 from graphweft.graph.block import Block
@@ -261,7 +262,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         if isinstance(x, SparseFeatures) and not self.takes_sparse:
             x = _dense(who, x)
         tensors = tensors_of(self)
-        seed = int(torch.randint(2**62, ())) if self.draws() else 0
+        seed = call_key() if self.draws() else 0
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
         fields |= of_edges
         return Arguments(graph, x, tensors, rows, seed, self.training, fields, settings=self.settings())

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft._draws import call_key
 from graphweft._torch_private import pytree
 from graphweft.frontend.moves import EdgeSet
 from graphweft.frontend.regions import Planned, Region, plan, renamed
@@ -82,7 +83,7 @@ class RegionRun:
         fields = dict(self._kept)
         for name, var, residency, axis in self._given:
             fields[name] = (_rows_first(env[var], residency, axis), residency)
-        seed = int(torch.randint(2**62, ())) if self.draws else 0
+        seed = call_key() if self.draws else 0
         return Arguments(self.graph, None, {}, None, seed, False, fields)
 
     def __call__(self, env: Env) -> None:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweft._checks import check_ids
+from graphweft._draws import call_key
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
@@ -30,6 +31,7 @@ from graphweft.nn.node_data import NodeData
 from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
 from graphweft.runtime.staged import StagedFunction, sampled_hops
+from graphweft.runtime.tier import Tier
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import is_dense
 
@@ -359,9 +361,9 @@ class Stack(CompiledModule):
             x = self._define_piece(frame, index, x)
         return {"out": x, **frame.outputs}
 
-    def staged(self, sampler: NeighborSampler, x: Features) -> StagedFunction:
-        """Sampling and all layers as one program; one fan-out a layer."""
-        return StagedFunction(functools.partial(self._describe_batch, sampler.fanouts), sampler, x)
+    def staged(self, sampler: NeighborSampler, x: Features, tier: Tier | None = None) -> StagedFunction:
+        """Sampling and all layers as one program; one fan-out a layer. ``tier``: where the layers run."""
+        return StagedFunction(functools.partial(self._describe_batch, sampler.fanouts), sampler, x, tier)
 
     def is_staged(self) -> bool:
         """Whether :meth:`staged` computes what a call on blocks does, whatever a subclass has overridden."""
@@ -410,7 +412,7 @@ class Stack(CompiledModule):
             made: Tensor = self._apart(index, block, x, functools.partial(self._layer_apart, edges=edges))
             return made
         given = self.layer_arguments(index, block, x, edges)
-        seed = int(torch.randint(2**62, ())) if self.training and self.draws() else 0
+        seed = call_key() if self.training and self.draws() else 0
         result = self.layer_function(index)(replace(given, seed=seed, training=self.training))
         return self._settled(result, given.graph, given.rows)
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
+from graphweft._draws import call_key
 from graphweft._errors import DtypeError, FallbackWarning, ShapeError
 from graphweft._memory import keep_heap
 from graphweft._torch_private import transforms_are_on, without_modes
@@ -98,7 +99,7 @@ class CompiledCall:
         for at in self._written:  # the backward pass may read what is there before
             tensor, residency = given[f"cap:{at}"]
             given[f"cap:{at}"] = tensor.clone(), residency
-        seed = int(torch.randint(2**62, ())) if self.raised.draws else 0
+        seed = call_key() if self.raised.draws else 0
         return Arguments(call.graph, None, {}, None, seed, False, given, receivers)
 
     def __call__(self, call: Call, captured: Captured) -> Fields:
@@ -156,20 +157,16 @@ def observing() -> Iterator[list[Observed]]:
         _OBSERVED.reset(token)
 
 
-def execute(call: Call) -> Fields:
-    """Runs ``call``; warns once where it cannot be compiled."""
-    if _OBSERVED.get() is None:
-        return _execute(call)
-    with without_modes():  # who observes counts only what runs around the calls
-        return _execute(call)
-
-
-def _execute(call: Call) -> Fields:
+def execute(call: Call, apart: bool = False) -> Fields:
+    """Runs ``call``; warns once where it cannot be compiled. ``apart``: modes of torch are off already."""
+    seen = _OBSERVED.get()
+    if seen is not None and not apart:  # who observes counts only what runs around the calls
+        with without_modes():
+            return execute(call, apart=True)
     if _config.current().opt_level == 0 or not call.graph.num_edges or transforms_are_on():
         return run_reference(call)
     captured = capture((call.message, call.reduce, call.update, call.params))
     compiled, failure, fresh = compiled_call(call, captured)
-    seen = _OBSERVED.get()
     if seen is not None:
         seen.append(Observed(call, captured, compiled, failure))
     if compiled is not None:

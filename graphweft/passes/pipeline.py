@@ -20,7 +20,7 @@ from graphweft.ir.grad import differentiate
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
-from graphweft.ir.residency import StructType
+from graphweft.ir.residency import HOST, StructType
 from graphweft.ir.verify import verify
 from graphweft.passes.associate import associate
 from graphweft.passes.attention import raise_attention
@@ -39,6 +39,7 @@ from graphweft.passes.opened import lay_out_weights, open_extrema, open_softmax
 from graphweft.passes.placement import Order, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
 from graphweft.passes.stage_fuse import fold_gathers, fuse_first_layer, fuse_structure
+from graphweft.passes.transfers import send_ahead, wait_late
 from graphweft.passes.typed import raise_typed
 from graphweft.passes.work import Sizes, group_work, tensor_bytes
 
@@ -90,6 +91,7 @@ class Request:
     prepare: Callable[[Iterable[Group]], None] = lambda groups: None  # told what kernels to expect before the trials
 
     rounds: bool = False  # sums over edges read rows in bfloat16
+    place: str = HOST  # where a step runs; rows that are made before it move there
     worth: int | None = None  # bytes of a matrix from which kernels are generated for it; None: what a compiler costs
 
     def is_worth(self, nbytes: float) -> bool:
@@ -398,6 +400,8 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         hoisted = without_wide(joint, hoisted)
     if sum(tensor_bytes(value, sizes) for value in kept_tensors(joint, hoisted)) > sizes.memory:
         hoisted = constant_values(joint, ())
+    if request.place != HOST:
+        joint, hoisted = send_ahead(joint, hoisted, request.place)
     phase = phases(forward, joint)
 
     def rest(known: set[Value]) -> list[Group]:
@@ -413,6 +417,7 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     if request.on("fuse", 3) and request.on("join", 3):
         groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
         works = {group.result: group_work(group, sizes) for group in groups}
+    groups = wait_late(groups) if request.place != HOST else groups
     steps = Steps(forward, raw, derived)
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)
 

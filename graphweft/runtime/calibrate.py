@@ -8,12 +8,10 @@ calibrated as ``tau = 1 - gamma`` with gamma = (time of dense) / (time of sparse
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
 import platform
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from pathlib import Path
 import torch
 
 from graphweft import _config
+from graphweft._decisions import keep, known
 from graphweft._memory import POOL, empty
 from graphweft._native import LEVEL
 from graphweft.cost import CostModel, Work, contraction_work, gather_work, product_work, rows_work
@@ -61,11 +60,7 @@ def calibrate() -> Calibration:
     found = Calibration(_crossover(), model, model.error(samples))
     POOL.trim()
     path = cache_file()
-    with contextlib.suppress(OSError):  # a cache that cannot be written costs a second in the next process
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(json.dumps({"threshold": found.threshold, "error": found.error, "model": model.to_json()}))
-        Path(file.name).replace(path)
+    keep(path.name, json.dumps({"threshold": found.threshold, "error": found.error, "model": model.to_json()}))
     _read.cache_clear()
     _measured[path] = found
     return found
@@ -99,10 +94,10 @@ def _stored() -> Calibration | None:
 def _read(path: Path) -> Calibration | None:
     """A calibration file; None when there is none or it is damaged."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(known(path.name) or "")
         tau, error = float(found["threshold"]), float(found["error"])
         return Calibration(tau, CostModel.from_json(found["model"]), error) if 0.0 < tau < 1.0 else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -42,12 +42,12 @@ from graphweft.passes.pipeline import Request, run_passes
 from graphweft.runtime import calibrate
 from graphweft.runtime.constants import is_declared, is_owned, sent
 from graphweft.runtime.footprint import Footprint, footprint
-from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize, run_forward_alone
+from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
 from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import profiling
-from graphweft.runtime.second import Origin, Run
+from graphweft.runtime.second import Origin, Run, distinct
 from graphweft.runtime.size_class import size_class
 from graphweft.runtime.sizes import decisive_sizes, measure_sizes
 from graphweft.runtime.targets import target_of
@@ -172,24 +172,34 @@ class CompiledFunction:
             with torch.autocast("cpu", enabled=False):
                 return self(arguments)
         likeness = None if self._written is not None or transforms_are_on() else _likeness(arguments)
-        before = self._before
+        before, profiled = self._before, False
         if likeness is not None and before is not None and before[0] == likeness and before[3] is self._fitted:
-            return self._run(before[1], arguments, before[2], False)
-        known, standing = len(self._plans), self._standing(arguments)
-        plan = None if transforms_are_on() else self.ready(arguments, standing)
-        if plan is None:
-            return interpret(self.program(arguments), arguments.named())
-        fresh = len(self._plans) > known
-        if likeness is not None:
-            self._before = likeness, plan, standing, self._fitted
-        profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
-        return self._run(plan, arguments, standing, profiled)
+            _, plan, standing, _ = before
+        else:
+            known, standing = len(self._plans), self._standing(arguments)
+            found = None if transforms_are_on() else self.ready(arguments, standing)
+            if found is None:
+                return interpret(self.program(arguments), arguments.named())
+            plan, fresh = found, len(self._plans) > known
+            if likeness is not None:
+                self._before = likeness, plan, standing, self._fitted
+            profiled = fresh and _config.current().tune and self._fitted is None and torch.is_grad_enabled()
+        env, tensors = self._bind(plan, arguments, standing)
+        if not profiled and not is_followed(tensors):
+            with torch.no_grad():
+                outputs = distinct(plan.run_forward(env, tensors), tensors)
+        elif not profiled:
+            outputs = RunPlan.apply(plan, env, None, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
+        else:
+            samples = _Samples(self)
+            with profiling() as taken:
+                outputs = RunPlan.apply(plan, env, samples, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
+            samples.taken.extend(taken)
+        return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
 
     def on_kernels(self, arguments: Arguments) -> dict[str, Tensor] | None:
         """Outputs by name; None where only the interpreter can run."""
-        standing = self._standing(arguments)
-        plan = self.ready(arguments, standing)
-        return None if plan is None else self._run(plan, arguments, standing, False)
+        return None if transforms_are_on() or self.ready(arguments) is None else self(arguments)
 
     def ready(self, arguments: Arguments, standing: Standing | None = None) -> Plan | None:
         """The plan for ``arguments``, compiled if it is not at hand; None where the interpreter runs."""
@@ -350,19 +360,6 @@ class CompiledFunction:
         hoisted = tuple(self._hoisted.get(plan, item, content) for item in plan.hoisted)
         env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
         return env, tuple(_rows_contiguous(named[name]) for name in plan.tensors)
-
-    def _run(self, plan: Plan, arguments: Arguments, standing: Standing, profiled: bool) -> dict[str, Tensor]:
-        env, tensors = self._bind(plan, arguments, standing)
-        if not profiled and not is_followed(tensors):
-            outputs = run_forward_alone(plan, env, tensors)
-        elif not profiled:
-            outputs = RunPlan.apply(plan, env, None, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
-        else:
-            samples = _Samples(self)
-            with profiling() as taken:
-                outputs = RunPlan.apply(plan, env, samples, self._origin(plan, arguments), *tensors)  # type: ignore[no-untyped-call]
-            samples.taken.extend(taken)
-        return {name: tensor for (name, _), tensor in zip(plan.outputs, outputs, strict=True)}
 
     def _origin(self, plan: Plan, arguments: Arguments) -> Origin:
         """What the gradients of this call are differentiated by."""

@@ -49,12 +49,6 @@ def is_followed(tensors: tuple[Tensor, ...]) -> bool:
     return wanted or forward_ad._current_level >= 0
 
 
-def run_forward_alone(plan: Plan, env: Slots, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Outputs in order, for a call that nobody differentiates."""
-    with torch.no_grad():
-        return distinct(plan.run_forward(env, tensors), tensors)
-
-
 class RunPlan(torch.autograd.Function):
     """``RunPlan.apply(plan, env, samples, origin, *tensors)``; the backward pass is the plan's, not torch's.
 

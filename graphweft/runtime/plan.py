@@ -8,7 +8,7 @@ backward is exactly what a backward call reads. Called by ``function.py``; made 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import torch
 from graphweft._trace import active, span
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
-from graphweft.ir.residency import Residency, TensorType
+from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.passes.edges import cover_edges
 from graphweft.passes.fuse import Group, group_values
 from graphweft.passes.hoist import frontier
@@ -55,6 +55,7 @@ class _Part(NamedTuple):
     names: tuple[str | None, ...]
     launches: tuple[Launch, ...]
     slot: int
+    forms: Callable[[Any], object]
 
 
 class Plan:
@@ -139,7 +140,13 @@ class Plan:
         """Outputs in order; afterwards ``env`` holds what the backward calls read."""
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
-        _run(self._forward, env)
+        if PROFILE.active or active() is not None:
+            _watched(self._forward, env)
+        else:  # a loop here as well as in _watched: a frame less between a call and its kernel
+            for launch, call in self._forward:
+                launch(env)
+                for index in call.frees:
+                    env[index] = None
         return tuple(env[slot] for _, slot in self.outputs)
 
     def kept(self, env: Slots) -> Slots:
@@ -165,7 +172,7 @@ class Plan:
         """Gradients of the dense inputs in order, None where there is none."""
         for name, slot in self.seeds:
             env[slot] = gradients.pop(name)
-        _run(self._backward, env)
+        _watched(self._backward, env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any], over: str | None = None) -> Any:
@@ -176,10 +183,11 @@ class Plan:
         key = item.slot, over is not None
         if key not in self._parts:
             self._parts[key] = self._part(item, over is not None)
-        names, launches, slot = self._parts[key]
+        names, launches, slot, forms = self._parts[key]
         env: Slots = [None if name is None else leaves[name] for name in names]
         for launch in launches:
             launch(env)
+        forms(env[slot])  # now, so that they do not come between the tensors of a step
         return env[slot]
 
     def _part(self, item: HoistedValue, over: bool) -> _Part:
@@ -187,7 +195,8 @@ class Plan:
         part, calls = self.preparation(item, over)
         slots = {value: index for index, value in enumerate(part.values)}
         names = tuple(v["name"] if v.op in LEAVES else None for v in part.values)
-        return _Part(names, self.target.bind(calls).launches, slots[item.value])
+        forms = forms_of(item.value, self.compiled.program, self.compiled.hoisted if self.target.blocking else None)
+        return _Part(names, self.target.bind(calls).launches, slots[item.value], forms)
 
     def preparation(self, item: HoistedValue, over: bool = False) -> tuple[Program, list[KernelCall]]:
         """The program of one hoisted value and the calls that make it, over slots in the order of its values."""
@@ -269,8 +278,8 @@ class Plan:
         return tuple(calls)
 
 
-def _run(steps: Sequence[tuple[Launch, KernelCall]], env: Slots) -> None:
-    """Call after call; a slot is emptied after its last reader."""
+def _watched(steps: Sequence[tuple[Launch, KernelCall]], env: Slots) -> None:
+    """Call after call, timed where somebody asks; a slot is emptied after its last reader."""
     is_traced = active() is not None
     for launch, call in steps:
         if PROFILE.active:
@@ -289,6 +298,23 @@ def _rerun(launch: Launch, call: KernelCall, env: Slots) -> None:
     for slot in call.writes:
         env[slot.at] = None
     launch(env)
+
+
+def forms_of(value: Value, program: Program, before: Collection[Value] | None = ()) -> Callable[[Any], object]:
+    """Makes the compressed forms of a graph that the calls of ``program`` will read.
+
+    ``before``: values that are made before the calls; None: nothing is made ahead.
+    """
+    if not isinstance(value.type, StructType) or before is None:
+        return lambda made: None
+    readers = [reader for reader in program.users()[value] if reader not in before]
+    if not readers:
+        return lambda made: None
+    if any(reader.op is Op.SPMM_MAX_GRAD for reader in readers):
+        return lambda made: (made.csc, made.reverse().csc)
+    if all(reader.op is Op.SPMM and len(reader.inputs) == 2 for reader in readers):
+        return lambda made: made.csc_structure
+    return lambda made: made.csc
 
 
 def _shape_of(item: Any) -> Any:
@@ -344,4 +370,4 @@ def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]
     return kept, pairs
 
 
-__all__ = ["HoistedValue", "Plan"]
+__all__ = ["HoistedValue", "Plan", "forms_of"]

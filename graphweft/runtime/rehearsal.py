@@ -1,7 +1,8 @@
-"""The memory that the pool maps while plans run, found without running them.
+"""The memory that plans take while they run, found without running them.
 
 Comes in: plans and sizes. Goes out: bytes. Tensors come and go as the calls make and free them, in a pool of imagined
-addresses, so that intervals which fit nothing are counted as well. Called where the memory of a run is predicted.
+addresses, so that intervals which fit nothing are counted as well; small tensors lie on torch's heap. Called where
+the memory of a run is predicted.
 """
 
 from __future__ import annotations
@@ -16,14 +17,16 @@ from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 
 _TOP = 1 << 47  # above all imagined mappings
+_HEAP = 1.5  # times the tensors that lie on it: what the heap of the C library takes for sizes that come and go
 
 
 class _Imagined(Pool):
-    """A pool that maps nothing."""
+    """A pool that maps nothing; ``keeps_small``: small tensors stay, as on a tape, whose calls know addresses."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_small: bool) -> None:
+        self.keeps_small = keeps_small
         super().__init__()
-        self._next = _TOP
+        self._next, self._small, self.most_small = _TOP, 0, 0
 
     def _map(self, size: int) -> int:
         self._next -= size  # as Linux does it: below the mapping before, so that both merge
@@ -34,25 +37,32 @@ class _Imagined(Pool):
         """Nothing: there is nothing to give back to the system."""
 
     def lend(self, nbytes: float) -> tuple[int, int]:
-        """A region of at least so many bytes; an empty one for what torch's own allocator serves."""
-        size = self.rounded(int(nbytes)) if nbytes >= SMALL else 0
-        return (self._take(size) if size else 0), size
+        """A region of at least so many bytes; without an address where torch's own allocator serves."""
+        if nbytes >= SMALL:
+            size = self.rounded(int(nbytes))
+            return self._take(size), size
+        self._small += int(nbytes)
+        self.most_small = max(self.most_small, self._small)
+        return 0, int(nbytes)
 
     def take_back(self, region: tuple[int, int]) -> None:
         """The region is free."""
-        if region[1]:
+        if region[0]:
             self._give_back(*region)
+        elif not self.keeps_small:
+            self._small -= region[1]
 
 
-def mapped_bytes(runs: Sequence[Plan], sizes: Sizes, loss: float = 0.0) -> int:
-    """What the pool has mapped after ``runs``, one after the other; ``loss``: bytes of the gradient of the loss.
+def taken_bytes(runs: Sequence[Plan], sizes: Sizes, loss: float = 0.0, taped: bool = False) -> int:
+    """What ``runs``, one after the other, take of the pool and of the heap; ``loss``: bytes of the loss's gradient.
 
-    Hoisted values and inputs do not count.
+    Hoisted values and inputs do not count. ``taped``: the first run is recorded, and its small tensors stay.
     """
-    pool = _Imagined()
+    pool = _Imagined(taped)
     for plan in runs:
         _run(plan, sizes, pool, loss)
-    return pool.stats().mapped
+        pool.keeps_small = False
+    return pool.stats().mapped + int(_HEAP * pool.most_small)
 
 
 def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> None:
@@ -98,4 +108,4 @@ def _calls(
                 pool.take_back(held.pop(at))
 
 
-__all__ = ["mapped_bytes"]
+__all__ = ["taken_bytes"]

@@ -26,19 +26,21 @@ from graphweft.ir.drawing import block_of
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
-from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+from graphweft.ir.residency import HOST, IndexType, Residency, StructType, TensorType
 from graphweft.passes.fuse import group_values
 from graphweft.passes.hoist import constant_values
 from graphweft.passes.pipeline import FORWARD, Request, run_passes
 from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
+from graphweft.passes.transfers import MOVER
 from graphweft.passes.work import Sizes, group_work, tensor_bytes
 from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.lower import lower
-from graphweft.runtime.plan import Plan
+from graphweft.runtime.plan import Plan, forms_of
 from graphweft.runtime.relocation import Relocation
 from graphweft.runtime.targets import target_of
+from graphweft.runtime.tier import Tier
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
 from graphweft.storage.feature import SparseFeatures
@@ -107,12 +109,14 @@ class StagedFunction:
         describe: Writes the program over the inputs ``graph``, ``x``, ``seeds``, ``key``, ``seed`` and parameters.
         sampler: Draws the neighbourhoods.
         x: Rows of all nodes, dense or sparse.
+        tier: Where the second stage runs; dense rows of the first move there while the rest of it goes on.
     """
 
-    def __init__(self, describe: Describe, sampler: NeighborSampler, x: Features) -> None:
+    def __init__(self, describe: Describe, sampler: NeighborSampler, x: Features, tier: Tier | None = None) -> None:
         if x.shape[0] != sampler.graph.num_nodes:
             raise ShapeError(f"batches: expected features of {sampler.graph.num_nodes} nodes, got {x.shape[0]} rows")
         self._describe, self.sampler, self.x = describe, sampler, x
+        self.tier = None if isinstance(x, SparseFeatures) else tier  # sparse rows stay where they are
 
     def program(self, parameters: Mapping[str, Tensor], training: bool) -> Program:
         """The forward program as described: sampler, gather and layers."""
@@ -146,8 +150,8 @@ class StagedFunction:
         names = {value["name"] for value in program.inputs}
         choice = choice or Choice()
         off = frozenset(name for name in active.disabled_passes.split(",") if name)
-        if isinstance(self.x, SparseFeatures):
-            choice = replace(choice, ahead=ROWS_AHEAD)
+        if isinstance(self.x, SparseFeatures) or self.tier is not None:
+            choice = replace(choice, ahead=ROWS_AHEAD)  # the table itself does not move
         request = Request(
             level=max(active.opt_level if single else min(active.opt_level, 2), 1),
             wanted=tuple(name for name, t in parameters.items() if t.requires_grad and name in names),
@@ -158,6 +162,7 @@ class StagedFunction:
             orders=None if choice.orders is None else dict(choice.orders),
             hoists_from=1,
             rounds=active.precision == "bf16",
+            place=HOST if self.tier is None else "tier",
         )
         return StagedPlan(self, Plan(run_passes(program, request), target_of(self.sampler.graph.device)), choice)
 
@@ -255,12 +260,13 @@ class _Preparation:
     def __init__(self, owner: StagedFunction, plan: Plan) -> None:
         self._sampler = owner.sampler
         wanted = [item.value for item in plan.hoisted]
-        part = Program(plan.compiled.program.inputs, tuple((str(i), value) for i, value in enumerate(wanted)))
+        first = sorted(wanted, key=lambda value: value.op is not Op.MOVE_START)  # the rest is made while rows move
+        part = Program(plan.compiled.program.inputs, tuple((str(i), value) for i, value in enumerate(first)))
         self._slot = {value: index for index, value in enumerate(part.values)}
-        self._wanted = [(self._slot[value], _forms(value, plan.compiled.program)) for value in wanted]
+        self._wanted = [(self._slot[value], forms_of(value, plan.compiled.program)) for value in wanted]
         self.draws = [v for v in part.values if v.op is Op.SAMPLE]
         constant = constant_values(part, ())
-        named = {"graph": owner.sampler.graph, "x": owner.x}
+        named = {"graph": owner.sampler.graph, "x": owner.x, MOVER: owner.tier}
         self._base: Slots = [None] * len(part.values)
         for value in part.values:
             if value.op in LEAVES:
@@ -319,18 +325,6 @@ def _held_bytes(value: Value, sizes: Sizes) -> float:
     if value.type.sparse:
         return 8.0 * rows * (1 + sizes.nonzeros.get("x", 0) / max(sizes.rows.get("N", 1), 1))
     return tensor_bytes(value, sizes)
-
-
-def _forms(value: Value, program: Program) -> Callable[[Any], object]:
-    """Makes the compressed forms of a block that calls of the second stage will read."""
-    if not isinstance(value.type, StructType):
-        return lambda made: None
-    readers = program.users()[value]
-    if any(reader.op is Op.SPMM_MAX_GRAD for reader in readers):
-        return lambda made: (made.csc, made.reverse().csc)
-    if all(reader.op is Op.SPMM and len(reader.inputs) == 2 for reader in readers):
-        return lambda made: made.csc_structure
-    return lambda made: made.csc
 
 
 def batch_sizes(program: Program, graph: Graph, x: Features, reference: Sample) -> Sizes:

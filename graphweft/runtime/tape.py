@@ -51,7 +51,7 @@ class Tape:
             arena, watch = Pool(), _Watch()
             arena.confine(int(nbytes * _GROWTH**attempt))
             # what is made on first use is made by the first run; the second is written down
-            found = cls._once(body, arena, _Watch()) and cls._once(body, arena, watch)
+            found = cls._once(body, arena, _Watch(keeps=False)) and cls._once(body, arena, watch)
             if found and not watch.computed:
                 return cls(arena, *found, [*alive, *watch.given])
             found = None
@@ -96,9 +96,9 @@ class _Watch(TorchFunctionMode):
     Not a dispatch mode: the first of those in a process imports torch's compiler, 70 MiB.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, keeps: bool = True) -> None:
         super().__init__()
-        self.computed = False
+        self.computed, self._keeps = False, keeps
         self.given: list[torch.Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -106,6 +106,8 @@ class _Watch(TorchFunctionMode):
         result = func(*args, **(kwargs or {}))
         name = getattr(func, "__name__", "")
         self.computed |= name not in _HARMLESS and not (name == "contiguous" and result is args[0])
-        if name in ("empty", "new_empty"):
+        if self.computed:
+            self.given.clear()  # nothing will be replayed
+        elif self._keeps and name in ("empty", "new_empty"):
             self.given.append(result)  # what is larger lies in the arena
         return result

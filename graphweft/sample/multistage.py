@@ -64,7 +64,7 @@ class Plan:
                 continue
             inner = (*path, group)
             self.groups[inner] = within
-            self.keys[inner] = key if isinstance(stage, Whole) else key.within(group)
+            self.keys[inner] = key if isinstance(stage, Whole) else key.within(group, isinstance(stage, Parts))
             self._spread(seeds, stages, inner, places[within])
 
     def in_group(self, path: Path) -> list[Planned]:

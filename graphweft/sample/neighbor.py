@@ -32,6 +32,7 @@ _P = ctypes.c_void_p
 _new = declare("gw_sampler_new")
 _free = declare("gw_sampler_free")
 _exclude = declare("gw_sampler_exclude")
+_name = declare("gw_sampler_name")
 _begin = declare("gw_sample_begin")
 _times = declare("gw_sample_times")
 _finish = declare("gw_sample_finish")
@@ -55,6 +56,7 @@ class NeighborSampler:
         fanouts: Most in-edges of a node in each hop.
         replace: Draw with replacement; every fan-out is a number then.
         weight: (E,) weights >= 0 by edge id.
+        names: int64 (N,) ids by which draws are keyed, those of a graph that this one is a part of; None: its own.
 
     Raises: ConfigError, GraphError, ShapeError.
 
@@ -65,7 +67,14 @@ class NeighborSampler:
         ([0, 1, 2, 3], [[1, 2, 3, 3], [0, 0, 0, 1]], [0, 1, 2, 3])
     """
 
-    def __init__(self, graph: Graph, fanouts: Any, replace: bool = False, weight: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        fanouts: Any,
+        replace: bool = False,
+        weight: torch.Tensor | None = None,
+        names: torch.Tensor | None = None,
+    ) -> None:
         who = type(self).__name__
         if not isinstance(graph, Graph) or not graph.is_square:
             raise GraphError(f"{who}: expected a graph over one set of nodes, got {graph!r}")
@@ -74,6 +83,7 @@ class NeighborSampler:
             raise ConfigError(f"{who}: expected fanouts >= 1 when drawing with replacement, got {self.fanouts}")
         self._weight = None if weight is None else by_position(who, graph.csc, weight)
         self._weights_identity = weights_identity(self._weight)
+        self._names = None if names is None else names.contiguous()
         self.widths = (ctypes.c_int64 * len(self.fanouts))(*self.fanouts)
         self._idle: list[Native] = []
         _ = graph.csc  # made here, once, before threads ask for it
@@ -145,7 +155,7 @@ class NeighborSampler:
         try:
             return self._idle.pop()
         except IndexError:
-            return Native(self.graph, self._weight)
+            return Native(self.graph, self._weight, self._names)
 
     def give_back(self, native: Native) -> None:
         """Returns working memory from :meth:`borrow`."""
@@ -174,11 +184,13 @@ def refusals() -> Iterator[None]:
 class Native:
     """Working memory of one thread that samples."""
 
-    def __init__(self, graph: Graph, weight: torch.Tensor | None) -> None:
+    def __init__(self, graph: Graph, weight: torch.Tensor | None, names: torch.Tensor | None) -> None:
         self.handle = _P()
-        self._kept = (graph, graph.csc, weight)
+        self._kept = (graph, graph.csc, weight, names)
         dense = graph.num_nodes <= _DENSE_MOST
         _new(graph.csc.native, None if weight is None else weight.data_ptr(), dense, ctypes.byref(self.handle))
+        if names is not None:
+            _name(self.handle, names.data_ptr())
 
     def __del__(self) -> None:
         _free(self.handle)

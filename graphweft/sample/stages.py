@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from graphweft._draws import mixed
 from graphweft._errors import ConfigError, DtypeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
@@ -26,36 +27,41 @@ from graphweft.sample.sampler import Sample, check_fanouts
 _compose = declare("gw_sample_compose")
 _permutation = declare("gw_permutation")
 
-_MASK = 2**64 - 1
-
 
 @dataclass(frozen=True)
 class Key:
     """What the random draws of a stage follow from.
+
+    Draws of a node follow from its id in the whole graph besides, whatever its number in a group.
 
     Attributes:
         seed: Of the run; inside a group of an earlier stage, mixed with that group's number.
         epoch: Counts from 0.
         stage: Stages before this one, those that take everything left out.
         shuffle: Seeds are dealt in random order, and no stage before has done it.
+        drawn: What draws of nodes go by in place of ``seed``; None: by ``seed``.
     """
 
     seed: int
     epoch: int
     stage: int = 0
     shuffle: bool = True
+    drawn: int | None = None
 
-    def within(self, group: int) -> Key:
-        """The key of the next stage inside a group.
+    def sample(self, sampler: NeighborSampler, seeds: Tensor) -> Sample:
+        """What the sampler draws around the seeds."""
+        seed = self.seed if self.drawn is None else self.drawn
+        return sampler.sample(seeds, seed=seed, epoch=self.epoch, stage=self.stage)
+
+    def within(self, group: int, disjoint: bool = False) -> Key:
+        """The key of the next stage inside a group; nodes of ``disjoint`` groups draw as they would without groups.
 
         Example:
             >>> Key(1, 0).within(2) == Key(1, 0).within(2), Key(1, 0).within(2).seed == Key(1, 0).within(3).seed
             (True, False)
         """
-        mixed = (self.seed + (group + 1) * 0x9E3779B97F4A7C15) & _MASK
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK
-        return Key((mixed ^ (mixed >> 31)) >> 1, self.epoch, self.stage + 1, False)
+        drawn = None if not disjoint else self.seed if self.drawn is None else self.drawn
+        return Key(mixed(self.seed, group), self.epoch, self.stage + 1, False, drawn)
 
 
 class Level:
@@ -96,8 +102,9 @@ class Level:
 
     def sampler(self, fanouts: tuple[int, ...]) -> NeighborSampler:
         """A sampler of this level, made once."""
-        found = self._samplers.get(fanouts)
-        return self._samplers.setdefault(fanouts, NeighborSampler(self.graph, fanouts)) if found is None else found
+        if fanouts not in self._samplers:
+            self._samplers[fanouts] = NeighborSampler(self.graph, fanouts, names=self.n_id)
+        return self._samplers[fanouts]
 
     def in_whole(self, sample: Sample, touched: Tensor | None = None) -> Sample:
         """``sample`` of this level with ids and edges of the whole graph; rows and numbers of the batch stay.
@@ -201,7 +208,7 @@ class LargeBatch:
     def sample(self, level: Level, seeds: Tensor, key: Key) -> Sample:
         """The neighbourhood in the level's numbers."""
         fanouts = self.fanouts or (-1,)
-        return level.sampler(fanouts).sample(seeds, seed=key.seed, epoch=key.epoch, stage=key.stage)
+        return key.sample(level.sampler(fanouts), seeds)
 
     def identity(self) -> dict[str, Any]:
         """Size and fan-outs."""
@@ -267,7 +274,7 @@ class Parts:
         member = wanted[part.long()]
         member[seeds] = False
         inner = torch.cat([seeds, member.nonzero().reshape(-1)])
-        sample = level.sampler((-1,)).sample(inner, seed=key.seed, epoch=key.epoch, stage=key.stage)
+        sample = key.sample(level.sampler((-1,)), inner)
         halo = torch.ones(sample.num_nodes, dtype=torch.bool)
         halo[: inner.numel()] = False
         return level.drawn(sample, seeds.numel(), halo)

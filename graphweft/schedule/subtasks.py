@@ -22,12 +22,12 @@ from torch import Tensor
 from graphweft import _machine
 from graphweft._errors import ConfigError
 from graphweft._memory import empty
+from graphweft.runtime.tier import Tier
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
 from graphweft.sample.steps import SteppedDraw
 from graphweft.schedule.executor import Executor, as_count
 from graphweft.schedule.tasks import Ran, Task, TaskGraph
-from graphweft.schedule.tier import Tier
 from graphweft.storage.gather import gather_rows_into
 
 _TABLE = "table of numbers"

@@ -213,7 +213,7 @@ def _step(steps: Steps, over_ranks: bool) -> str:
     body = ["State& s = *state_;"]
     if steps.draws:
         own = " + uint64_t(Team::rank())" if over_ranks else ""  # each draws for its own nodes
-        body.append(f"const uint64_t draw = Generator(epoch_key(seed{own}, epoch)).seed();")
+        body.append(f"const uint64_t draw = epoch_key(seed{own}, epoch);")
     body += ["", "// Forward.", *statements(steps.forward, steps)]
     kind, of = ("Loss", ", train_rows") if over_ranks else ("const Loss", "")
     loss = f"{kind} loss = cross_entropy(s.{steps.logits}, {labels}.data(), {ids}, s.{steps.d_logits}.at{of});"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from graphweft.loader.tempo import Tempo
+from graphweft.loader.fastest_choice import FastestChoice
 from graphweft.runtime.staged import Choice, StagedPlan
 
 MOST_CHOICES = 16
@@ -27,23 +27,23 @@ class FormatTrial:
     """
 
     def __init__(self, choices: Sequence[Choice], compile: Callable[[Choice], StagedPlan], tries: int = 2) -> None:
-        self._tempo: Tempo[Choice] = Tempo(choices, tries)
+        self._fastest: FastestChoice[Choice] = FastestChoice(choices, tries)
         self._compile, self._plans, self._lock = compile, dict[Choice, StagedPlan](), threading.Lock()
 
     @property
     def settled(self) -> bool:
         """Every choice was tried."""
-        return self._tempo.settled
+        return self._fastest.settled
 
     @property
     def choice(self) -> Choice:
         """What the next batch runs under; the fastest once settled."""
-        return self._tempo.way
+        return self._fastest.way
 
     @property
     def table(self) -> dict[Choice, float]:
         """Median seconds of a batch under each choice so far."""
-        return self._tempo.seconds()
+        return self._fastest.seconds()
 
     def plan(self) -> StagedPlan:
         """The plan of :attr:`choice`; from any thread."""
@@ -56,7 +56,7 @@ class FormatTrial:
     def record(self, choice: Choice, seconds: float) -> None:
         """A batch took ``seconds``, its preparation included."""
         with self._lock:
-            self._tempo.record(choice, seconds)
+            self._fastest.record(choice, seconds)
 
     def explain(self) -> str:
         """The measured table, the fastest first."""

@@ -6,15 +6,15 @@ by the trainer, which times exactly :meth:`FullBatch.step` as the epoch.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._errors import ConfigError, DataError, ShapeError
+from graphweft._errors import ConfigError, DataError, MemoryBudgetError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
 from graphweft.data.dataset import Dataset, Part
@@ -32,7 +32,8 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
-from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
+from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes, with_passing
+from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers, step_bytes
 from graphweft.train.settle import Features, settle_model
 from graphweft.train.target import Cells, OwnCells, Target, target_of
 from graphweft.train.update import Update
@@ -130,7 +131,11 @@ class FullBatch(Steps):
 
     def _settle(self, model: CompiledModule) -> None:
         """Decides by measured costs, or by those that are remembered."""
-        settle_model(model, self.ds.graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
+        try:
+            settle_model(model, self.ds.graph, self.x, self._wanted, self._first_step, self.edge_data.inputs)
+        except MemoryBudgetError:  # a step with other orders takes more than there is: the usual ones stay
+            model.function.settle(None)
+            self._settles = False
         POOL.trim()  # what deciding took is not needed again
 
     def fit_into(self, budget: RunBudget) -> None:
@@ -155,7 +160,11 @@ class FullBatch(Steps):
     def needs_within(self, budget: RunBudget) -> Needs:
         """The memory that training takes where it keeps as much as ``budget`` leaves room for; it may not fit."""
         if not is_plain(self.model) or _config.current().opt_level == 0:
-            return base_needs(self.ds, self.model)
+            given = self.model, self.ds, self.x, self.edge_data
+            evaluation, lasting = evaluation_bytes(*given)
+            step, more = step_bytes(*given)
+            needs = with_passing(replace(base_needs(self.ds, self.model), evaluation=evaluation, step=step))
+            return replace(needs, functions=lasting + more, measured=True)
         needs = self.needs()
         if budget.fits(needs):
             return needs
@@ -383,16 +392,6 @@ def evaluation(
     for part, ids in rows.items() if metrics else ():
         more |= measured(metrics, part, target.aligned(logits[ids]), y[ids])
     return Evaluation({name: one.score for name, one in found.items()}, found["val"].loss, details, more)
-
-
-@contextmanager
-def kept_buffers(model: nn.Module) -> Iterator[None]:
-    """The model's buffers hold the same numbers after the block as before."""
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    yield
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            buffer.copy_(buffers[name])
 
 
 def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:

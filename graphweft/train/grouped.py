@@ -43,7 +43,7 @@ from graphweft.train.update import Update
 _NO_EDGES = ("edge_weight", "edge_features")
 
 
-def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: str, reads_edges: bool) -> None:
+def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: object, reads_edges: bool) -> None:
     """Options of mode "macro" are those it can train with; values of edges are not read. Raises: ConfigError."""
     for name, value, wanted in (
         ("task", task, "nodes"),

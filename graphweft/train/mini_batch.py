@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config, _machine
+from graphweft._draws import call_key, keyed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import span
@@ -109,7 +110,8 @@ class MiniBatch(Steps):
         macro: How macro-batches are made; None: every batch is drawn from the whole graph.
         accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
         sampler: A name of :data:`SAMPLERS`, or a sampler over the dataset's graph.
-        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.Subtasks`.
+        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.Subtasks`, of which one may be given;
+            with a tier, rows of batches move there and layers run there.
         target: How labels are trained on; None: by the usual loss of ``ds``.
         metrics: What is measured beside the score.
 
@@ -139,7 +141,7 @@ class MiniBatch(Steps):
         macro: Macro | None = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
-        prepare: str = "whole",
+        prepare: str | Subtasks = "whole",
         target: Target | None = None,
         metrics: Sequence[Metric] = (),
     ) -> None:
@@ -149,8 +151,9 @@ class MiniBatch(Steps):
         self._take(labelled(ds))
         self.sampler = self._sampler_of(sampler, fanouts)
         self.fanouts = self.sampler.fanouts if isinstance(self.sampler, NeighborSampler) else ()
-        check_choice("prepare", prepare, PREPARE)
-        if prepare == "subtasks" and macro is not None:
+        if not isinstance(prepare, Subtasks):
+            check_choice("prepare", prepare, PREPARE)
+        if prepare != "whole" and macro is not None:
             raise ConfigError("prepare='subtasks' cannot be combined with macro")
         if macro is not None and not self.fanouts:
             raise ConfigError("macro cannot be combined with a sampler other than neighbor")
@@ -195,6 +198,7 @@ class MiniBatch(Steps):
         if isinstance(self.sampler, GraphSampler):
             self.sampler = self.sampler.holding(seeds)
         subtasks = Subtasks(torch.get_num_threads()) if prepare == "subtasks" else None
+        subtasks = prepare if isinstance(prepare, Subtasks) else subtasks
         loader = NodeBatches(self._tables, seeds, None, batch_size, True, seed, sampler=self.sampler, prepare=subtasks)
         if is_plain(self.model):  # its kernels give the same bits for any number of threads
             loader.split_cores()
@@ -255,7 +259,8 @@ class MiniBatch(Steps):
         if loader.plan is not None and self._compiled_for == wanted:
             return
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
-        function = self.model.staged(self.sampler, self._table())
+        tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
+        function = self.model.staged(self.sampler, self._table(), tier)
         loader.plan = function.compile(tensors, True, reference)
         self._compiled_for = wanted
         loader.trial = None
@@ -305,8 +310,7 @@ class MiniBatch(Steps):
         total = len(self.loader)
         for batch in self.loader:
             done = self.batches_done
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(self._key(self.loader.epoch, done))
+            with keyed(self._key(self.loader.epoch, done)):
                 begun = time.perf_counter()
                 loss = float(self._train_on(batch))
                 self._measured(batch, time.perf_counter() - begun)
@@ -428,7 +432,7 @@ class MiniBatch(Steps):
         """As :meth:`_gradients`, of a batch whose first stage has run."""
         model, tensors = self.model, self._tensors()
         assert isinstance(model, Stack)  # what is staged
-        seed = int(torch.randint(2**62, ())) if model.draws() else 0
+        seed = call_key() if model.draws() else 0
         with span("forward", "forward"):
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(

@@ -10,19 +10,26 @@ from dataclasses import replace
 
 import torch
 
-from graphweft.loader.tempo import Way
+from graphweft._budget import lifted
+from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning
 from graphweft.runtime.footprint import Footprint
-from graphweft.runtime.rehearsal import mapped_bytes
-from graphweft.train.full_batch import is_plain, kept_buffers
+from graphweft.runtime.rehearsal import taken_bytes
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.gather import gather_rows
+from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
-from graphweft.train.mini_batch import MiniBatch, widest
+from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse, with_passing
+from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
 
-_TILES = (USUAL_TILE, USUAL_TILE // 4, USUAL_TILE // 16)
+_TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
+_LARGER = 2  # times what the next tile takes at least, of four times as many nodes
 _SWING = 1.08  # batches differ in size
+_DRAWN, _NUMBERED = 32, 16  # bytes an edge and a node of a tile's draw, with what adding loops and copies take
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
 
@@ -37,17 +44,18 @@ def fit_into(mini: MiniBatch, budget: RunBudget) -> None:
     mini.loader.keep_ways(ways)
 
 
-def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[Way]]:
+def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSplit]]:
     """The memory that training takes where it does as much at once as ``budget`` leaves room for, and how it prepares.
 
     It may not fit.
     """
-    mini.prepare()
-    base = base_needs(mini.ds, mini.model)
-    held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
-    base = _with_evaluation(mini, budget, replace(base, step=step))
+    with lifted():
+        mini.prepare()
+        base = base_needs(mini.ds, mini.model)
+        held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
+        base = _with_evaluation(mini, budget, replace(base, step=step))
 
-    def under(way: Way) -> Needs:
+    def under(way: CoreSplit) -> Needs:
         own = max(way.workers, 1) * (making - held + min(_WORKER, making))
         return with_passing(replace(base, batches=(way.ahead + 1) * held + own))
 
@@ -65,7 +73,7 @@ def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
     if staged is not None:
         plan, sizes = staged
         held, making = plan.prepared_bytes(sizes)
-        return held, making, mapped_bytes([plan.plan], sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes))
+        return held, making, taken_bytes([plan.plan], sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes))
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
         places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
         found = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
@@ -77,16 +85,24 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
     """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for."""
     model = mini.model
     if not is_plain(model):
-        return base
+        evaluation, lasting = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data)
+        return replace(base, evaluation=evaluation, functions=lasting, measured=True)
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
-    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack):
+    tiles = [tile for tile in _TILES if tile < mini.ds.num_nodes]
+    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack) or not tiles:
         return needs
-    for tile in _TILES:
-        needs, budget.tile = replace(base, evaluation=_tiled(mini, model, tile)), tile
-        if budget.fits(with_passing(replace(needs, trims=True))):
+    found: Needs | None = None
+    for tile in tiles:  # the smallest first, as finding out takes much of what a tile does
+        needs = replace(base, evaluation=_tiled(mini, model, tile))
+        fits = budget.fits(with_passing(replace(needs, trims=True)))
+        if found is None or fits:
+            found, budget.tile = needs, tile
+        larger = with_passing(replace(needs, evaluation=_LARGER * needs.evaluation, trims=True))
+        if not fits or not budget.fits(larger):
             break
-    return needs
+    assert found is not None  # there are tiles
+    return found
 
 
 def _whole(mini: MiniBatch, model: CompiledModule) -> Footprint:
@@ -101,12 +117,28 @@ def _whole(mini: MiniBatch, model: CompiledModule) -> Footprint:
 
 def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     """What a pass takes that computes each layer for ``tile`` nodes at a time: rows of two layers, and one tile."""
-    nodes, row = mini.ds.num_nodes, torch.float32.itemsize * widest(model)
-    degrees = torch.nn.functional.pad(mini.ds.graph.in_degrees(), (0, -nodes % tile))
-    edges = int(degrees.view(-1, tile).sum(1).max()) if nodes else 0
-    sources = min(nodes, edges + tile)
-    ids = 2 * torch.int64.itemsize
-    return 2 * nodes * row + (sources + 2 * tile) * row + ids * (edges + sources)
+    graph, nodes, real = mini.ds.graph, mini.ds.num_nodes, torch.float32.itemsize
+    degrees = torch.nn.functional.pad(graph.in_degrees(), (0, -nodes % tile)).view(-1, tile).sum(1)
+    first = int(degrees.argmax()) * tile if nodes else 0
+    block = NeighborSampler(graph, [-1]).sample(torch.arange(first, min(first + tile, nodes))).blocks[0]
+    widths = [parameter.shape[-1] for parameter in model.parameters() if parameter.dim() == 2]
+    most, training = 0, model.training
+    model.eval()
+    with torch.no_grad():
+        for index, layer in enumerate(model.layers):
+            assert isinstance(layer, CompiledModule)
+            width, read = layer.in_features, gather_rows(mini.x, block.src_ids) if index == 0 else None
+            gathered = block.num_src * real * width
+            if isinstance(read, SparseFeatures):
+                gathered = read.nnz * 2 * real
+            elif read is None:
+                read = torch.zeros(1, width).expand(block.num_src, -1)
+            given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
+            taken = model.layer_function(index).footprint(given)
+            kept = nodes * real * (max(widths) + (width if index else 0))
+            most = max(most, kept + gathered + taken.peak + taken.hoisted + taken.structure)
+    model.train(training)
+    return most + _DRAWN * block.num_edges + _NUMBERED * (nodes + block.num_src)
 
 
 __all__ = ["batch_bytes", "fit_into", "needs_within"]

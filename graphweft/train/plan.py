@@ -193,9 +193,9 @@ def choose(
         least = min((way for way in possible if way.needs is not None), key=lambda way: way.peak_bytes or 0)
         assert least.needs is not None and limit is not None  # it does not fit
         raise MemoryBudgetError(
-            f"memory: expected at least {shown_bytes(least.needs.total)} for this run ({least.needs.text()}), "
+            f"memory: expected at least {shown_bytes(least.needs.least)} for this run ({least.needs.text()}), "
             f"got {shown_bytes(limit)}",
-            least.needs.total,
+            least.needs.least,
         )
     taken = fitting[0]
     if taken.epoch_seconds is not None:

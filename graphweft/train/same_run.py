@@ -1,47 +1,18 @@
-"""Whether a run is the one that a folder holds, and what makes its draws its own.
+"""Whether a run is the one that a folder holds, and what its data are.
 
-Comes in: configurations, datasets, seeds. Goes out: nothing or a CheckpointError; checksums and keys. Called by the
+Comes in: configurations, datasets, seeds. Goes out: nothing or a CheckpointError; checksums. Called by the
 trainer, by :mod:`graphweft.run` and by loaded runs.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-
-import torch
 
 from graphweft._errors import CheckpointError
 from graphweft.data.dataset import Dataset
 from graphweft.data.part_dataset import PartDataset
 from graphweft.storage.fingerprint import fingerprint
-
-
-@contextmanager
-def randomness(key: int) -> Iterator[None]:
-    """Random draws in the block follow from ``key``; the caller's generator does not notice."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(key)
-        yield
-
-
-def epoch_key(seed: int, epoch: int) -> int:
-    """A 63-bit seed for one epoch (SplitMix64 over both).
-
-    Example:
-        >>> epoch_key(0, 1) == epoch_key(0, 1), epoch_key(0, 1) == epoch_key(1, 0)
-        (True, False)
-    """
-    mask = 2**64 - 1
-    key = 0
-    for word in (seed, epoch):
-        key = (key + word + 0x9E3779B97F4A7C15) & mask
-        key = ((key ^ (key >> 30)) * 0xBF58476D1CE4E5B9) & mask
-        key = ((key ^ (key >> 27)) * 0x94D049BB133111EB) & mask
-        key ^= key >> 31
-    return key >> 1
 
 
 def check_same_run(folder: str, saved: dict[str, Any], config: dict[str, Any]) -> None:

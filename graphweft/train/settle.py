@@ -9,17 +9,14 @@ machines.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from graphweft import _config
+from graphweft._decisions import decided
 from graphweft._native import LEVEL
 from graphweft.cost import CostModel
 from graphweft.graph.graph import Graph
@@ -35,7 +32,6 @@ _CLEARLY_DENSE, _CLEARLY_SPARSE = 0.5, 0.99  # bounds of every measured threshol
 # Where both layouts multiply about as fast the dense one is the better: what is aggregated from it can be kept, in its
 # own memory, while sparse rows are held twice.
 _NEAR_TIE = 0.05
-_MOST_TEXT = 1 << 16
 
 
 def settle_features(x: Features) -> Features:
@@ -94,41 +90,9 @@ def settle_model(
 
 
 def remember(what: str, decide: Callable[[], str], valid: Callable[[str], bool]) -> str:
-    """What was decided for ``what`` on this kind of processor; ``decide`` is called where nothing valid is remembered.
-
-    Of several processes that decide at once the first wins. A cache that cannot be written is no failure.
-    """
+    """What was decided for ``what`` on this kind of processor; ``decide`` is called where nothing valid is known."""
     facts = "|".join((calibrate.processor(), LEVEL, torch.__version__, what))
-    path = _config.current().cache_path / f"settled-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.txt"
-    known = _read(path, valid)
-    if known is not None:
-        return known
-    text = decide()
-    if not valid(text):
-        return text
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".tmp", delete=False) as file:
-            file.write(text)
-        try:
-            os.link(file.name, path)
-        except FileExistsError:
-            if _read(path, valid) is None:
-                Path(file.name).replace(path)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
-    kept = _read(path, valid)
-    return text if kept is None else kept
-
-
-def _read(path: Path, valid: Callable[[str], bool]) -> str | None:
-    """The text of a small file; None when there is none, or none that is valid."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            text = file.read(_MOST_TEXT)
-    except (OSError, ValueError):
-        return None
-    return text if valid(text) else None
+    return decided(f"settled-{hashlib.sha256(facts.encode()).hexdigest()[:24]}.txt", decide, valid)
 
 
 def _is_cost_model(text: str) -> bool:

@@ -21,6 +21,7 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.runtime.machine import Machine
+from graphweft.schedule.subtasks import Subtasks
 from graphweft.train import spec
 from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
@@ -60,7 +61,7 @@ class Drawn(NamedTuple):
     macro: Macro | None
     accumulate: int
     sampler: str | AnySampler
-    prepare: str
+    prepare: str | Subtasks
 
 
 USUALLY_DRAWN = Drawn(**spec.USUALLY_DRAWN)

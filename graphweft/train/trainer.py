@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
+from graphweft._draws import keyed, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft._trace import span
 from graphweft.cost import CostModel
@@ -29,6 +30,7 @@ from graphweft.dist.ranks import Ranks
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.staged import StagedPlan
+from graphweft.schedule.subtasks import Subtasks
 from graphweft.schedule.verdict import Verdict
 from graphweft.storage.feature import is_dense
 from graphweft.train.best_weights import BestWeights
@@ -61,7 +63,7 @@ from graphweft.train.progress import EpochProgress
 from graphweft.train.ranked_run import check_shared, read_shared, shared_stop
 from graphweft.train.record import COLUMNS, EpochRecord
 from graphweft.train.run_folder import RunFolder
-from graphweft.train.same_run import check_same_run, data_checksum, epoch_key, randomness
+from graphweft.train.same_run import check_same_run, data_checksum
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
 from graphweft.train.spec import TrainSpec
@@ -120,7 +122,8 @@ class Trainer:
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work, or "subtasks" (:class:`gw.Subtasks`), of several.
+        prepare: For "mini": "whole", a batch is one thread's work; "subtasks", of several; or a :class:`gw.Subtasks` of
+            your own, to whose tier rows move while the rest of the batch is prepared.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
@@ -189,7 +192,7 @@ class Trainer:
         memory: int | str | None = None,
         accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
-        prepare: str = "whole",
+        prepare: str | Subtasks = "whole",
         edge_data: str = "use",
         trace: str | Path | None = None,
         config: dict[str, Any] | None = None,
@@ -322,7 +325,7 @@ class Trainer:
     def prepare(self) -> None:
         """Prepares training: chooses layouts, compiles, computes constant values. :meth:`fit` calls it when needed."""
         if not self._prepared:
-            with randomness(epoch_key(self._seed, 0)), self._within():
+            with keyed(mixed(self._seed, 0)), self._within():
                 self._batch.prepare()
             self._prepared = True
 
@@ -560,12 +563,12 @@ class Trainer:
 
     def _batch_key(self, epoch: int, batch: int) -> int:
         """Keys the draws of one step."""
-        return epoch_key(epoch_key(self._seed, epoch), batch)
+        return mixed(mixed(self._seed, epoch), batch)
 
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""
         epoch = self.epoch + 1
-        with randomness(epoch_key(self._seed, epoch)):
+        with keyed(mixed(self._seed, epoch)):
             start = time.perf_counter()
             loss = float(self._batch.step())
             middle = time.perf_counter()

@@ -135,6 +135,7 @@ int gw_dropout_f32(int64_t n, int64_t f, const float* x, int64_t ldx, double p, 
                    float* y, int64_t ldy, const int64_t* rows, int64_t table_rows);
 int gw_sampler_new(const gw_adjacency* a, const float* weights, int32_t dense, void** out);
 int gw_sampler_free(void* sampler);
+int gw_sampler_name(void* sampler, const int64_t* names);
 int gw_sampler_exclude(void* sampler, int64_t count, const int64_t* src, const int64_t* dst);
 int gw_sample_begin(void* sampler, int64_t count, const int64_t* seeds, int64_t hops, const int64_t* fanouts,
                     int32_t replace, uint64_t seed, uint64_t epoch, uint64_t stage, int64_t* rows, int64_t* block_edges,

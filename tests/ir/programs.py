@@ -124,6 +124,8 @@ def one_op_programs() -> dict[Op, Program]:
     put(Op.FILL_ROWS, lambda w, a: a(Op.FILL_ROWS, w.shared("v", WIDTH), w.nodes()))
     put(Op.FILL_COLS, lambda w, a: a(Op.FILL_COLS, w.nodes("s", None), width=WIDTH))
     put(Op.DOT, lambda w, a: a(Op.DOT, w.nodes("x"), w.nodes("y")))
+    for op in (Op.MOVE_START, Op.MOVE_WAIT):
+        put(op, lambda w, a: a(Op.MOVE_WAIT, a(Op.MOVE_START, w.nodes(), w.seed(), to="tier")))
     _put_norms(put)
     _put_moves(put)
     _put_dims(put)

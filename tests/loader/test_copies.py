@@ -14,8 +14,8 @@ from loader.test_loader import dataset
 from torch import Tensor
 
 from graphweft.loader.loader import Loader
+from graphweft.runtime.tier import Tier
 from graphweft.schedule.subtasks import Subtasks
-from graphweft.schedule.tier import Tier
 
 MADE: dict[str, Callable[[Any], Any]] = {
     **LOADERS,

@@ -92,7 +92,7 @@ def test_the_way_settles_on_the_fastest() -> None:
     ds = dataset(nodes=3000)
     loader = Loader(ds, fanouts=(3,), batch_size=10)
     list(loader)
-    assert loader._tempo.settled
+    assert loader._fastest.settled
 
 
 def test_shuffling_visits_every_seed_once_in_any_order_equally() -> None:

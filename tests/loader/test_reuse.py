@@ -42,7 +42,7 @@ def test_every_seed_is_in_so_many_batches_and_groups_are_read_once(store: gw.Sto
         assert [group.parts for group in plan[::reuse]] == [group.parts for group in single]
         assert all(torch.equal(a.places, b.places) for a, b in zip(plan[::reuse], single, strict=True))
         assert [group.number for group in plan] == [i // reuse for i in range(len(plan))]
-        assert len({group.key for group in plan}) == len(plan)
+        assert len({(group.number, group.key) for group in plan}) == len(plan)  # nodes of other groups draw apart
         before, expected = store.counts.nbytes, len(loader)
         batches = list(loader)
         read = store.counts.nbytes - before

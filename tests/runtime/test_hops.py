@@ -13,6 +13,7 @@ from zoo import random_edges
 import graphweft
 from graphweft.graph.graph import Graph
 from graphweft.nn import SAGE
+from graphweft.nn.message_passing import update_all
 from graphweft.runtime import sparse
 
 PACKAGE = Path(graphweft.__file__).parent
@@ -72,3 +73,19 @@ def test_backward_starts_at_the_autograd_function() -> None:
     path = _path_to_kernel(out.backward)
     assert [HOP[name] for name in path][:1] == ["autograd function"]
     assert len(path) <= 5
+
+
+def test_eight_frames_from_update_all_to_the_native_call() -> None:
+    graph, h = Graph([0, 1, 2, 3], [1, 2, 3, 0]), torch.randn(4, 8)
+
+    def call() -> Any:
+        return update_all(
+            graph, lambda edges: {"m": edges.src["h"]}, lambda nodes: {"h": nodes.mailbox["m"].sum(1)}, ndata={"h": h}
+        )
+
+    for _ in range(3):
+        expected = call()["h"]
+    path = _path_to_kernel(call)
+    assert path[0] == "nn/message_passing.py"
+    assert len(path) == 7  # and one of the entry point
+    torch.testing.assert_close(expected, h.roll(1, 0))

@@ -9,6 +9,9 @@ from scipy import stats
 from zoo import SQUARE, Case, power_law_edges
 
 import graphweft as gw
+from graphweft.loader.group_loader import GroupLoader
+from graphweft.loader.groups import read_group
+from graphweft.loader.parts import MemoryParts
 from graphweft.sample.multistage import Nest
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.stages import Key, LargeBatch, Parts, Whole
@@ -228,12 +231,74 @@ def test_the_same_for_any_number_of_threads(graph) -> None:
     assert all(same(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
+def _drawn(sample, names=None) -> set[tuple[int, int, int]]:
+    """Block by block the edges between ids of the whole graph."""
+    ids = sample.n_id if names is None else names[sample.n_id]
+    return {
+        (hop, int(ids[src]), int(ids[dst]))
+        for hop, block in enumerate(sample.blocks)
+        for src, dst in zip(*(ends.tolist() for ends in block.edges()), strict=True)
+    }
+
+
+@pytest.fixture(scope="module")
+def islands() -> tuple[gw.Graph, torch.Tensor]:
+    """Six graphs without edges between them, and which of them a node is in; rows list their sources ascending."""
+    rng = np.random.default_rng(0)
+    island = torch.from_numpy(rng.permutation(np.arange(240) % 6))
+    src = torch.from_numpy(rng.integers(0, 240, 20_000))
+    dst = torch.from_numpy(rng.integers(0, 240, 20_000))
+    inside = island[src] == island[dst]
+    ends = torch.unique(torch.stack([dst[inside], src[inside]]), dim=1)
+    return gw.Graph(ends[1], ends[0], num_nodes=240), island
+
+
+def test_a_node_draws_in_a_part_what_it_draws_in_the_whole_graph(islands) -> None:
+    """Draws go by ids of the whole graph: parts that no edge leaves change nothing but the numbers."""
+    graph, island = islands
+    seeds = torch.arange(0, 240, 3)
+    nest = Nest(graph, seeds, [Parts(island, 2), LargeBatch(9, (3, 2))])
+    plan = nest.plan(Key(8, 2))
+    whole, before = NeighborSampler(graph, (3, 2)), set()
+    for place, planned in enumerate(plan.batches):
+        key = plan.keys[planned.path]
+        found = _drawn(nest.batch(plan, place).sample)
+        assert found == _drawn(whole.sample(seeds[planned.places], seed=8, epoch=2, stage=key.stage))
+        before |= found
+    assert len(before) > 200
+    other = [_drawn(whole.sample(seeds[planned.places], seed=8, epoch=2, stage=0)) for planned in plan.batches]
+    assert set().union(*other) != before  # another stage draws apart
+
+
+@pytest.mark.parametrize("count", [1, 4, 6])
+def test_groups_of_parts_draw_as_one_group_of_all(islands, count: int) -> None:
+    graph, island = islands
+    source = MemoryParts(graph, torch.eye(240), torch.arange(240), island, 6)
+    seeds = torch.arange(0, 240, 5)
+    renumbered = read_group(source, range(6))
+    assert torch.equal(renumbered.n_id, torch.arange(240))
+    whole = NeighborSampler(renumbered.graph, (3, 2))
+    for again, reuse in ((0, 1), (1, 2)):
+        loader = GroupLoader(source, seeds, (3, 2), 7, True, 5, count=count, reuse=reuse, prefetch=0, workers=0)
+        plan = loader.plan(0)
+        batches = list(loader)
+        turns = [group for group in plan if group.key.stage == again]
+        assert turns
+        for group in turns:
+            for first in range(0, group.places.numel(), 7):
+                batch = batches[group.first + first // 7]
+                ids = seeds[group.places[first : first + 7]]
+                expected = whole.sample(ids, seed=5, epoch=0, stage=again)
+                names = read_group(source, group.parts).n_id
+                assert _drawn(batch._sample, names) == _drawn(expected)
+
+
 def test_graphs_of_a_level_sample_as_the_level_does(graph) -> None:
     nest = Nest(graph, torch.arange(100), [LargeBatch(50, (4, 4)), LargeBatch(10, (2, 2))])
     plan = nest.plan(Key(0, 0))
     level = nest.innermost(plan, (0,))
     key = plan.keys[(0,)]
-    direct = NeighborSampler(level.graph, (2, 2)).sample(torch.arange(10), seed=key.seed, epoch=0, stage=1)
+    direct = key.sample(NeighborSampler(level.graph, (2, 2), names=level.n_id), torch.arange(10))
     assert torch.equal(level.n_id[direct.n_id], nest.batch(plan, 0).sample.n_id)
 
 

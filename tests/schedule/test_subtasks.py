@@ -18,13 +18,13 @@ from graphweft.data.synthetic import synthetic
 from graphweft.graph.graph import Graph
 from graphweft.loader.loader import Loader
 from graphweft.nn.sage import SAGE
+from graphweft.runtime.tier import Tier
 from graphweft.sample.layer_wise import LayerSampler
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample
 from graphweft.schedule import subtasks as module
 from graphweft.schedule.subtasks import Prepared, Subtasks
 from graphweft.schedule.tasks import makespan, violations
-from graphweft.schedule.tier import Tier
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.trainer import Trainer
 

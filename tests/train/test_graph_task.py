@@ -18,7 +18,7 @@ from torch.nn import functional
 
 import graphweft as gw
 from graphweft import cli
-from graphweft.train.trainer import epoch_key
+from graphweft._draws import keyed, mixed
 
 QUIET = ("--quiet", "--edge-data", "ignore")
 
@@ -43,8 +43,7 @@ def test_it_equals_a_plain_loop(task: str) -> None:
         total = 0.0
         model.train()
         for place, batch in enumerate(loader):
-            with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(epoch_key(epoch_key(3, epoch), place + 1))
+            with keyed(mixed(mixed(3, epoch), place + 1)):
                 optimizer.zero_grad()
                 out = model(batch.graph, batch.x, batch.ptr)
             if task == "regression":

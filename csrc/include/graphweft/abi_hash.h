@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "ffcb432617f03199"
+#define GW_ABI_HASH "11038e8a452118cb"

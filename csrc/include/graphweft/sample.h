@@ -85,6 +85,8 @@ class sampler {
   virtual ~sampler() = default;
   // The next batch has no edge src[i] -> dst[i] whose destination is a seed, however often the graph has it.
   virtual void exclude(int64_t count, const int64_t* src, const int64_t* dst) = 0;
+  // Draws of node v are keyed by names[v], its id in a larger graph, which outlives the sampler; null: by v.
+  virtual void name(const int64_t* names) = 0;
   virtual batch_sizes begin(const int64_t* seeds, int64_t count, const std::vector<int64_t>& fanouts, bool replace,
                             uint64_t seed) = 0;
   virtual int64_t finish(const batch_arrays& out) = 0;
@@ -100,6 +102,8 @@ class neighbor_sampler : public sampler {
       : graph_(graph), weights_(weights), numbers_(graph.num_rows), memory_(size_t(std::max(num_threads(), 1))) {}
 
   void exclude(int64_t count, const int64_t* src, const int64_t* dst) override { skips_.set(count, src, dst); }
+
+  void name(const int64_t* names) override { keyed_ids_ = names; }
 
   const std::vector<hop_times>& times() const override { return times_; }
 
@@ -353,6 +357,10 @@ class neighbor_sampler : public sampler {
     return std::min(starts_[row + 1] - starts_[row], limit(fanouts_[size_t(hop)]));
   }
 
+  [[nodiscard]] uint64_t keyed_by(int64_t row) const {
+    return uint64_t(keyed_ids_ == nullptr ? int64_t(nodes_[row]) : keyed_ids_[nodes_[row]]);
+  }
+
   // Eight rows at once; each lane of a vector is a row.
   void draw_eight(int64_t hop, int64_t first, int64_t last, int64_t base, uint32_t* offsets, pick_memory& memory) {
     const draw_key key{seed_, uint32_t(hop)};
@@ -368,7 +376,7 @@ class neighbor_sampler : public sampler {
       } else if (replace_ || count < degree || least < int64_t(degree)) {
         n[lane] = degree;
         k[lane] = count;
-        nodes[lane] = uint64_t(nodes_[row]);
+        nodes[lane] = keyed_by(row);
         most = std::max(most, count);
       } else {
         std::iota(offsets + (starts_[row] - base), offsets + (starts_[row] - base) + count, 0u);
@@ -400,7 +408,7 @@ class neighbor_sampler : public sampler {
 
   // A row by weight, or longer or with more draws than fit a lane.
   void draw_alone(const draw_key& key, int64_t row, uint32_t n, uint32_t k, pick_memory& memory, uint32_t* out) const {
-    const uint64_t node = uint64_t(nodes_[row]);
+    const uint64_t node = keyed_by(row);
     if (k == 0) return;
     if (weights_ != nullptr) {
       const float* const left = skips_.remaining(row, weights_ + begins_[row], n, memory.weights);
@@ -457,6 +465,7 @@ class neighbor_sampler : public sampler {
 
   csr_view<I> graph_;
   const float* weights_;
+  const int64_t* keyed_ids_ = nullptr;
   Renumbering numbers_;
   row_skips skips_;
   std::vector<pick_memory> memory_;

@@ -72,6 +72,8 @@ SIMPLE: dict[Op, Callable[..., Any]] = {
     Op.DROPOUT: _dropout,
     Op.RESHAPE: lambda v, x: x.contiguous().view((*x.shape[: x.dim() - len(v.inputs[0].tensor.dims)], *v["dims"])),
     Op.DETACH: lambda v, x: x.detach(),
+    Op.MOVE_START: lambda v, x, tier: tier.begin(x),
+    Op.MOVE_WAIT: lambda v, arriving: arriving.wait(),
     Op.TAKE_ROWS: _take_rows,
     Op.OWN_ROWS: lambda v, g, x: x[: g.num_dst],
     Op.PAD_ROWS: _pad_rows,

@@ -150,6 +150,24 @@ def scale_of_rows(call: KernelCall) -> Launch:
     return run
 
 
+def scale(call: KernelCall) -> Launch:
+    """Rows times a number."""
+    x, out, factor = call.reads[0].at, call.writes[0].at, call.get("factor")
+    held = torch.empty(0)
+
+    def run(slots: Slots) -> None:
+        nonlocal held
+        rows = slots[x]
+        if rows.dim() != 2:
+            slots[out] = rows * factor
+            return
+        if held.shape[0] != rows.shape[0]:
+            held = torch.full((rows.shape[0],), factor)
+        slots[out] = dense.rows_apply(rows, Epilogue(row_scale=held))
+
+    return run
+
+
 def matmul_terms_of(call: KernelCall) -> Launch:
     """Several products, added up in registers."""
     out, epilogue = call.writes[0].at, _epilogue(call)

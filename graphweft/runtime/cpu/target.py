@@ -78,6 +78,7 @@ for name, launcher in {
 }.items():
     CPU.launches(name)(launcher)
 for name, launcher in {
+    "scale": products.scale,
     "attention": attention.forward,
     "attention_grad": attention.backward,
     "batch_norm": norms.batch_norm,

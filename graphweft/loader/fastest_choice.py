@@ -19,7 +19,7 @@ _LEVEL = 1.04  # medians of some batches that are closer than this do not tell t
 
 
 @dataclass(frozen=True)
-class Way:
+class CoreSplit:
     """How batches are prepared, and how the cores are split between that and the model.
 
     Attributes:
@@ -34,7 +34,7 @@ class Way:
     model: int = 0
 
 
-class Tempo(Generic[W]):
+class FastestChoice(Generic[W]):
     """Tries every way for a few batches, then the better ones for more, and stays with the one of the least median.
 
     A way that is far slower than the best is given up after the first few, also where it was tried first.
@@ -45,11 +45,11 @@ class Tempo(Generic[W]):
         prefers: Says which ways are taken where they are level with the fastest; None: the fastest is taken.
 
     Example:
-        >>> tempo = Tempo([Way(0, 0), Way(1, 2)], tries=1)
-        >>> tempo.record(Way(0, 0), 2.0)
-        >>> tempo.record(Way(1, 2), 1.0)
-        >>> tempo.way, tempo.settled
-        (Way(workers=1, ahead=2, model=0), True)
+        >>> choice = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2)], tries=1)
+        >>> choice.record(CoreSplit(0, 0), 2.0)
+        >>> choice.record(CoreSplit(1, 2), 1.0)
+        >>> choice.way, choice.settled
+        (CoreSplit(workers=1, ahead=2, model=0), True)
     """
 
     def __init__(self, ways: Sequence[W], tries: int = 8, prefers: Callable[[W], bool] | None = None) -> None:

@@ -13,51 +13,53 @@ from hypothesis import strategies as st
 from graphweft._machine import processors
 from graphweft.data.synthetic import synthetic
 from graphweft.loader import epochs as epochs_module
+from graphweft.loader.fastest_choice import CoreSplit, FastestChoice
 from graphweft.loader.loader import Loader
 from graphweft.loader.pipeline import Pipeline
-from graphweft.loader.tempo import Tempo, Way
 from graphweft.nn.sage import SAGE
 from graphweft.train.trainer import Trainer
 
-WAYS = [Way(0, 0), Way(1, 2), Way(2, 4), Way(1, 2, 3)]
+WAYS = [CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4), CoreSplit(1, 2, 3)]
 
 
 @given(st.lists(st.floats(0.01, 10.0), min_size=4, max_size=4))
 def test_the_fastest_way_is_taken(seconds: list[float]) -> None:
-    tempo, by_way, count = Tempo(WAYS), dict(zip(WAYS, seconds, strict=True)), 0
-    while not tempo.settled:
-        tempo.record(tempo.way, by_way[tempo.way])
+    choice, by_way, count = FastestChoice(WAYS), dict(zip(WAYS, seconds, strict=True)), 0
+    while not choice.settled:
+        choice.record(choice.way, by_way[choice.way])
         count += 1
-    assert by_way[tempo.way] == min(seconds)
+    assert by_way[choice.way] == min(seconds)
     assert count <= 8 * len(WAYS)
 
 
 def test_a_slow_way_is_given_up_early() -> None:
-    tempo, tries = Tempo([Way(0, 0), Way(1, 2)]), {Way(0, 0): 0, Way(1, 2): 0}
-    while not tempo.settled:
-        tries[tempo.way] += 1
-        tempo.record(tempo.way, 1.0 if tempo.way.workers == 0 else 2.0)
-    assert tries == {Way(0, 0): 8, Way(1, 2): 3} and tempo.way == Way(0, 0)
+    choice, tries = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2)]), {CoreSplit(0, 0): 0, CoreSplit(1, 2): 0}
+    while not choice.settled:
+        tries[choice.way] += 1
+        choice.record(choice.way, 1.0 if choice.way.workers == 0 else 2.0)
+    assert tries == {CoreSplit(0, 0): 8, CoreSplit(1, 2): 3} and choice.way == CoreSplit(0, 0)
 
 
-@pytest.mark.parametrize(("beside", "taken"), [(1.03, Way(1, 2)), (0.9, Way(1, 2)), (1.06, Way(0, 0))])
-def test_of_ways_that_are_level_the_preferred_one_is_taken(beside: float, taken: Way) -> None:
-    tempo = Tempo([Way(0, 0), Way(1, 2), Way(2, 4)], prefers=lambda way: way.workers > 0)
-    seconds = {Way(0, 0): 1.0, Way(1, 2): beside, Way(2, 4): 1.2}
-    while not tempo.settled:
-        tempo.record(tempo.way, seconds[tempo.way])
-    assert tempo.way == taken
+@pytest.mark.parametrize(
+    ("beside", "taken"), [(1.03, CoreSplit(1, 2)), (0.9, CoreSplit(1, 2)), (1.06, CoreSplit(0, 0))]
+)
+def test_of_ways_that_are_level_the_preferred_one_is_taken(beside: float, taken: CoreSplit) -> None:
+    choice = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)], prefers=lambda way: way.workers > 0)
+    seconds = {CoreSplit(0, 0): 1.0, CoreSplit(1, 2): beside, CoreSplit(2, 4): 1.2}
+    while not choice.settled:
+        choice.record(choice.way, seconds[choice.way])
+    assert choice.way == taken
 
 
 def test_one_way_needs_no_try() -> None:
-    assert Tempo([Way(1, 2)]).settled
+    assert FastestChoice([CoreSplit(1, 2)]).settled
 
 
 def test_the_model_gets_the_threads_of_its_way_and_the_caller_gets_them_back() -> None:
     ds = synthetic("default", scale=0.1)
     loader = Loader(ds, fanouts=[2], batch_size=8)
     before = torch.get_num_threads()
-    loader._tempo = Tempo([Way(1, 2, 1)])
+    loader._fastest = FastestChoice([CoreSplit(1, 2, 1)])
     assert [torch.get_num_threads() for _ in loader] == [1] * len(loader)
     assert torch.get_num_threads() == before
     for _ in loader:
@@ -70,9 +72,9 @@ def test_splits_of_the_cores_are_tried_where_bits_do_not_depend_on_them(monkeypa
     options = {"mode": "mini", "fanouts": (3, 2), "batch_size": 8}
     monkeypatch.setattr("graphweft.loader.epochs.processors", lambda: 8)
     compiled = Trainer(SAGE(ds.num_features, 8, ds.num_classes), ds, **options)
-    assert {Way(1, 2, 7), Way(2, 4, 6), Way(4, 8, 4)} <= set(compiled._batch.loader._tempo.ways)
+    assert {CoreSplit(1, 2, 7), CoreSplit(2, 4, 6), CoreSplit(4, 8, 4)} <= set(compiled._batch.loader._fastest.ways)
     plain = Trainer(_Mean(ds.num_features, ds.num_classes), ds, mode="mini")
-    assert all(way.model == 0 for way in plain._batch.loader._tempo.ways)
+    assert all(way.model == 0 for way in plain._batch.loader._fastest.ways)
 
 
 class _Mean(torch.nn.Linear):
@@ -84,10 +86,10 @@ class _Mean(torch.nn.Linear):
 
 def test_every_way_trains_to_the_same_bits() -> None:
     ds, states = synthetic("default", scale=0.1), []
-    for way in (Way(0, 0), Way(1, 2), Way(2, 3), Way(1, 2, 1)):
+    for way in (CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 3), CoreSplit(1, 2, 1)):
         torch.manual_seed(0)
         trainer = Trainer(SAGE(ds.num_features, 8, ds.num_classes), ds, mode="mini", fanouts=(4, 3), batch_size=32)
-        trainer._batch.loader._tempo = Tempo([way])
+        trainer._batch.loader._fastest = FastestChoice([way])
         trainer.fit(epochs=2)
         states.append(trainer.model.state_dict())
     for other in states[1:]:
@@ -96,7 +98,7 @@ def test_every_way_trains_to_the_same_bits() -> None:
 
 def test_measured_ways_are_told() -> None:
     loader = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2)
-    while not loader._tempo.settled:
+    while not loader._fastest.settled:
         for _ in loader:
             pass
     seconds = loader.seconds_by_way
@@ -105,45 +107,48 @@ def test_measured_ways_are_told() -> None:
 
 
 def test_a_slow_way_is_given_up_early_where_it_comes_first() -> None:
-    tempo, tries = Tempo([Way(0, 0), Way(1, 2), Way(2, 4)]), dict.fromkeys([Way(0, 0), Way(1, 2), Way(2, 4)], 0)
-    while not tempo.settled:
-        tries[tempo.way] += 1
-        tempo.record(tempo.way, {0: 2.0, 1: 1.1, 2: 1.0}[tempo.way.workers])
-    assert tries == {Way(0, 0): 3, Way(1, 2): 8, Way(2, 4): 8} and tempo.way == Way(2, 4)
+    choice, tries = (
+        FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)]),
+        dict.fromkeys([CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)], 0),
+    )
+    while not choice.settled:
+        tries[choice.way] += 1
+        choice.record(choice.way, {0: 2.0, 1: 1.1, 2: 1.0}[choice.way.workers])
+    assert tries == {CoreSplit(0, 0): 3, CoreSplit(1, 2): 8, CoreSplit(2, 4): 8} and choice.way == CoreSplit(2, 4)
 
 
 def test_the_batches_that_fill_the_queue_are_not_measured() -> None:
     """Of the batches under one way the first two do not count."""
-    loader, found = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2), list[Way]()
+    loader, found = Loader(synthetic("default", scale=0.3), fanouts=[2], batch_size=2), list[CoreSplit]()
     assert len(loader) >= 20
-    loader._tempo = Tempo([Way(0, 0), Way(1, 2)], tries=100)
-    loader._tempo.record = lambda way, seconds: found.append(way)  # type: ignore[method-assign]
+    loader._fastest = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2)], tries=100)
+    loader._fastest.record = lambda way, seconds: found.append(way)  # type: ignore[method-assign]
     for place, _ in enumerate(loader):
         if place == 19:
             break
-    assert found == [Way(0, 0)] * 17  # the last was let go before it was measured
+    assert found == [CoreSplit(0, 0)] * 17  # the last was let go before it was measured
 
 
-@pytest.mark.parametrize("slow", [Way(0, 0), Way(1, 2), Way(2, 4)])
-def test_few_batches_go_by_under_a_slow_way(slow: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("slow", [CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)])
+def test_few_batches_go_by_under_a_slow_way(slow: CoreSplit, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that fill the queue, three that are measured and what was begun by then; no batch is made twice."""
     clock = _Clock()
     monkeypatch.setattr(epochs_module, "time", clock)
     ds = synthetic("default", scale=0.3)
     loader = Loader(ds, fanouts=[2], batch_size=2)
-    loader._tempo = Tempo([Way(0, 0), Way(1, 2), Way(2, 4)])
+    loader._fastest = FastestChoice([CoreSplit(0, 0), CoreSplit(1, 2), CoreSplit(2, 4)])
     make, made = loader.make, list[int]()
     monkeypatch.setattr(loader, "make", lambda places, epoch: made.append(int(places[0])) or make(places, epoch))
-    under, seen, stays = dict.fromkeys(loader._tempo.ways, 0), list[torch.Tensor](), list[Way]()
+    under, seen, stays = dict.fromkeys(loader._fastest.ways, 0), list[torch.Tensor](), list[CoreSplit]()
     init = epochs_module._Stay.__init__
     monkeypatch.setattr(
-        epochs_module._Stay, "__init__", lambda stay, tempo: (init(stay, tempo), stays.append(stay.way))[0]
+        epochs_module._Stay, "__init__", lambda stay, choice: (init(stay, choice), stays.append(stay.way))[0]
     )
     for batch in loader:
         under[stays[-1]] += 1
         clock.now += 2.0 if stays[-1] == slow else 1.0
         seen.append(batch.n_id)
-    assert loader._tempo.settled and loader.way != slow
+    assert loader._fastest.settled and loader.way != slow
     assert under[slow] <= 2 + 3 + slow.ahead
     assert sorted(made) == sorted(set(made)) and len(made) == len(loader)
     plain = [batch.n_id for batch in Loader(ds, fanouts=[2], batch_size=2, prefetch=0)]

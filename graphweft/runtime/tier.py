@@ -1,12 +1,14 @@
-"""Where a prepared batch goes: the memory that the model reads.
+"""Another memory that rows move to: the one that a step reads.
 
-Comes in: arrays in host memory. Goes out: the same in the second tier, and how many bytes that took. Called by the
-preparation of batches. On a machine without a device the second tier is host memory of the pool, used again and again.
+Comes in: arrays in host memory. Goes out: the same in the second tier, at once or while other work goes on, and how
+many bytes that took. Called by the preparation of batches and by the launchers of ``move_start`` and ``move_wait``. On
+a machine without a device the second tier is host memory of the pool, used again and again.
 """
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -14,6 +16,18 @@ from torch import Tensor
 
 from graphweft._checks import check_device
 from graphweft._memory import empty
+
+
+class Arrival:
+    """Rows on their way to a tier."""
+
+    def __init__(self, there: Tensor, sent: Future[None]) -> None:
+        self._there, self._sent = there, sent
+
+    def wait(self) -> Tensor:
+        """The rows, once they are there."""
+        self._sent.result()
+        return self._there
 
 
 class Tier:
@@ -29,18 +43,24 @@ class Tier:
         >>> tier.send(torch.tensor([1.0, 2.0]), there)
         >>> there.tolist(), tier.bytes, tier.sends
         ([1.0, 2.0], 8, 1)
+        >>> tier.begin(torch.tensor([3.0])).wait().tolist()
+        [3.0]
     """
 
     def __init__(self, device: str | torch.device = "cpu") -> None:
         self.device = check_device("Tier", device)
         self.bytes = self.sends = 0
-        self._lock = threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._lock, self._mover = threading.Lock(), ThreadPoolExecutor(1, "graphweft-tier")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_lock"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_mover")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock())
+        self.__dict__.update(state)
+        self._begin()
 
     def room(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Memory in the tier."""
@@ -62,3 +82,11 @@ class Tier:
         with self._lock:
             self.bytes += source.numel() * source.element_size()
             self.sends += 1
+
+    def begin(self, source: Tensor) -> Arrival:
+        """As :meth:`send` to memory of its own, by a thread of the tier while the caller goes on."""
+        there = self.room(tuple(source.shape), source.dtype)
+        return Arrival(there, self._mover.submit(self.send, source, there))
+
+
+__all__ = ["Arrival", "Tier"]
