@@ -39,7 +39,7 @@ def _div(a: RowAlgebra, out: Out, x: Raised, y: Any) -> Raised:
     if isinstance(y, Raised):
         scores = _softmax_scores(x.value, y.value, a.filled)
         if scores is not None and scores.tensor.dims == x.value.tensor.dims:
-            return Raised(a.b.add(Op.EDGE_SOFTMAX, a.stage.graph, scores), x.axes)
+            return Raised(a.b.add(Op.EDGE_SOFTMAX, y.value.inputs[0], scores), x.axes)
     made: Raised = RULES[aten.div.Tensor](a, out, x, y)
     return made
 
