@@ -19,7 +19,7 @@ from torch import Tensor
 from graphweft._errors import IRError
 from graphweft._torch_private import pytree
 from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
-from graphweft.frontend.moves import EdgeSet, Move, edge_sets, moves_of
+from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import Out
@@ -106,8 +106,8 @@ def plan(tape: Tape) -> Planned:
 class _Writer:
     """Writes the program of one region."""
 
-    def __init__(self, region: Region, tables: frozenset[Var]) -> None:
-        self.region, self._tables = region, tables
+    def __init__(self, region: Region, tables: frozenset[Var], sets: EdgeSets) -> None:
+        self.region, self._tables, self._sets = region, tables, sets
         self.b = Builder()
         edges = region.edges
         src, dst = ("V", "V") if edges.square else ("S", "D")
@@ -116,7 +116,7 @@ class _Writer:
         self.seed = self.b.add(Op.INPUT, name="seed", type=IndexType(None, None))
         self.inputs: dict[str, Value] = {"graph": self.graph, "seed": self.seed}
         self.algebra = RowAlgebra(self.b, self.graph, counts, self.seed)
-        self._graphs = {edges.count: self.graph}
+        self._graphs = {id(edges): self.graph}
         self.env: dict[Var, Raised] = {}
         self._structure: dict[Any, Raised] = {}
         self.made: set[Var] = set()
@@ -125,24 +125,23 @@ class _Writer:
 
     def reaches(self, edges: EdgeSet) -> bool:
         """Whether the program has these edges, or can have them: they join the same nodes, and their number tells their
-        rows from all others.
+        rows from those of nodes.
         """
         own = self.region.edges
-        if edges.count in self._graphs:
-            return edges is own or edges in self.region.others.values()
-        same = (edges.num_src, edges.num_dst) == (own.num_src, own.num_dst)
-        return same and edges.count not in self.algebra.counts.values() and len(self._graphs) < _MOST_GRAPHS
+        nodes = own.num_src, own.num_dst
+        fits = (edges.num_src, edges.num_dst) == nodes and edges.count not in nodes
+        return id(edges) in self._graphs or (fits and len(self._graphs) < _MOST_GRAPHS)
 
     def _graph_of(self, edges: EdgeSet) -> Value:
         """The graph of a set of edges."""
-        if edges.count not in self._graphs:
+        if id(edges) not in self._graphs:
             name = OTHER.format(len(self._graphs))
             struct = self.graph.struct
             made = self.b.add(Op.GRAPH, name=name, type=StructType(struct.src, struct.dst, edges_of(name)))
-            self._graphs[edges.count] = self.inputs[name] = made
+            self._graphs[id(edges)] = self.inputs[name] = made
             self.region.others[name] = edges
             self.algebra.know(made, edges.count)
-        return self._graphs[edges.count]
+        return self._graphs[id(edges)]
 
     # operands
 
@@ -156,7 +155,10 @@ class _Writer:
         """The rows of an input, by its sizes, and where; parameters have rows where they are tables of nodes."""
         if var.source is not None and var.source[0] != "arg" and var not in self._tables:
             return None
+        near = self._sets.near(var)
         for axis, size in enumerate(var.shape):
+            if near is not None and size == near.count and self.reaches(near):
+                return self._graph_of(near).struct.edge, axis
             kind = self.algebra.kind_of(size)
             if kind is not None:
                 return kind, axis
@@ -315,8 +317,8 @@ class _Planner:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.moves = moves_of(tape)
-        self.sets = edge_sets(list(self.moves.values()))
-        self.tables = frozenset(move.rows for move in self.moves.values() if move.index.shape[0] in self.sets)
+        self.sets = EdgeSets(tape, self.moves)
+        self.tables = frozenset(move.rows for move in self.moves.values() if move.index.shape[0] in self.sets.counts)
         self.parts: list[Region | Step | _Writer] = []
         self.apart: list[tuple[Step, str]] = []
         self.current: _Writer | None = None
@@ -366,7 +368,7 @@ class _Planner:
         found = {var for var in self.tape.inputs if var.source is not None and var.source[0] in sources}
         for step in self.tape.steps:
             move = self.moves.get(step) if len(sources) > 1 else None
-            if step.target in _DRAWS or (move is not None and move.index.shape[0] in self.sets):
+            if step.target in _DRAWS or (move is not None and move.index.shape[0] in self.sets.counts):
                 continue
             if step.reads and all(var in found for var in step.reads):
                 found.update(var for var in step.outs if var is not None)
@@ -378,11 +380,11 @@ class _Planner:
         if out is None or not out.shape or not step.reads:
             return False
         if step.target is aten.cat.default:
-            return not any(step.args[1:]) and out.shape[0] in self.sets
+            return not any(step.args[1:]) and out.shape[0] in self.sets.counts
         if step.target is aten.index_put.default:
-            return step not in self.moves and out.shape[0] in self.sets
+            return step not in self.moves and out.shape[0] in self.sets.counts
         picks = step.target in (aten.index.Tensor, aten.index_select.default)
-        return picks and step.reads[0].shape[0] in self.sets and out.shape[0] not in self.sets
+        return picks and step.reads[0].shape[0] in self.sets.counts and out.shape[0] not in self.sets.counts
 
     def plan(self) -> Planned:
         """All parts."""
@@ -393,7 +395,7 @@ class _Planner:
 
     def _place(self, at: int, step: Step) -> None:
         move = self.moves.get(step)
-        edges = self.sets.get(move.index.shape[0]) if move is not None else None
+        edges = self.sets.of(move) if move is not None else None
         if move is not None and edges is None:
             move = None
         if step in self.ahead:
@@ -407,7 +409,7 @@ class _Planner:
         if self.current is None or not self._fits(step, edges):
             ahead = edges or self._ahead(at)
             if ahead is not None:
-                opened = _Writer(Region(ahead), self.tables)
+                opened = _Writer(Region(ahead), self.tables, self.sets)
                 reason = self._try(opened, step, move, edges)
                 if not reason:
                     self._open(opened)
@@ -424,8 +426,8 @@ class _Planner:
         """The edges of the next move."""
         for step in self.tape.steps[at:]:
             move = self.moves.get(step)
-            if move is not None and move.index.shape[0] in self.sets:
-                return self.sets[move.index.shape[0]]
+            if move is not None and move.index.shape[0] in self.sets.counts:
+                return self.sets.of(move)
         return None
 
     def _try(self, writer: _Writer, step: Step, move: Move | None, edges: EdgeSet | None) -> str:

@@ -121,6 +121,18 @@ def test_what_is_kept_belongs_to_both_graphs() -> None:
         torch.testing.assert_close(compiled(*args), plain(*args), rtol=1e-10, atol=1e-10)
 
 
+def test_as_many_edges_in_both_graphs() -> None:
+    """Which edges a row belongs to follows from where it is summed."""
+    plain = TwoGraphs().double()
+    compiled = gw.compile(copy.deepcopy(plain))
+    for one, other in ((1, 2), (1, 3)):
+        args = arguments(one, other, (200, 200))
+        check(plain, compiled, args)
+        last = calls_of(compiled).last
+        assert last is not None
+        assert len(last.runs) == 1
+
+
 @pytest.mark.parametrize("counts", [(200, 200), (40, 230), (230, 40), (170, 1), (170, 0), (0, 170)])
 def test_numbers_that_tell_nothing(counts: tuple[int, int]) -> None:
     """As many edges as the other graph has, as there are nodes, hardly any, and none."""
