@@ -1,12 +1,12 @@
 """Which operations of a recorded run move rows between nodes and edges, and along which edges.
 
 Comes in: a :class:`Tape`. Goes out: a :class:`Move` for every gather and scatter whose index is structure, and an
-:class:`EdgeSet` for every number of edges: which ids are destinations and which are sources. Called by ``regions.py``.
+:class:`EdgeSet` for all edges of one kind: which ids are destinations and which are sources. Called by ``regions.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +70,11 @@ class EdgeSet:
     def square(self) -> bool:
         """Whether both ends are nodes of one set, as far as numbers tell."""
         return self.num_src == self.num_dst
+
+    def has(self, move: Move) -> bool:
+        """Whether a move is along these edges."""
+        ends = (self.keys[0], self.num_src), (self.keys[1], self.num_dst)
+        return move.index.shape[0] == self.count and (move.key, move.nodes) in ends
 
     def side(self, move: Move) -> bool:
         """Whether a move is at the source. Raises: UnraisableError for one along other edges."""
@@ -198,22 +203,88 @@ def _column(index: Any, dim: int, like: Var | None) -> Tensor | None:
     return column
 
 
-def edge_sets(moves: Sequence[Move]) -> dict[int, EdgeSet]:
-    """Edges by their number. Destinations are the ids that rows are combined by, sources the others."""
-    found: dict[int, EdgeSet] = {}
-    for count in dict.fromkeys(move.index.shape[0] for move in moves):
-        own = [move for move in moves if move.index.shape[0] == count]
-        scatters = [move for move in own if move.kind is not None]
-        if count < 2 or not scatters:
+class EdgeSets:
+    """The edges of a tape.
+
+    Attributes:
+        counts: How many edges there are in each.
+    """
+
+    def __init__(self, tape: Tape, moves: Mapping[Step, Move]) -> None:
+        self._sets: dict[int, list[EdgeSet]] = {}
+        self._near: dict[Var, EdgeSet] = {}
+        for count in dict.fromkeys(move.index.shape[0] for move in moves.values()):
+            own = {step: move for step, move in moves.items() if move.index.shape[0] == count}
+            if count > 1:
+                self._find(tape, own, count)
+        self.counts = frozenset(self._sets)
+
+    def of(self, move: Move) -> EdgeSet | None:
+        """The edges that a move is along; others of the same number where it is along none."""
+        near = self._near.get(move.rows)
+        if near is not None and near.has(move):
+            return near
+        own = self._sets.get(move.index.shape[0], [])
+        return next((edges for edges in own if edges.has(move)), own[0] if own else None)
+
+    def near(self, var: Var) -> EdgeSet | None:
+        """The edges along which rows of edges are summed later, where their number leaves a choice."""
+        return self._near.get(var)
+
+    def _find(self, tape: Tape, moves: Mapping[Step, Move], count: int) -> None:
+        scatters = {step: move for step, move in moves.items() if move.kind is not None}
+        if len({move.key for move in scatters.values()}) < 2:
+            self._take(count, _ends(list(moves.values())))
+            return
+        cones = {step: _cone(tape, step, moves, count) for step in scatters}
+        for step, into in scatters.items():
+            others = [move for move in cones[step].values() if move is not None and move.key != into.key]
+            others.sort(key=lambda move: move.nodes != into.nodes)  # others are types
+            known = self._sets.get(count, [])
+            if others and not any(edges.has(into) and edges.has(others[0]) for edges in known):
+                self._take(count, (into, others[0]))
+        for into in scatters.values():
+            if not any(edges.has(into) for edges in self._sets.get(count, [])):
+                self._take(count, (into, into))
+        if len(self._sets.get(count, [])) > 1:
+            for step, cone in cones.items():
+                fitting = [edges for edges in self._sets[count] if edges.has(scatters[step])]
+                along = [e for e in fitting if all(move is None or e.has(move) for move in cone.values())]
+                for var in cone:
+                    self._near.setdefault(var, (along or fitting)[0])
+
+    def _take(self, count: int, ends: tuple[Move, Move] | None) -> None:
+        """Edges into the ids of one move out of those of another."""
+        if ends is None or any(end.nodes < 2 or bool((end.index < 0).any()) for end in ends):
+            return
+        into, out_of = ends
+        keys = out_of.key, into.key
+        made = EdgeSet(count, out_of.index, into.index, out_of.nodes, into.nodes, keys)
+        self._sets.setdefault(count, []).append(made)
+
+
+def _ends(moves: Sequence[Move]) -> tuple[Move, Move] | None:
+    """The one that rows are combined by, and the most likely one that they come from."""
+    into = next((move for move in moves if move.kind is not None), None)
+    if into is None:
+        return None
+    others = [move for move in moves if move.key != into.key]
+    likely = sorted(others, key=lambda move: (move.kind is None, move.nodes != into.nodes))  # others are types
+    return into, (likely[0] if others else into)
+
+
+def _cone(tape: Tape, step: Step, moves: Mapping[Step, Move], count: int) -> dict[Var, Move | None]:
+    """Rows of edges that a scatter follows from, back to the gathers that made some of them."""
+    makers = {var: made for made in tape.steps for var in made.outs if var is not None}
+    found: dict[Var, Move | None] = {}
+    open_ = [moves[step].rows]
+    while open_:
+        var = open_.pop()
+        if var in found or count not in var.shape:
             continue
-        into = scatters[0]
-        others = [move for move in own if move.key != into.key]
-        likely = sorted(others, key=lambda move: (move.kind is None, move.nodes != into.nodes))  # others are types
-        out_of = likely[0] if others else into
-        if into.nodes < 2 or out_of.nodes < 2:
-            continue
-        ids = into.index, out_of.index
-        if any(bool((index < 0).any()) for index in ids):
-            continue
-        found[count] = EdgeSet(count, ids[1], ids[0], out_of.nodes, into.nodes, (out_of.key, into.key))
+        maker = makers.get(var)
+        move = moves.get(maker) if maker is not None else None
+        found[var] = move if move is not None and move.kind is None else None
+        if maker is not None and move is None:
+            open_.extend(reversed(maker.reads))
     return found

@@ -260,6 +260,7 @@ class Recorder:
 
     def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Results without numbers."""
+        args, kwargs = pytree.tree_map_only(Tensor, _apart, (args, kwargs))
         try:
             with self.fakes:
                 return func(*args, **kwargs)
@@ -503,6 +504,12 @@ class _Functions(TorchFunctionMode):
         with without_modes():
             made = func(*args, **kwargs)
         return self._recorder.know(made)
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    """``tensor``; a copy where it is the numbers of a sparse matrix, which stand-ins cannot be made of."""
+    base = None if isinstance(tensor, FakeTensor) else tensor._base
+    return tensor.clone() if base is not None and is_sparse(base) and not is_sparse(tensor) else tensor
 
 
 _MAKERS = {torch.tensor, torch.as_tensor, torch.scalar_tensor}

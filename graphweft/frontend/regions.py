@@ -1,8 +1,9 @@
-"""From a recorded run to programs: the longest stretches that one program over one graph can hold, and what is between.
+"""From a recorded run to programs: the longest stretches that one program can hold, and what is between.
 
 Comes in: a :class:`Tape`. Goes out: parts in the order of their run: a :class:`Region`, a program with its inputs and
 outputs, or a :class:`Step` that runs as it stands. Every step is raised by the rule of its operation; a step without
-one runs as it stands, and what depends on it begins a new region. So does a step along other edges. Called by
+one runs as it stands, and what depends on it begins a new region. A program may have several sets of edges over the
+same nodes, such as those of relations; a step along edges between other nodes begins a new region. Called by
 ``nn/recorded.py``.
 """
 
@@ -18,19 +19,20 @@ from torch import Tensor
 from graphweft._errors import IRError
 from graphweft._torch_private import pytree
 from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
-from graphweft.frontend.moves import EdgeSet, Move, edge_sets, moves_of
+from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import Out
 from graphweft.frontend.tape import Step, Tape, Var
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Program, Value
-from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+from graphweft.ir.residency import OTHER, IndexType, Residency, StructType, TensorType, edges_of
 
 aten = torch.ops.aten
 _DRAWS = (aten.native_dropout.default,)
 _FLOATS = (torch.float32, torch.float64)
 _SHORT = 64  # numbers of a constant that rules may read
+_MOST_GRAPHS = 32  # of one program
 AHEAD = "rows of edges joined, picked or written by position"
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
 
@@ -43,11 +45,13 @@ class Given:
         source: A value, or structure itself.
         residency: What its rows are.
         axis: Which of its dimensions the rows are; they come first in the program.
+        graph: The graph whose edges the rows are, where it is not the first one.
     """
 
     source: Var | Tensor
     residency: Residency
     axis: int = 0
+    graph: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Region:
 
     Attributes:
         edges: Its graph.
+        others: More graphs over the same nodes, by the name of their input.
         steps: What it computes.
         given: Its inputs by name.
         taken: Its outputs by name.
@@ -72,6 +77,7 @@ class Region:
     """
 
     edges: EdgeSet
+    others: dict[str, EdgeSet] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     given: dict[str, Given] = field(default_factory=dict)
     taken: dict[str, Taken] = field(default_factory=dict)
@@ -100,19 +106,42 @@ def plan(tape: Tape) -> Planned:
 class _Writer:
     """Writes the program of one region."""
 
-    def __init__(self, region: Region, tables: frozenset[Var]) -> None:
-        self.region, self._tables = region, tables
+    def __init__(self, region: Region, tables: frozenset[Var], sets: EdgeSets) -> None:
+        self.region, self._tables, self._sets = region, tables, sets
         self.b = Builder()
         edges = region.edges
         src, dst = ("V", "V") if edges.square else ("S", "D")
-        self.counts = {src: edges.num_src, dst: edges.num_dst, "E": edges.count}
+        counts = {src: edges.num_src, dst: edges.num_dst, "E": edges.count}
         self.graph = self.b.add(Op.GRAPH, name="graph", type=StructType(src, dst, "E"))
         self.seed = self.b.add(Op.INPUT, name="seed", type=IndexType(None, None))
         self.inputs: dict[str, Value] = {"graph": self.graph, "seed": self.seed}
-        self.algebra = RowAlgebra(self.b, self.graph, self.counts, self.seed)
+        self.algebra = RowAlgebra(self.b, self.graph, counts, self.seed)
+        self._graphs = {id(edges): self.graph}
         self.env: dict[Var, Raised] = {}
         self._structure: dict[Any, Raised] = {}
         self.made: set[Var] = set()
+
+    # graphs
+
+    def reaches(self, edges: EdgeSet) -> bool:
+        """Whether the program has these edges, or can have them: they join the same nodes, and their number tells their
+        rows from those of nodes.
+        """
+        own = self.region.edges
+        nodes = own.num_src, own.num_dst
+        fits = (edges.num_src, edges.num_dst) == nodes and edges.count not in nodes
+        return id(edges) in self._graphs or (fits and len(self._graphs) < _MOST_GRAPHS)
+
+    def _graph_of(self, edges: EdgeSet) -> Value:
+        """The graph of a set of edges."""
+        if id(edges) not in self._graphs:
+            name = OTHER.format(len(self._graphs))
+            struct = self.graph.struct
+            made = self.b.add(Op.GRAPH, name=name, type=StructType(struct.src, struct.dst, edges_of(name)))
+            self._graphs[id(edges)] = self.inputs[name] = made
+            self.region.others[name] = edges
+            self.algebra.know(made, edges.count)
+        return self._graphs[id(edges)]
 
     # operands
 
@@ -126,7 +155,10 @@ class _Writer:
         """The rows of an input, by its sizes, and where; parameters have rows where they are tables of nodes."""
         if var.source is not None and var.source[0] != "arg" and var not in self._tables:
             return None
+        near = self._sets.near(var)
         for axis, size in enumerate(var.shape):
+            if near is not None and size == near.count and self.reaches(near):
+                return self._graph_of(near).struct.edge, axis
             kind = self.algebra.kind_of(size)
             if kind is not None:
                 return kind, axis
@@ -141,8 +173,10 @@ class _Writer:
             return self.algebra.axes.of(made)
         rows, axis = kind
         struct = self.graph.struct
-        residency = Residency.EDGE if rows == struct.edge else Residency.SRC if rows == struct.src else Residency.DST
-        self.region.given[name] = Given(source, residency, axis)
+        graph = next((name for name in self.region.others if edges_of(name) == rows), "")
+        on_edges = bool(graph) or rows == struct.edge
+        residency = Residency.EDGE if on_edges else Residency.SRC if rows == struct.src else Residency.DST
+        self.region.given[name] = Given(source, residency, axis, graph)
         dims = tuple(size for at, size in enumerate(shape) if at != axis)
         made = self.b.add(Op.INPUT, name=name, type=TensorType(residency, rows, dims, dtype))
         self.inputs[name] = made
@@ -177,9 +211,10 @@ class _Writer:
 
     # steps
 
-    def add(self, step: Step, move: Move | None) -> None:
+    def add(self, step: Step, move: Move | None, edges: EdgeSet | None) -> None:
         """Raises a step. Raises: UnraisableError, IRError."""
-        results = self._moved(step, move) if move is not None else self._computed(step)
+        moved = None if move is None or edges is None else self._moved(move, edges)
+        results: list[Any] = self._computed(step) if moved is None else list(moved)
         for result, var in zip(results, step.outs, strict=False):
             if isinstance(result, Raised) and var is not None:
                 self._check(result, var)
@@ -195,14 +230,14 @@ class _Writer:
         if self.algebra.axes.sizes(result) != var.shape or result.value.tensor.dtype != var.dtype:
             raise UnraisableError("it gives another shape or dtype here")
 
-    def _moved(self, step: Step, move: Move) -> list[Raised]:
-        source = self.region.edges.side(move)
+    def _moved(self, move: Move, edges: EdgeSet) -> list[Raised]:
+        source, graph = edges.side(move), self._graph_of(edges)
         x = self.value(move.rows)
         if move.kind is None:
-            return [self.algebra.gather(x, move.dim, source)]
+            return [self.algebra.gather(graph, x, move.dim, source)]
         if not x.has_rows:
             raise UnraisableError("a sum over edges of a shared value")
-        made = self.algebra.scatter(x, move.dim, move.kind, source)
+        made = self.algebra.scatter(graph, x, move.dim, move.kind, source)
         if move.fill:
             return [self._filled(made, move)]
         return [made if move.base is None else self.algebra.ewise("add", made, self.value(move.base))]
@@ -261,6 +296,7 @@ class _Writer:
         program = Program(tuple(v for v in self.inputs.values() if v in read), tuple(outputs))
         names = {value["name"] for value in program.inputs}
         self.region.given = {name: given for name, given in self.region.given.items() if name in names}
+        self.region.others = {name: edges for name, edges in self.region.others.items() if name in names}
         self.region.program, self.region.draws = program, self.seed in read
 
 
@@ -281,8 +317,8 @@ class _Planner:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
         self.moves = moves_of(tape)
-        self.sets = edge_sets(list(self.moves.values()))
-        self.tables = frozenset(move.rows for move in self.moves.values() if move.index.shape[0] in self.sets)
+        self.sets = EdgeSets(tape, self.moves)
+        self.tables = frozenset(move.rows for move in self.moves.values() if move.index.shape[0] in self.sets.counts)
         self.parts: list[Region | Step | _Writer] = []
         self.apart: list[tuple[Step, str]] = []
         self.current: _Writer | None = None
@@ -332,7 +368,7 @@ class _Planner:
         found = {var for var in self.tape.inputs if var.source is not None and var.source[0] in sources}
         for step in self.tape.steps:
             move = self.moves.get(step) if len(sources) > 1 else None
-            if step.target in _DRAWS or (move is not None and move.index.shape[0] in self.sets):
+            if step.target in _DRAWS or (move is not None and move.index.shape[0] in self.sets.counts):
                 continue
             if step.reads and all(var in found for var in step.reads):
                 found.update(var for var in step.outs if var is not None)
@@ -344,11 +380,11 @@ class _Planner:
         if out is None or not out.shape or not step.reads:
             return False
         if step.target is aten.cat.default:
-            return not any(step.args[1:]) and out.shape[0] in self.sets
+            return not any(step.args[1:]) and out.shape[0] in self.sets.counts
         if step.target is aten.index_put.default:
-            return step not in self.moves and out.shape[0] in self.sets
+            return step not in self.moves and out.shape[0] in self.sets.counts
         picks = step.target in (aten.index.Tensor, aten.index_select.default)
-        return picks and step.reads[0].shape[0] in self.sets and out.shape[0] not in self.sets
+        return picks and step.reads[0].shape[0] in self.sets.counts and out.shape[0] not in self.sets.counts
 
     def plan(self) -> Planned:
         """All parts."""
@@ -359,7 +395,7 @@ class _Planner:
 
     def _place(self, at: int, step: Step) -> None:
         move = self.moves.get(step)
-        edges = self.sets.get(move.index.shape[0]) if move is not None else None
+        edges = self.sets.of(move) if move is not None else None
         if move is not None and edges is None:
             move = None
         if step in self.ahead:
@@ -367,14 +403,14 @@ class _Planner:
         reason = ""
         if self._fits(step, edges):
             assert self.current is not None
-            reason = self._try(self.current, step, move)
+            reason = self._try(self.current, step, move, edges)
             if not reason:
                 return
         if self.current is None or not self._fits(step, edges):
             ahead = edges or self._ahead(at)
             if ahead is not None:
-                opened = _Writer(Region(ahead), self.tables)
-                reason = self._try(opened, step, move)
+                opened = _Writer(Region(ahead), self.tables, self.sets)
+                reason = self._try(opened, step, move, edges)
                 if not reason:
                     self._open(opened)
                     return
@@ -384,24 +420,24 @@ class _Planner:
         """Whether the current region can take a step, as far as its operands and edges say."""
         if self.current is None or any(var in self.late for var in step.reads):
             return False
-        return edges is None or edges is self.current.region.edges
+        return edges is None or self.current.reaches(edges)
 
     def _ahead(self, at: int) -> EdgeSet | None:
         """The edges of the next move."""
         for step in self.tape.steps[at:]:
             move = self.moves.get(step)
-            if move is not None and move.index.shape[0] in self.sets:
-                return self.sets[move.index.shape[0]]
+            if move is not None and move.index.shape[0] in self.sets.counts:
+                return self.sets.of(move)
         return None
 
-    def _try(self, writer: _Writer, step: Step, move: Move | None) -> str:
+    def _try(self, writer: _Writer, step: Step, move: Move | None, edges: EdgeSet | None) -> str:
         """Raises a step; why not, else nothing."""
         if any(var.dtype.is_floating_point and var.dtype not in _FLOATS for var in step.reads):
             return "half precision"
         if any(writer.lacks(var) for var in step.reads):
             return "positions of extrema or other results that have no counterpart"
         try:
-            writer.add(step, move)
+            writer.add(step, move, edges)
         except UnraisableError as failure:
             return failure.what
         except IRError as failure:

@@ -36,7 +36,7 @@ class RowAxes(Axes):
 
     def __init__(self, builder: Builder, counts: Mapping[str, int]) -> None:
         super().__init__(builder)
-        self._counts = counts
+        self._counts = counts  # grows with further graphs
 
     def count(self, x: Raised) -> int:
         """How many rows a value has."""
@@ -91,7 +91,7 @@ class RowAlgebra(Algebra):
 
     Args:
         builder: Makes values.
-        graph: The graph's value.
+        graph: The first graph's value.
         counts: The number of rows of every kind in the recorded run.
         seed: The seed of random draws.
 
@@ -103,9 +103,20 @@ class RowAlgebra(Algebra):
 
     def __init__(self, builder: Builder, graph: Value, counts: Mapping[str, int], seed: Value) -> None:
         super().__init__(builder, Stage(MODEL, graph, _Numbers(), seed=seed))
-        self.axes = RowAxes(builder, counts)
         self.counts = dict(counts)
+        self.axes = RowAxes(builder, self.counts)
         self.filled: dict[Value, Value] = {}
+        self._graphs = dict.fromkeys(counts, graph)
+
+    def know(self, graph: Value, count: int) -> None:
+        """Takes a further graph over the same nodes, of ``count`` edges."""
+        self._graphs[graph.struct.edge] = graph
+        self.counts[graph.struct.edge] = count
+
+    def is_edge(self, value: Value) -> bool:
+        """Whether the rows are edges of one of the graphs."""
+        rows = str(value.tensor.rows)
+        return rows in self._graphs and self._graphs[rows].struct.edge == rows
 
     # residency
 
@@ -125,9 +136,9 @@ class RowAlgebra(Algebra):
 
     def spread(self, x: Raised, kind: str) -> Raised:
         """A shared value with the same row for all rows of a kind; its axes are as before."""
-        struct = self.stage.graph.struct
-        to = "edge" if kind == struct.edge else "dst" if kind == struct.dst else "src"
-        return Raised(self.b.add(Op.BROADCAST_SHARED, self.stage.graph, x.value, to=to), x.axes)
+        graph = self._graphs[kind]
+        to = "edge" if kind == graph.struct.edge else "dst" if kind == graph.struct.dst else "src"
+        return Raised(self.b.add(Op.BROADCAST_SHARED, graph, x.value, to=to), x.axes)
 
     def expand(self, x: Raised, shape: Sequence[Size | None]) -> Raised:
         """Axes of size 1 repeated; None keeps a size. A size that is a number of rows makes rows."""
@@ -174,16 +185,16 @@ class RowAlgebra(Algebra):
 
     # between nodes and edges
 
-    def gather(self, x: Raised, dim: int, source: bool) -> Raised:
+    def gather(self, graph: Value, x: Raised, dim: int, source: bool) -> Raised:
         """Rows of the source or destination for every edge."""
-        self._check_axis(x, dim, self.stage.graph.struct.src if source else self.stage.graph.struct.dst)
+        self._check_axis(x, dim, graph.struct.src if source else graph.struct.dst)
         op = Op.BROADCAST_SRC if source else Op.BROADCAST_DST
-        return Raised(self.b.add(op, self.stage.graph, x.value), x.axes)
+        return Raised(self.b.add(op, graph, x.value), x.axes)
 
-    def scatter(self, x: Raised, dim: int, kind: str, source: bool) -> Raised:
+    def scatter(self, graph: Value, x: Raised, dim: int, kind: str, source: bool) -> Raised:
         """Rows of edges combined at their destination, or at their source; 0 where there are none."""
-        self._check_axis(x, dim, self.stage.graph.struct.edge)
-        graph = self.b.add(Op.REVERSE, self.stage.graph) if source else self.stage.graph
+        self._check_axis(x, dim, graph.struct.edge)
+        graph = self.b.add(Op.REVERSE, graph) if source else graph
         ties = {"ties": "split"} if kind in ("max", "min") else {}
         return Raised(self.b.add(Op.REDUCE, graph, x.value, kind=kind, **ties), x.axes)
 

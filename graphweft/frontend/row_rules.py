@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from graphweft.frontend import elementwise_rules, shape_rules, sum_forms, sum_rules  # noqa: F401  they fill the table of rules
-from graphweft.frontend.layout import Raised
+from graphweft.frontend.layout import N, Raised, UnraisableError
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.rules import RULES, Out
 from graphweft.ir.ops import Op
@@ -39,7 +39,7 @@ def _div(a: RowAlgebra, out: Out, x: Raised, y: Any) -> Raised:
     if isinstance(y, Raised):
         scores = _softmax_scores(x.value, y.value, a.filled)
         if scores is not None and scores.tensor.dims == x.value.tensor.dims:
-            return Raised(a.b.add(Op.EDGE_SOFTMAX, a.stage.graph, scores), x.axes)
+            return Raised(a.b.add(Op.EDGE_SOFTMAX, y.value.inputs[0], scores), x.axes)
     made: Raised = RULES[aten.div.Tensor](a, out, x, y)
     return made
 
@@ -93,10 +93,8 @@ def _batch_norm(
     momentum: float,
     eps: float,
 ) -> tuple[Any, ...]:
+    made, flat, spread = _by_batch(a, x, weight, bias, eps)
     dims = [axis for axis in range(len(x.axes)) if axis != 1]
-    of_batch, center = a.variance(x, dims, 0, True)
-    made = _normalised(a, x, center, of_batch, weight, bias, eps)
-    flat, spread = a.drop(center, dims), a.drop(of_batch, dims)
     dtype = x.value.tensor.dtype
     count = a.count(x, dims, dtype)
     unbiased = a.ewise("mul", spread, a.ewise("div", count, a.ewise("sub", count, a.number(1.0, dtype))))
@@ -107,9 +105,54 @@ def _batch_norm(
 def _batch_norm_alone(
     a: RowAlgebra, out: Any, x: Raised, weight: Any, bias: Any, training: bool, momentum: float, eps: float
 ) -> tuple[Any, ...]:
+    return _by_batch(a, x, weight, bias, eps)[0], None, None
+
+
+@_rule(aten.native_batch_norm.default)
+def _batch_norm_given(
+    a: RowAlgebra,
+    out: Any,
+    x: Raised,
+    weight: Raised | None,
+    bias: Raised | None,
+    mean: Raised,
+    variance: Raised,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Any, ...]:
+    """In evaluation: by statistics that are kept."""
+    if training:
+        raise UnraisableError("a batch norm that moves its statistics")
+    if _is_of_nodes(a, x, weight, bias):
+        vectors = [v.value for v in (mean, variance, weight, bias) if v is not None]
+        return Raised(a.b.add(Op.NORMALISE, x.value, *vectors, eps=eps), x.axes), None, None
+    given = [Raised(v.value, (*v.axes, *((),) * (len(x.axes) - 2))) for v in (mean, variance)]
+    return _normalised(a, x, *given, weight, bias, eps), None, None
+
+
+def _by_batch(a: RowAlgebra, x: Raised, weight: Any, bias: Any, eps: float) -> tuple[Raised, Raised, Raised]:
+    """Rows normalised by their own statistics, and these: means and variances of the columns."""
+    if _is_of_nodes(a, x, weight, bias):
+        stats = a.b.add(Op.BATCH_STATS, x.value)
+        vectors = [] if weight is None else [weight.value, bias.value]
+        made = Raised(a.b.add(Op.BATCH_NORM, x.value, stats, *vectors, eps=eps), x.axes)
+        kept = a.b.add(Op.DETACH, stats)
+        rows = [a.b.add(Op.SLICE, kept, axis=0, start=at, stop=at + 1, step=1) for at in range(2)]
+        mean, variance = (a.axes.of(a.axes.reshape(row, x.value.tensor.dims)) for row in rows)
+        return made, mean, variance
     dims = [axis for axis in range(len(x.axes)) if axis != 1]
     of_batch, center = a.variance(x, dims, 0, True)
-    return _normalised(a, x, center, of_batch, weight, bias, eps), None, None
+    made = _normalised(a, x, center, of_batch, weight, bias, eps)
+    return made, a.drop(center, dims), a.drop(of_batch, dims)
+
+
+def _is_of_nodes(a: RowAlgebra, x: Raised, weight: Any, bias: Any) -> bool:
+    """Whether a norm is over node rows of one dimension, for which there is a kernel."""
+    if not x.has_rows or len(x.axes) != 2 or x.axes[0] != (N,) or len(x.value.tensor.dims) != 1:
+        return False
+    alike = all(v is None or (not v.has_rows and v.value.tensor.dims == x.value.tensor.dims) for v in (weight, bias))
+    return alike and (weight is None) == (bias is None) and not a.is_edge(x.value)
 
 
 def _normalised(a: RowAlgebra, x: Raised, mean: Raised, variance: Raised, weight: Any, bias: Any, eps: float) -> Raised:

@@ -5,14 +5,16 @@ Comes in: operands of one operation. Goes out: its result, raised. Entered into 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
 import torch
 
 from graphweft.frontend.algebra import Algebra
-from graphweft.frontend.layout import Raised, UnraisableError
+from graphweft.frontend.layout import D, N, Raised, UnraisableError
 from graphweft.frontend.rules import RULES, AtenRule, Out, rule
+from graphweft.ir.ops import Op
 
 aten = torch.ops.aten
 
@@ -79,7 +81,23 @@ for _name, _kind in (("any", "max"), ("all", "min")):
 def _var(
     a: Algebra, out: Out, x: Raised, dims: Any = None, correction: float | None = 1, keepdim: bool = False
 ) -> Raised:
-    return a.variance(x, _dims(x, dims), 1 if correction is None else correction, keepdim)[0]
+    where = _dims(x, dims)
+    return a.variance(_from_first(a, x, where), where, 1 if correction is None else correction, keepdim)[0]
+
+
+def _from_first(a: Algebra, x: Raised, dims: Sequence[int]) -> Raised:
+    """``x`` less the first of the elements that a spread is of, where these are in one row: the spread of equal numbers
+    is 0 then, as torch's is, and not the rounding error of their mean, whose root a deviation would show.
+    """
+    if any(token in (N, D) for dim in dims for token in x.axes[dim]) or x.value.tensor.dtype not in (
+        torch.float32,
+        torch.float64,
+    ):
+        return x
+    first = x
+    for dim in dims:
+        first = a.cut(first, dim, 0, 1)
+    return a.ewise("sub", x, a.map(first, Op.DETACH))
 
 
 @rule(aten.std.correction)

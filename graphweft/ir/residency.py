@@ -99,3 +99,10 @@ class IndexType:
 
 
 Type = TensorType | StructType | IndexType
+
+OTHER = "graph:{}"  # names of a program's graphs beside "graph"
+
+
+def edges_of(graph: str) -> Dim:
+    """The symbol of the edges of a graph beside the first one."""
+    return f"E{graph.rpartition(':')[2]}"

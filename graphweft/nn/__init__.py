@@ -1,6 +1,7 @@
 """Models and layers, each compiled as a whole."""
 
 from graphweft.nn.cgat import CGAT, CGATConv
+from graphweft.nn.cheb import ChebConv
 from graphweft.nn.dgi import DGI
 from graphweft.nn.edge_model import EdgeDecoder, EdgeModel
 from graphweft.nn.gae import GAE, VGAE
@@ -40,6 +41,7 @@ __all__ = [
     "VGAE",
     "AttentionPool",
     "CGATConv",
+    "ChebConv",
     "CompiledModule",
     "EdgeDecoder",
     "EdgeModel",

@@ -102,6 +102,7 @@ def _class_of(original: Any) -> type[nn.Module]:
         "__module__": original.__module__,
         "__qualname__": original.__qualname__,
         "__doc__": original.__doc__,
+        "__class__": property(lambda self: original),  # for code that looks it up
     }
     made: type[nn.Module] = type(original)(original.__name__, (original,), body)
     ORIGINALS[made] = original

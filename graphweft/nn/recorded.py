@@ -23,7 +23,7 @@ from graphweft.frontend.regions import Planned, Region, plan, renamed
 from graphweft.frontend.tape import Passed, Step, Tape, Var, graded
 from graphweft.graph.graph import Graph
 from graphweft.ir.residency import Residency
-from graphweft.runtime.compile import Arguments, CompiledFunction, Field
+from graphweft.runtime.compile import Arguments, Beside, CompiledFunction, Field
 from graphweft.storage.fingerprint import read_once
 
 aten = torch.ops.aten
@@ -66,6 +66,10 @@ class RegionRun:
 
     def __init__(self, region: Region) -> None:
         self.function, self.graph = _function_of(region), _graph_of(region.edges)
+        others = {name: _graph_of(edges) for name, edges in region.others.items()}
+        edges = {name: given.graph for name, given in region.given.items() if given.graph}
+        self.others = tuple(others.values())
+        self._beside = Beside(others, edges) if others else None
         self.draws, self.steps = region.draws, region.steps
         self._taken = list(region.taken.items())
         self._given: list[tuple[str, Var, Residency, int]] = []
@@ -84,7 +88,7 @@ class RegionRun:
         for name, var, residency, axis in self._given:
             fields[name] = (_rows_first(env[var], residency, axis), residency)
         seed = call_key() if self.draws else 0
-        return Arguments(self.graph, None, {}, None, seed, False, fields)
+        return Arguments(self.graph, None, {}, None, seed, False, fields, beside=self._beside)
 
     def __call__(self, env: Env) -> None:
         """Adds the region's results to ``env``."""

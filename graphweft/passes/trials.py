@@ -62,7 +62,8 @@ class Trial:
         self._kinds = min([_MOST_KINDS, *_table_sizes(program)])
         for value in program.inputs:
             if isinstance(value.type, StructType):
-                self.inputs[value["name"]] = self._graph(value.type, types)
+                graph = self._graph(value.type, types, len(self.inputs))
+                self.inputs[value["name"]] = graph
         for value in program.inputs:
             if isinstance(value.type, IndexType):
                 self.inputs[value["name"]] = self._index(value, value.type)
@@ -79,11 +80,12 @@ class Trial:
         generator = torch.Generator().manual_seed(len(name) * 7919 + sum(name.encode()))
         return torch.randn(shape, generator=generator, dtype=F64)
 
-    def _graph(self, type_: StructType, types: tuple[int, int]) -> Graph:
+    def _graph(self, type_: StructType, types: tuple[int, int], before: int) -> Graph:
+        """A graph; ``before``: how many the program has before this one, which join the same nodes by other edges."""
         if type_.square and types != (1, 1):
             graph = _typed(SQUARE[self.shape.graph][0], *types, self._generator)
         else:
-            graph = _plain(self.shape.graph, type_.square)
+            graph = _turned(_plain(self.shape.graph, type_.square), before)
         self._put(type_.src, graph.num_src, graph.reverse().in_degrees() == 0)
         self._put(type_.dst, graph.num_dst, graph.in_degrees() == 0)
         self._put(type_.edge, graph.num_edges)
@@ -156,6 +158,20 @@ def _plain(name: str, square: bool) -> Graph:
     nodes, pairs = _pairs(name)
     whole = Graph([s for s, _ in pairs], [d for _, d in pairs], num_nodes=nodes)
     return whole if square else NeighborSampler(whole, [-1]).sample(range(0, nodes, 2)).blocks[0]
+
+
+@functools.cache
+def _turned(graph: Graph, by: int) -> Graph:
+    """The same sources with the destinations of other edges, and an edge less each time."""
+    if not by:
+        return graph
+    src, dst = graph.edges()
+    kept = max(len(src) - by, 0)
+    return Graph(
+        src[:kept],
+        dst.roll(3 * by)[:kept],
+        num_nodes=graph.num_src if graph.is_square else (graph.num_src, graph.num_dst),
+    )
 
 
 def _typed(nodes: int, node_types: int, relations: int, generator: torch.Generator) -> Graph:

@@ -36,7 +36,7 @@ from graphweft.ir.interpret import interpret
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
-from graphweft.ir.residency import IndexType, Residency, StructType, TensorType
+from graphweft.ir.residency import IndexType, Residency, StructType, TensorType, edges_of
 from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
 from graphweft.runtime import calibrate
@@ -58,9 +58,23 @@ Features = Tensor | SparseFeatures
 Field = tuple[Tensor, Residency]
 
 _MOST_PLANS = 256
+_BESIDE = "beside"  # further graphs among what a second derivative reads
 
 _TENSORS = (Tensor, torch.nn.Parameter)
 _BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
+
+
+@dataclass(frozen=True, eq=False)
+class Beside:
+    """Graphs of a call beside its first one, over the same nodes.
+
+    Attributes:
+        graphs: By the name of their input.
+        edges: Fields whose rows are edges of one of these, with its name.
+    """
+
+    graphs: Mapping[str, Graph]
+    edges: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -77,6 +91,7 @@ class Arguments:
         fields: More dense tensors by name, each with what its rows are.
         receivers: Ids of the nodes with in-edges, where the program asks for them.
         settings: All else that the describing function reads, hashable.
+        beside: Further graphs.
     """
 
     graph: Graph
@@ -88,11 +103,15 @@ class Arguments:
     fields: Mapping[str, Field] = dataclass_field(default_factory=dict)
     receivers: Tensor | None = None
     settings: Hashable = ()
+    beside: Beside | None = None
 
     def __post_init__(self) -> None:
         """Structure and ids follow the numbers to their device. Raises: ConfigError for numbers on several devices."""
         if (place := self._place()) != self.graph.device:
             object.__setattr__(self, "graph", on_device(self.graph, place))
+            if self.beside is not None:
+                moved = {name: on_device(graph, place) for name, graph in self.beside.graphs.items()}
+                object.__setattr__(self, "beside", Beside(moved, self.beside.edges))
         for name in ("rows", "receivers"):
             if (ids := getattr(self, name)) is not None and ids.device != place:
                 object.__setattr__(self, name, sent(ids, place))
@@ -115,7 +134,8 @@ class Arguments:
         given = {"x": self.x, "rows": self.rows, "receivers": self.receivers}
         some = {name: item for name, item in given.items() if item is not None}
         fields = {name: tensor for name, (tensor, _) in self.fields.items()}
-        return {"graph": self.graph, "seed": self.seed, **some, **self.parameters, **fields}
+        others = {} if self.beside is None else self.beside.graphs
+        return {"graph": self.graph, **others, "seed": self.seed, **some, **self.parameters, **fields}
 
     def dense(self) -> list[Tensor]:
         """All tensors of numbers; the stored entries of sparse features."""
@@ -365,6 +385,7 @@ class CompiledFunction:
         """What the gradients of this call are differentiated by."""
         named = arguments.named()
         rest = {"graph": arguments.graph, "seed": arguments.seed, **{name: named[name] for name in plan.rest}}
+        rest[_BESIDE] = arguments.beside
         released = self._released is not None and self._released() is arguments.x
         return Origin(plan, rest, _derived_run, released)
 
@@ -452,7 +473,7 @@ def _derived_run(program: Program) -> Run:
     def run(rest: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Tensor] | None:
         x = rest.get("x") if isinstance(rest.get("x"), SparseFeatures) else None
         ids = rest.get("rows"), rest["seed"], False, fields, rest.get("receivers")
-        return function.on_kernels(Arguments(rest["graph"], x, {}, *ids))
+        return function.on_kernels(Arguments(rest["graph"], x, {}, *ids, beside=rest[_BESIDE]))
 
     return run
 
@@ -460,14 +481,15 @@ def _derived_run(program: Program) -> Run:
 def _size_key(arguments: Arguments, exact: bool) -> tuple[Any, ...]:
     """What the decisive sizes follow from: the graph itself and the rows asked for, or classes of sizes."""
     graph, x, rows, receivers = arguments.graph, arguments.x, arguments.rows, arguments.receivers
+    others = () if arguments.beside is None else tuple(arguments.beside.graphs.values())
     if exact:
         return (
-            derived(graph, _serial),
+            *(derived(one, _serial) for one in (graph, *others)),
             x.nnz if isinstance(x, SparseFeatures) else 0,
             None if rows is None else fingerprint(rows) if is_readable(rows) else rows.numel(),
         )
     kind = int.bit_length if graph.is_drawn else size_class
-    counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x))
+    counts = (graph.num_src, graph.num_dst, graph.num_edges, _nnz(x), *(other.num_edges for other in others))
     lists = tuple(None if ids is None else kind(ids.numel()) for ids in (rows, receivers))
     types = (len(graph.node_types), len(graph.relations)) if graph.is_typed else ()
     return (graph.is_drawn, *map(kind, counts), *lists, *types)
@@ -500,9 +522,11 @@ def _input_types(arguments: Arguments) -> dict[str, Any]:
         types[name] = TensorType(Residency.SHARED, None, tuple(tensor.shape), tensor.dtype)
     symbols: dict[Residency, str | None] = {Residency.SRC: src, Residency.DST: dst, Residency.EDGE: "E"}
     symbols |= {Residency.NTYPE: NODE_TYPES, Residency.ETYPE: EDGE_TYPES, Residency.SHARED: None}
+    beside = arguments.beside or Beside({}, {})
+    types |= {name: StructType(src, dst, edges_of(name)) for name in beside.graphs}
     for name, (tensor, residency) in arguments.fields.items():
-        dims = tuple(tensor.shape[1:] if symbols[residency] else tensor.shape)
-        types[name] = TensorType(residency, symbols[residency], dims, tensor.dtype)
+        rows = edges_of(beside.edges[name]) if name in beside.edges else symbols[residency]
+        types[name] = TensorType(residency, rows, tuple(tensor.shape[1:] if rows else tensor.shape), tensor.dtype)
     return types
 
 
@@ -535,7 +559,7 @@ def _likeness(arguments: Arguments) -> tuple[Any, ...] | None:
     if arguments.parameters or graph.is_drawn or is_owned():
         return None
     parts: list[Any] = [_config.current(), weakref.ref(graph), torch.is_grad_enabled(), arguments.training]
-    parts.append(arguments.settings)
+    parts += [arguments.settings, arguments.beside]
     for name, (tensor, residency) in arguments.fields.items():
         if type(tensor) not in _TENSORS:
             return None

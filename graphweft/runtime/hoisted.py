@@ -39,7 +39,7 @@ class Content:
         self._marks: dict[str, Any] = {}
 
     def marks(self, names: tuple[str, ...]) -> tuple[Any, ...]:
-        """What to compare with a later call's; a graph never changes and has none."""
+        """What to compare with a later call's; the graph that values are kept for has none, for it never changes."""
         return tuple(self._mark(name) for name in names)
 
     def is_trusted(self, names: tuple[str, ...]) -> bool:
@@ -49,7 +49,7 @@ class Content:
     def _mark(self, name: str) -> Any:
         item = self.named[name]
         if isinstance(item, Graph):
-            return None
+            return None if item is self.named["graph"] else Reference(item)
         if name not in self._marks:
             self._marks[name] = Reference(item) if name in self._trusted else fingerprint(item)
         return self._marks[name]

@@ -79,12 +79,12 @@ def decisive_sizes(program: Program, named: Mapping[str, Any], memory: int, exac
     """
     if exact:
         return measure_sizes(program, named, memory)
-    graph, kinds = named["graph"], [v.type for v in program.inputs if isinstance(v.type, StructType)]
+    graph, given = named["graph"], [v for v in program.inputs if isinstance(v.type, StructType)]
     middle = class_size if graph.is_drawn else fine_size
-    rows = {symbol: middle(n) for kind in kinds for symbol, n in _ends(kind, graph).items()}
+    rows = {symbol: middle(n) for v in given for symbol, n in _ends(v.struct, named[v["name"]]).items()}
     for name, ids in (("R", named.get("rows")), ("P", named.get("receivers"))):
         rows[name] = middle(0 if ids is None else ids.numel())
-    if any(kind.square for kind in kinds):
+    if any(v.struct.square for v in given):
         rows |= {NODE_TYPES: len(graph.layout.node_types), EDGE_TYPES: len(graph.layout.relations)}
     x = named.get("x")
     nnz = {"x": middle(x.nnz)} if isinstance(x, SparseFeatures) else {}

@@ -165,6 +165,28 @@ def test_dropped_edges_follow_from_their_keys() -> None:
     assert torch.equal(torch.stack(again.edges()), torch.stack(t.drop_edges(graph, 0.3, seed=1, epoch=4).edges()))
 
 
+def test_virtual_nodes_are_those_of_pyg() -> None:
+    graph = _graph()
+    graph.ndata["x"], graph.edata["edge_attr"] = torch.randn(25, 3), torch.randn(graph.num_edges, 2)
+    graph.edata["edge_weight"] = torch.rand(graph.num_edges)
+    theirs = _theirs().VirtualNode()(_data(graph, **graph.ndata, **graph.edata))
+    made = t.virtual_nodes(graph)
+    assert made.num_nodes == theirs.num_nodes == 26
+    assert torch.equal(torch.stack(made.edges()), theirs.edge_index)
+    assert torch.equal(made.edata["kind"], theirs.edge_type)
+    for name, rows in (*made.ndata.items(), *made.edata.items()):
+        assert name == "kind" or torch.equal(rows, theirs[name]), name
+
+
+def test_a_virtual_node_for_every_graph_of_a_batch() -> None:
+    groups = torch.tensor([0] * 10 + [1] * 5 + [2] * 10)
+    made = t.virtual_nodes(_graph(), groups)
+    assert made.num_nodes == 28
+    for ends, kind in ((made.edges(), 1), (made.edges()[::-1], 2)):
+        pairs = torch.stack(ends)[:, made.edata["kind"] == kind]
+        assert torch.equal(pairs[0], torch.arange(25)) and torch.equal(pairs[1], 25 + groups)
+
+
 def test_splits_of_nodes_have_the_sizes_of_pyg() -> None:
     y = torch.tensor([0] * 60 + [1] * 30 + [2] * 10 + [-1] * 20)
     ds = gw.Dataset("three", _graph(120, 300), torch.ones(120, 1), y)
@@ -201,6 +223,9 @@ def test_mistakes_are_one_line() -> None:
         (lambda: t.metapath_graph(typed, [("a", "to", "b")] * 2), "begins at b, got a-to-b and a-to-b in turn"),
         (lambda: t.largest_component(graph, 0), "count as an integer >= 1, got 0"),
         (lambda: t.drop_edges(graph, 1.5), "share in [0, 1], got 1.5"),
+        (lambda: t.virtual_nodes(typed), "expected an untyped graph"),
+        (lambda: t.virtual_nodes(graph, [0, 1]), "groups as integers of shape (25,), got int64 (2,)"),
+        (lambda: t.virtual_nodes(graph, [-1] * 25), "groups >= 0, got -1"),
         (lambda: t.knn_graph([[1.0]], 0), "k as an integer >= 1, got 0"),
         (lambda: t.knn_graph("points", 1), "points as numbers of shape (N, D), got str"),
         (lambda: t.knn_graph([1.0], 1), "shape (N, D), got (1,)"),
