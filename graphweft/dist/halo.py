@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from graphweft._memory import empty
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.block import Block
+from graphweft.storage.gather import gather_rows_into
 
 T = TypeVar("T")
 
@@ -75,14 +77,14 @@ class _Trip:
         """Sends what others borrow, and makes room for the ghosts."""
         part, rows = self._part, self._rows
         near = self._read.numel()
-        self._table = table = rows.new_empty(near + part.ghosts.numel(), rows.shape[1])
-        lent = [torch.index_select(rows, 0, places) for places in part.lent]
+        self._table = table = empty((near + part.ghosts.numel(), rows.shape[1]), rows.dtype)
+        lent = [_picked(rows, places) for places in part.lent]
         received = torch.split(table[near:], part.borrowed)
         self._finish = _exchanged(part.ranks, lent, received, None if self._left is None else self._left.there)
         if self._read is part.near and part.reads_all:
             table[:near] = rows
         else:
-            torch.index_select(rows, 0, self._read, out=table[:near])
+            _picked(rows, self._read, table[:near])
 
     def end(self) -> Tensor:
         """Rows that the boundary reads: own ones, then ghosts'."""
@@ -95,7 +97,7 @@ class _Trip:
         """Sends the ghosts' gradients to their owners."""
         part, near = self._part, self._read.numel()
         self._near = gradient[:near]
-        self._received = [gradient.new_empty(places.numel(), gradient.shape[1]) for places in part.lent]
+        self._received = [empty((places.numel(), gradient.shape[1]), gradient.dtype) for places in part.lent]
         sent = torch.split(gradient[near:], part.borrowed)
         self._finish = _exchanged(part.ranks, sent, self._received, None if self._left is None else self._left.home)
 
@@ -103,16 +105,25 @@ class _Trip:
         """The gradient of own rows, (own, width), with what other ranks have for them added rank by rank."""
         part, near = self._part, self._near
         assert near is not None  # begun
+        own = empty((part.own.numel(), near.shape[1]), near.dtype)
         if self._read is part.near and part.reads_all:
-            own = near.clone()
+            own.copy_(near)
         else:
-            own = near.new_zeros(part.own.numel(), near.shape[1])
-            own[self._read] = near
+            own.zero_().index_copy_(0, self._read, near)
         self._finish()
         for places, received in zip(part.lent, self._received, strict=True):
             own.index_add_(0, places, received)
         self._near, self._received = None, []
         return own
+
+
+def _picked(rows: Tensor, places: Tensor, out: Tensor | None = None) -> Tensor:
+    """Some rows, in memory of the pool, whose pages are there already."""
+    made = empty((places.numel(), rows.shape[1]), rows.dtype) if out is None else out
+    if rows.dtype == torch.float32:
+        gather_rows_into(rows, places, made)
+        return made
+    return torch.index_select(rows, 0, places, out=made)
 
 
 class Leftovers:
@@ -174,13 +185,12 @@ class _Picked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, places: Tensor) -> Tensor:
         ctx.places, ctx.count = places, rows.shape[0]
-        return torch.index_select(rows, 0, places)
+        return _picked(rows, places)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        whole = gradients[0].new_zeros(ctx.count, gradients[0].shape[1])
-        whole[ctx.places] = gradients[0]
-        return whole, None
+        whole = empty((ctx.count, gradients[0].shape[1]), gradients[0].dtype).zero_()
+        return whole.index_copy_(0, ctx.places, gradients[0]), None
 
 
 class _Begin(torch.autograd.Function):

@@ -282,13 +282,11 @@ class Stack(CompiledModule):
 
     def over_shared(self, graph: SharedGraph, x: Features | None, edges: EdgeInputs | None = None) -> Tensor:
         """Each layer, with what follows it, over all processes."""
-        made: Any = x
-        kept = []
+        kept: list[Tensor] = []
         for index in range(len(self.layers)):
             run = functools.partial(self.run_layer, index, edges=edges)
-            made = torch.cat(graph.over(made, run))
-            kept.append(made)
-        return torch.cat(kept, 1) if self.jumping == "cat" else made
+            kept.append(torch.cat(graph.over(kept[-1] if kept else x, run)))
+        return torch.cat(kept, 1) if self.jumping == "cat" else kept[-1]
 
     def check_blocks(self, blocks: Sequence[Block]) -> None:
         """One block a layer, which read no rows but the last layer's. Raises: ShapeError, ConfigError."""

@@ -112,7 +112,8 @@ class RankedFullBatch(FullBatch):
         torch.default_generator.manual_seed((base + self.ranks.rank * _STRIDE) & (2**63 - 1))
         with span("forward", "forward"):
             logits = self._own_logits(self._last)
-        gradient, loss = None, 0.0
+        gradient: Tensor | None = None
+        loss = 0.0
         if self._mine.numel():
             labels, places = self.ds.y[self._mine], self._places
             with span("loss", "loss"):

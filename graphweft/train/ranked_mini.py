@@ -18,7 +18,7 @@ from graphweft._trace import span
 from graphweft.dist.ranks import Ranks
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.link import LinkLoader
-from graphweft.loader.link_batch import LinkBatch, make_link_batch
+from graphweft.loader.link_batch import make_link_batch
 from graphweft.loader.loader import Loader
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
@@ -48,7 +48,7 @@ class Piece:
 
     index: int
     share: float
-    batch: Batch | PreparedBatch | LinkBatch
+    batch: Any
 
 
 @dataclass(frozen=True)
