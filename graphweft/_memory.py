@@ -75,7 +75,7 @@ class Pool:
         self._sizes: dict[int, int] = {}
         self._lock = threading.RLock()  # a tensor may die, and give back, inside a pool call of the same thread
         self._leases: dict[int, int] = {}  # address and size of what is lent
-        self._mapped = self._lent = self._peak = self._maps = 0
+        self._mapped = self._lent = self._peak = self._maps = self._last = 0
         self._confined = False
         self._redirection = _Redirection()
 
@@ -182,15 +182,17 @@ class Pool:
 
     def _map(self, size: int) -> int:
         _budget.admit(size, self._release)
-        out = ctypes.c_void_p()
+        out = ctypes.c_void_p(self._last - size if self._last > size else None)  # both become one interval
         try:
             _map(size, ctypes.byref(out))
         except MemoryError:
             self.trim()
+            out = ctypes.c_void_p()
             _map(size, ctypes.byref(out))
         self._mapped += size
         self._maps += 1
-        return int(out.value or 0)
+        self._last = int(out.value or 0)
+        return self._last
 
     def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
         """Adds an interval, merged with the free ones before and behind it."""

@@ -19,12 +19,12 @@ from graphweft.runtime.footprint import Footprint
 from graphweft.runtime.rehearsal import taken_bytes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
-from graphweft.storage.gather import gather_rows
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse, with_passing
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
+from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
 _LARGER = 2  # times what the next tile takes at least, of four times as many nodes
@@ -127,12 +127,12 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     with torch.no_grad():
         for index, layer in enumerate(model.layers):
             assert isinstance(layer, CompiledModule)
-            width, read = layer.in_features, gather_rows(mini.x, block.src_ids) if index == 0 else None
+            width = layer.in_features
+            read: Features = torch.zeros(1, width).expand(block.num_src, -1)
             gathered = block.num_src * real * width
-            if isinstance(read, SparseFeatures):
+            if index == 0 and isinstance(mini.x, SparseFeatures):
+                read = mini.x.take_rows(block.src_ids)
                 gathered = read.nnz * 2 * real
-            elif read is None:
-                read = torch.zeros(1, width).expand(block.num_src, -1)
             given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
             taken = model.layer_function(index).footprint(given)
             kept = nodes * real * (max(widths) + (width if index else 0))

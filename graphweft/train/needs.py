@@ -34,8 +34,8 @@ from graphweft.train.macro import Macro
 # once, which grows with the run up to a bound.
 _LEAST_PROGRAM, _MOST_PROGRAM, _PASSING = 10 << 20, 24 << 20, 0.3
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
-_AGAIN = 1.1  # times what was measured, for another measurement
-_MARGIN = 1.03  # what rounding to pages, small tensors and Python objects add
+_AGAIN = 1.15  # times what was measured, for another measurement
+_MARGIN = 1.08  # what rounding to pages, small tensors and Python objects add
 _LEAST_KEPT = 1  # bytes of kept values: none
 
 

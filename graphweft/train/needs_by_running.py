@@ -26,7 +26,7 @@ from graphweft.train.edge_data import EdgeData
 
 Features = Tensor | SparseFeatures
 
-_STRIDES = (6, 3)  # every so many nodes are the parts
+_STRIDES = (5, 2)  # every so many nodes are the parts
 _LOOK = 2e-4  # seconds between two looks at the memory
 _SPARE = 1.1  # of what is measured: parts are not quite like the whole
 

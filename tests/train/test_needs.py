@@ -15,6 +15,7 @@ from torch import nn
 import graphweft as gw
 from graphweft._memory import POOL, Pool
 from graphweft.data.dataset import Dataset
+from graphweft.runtime import rehearsal
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
@@ -49,12 +50,17 @@ def test_tensors_that_share_memory_count_once(ds: Dataset) -> None:
 
 
 @pytest.mark.parametrize(("kind", "off"), [("GCN", 0.1), ("SAGE", 0.1), ("GIN", 0.2), ("GAT", 0.2)])
-def test_the_pool_maps_for_a_step_what_was_predicted(kind: str, off: float, ds: Dataset) -> None:
+def test_the_pool_maps_for_a_step_what_was_predicted(
+    kind: str, off: float, ds: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trainer = gw.Trainer(_model(kind, ds), ds)
     trainer.prepare()
     batch = trainer._batch
     assert isinstance(batch, FullBatch)
+    whole = batch.needs()
+    monkeypatch.setattr(rehearsal, "_HEAP", 0)  # the pool's part alone
     predicted = batch.needs()
+    assert predicted.step < whole.step
     batch._tape = None
     pool = Pool()
     with POOL.within(pool):

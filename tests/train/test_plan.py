@@ -47,7 +47,7 @@ def test_a_plan_says_what_dominates_and_why_others_were_not_taken() -> None:
     assert [other.reason for other in plan.others] == ["3.0 x the seconds, most of them sampling", "holds it all"]
     assert (plan.way.slowest, plan.way.largest, plan.epoch_seconds) == ("product", "step", 3.0)
     short = choose([FULL, MINI], OF, 50 * MB)
-    assert short.others[0].reason == "needs 103 MB of 50 MB, most of it step"
+    assert short.others[0].reason == "needs 108 MB of 50 MB, most of it step"
     assert str(short).count("\n") == 10 and "->  mini" in str(short)
     told = short.to_dict()
     assert told["predicted_peak_bytes"]["memory"] == MINI.peak_bytes and told["others"][0]["mode"] == "full"
