@@ -127,8 +127,8 @@ def _batch_norm_given(
     if _is_of_nodes(a, x, weight, bias):
         vectors = [v.value for v in (mean, variance, weight, bias) if v is not None]
         return Raised(a.b.add(Op.NORMALISE, x.value, *vectors, eps=eps), x.axes), None, None
-    given = [Raised(v.value, (*v.axes, *((),) * (len(x.axes) - 2))) for v in (mean, variance)]
-    return _normalised(a, x, *given, weight, bias, eps), None, None
+    center, spread = (Raised(v.value, (*v.axes, *((),) * (len(x.axes) - 2))) for v in (mean, variance))
+    return _normalised(a, x, center, spread, weight, bias, eps), None, None
 
 
 def _by_batch(a: RowAlgebra, x: Raised, weight: Any, bias: Any, eps: float) -> tuple[Raised, Raised, Raised]:
