@@ -117,8 +117,21 @@ def train(
 
 _OF_DATA = ("data", "root", "scale", "seed", "threads")
 _OF_MODELS = (
-    *("features", "model", "heads", "out_heads", "attention_dropout", "value_dropout", "activation", "bases", "layers"),
-    *("hidden", "dropout", "normalize", "norm", "reduce", "residual", "mode", "fanouts", "batch_size", "sampler"),
+    *("features", "model", "heads", "out_heads", "attention_dropout", "value_dropout", "activation", "bases", "hops"),
+    *(
+        "alpha",
+        "layers",
+        "hidden",
+        "dropout",
+        "normalize",
+        "norm",
+        "reduce",
+        "residual",
+        "mode",
+        "fanouts",
+        "batch_size",
+        "sampler",
+    ),
 )
 
 

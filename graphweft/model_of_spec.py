@@ -23,14 +23,17 @@ from graphweft.nn.ngcf import NGCF
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_data import edge_columns
 from graphweft.nn.node_embedding import NodeEmbedding
+from graphweft.nn.propagation import APPNP, GCNII
 from graphweft.nn.rgcn import RGCN
 from graphweft.train.edge_task import pair_columns
 from graphweft.train.footprint import check_fits
 from graphweft.train.options import check_mode
-from graphweft.train.spec import ATTENTIVE, TYPED, TrainSpec
+from graphweft.train.spec import ATTENTIVE, PROPAGATING, TYPED, TrainSpec
 
 MODELS: dict[str, Callable[..., CompiledModule]] = {
     **CONVS,
+    "appnp": APPNP,
+    "gcnii": GCNII,
     "cgat": CGAT,
     "ngcf": NGCF,
     "rgcn": RGCN,
@@ -63,7 +66,7 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
         options["activation"] = spec.activation
     if spec.model in ATTENTIVE:
         options |= {"heads": spec.heads, "out_heads": spec.out_heads, "attention_dropout": spec.attention_dropout}
-    if spec.model in ("gat", "gatv2") and spec.edge_data == "use":
+    if spec.model in ("gat", "gatv2", "transformer") and spec.edge_data == "use":
         options["edge_dim"] = edge_columns(ds)
     if spec.value_dropout:
         options["value_dropout"] = spec.value_dropout
@@ -71,6 +74,9 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
         options |= {"heads": spec.heads, "num_node_types": len(ds.graph.node_types)}
     if spec.model in TYPED:
         options["num_relations"] = len(ds.graph.relations)
+    if spec.model in PROPAGATING:
+        options = {"num_layers": spec.layers, "dropout": spec.dropout, "alpha": spec.alpha}
+        options |= {"hops": spec.hops} if spec.model == "appnp" else {}
     if spec.model == "rgcn" and spec.bases:
         options["num_bases"] = spec.bases
     with torch.random.fork_rng(devices=[]):

@@ -97,6 +97,21 @@ class _Prepared:
             p.grad is (None if grad is None else grad()) and p.data_ptr() == at for p, grad, at in self.used
         )
 
+    def renew(self, knobs: list[_Knobs]) -> bool:
+        """Reads other gradients of the same parameters from now on; False where more has changed."""
+        if knobs != self.knobs or self.rest or self.copied or len(self.used) != self.count:
+            return False
+        used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]] = []
+        for param, _, at in self.used:
+            grad = param.grad
+            if grad is None or param.data_ptr() != at or not (_is_plain(param) and _is_plain(grad)):
+                return False
+            used.append((param, weakref.ref(grad), at))
+        self.used = used
+        for row, (param, _, _) in zip(self.table, used, strict=True):
+            row.grad = None if param.grad is None else param.grad.data_ptr()
+        return True
+
 
 class Adam(_WithoutCompiler, torch.optim.Adam):
     """Adam as ``torch.optim.Adam`` (Kingma and Ba, ICLR 2015), fused into one pass over parameters and state.
@@ -180,7 +195,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         loss = _evaluate(closure)
         knobs = [_knobs(group) for group in self.param_groups]
         known = self._known
-        if known is None or not known.fits(knobs):
+        if known is None or not (known.fits(knobs) or known.renew(knobs)):
             known = self._known = self._prepare(knobs)
         for group, rest in known.rest:
             self._torch_step({**group, "params": rest})

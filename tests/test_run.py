@@ -14,10 +14,13 @@ from run_files import assert_same_run, lines
 
 from graphweft import cli
 from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft.loaded_run import load_run
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
+from graphweft.nn.propagation import APPNP, GCNII
 from graphweft.nn.sage import SAGE
+from graphweft.nn.transformer import Transformer
 from graphweft.run import complete, load_dataset, make_model, run
 from graphweft.train.spec import TrainSpec
 
@@ -55,23 +58,47 @@ def test_the_summary_agrees_with_the_files(tmp_path: Path) -> None:
     assert summary["peak_rss_mb"] > 50
 
 
-@pytest.mark.parametrize(("name", "kind"), [("gcn", GCN), ("sage", SAGE), ("gin", GIN), ("gat", GAT), ("gatv2", GAT)])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("gcn", GCN), ("sage", SAGE), ("gin", GIN), ("gat", GAT), ("gatv2", GAT), ("transformer", Transformer)],
+)
 @pytest.mark.parametrize("norm", ["none", "layer"])
 def test_options_reach_the_model(name: str, kind: type, norm: str) -> None:
-    reduce = "sum" if kind is GAT else "mean"  # attention is a sum
+    reduce = "sum" if kind in (GAT, Transformer) else "mean"  # attention is a sum
     sizes = {"model": name, "layers": 4, "hidden": 6, "heads": 2}
     spec = _spec(**sizes, dropout=0.25, norm=norm, residual=True, reduce=reduce, seed=3)
     ds = load_dataset(spec)
     model = make_model(spec, ds)
     assert type(model) is kind and len(model.layers) == 4 and len(model.norms) == (3 if norm == "layer" else 0)
     assert (model.dropout, model.residual) == (0.25, True)
-    assert kind is GAT or model.layers[0].reduce == "mean"
-    assert kind is not GAT or [layer.heads for layer in model.layers[:3]] == [2, 2, 2]
+    assert kind in (GAT, Transformer) or model.layers[0].reduce == "mean"
+    assert kind not in (GAT, Transformer) or [layer.heads for layer in model.layers[:3]] == [2, 2, 2]
     assert model(ds.graph, ds.x).shape == (ds.num_nodes, ds.num_classes)
     again = make_model(spec, ds)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
     other = make_model(_spec(**sizes, seed=4), ds)
     assert any(not torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["appnp", "gcnii"])
+def test_models_that_propagate_train_and_come_back(name: str, tmp_path: Path) -> None:
+    run(_spec(model=name, hops=3, alpha=0.2, layers=2, out=str(tmp_path), dropout=0.0))
+    loaded = load_run(tmp_path)
+    model = loaded.model
+    assert (type(model), model.alpha) == ({"appnp": APPNP, "gcnii": GCNII}[name], 0.2)
+    assert name == "gcnii" or model.hops == 3
+    ds = load_dataset(_spec())
+    again = make_model(_spec(model=name, hops=3, alpha=0.2, layers=2), ds)
+    again.load_state_dict(model.state_dict())
+    assert torch.equal(again.eval()(ds.graph, ds.x), model.eval()(ds.graph, ds.x))
+
+
+@pytest.mark.parametrize(
+    "more", [{"mode": "mini"}, {"mode": "macro"}, {"norm": "batch"}, {"residual": True}, {"reduce": "max"}], ids=str
+)
+def test_models_that_propagate_refuse_options_of_layers(more: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^{next(iter(more))}=.* cannot be combined with model appnp"):
+        _spec(model="appnp", **more)
 
 
 def test_a_file_is_learned(graph_file: Path, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ regression: RMSE of values made on the spot from the mean features of the neighb
 edge: accuracy on whether an edge joins nodes of one class, GraphSAGE 64 and a perceptron over both ends, all in-edges
 of the ends of 1024 pairs a step.
 
-Both sides train by Adam (0.01, dgi 0.001) for equally many epochs, gae and regression from the same first weights: the
-peer's GraphSAGE begins with smaller ones than ours. Scores are those of the last epoch. Appends a line per task to
-results/tasks.csv.
+Both sides train by Adam (0.01, dgi 0.001) for equally many epochs, gae, regression and edge from the same first
+weights: the peer's GraphSAGE begins with smaller ones than ours. Scores are those of the last epoch. Appends a line per
+task to results/tasks.csv.
 """
 
 from __future__ import annotations
@@ -155,10 +155,12 @@ def edge(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
     made = ds.with_edge_labels(label, pairs, seed=seed)
     torch.manual_seed(seed)
     model = gw.nn.EdgeModel.for_data(made, hidden=64)
+    peer, decoder = GraphSAGE(ds.num_features, 64, 2, 64), gw.nn.EdgeDecoder(64, 64, 2)
+    gw.nn.load_pyg_state_dict(model.encoder, peer.state_dict())
+    decoder.load_state_dict(model.decoder.state_dict())
     trainer = gw.Trainer(model, made, seed=seed, fanouts=(-1, -1), restore_best=False, eval_every=10**6)
     trainer.fit(epochs)
     x, edges, rows = dense(ds), torch.stack([src, dst]), made.train_idx
-    peer, decoder = GraphSAGE(ds.num_features, 64, 2, 64), gw.nn.EdgeDecoder(64, 64, 2)
     optimizer = torch.optim.Adam([*peer.parameters(), *decoder.parameters()], lr=0.01)
     for _ in range(epochs):
         for part in rows[torch.randperm(rows.numel())].split(1024):

@@ -6,8 +6,8 @@
 
 ``accuracy`` follows the paper (Xu et al., ICLR 2019, section 7): five layers with batch norms, sums of all layers, Adam
 0.01 halved every 50 epochs, no validation part; of all epochs that one counts whose accuracy, the mean over the folds,
-is the best. ``last`` is the last epoch. With --peer PyTorch Geometric's model is trained on the same folds by the same
-recipe. Appends a line per set and system to results/graph_accuracy.csv.
+is the best. ``last`` is the last epoch. ``--systems`` graphweft torch_geometric: PyTorch Geometric's model is trained
+on the same folds by the same recipe, too. Appends a line per set and system to results/graph_accuracy.csv.
 
 ``time`` measures one epoch of training (loader, model, loss, update), by the same plain loop on both sides ("epoch")
 and by our trainer ("trainer"), and one pass over the loader alone, in turns of one process; PyTorch Geometric with its
@@ -236,13 +236,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
-    parser.add_argument("--peer", action="store_true")
+    parser.add_argument("--systems", nargs="+", choices=(OURS, PEER), default=[OURS])
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.what == "accuracy":
-        systems = (OURS, PEER) if options.peer else (OURS,)
-        rows = [accuracy(path, options, system) for path in options.data for system in systems]
+        rows = [accuracy(path, options, system) for path in options.data for system in options.systems]
         columns, file = ACCURACY, "graph_accuracy.csv"
     else:
         rows, columns, file = [row for path in options.data for row in times(path, options)], TIMES, "graph_times.csv"

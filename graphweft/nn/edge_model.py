@@ -75,8 +75,8 @@ class EdgeModel(KeepsArguments, nn.Module):
         hidden: Width of every layer.
         out_features: Classes, labels or values of a pair.
         num_layers: Layers of the node model.
-        conv: "sage", "gcn", "gin", "gat" or "gatv2"; or a module called as ``conv(graph, x)`` that returns rows of
-            width ``hidden``, which takes the place of the layers.
+        conv: "sage", "gcn", "gin", "gat", "gatv2" or "transformer"; or a module called as ``conv(graph, x)`` that
+            returns rows of width ``hidden``, which takes the place of the layers.
         pair_dim: Columns of what is known of a pair itself, which reach the decoder; the trainer gives the features of
             the edges where the pairs are the edges of the graph.
         options: More arguments of the node model, such as ``dropout``, ``norm``, ``heads``.

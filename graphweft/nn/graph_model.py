@@ -15,15 +15,17 @@ from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, ShapeError
 from graphweft.graph.graph import Graph
+from graphweft.graph.side_by_side import members
 from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.gin import GIN
 from graphweft.nn.made_with import KeepsArguments
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node_data import NodeData, widths_of
-from graphweft.nn.readout import Readout
+from graphweft.nn.readout import Readout, check_ptr
 from graphweft.nn.sage import SAGE
 from graphweft.nn.stack import Stack
+from graphweft.nn.transformer import Transformer
 from graphweft.storage.feature import SparseFeatures
 
 CONVS: dict[str, Callable[..., Stack]] = {
@@ -32,6 +34,7 @@ CONVS: dict[str, Callable[..., Stack]] = {
     "gin": GIN,
     "gat": GAT,
     "gatv2": functools.partial(GAT, v2=True),
+    "transformer": Transformer,
 }
 _JUMPS = ("cat", "last")
 
@@ -47,8 +50,8 @@ class GraphModel(KeepsArguments, nn.Module):
         hidden: Width of every layer.
         out_features: Classes, labels or values.
         num_layers: Layers of the node model.
-        conv: "gin", "gcn", "sage", "gat" or "gatv2"; or a module called as ``conv(graph, x)`` that returns rows of
-            width ``hidden``, which takes the place of the layers.
+        conv: "gin", "gcn", "sage", "gat", "gatv2" or "transformer"; or a module called as ``conv(graph, x)`` that
+            returns rows of width ``hidden``, which takes the place of the layers.
         readout: "sum", "mean" or "max", or some of them joined by "+"; or a module called as ``readout(rows, ptr)``
             with a method ``width(columns)``, such as :class:`Set2Set`, for rows of :attr:`read_width` columns.
         jumping: "cat" reads out all layers and the features, "last" the last layer alone.
@@ -161,8 +164,16 @@ class GraphModel(KeepsArguments, nn.Module):
         ptr = torch.tensor([0, graph.num_nodes]) if ptr is None else ptr
         named = {"edge_weight": edge_weight, "edge_attr": edge_attr}
         given = {name: value for name, value in named.items() if value is not None}
-        pooled: Tensor = self.readout(self.encoder(graph, rows, **given), ptr)
-        return pooled if self.inputs is None else torch.cat([self.inputs(rows, ptr), pooled], dim=1)
+        return self.read_out(rows, self.encoder(graph, rows, **given), ptr)
+
+    def read_out(self, x: Tensor, made: Tensor, ptr: Tensor) -> Tensor:
+        """What the head reads, from the features and from what the node model made of them."""
+        if self.inputs is None or not isinstance(self.readout, Readout):
+            pooled: Tensor = self.readout(made, ptr)
+            return pooled
+        check_ptr(type(self).__name__, made, ptr)
+        of_graphs = members(ptr)
+        return torch.cat([self.inputs.over(x, of_graphs), self.readout.over(made, of_graphs)], dim=1)
 
     @property
     def takes_edge_weight(self) -> bool:

@@ -344,6 +344,8 @@ class CompiledModule(KeepsArguments, nn.Module):
     def store(self, extra: Mapping[str, Tensor], rows: Callable[[str], int]) -> None:
         """Moves running statistics of batch norms towards the batch's, taken over ``rows`` of the norm's name."""
         moves: dict[float, tuple[list[Tensor], list[Tensor]]] = {}  # by momentum: running numbers, and the batch's
+        if not extra:
+            return
         with torch.no_grad():
             for name, module in self.named_modules():
                 if not isinstance(module, nn.BatchNorm1d) or f"{name}.stats" not in extra:
@@ -351,7 +353,7 @@ class CompiledModule(KeepsArguments, nn.Module):
                 if module.running_mean is None or module.running_var is None:
                     continue
                 assert module.num_batches_tracked is not None  # torch counts where it keeps statistics
-                module.num_batches_tracked += 1
+                module.num_batches_tracked.add_(1)
                 momentum = module.momentum
                 if momentum is None:  # the mean over all batches so far
                     momentum = 1.0 / float(module.num_batches_tracked)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, DtypeError, ShapeError
+from graphweft.graph.graph import Graph
 from graphweft.graph.side_by_side import members, owners
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
@@ -42,8 +43,12 @@ def readout(x: Tensor, ptr: Tensor, kind: str = "sum") -> Tensor:
         raise ConfigError(f"{_WHO}: expected kind among {', '.join(REDUCERS)}, got {kind!r}")
     check_ptr(_WHO, x, ptr)
     flat = x.reshape(x.shape[0], -1) if x.dim() != 2 else x
-    arguments = Arguments(members(ptr), flat, {}, None, 0, False)
-    return _FUNCTIONS[kind](arguments)["out"].reshape(ptr.numel() - 1, *x.shape[1:])
+    return _over(flat, members(ptr), kind).reshape(ptr.numel() - 1, *x.shape[1:])
+
+
+def _over(x: Tensor, of_graphs: Graph, kind: str) -> Tensor:
+    """The same of rows (N, C), by the graph that leads from nodes to their graphs."""
+    return _FUNCTIONS[kind](Arguments(of_graphs, x, {}, None, 0, False))["out"]
 
 
 def graph_softmax(x: Tensor, ptr: Tensor) -> Tensor:
@@ -81,7 +86,14 @@ class Readout(nn.Module):
 
     def forward(self, x: Tensor, ptr: Tensor) -> Tensor:
         """Shape: x (N, C), ptr (graphs + 1,) -> (graphs, C * kinds)."""
-        made = [readout(x, ptr, kind) for kind in self.kinds]
+        check_ptr(_WHO, x, ptr)
+        if x.dim() != 2:
+            return torch.cat([readout(x, ptr, kind) for kind in self.kinds], dim=1)
+        return self.over(x, members(ptr))
+
+    def over(self, x: Tensor, of_graphs: Graph) -> Tensor:
+        """As :meth:`forward`, where the graph that leads from nodes to their graphs is at hand."""
+        made = [_over(x, of_graphs, kind) for kind in self.kinds]
         return made[0] if len(made) == 1 else torch.cat(made, dim=1)
 
     def width(self, columns: int) -> int:

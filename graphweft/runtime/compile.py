@@ -377,9 +377,12 @@ class CompiledFunction:
         content = Content(arguments.named(), standing.declared)
         named = content.named
         self._check_released(plan, arguments, content)
-        hoisted = tuple(self._hoisted.get(plan, item, content) for item in plan.hoisted)
-        env = plan.bind({name: named[name] for name in plan.fixed}, hoisted)
+        env = plan.bind({name: named[name] for name in plan.fixed}, self.computed_once(plan, content))
         return env, tuple(_rows_contiguous(named[name]) for name in plan.tensors)
+
+    def computed_once(self, plan: Plan, content: Content) -> tuple[Any, ...]:
+        """What is hoisted out of ``plan``, kept or computed now."""
+        return tuple(self._hoisted.get(plan, item, content) for item in plan.hoisted)
 
     def _origin(self, plan: Plan, arguments: Arguments) -> Origin:
         """What the gradients of this call are differentiated by."""

@@ -17,7 +17,7 @@ from graphweft.train.options import check_choice
 from graphweft.train.spec import TrainSpec
 
 MODELS = ("gcn", "sage", "gin", "gat")
-LATER_MODELS = ("gatv2", "cgat", "ngcf", "rgcn", "hgt")
+LATER_MODELS = ("gatv2", "cgat", "transformer", "appnp", "gcnii", "ngcf", "rgcn", "hgt")
 TARGETS = ("openmp", "mpi", "cuda")
 WHAT = ("train", "predict")
 _KEY = re.compile(r"""^\s*(?:"([^"\n]*)"|'([^'\n]*)'|([A-Za-z0-9_-]+))\s*=\s*(.*)$""")

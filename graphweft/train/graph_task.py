@@ -13,18 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphweft import _config
 from graphweft._errors import ConfigError, DataError, ShapeError
+from graphweft._trace import span
 from graphweft.data.dataset import Dataset
 from graphweft.data.graph_dataset import GraphDataset
+from graphweft.graph.graph import Graph
 from graphweft.graph.side_by_side import SideBySide
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.loader.graphs import GraphBatch, GraphLoader, Graphs, graph_batch
+from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.settings import has_hooks, is_watched, tensors_of
+from graphweft.runtime.repeated import Repeated
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import for_edges
+from graphweft.train.full_batch import is_plain
 from graphweft.train.macro import MacroRun
-from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.mini_batch import MiniBatch, add_gradients
 from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
 from graphweft.train.samplers import AnySampler
 
@@ -122,6 +129,8 @@ class GraphTask(MiniBatch):
     the same size.
     """
 
+    _repeated: Repeated | None = None
+
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> None:
         """Raises: ConfigError for a sampler or fan-outs: whole graphs are not sampled."""
         for name, given, usual in (("sampler", sampler, "neighbor"), ("fanouts", fanouts, None)):
@@ -150,11 +159,33 @@ class GraphTask(MiniBatch):
         self.edge_data = edge_data
 
     def prepare(self) -> None:
-        """Nothing: a batch is compiled for its class of sizes when the first such comes."""
+        """Looks up what steps read of the model; what is compiled for a class of sizes is when the first such comes."""
+        self.model.train()
+        self._repeated = repeated(self.model, self._repeated)
 
     def logits(self) -> Tensor:
         """Outputs for all graphs in evaluation mode, shape (graphs, C)."""
         return _outputs(self.model, self._call, _Sources(self), self.loader.batch_size, self.ds.num_classes)
+
+    def _gradients(self, batch: Any, weight: int = 1) -> Tensor:
+        calls, model = self._repeated, self.model
+        if calls is None or not serves(batch):
+            return super()._gradients(batch, weight)
+        assert isinstance(model, GraphModel) and isinstance(model.encoder, CompiledModule)  # what repeated() takes
+        seed = int(torch.randint(2**62, ())) if model.encoder.draws() else 0
+        with span("forward", "forward"):
+            outputs, pullback = calls.linearize(batch.graph, batch.x, seed)
+            stored = {name: tensor for name, tensor in outputs.items() if name != "out"}
+            model.encoder.store(stored, lambda _: batch.num_nodes)
+            made = outputs["out"].requires_grad_()
+            logits = model.head(model.drop(model.read_out(batch.x, made, batch.ptr)))
+        with span("loss", "loss"):
+            loss, gradient = self._loss(logits.detach(), batch.index)
+        with span("backward", "backward"):
+            logits.backward(gradient if weight == 1 else gradient * weight)
+            if made.grad is not None:  # a readout may read the features alone
+                add_gradients(calls.parameters, pullback(made.grad))
+        return loss
 
     def _forward(self, batch: Any) -> Tensor:
         return _on_graphs(self._call, batch, self.ds.num_classes)
@@ -164,6 +195,45 @@ class GraphTask(MiniBatch):
         return {**super().identity(), "drawn": "graphs"}
 
 
+def repeated(model: nn.Module, before: Repeated | None = None) -> Repeated | None:
+    """Calls of the node model without torch's engine, as ``model`` stands; None where something watches it.
+
+    ``before``: calls as it stood, which are taken up again where nothing has changed.
+    """
+    if type(model) is not GraphModel or has_hooks(model) or is_watched(model) or not is_plain(model.encoder):
+        return None
+    encoder = model.encoder
+    active = _config.current()
+    fits = active.opt_level >= 1 and not active.tune and not torch.is_autocast_enabled("cpu") and not encoder.tables
+    inside = (module for module in encoder.modules() if isinstance(module, CompiledModule))
+    if not fits or any(module.tables for module in inside) or any(not p.is_cpu for p in model.parameters()):
+        return None
+    dtype = next(iter(encoder.parameters())).dtype
+    if before is not None and before.still(tensors_of(encoder), encoder.settings()):
+        return before
+    with torch.random.fork_rng(devices=[]):  # the seed of this call's draws is none of the run's
+        arguments = encoder.arguments(Graph([0], [0]), torch.zeros(1, encoder.in_features, dtype=dtype))
+    return Repeated(encoder.function, arguments)
+
+
+def _without_engine(model: nn.Module, calls: Repeated, usual: _Call) -> _Call:
+    """As ``usual``, for outputs that nobody differentiates."""
+    assert isinstance(model, GraphModel)  # what repeated() takes
+
+    def call(batch: GraphBatch, more: dict[str, Any]) -> Any:
+        if not serves(batch):
+            return usual(batch, more)
+        made = calls.forward(batch.graph, batch.x)["out"]
+        return model.head(model.drop(model.read_out(batch.x, made, batch.ptr)))
+
+    return call
+
+
+def serves(batch: GraphBatch) -> bool:
+    """Whether a batch is nothing but a graph and dense rows."""
+    return isinstance(batch.x, Tensor) and batch.edge_weight is None and batch.edge_attr is None
+
+
 def graph_outputs(model: nn.Module, ds: GraphDataset, batch_size: int, columns: int) -> Tensor:
     """What ``model`` returns for every graph of ``ds`` in evaluation mode, (graphs, columns)."""
     return _outputs(model, caller_of(model), ds, batch_size, columns)
@@ -171,6 +241,9 @@ def graph_outputs(model: nn.Module, ds: GraphDataset, batch_size: int, columns: 
 
 def _outputs(model: nn.Module, call: _Call, ds: Graphs, batch_size: int, columns: int) -> Tensor:
     model.eval()
+    calls = repeated(model)
+    if calls is not None:
+        call = _without_engine(model, calls, call)
     every = torch.arange(ds.side_by_side.ptr.numel() - 1)
     with torch.no_grad():
         return torch.cat([_on_graphs(call, graph_batch(ds, ids), columns) for ids in torch.split(every, batch_size)])

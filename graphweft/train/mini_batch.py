@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -397,7 +397,8 @@ class MiniBatch(Steps):
             if self._pending:
                 self._update(0)
             return torch.zeros(())
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         if not self._pending:
             self.optimizer.zero_grad(set_to_none=True)
         loss = self._gradients(batch, _share(batch) if self._accumulate > 1 else 1)
@@ -443,10 +444,7 @@ class MiniBatch(Steps):
             loss, gradient = self._loss(outputs["out"], batch.seeds)
         with span("backward", "backward"):
             gradients = pullback(gradient if weight == 1 else gradient * weight)
-        for name, found in gradients.items():
-            if found is not None:
-                known = tensors[name].grad
-                tensors[name].grad = found if known is None else known.add_(found)
+        add_gradients(tensors, gradients)
         return loss
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -523,6 +521,14 @@ class MiniBatch(Steps):
                 rows = self.model(sample.subgraph, gather_rows(self.x, sample.n_id), **given)
                 parts.append(rows[: nodes.numel()])
         return torch.cat(parts)
+
+
+def add_gradients(tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> None:
+    """Adds gradients by name to those that are there."""
+    for name, found in gradients.items():
+        if found is not None:
+            known = tensors[name].grad
+            tensors[name].grad = found if known is None else known.add_(found)
 
 
 def _share(batch: Batch | PreparedBatch) -> int:

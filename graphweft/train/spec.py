@@ -51,15 +51,16 @@ from graphweft.train.options import (
 )
 from graphweft.train.table_options import TableOptions
 
-MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "ngcf", "rgcn", "hgt")
-ATTENTIVE = ("gat", "gatv2", "cgat")
+PROPAGATING = ("appnp", "gcnii")  # whole graphs, with layers of their own kind
+MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "transformer", *PROPAGATING, "ngcf", "rgcn", "hgt")
+ATTENTIVE = ("gat", "gatv2", "cgat", "transformer")
 TYPED = ("rgcn", "hgt")
-LOOPING = ("gcn", *ATTENTIVE)  # they add self-loops, which graphs with types have no relation for
+LOOPING = ("gcn", "gat", "gatv2", "cgat", *PROPAGATING)  # they add self-loops, which types have no relation for
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
 READOUTS = ("sum", "mean", "max", "mean+max", "sum+max")
-OF_GRAPHS = ("gin", "gcn", "sage", "gat", "gatv2")
+OF_GRAPHS = ("gin", "gcn", "sage", "gat", "gatv2", "transformer")
 FOLDS = 10
 ACTIVATIONS = ("auto", "relu", "elu", "leaky_relu")
 DEFAULT_DATA = "default"
@@ -98,6 +99,9 @@ class TrainSpec(LoopOptions, TableOptions):
     value_dropout: float = share(0.0, "P", "gat, cgat: dropout on the values that attention sums.")
     activation: str = option("auto", "", "Activation between layers; auto: the model's default.", choices=ACTIVATIONS)
     bases: int = option(0, "N", "rgcn: matrices shared by the relations; 0: one per relation.", least=0, most=10**6)
+    hops: int = option(10, "N", "appnp: how often rows are propagated.", least=1, most=1000, resume="given")
+    alpha: float = option(0.1, "X", "appnp, gcnii: share of a node's own rows in every hop or layer.", least=0.0,
+        most=1.0, resume="given")
     layers: int = option(2, "N", "Number of layers.", least=1, most=1000)
     hidden: int = option(32, "N", "Width of the hidden layers.", least=1, most=10**9)
     epochs: int = option(200, "N", "Total epochs, including those before --resume.", least=1, most=10**9, resume="kept")
@@ -170,6 +174,8 @@ class TrainSpec(LoopOptions, TableOptions):
             raise ConfigError(f"fanouts: expected {self.layers} numbers, one per layer, got {self.fanouts}")
         self._check_macro_and_ranks()
         self.check_loop(self.task, self.stop_on)
+        if self.model in PROPAGATING:
+            self._check_propagating(mode)
         if self.model in (*ATTENTIVE, "hgt") and self.hidden % self.heads:
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         if self.model in TYPED and mode != "full":
@@ -235,6 +241,14 @@ class TrainSpec(LoopOptions, TableOptions):
             check_macro_of(self.mode, self.macro)
         if self.quality is not None and self.macro is None:
             raise ConfigError("quality: expected macro as well, got none")
+
+    def _check_propagating(self, mode: str) -> None:
+        """These models are compiled as a whole, over all nodes. Raises: ConfigError."""
+        if mode != "full":
+            raise ConfigError(f"mode={mode} cannot be combined with model {self.model}; use mode full")
+        for name, usual in {"norm": "none", "reduce": "auto", "activation": "auto", "residual": False}.items():
+            if getattr(self, name) != usual:
+                raise ConfigError(f"{name}={getattr(self, name)} cannot be combined with model {self.model}")
 
     def _check_typed(self) -> None:
         """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from e2e.kill_points import forked
+from plain_loop import Recorder, focal
 from run_files import assert_same_run
 
 from graphweft.data.synthetic import synthetic
@@ -38,6 +39,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "edges": {"sampler": "saint-edge", "fanouts": None, "batch_size": 300},
     "guarded": {"macro": Macro("parts:3/12", quality=0.2)},
     "together": {"accumulate": 3, "prepare": "subtasks"},
+    "scheduled": {"scheduler": "step:1:0.5", "warmup": 1, "ema": 0.8, "clip": 0.5, "loss": focal, "best": "f1_macro"},
 }
 
 
@@ -50,7 +52,8 @@ def train(out: Path, way: str, kill_at: int | None, after: bool = False) -> None
     ds = synthetic("arxiv", scale=0.005, seed=1)
     torch.manual_seed(5)
     model = kind(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=0.3)
-    trainer = Trainer(model, ds, lr=0.01, mode="mini", seed=3, out=out, **options)
+    seen = [Recorder()] if way == "scheduled" else ()  # its state is in the checkpoints that are compared
+    trainer = Trainer(model, ds, lr=0.01, mode="mini", seed=3, out=out, callbacks=seen, **options)
     steps, update = 0, trainer.optimizer.step
 
     def counted() -> None:

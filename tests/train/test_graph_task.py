@@ -6,6 +6,7 @@ import copy
 import csv
 import json
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,12 +14,14 @@ from unittest import mock
 import pytest
 import torch
 from graphs import learnable, write_tu
+from plain_loop import same
 from torch import nn
 from torch.nn import functional
 
 import graphweft as gw
 from graphweft import cli
 from graphweft._draws import keyed, mixed
+from graphweft.runtime.compile import CompiledFunction
 
 QUIET = ("--quiet", "--edge-data", "ignore")
 
@@ -27,6 +30,44 @@ def _trainer(ds: gw.GraphDataset, model: nn.Module | None = None, **more: Any) -
     torch.manual_seed(0)
     model = model or gw.nn.GraphModel.for_data(ds, 8, num_layers=2, dropout=0.2, readout="mean")
     return gw.Trainer(model, ds, **{"lr": 0.02, "batch_size": 16, "seed": 3, **more})
+
+
+@pytest.mark.parametrize("conv", ["gin", "gcn", "gat", "transformer"])
+def test_steps_without_the_engine_have_the_bits_of_calls_of_the_model(conv: str) -> None:
+    """Batch norms, dropout within the layers, several readouts; a program is looked up once a class of sizes."""
+    ds = learnable(80)
+    runs = []
+    for usual in (False, True):
+        torch.manual_seed(0)
+        options: dict[str, Any] = {"heads": 2} if conv in ("gat", "transformer") else {}
+        model = gw.nn.GraphModel.for_data(ds, 8, num_layers=2, conv=conv, dropout=0.2, readout="mean+max", **options)
+        model.encoder.dropout = 0.3
+        with mock.patch("graphweft.train.graph_task.repeated", lambda *_: None) if usual else nullcontext():
+            trainer = _trainer(ds, model, accumulate=2)
+            history = trainer.fit(2)
+            with mock.patch.object(
+                CompiledFunction, "ready", autospec=True, side_effect=CompiledFunction.ready
+            ) as asked:
+                history = trainer.fit(1)
+        mine = sum(call.args[0] is model.encoder.function for call in asked.call_args_list)
+        assert (mine >= 2 * len(trainer._batch.loader)) if usual else (mine <= 2), mine  # evaluations ask as well
+        runs.append((history["loss"], history["val_acc"], model.state_dict(), trainer.predict()))
+    for a, b in zip(*runs, strict=True):
+        assert same(a, b) if isinstance(a, dict) else torch.equal(torch.as_tensor(a), torch.as_tensor(b))
+
+
+def test_a_hook_or_a_changed_layer_counts_at_once() -> None:
+    ds, seen = learnable(80), []
+    trainer = _trainer(ds)
+    trainer.fit(1)
+    handle = trainer.model.encoder.register_forward_hook(lambda *_: seen.append(1))
+    trainer.fit(1)
+    assert len(seen) >= len(trainer._batch.loader)
+    handle.remove()
+    trainer.model.encoder.layers[0].reduce = "max"
+    with mock.patch("graphweft.train.graph_task.repeated", lambda *_: None):
+        expected = trainer._batch.logits()
+    assert torch.equal(trainer._batch.logits(), expected)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import csv
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +138,34 @@ def test_the_best_epoch_is_that_of_the_metric(ema: float | None) -> None:
     assert same(model, loop.best[1])
     trainer.fit(10)
     assert trainer.history["loss"] == loop.run(10).losses  # training goes on from the last weights
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_all_choices_together_are_a_plain_loop(seed: int, tmp_path: Path) -> None:
+    """A loss of one's own with weights of classes, a schedule, clipping, averages, calls, TensorBoard, best by F1."""
+    ds = synthetic("cora", scale=0.1, seed=seed)
+    weight = torch.linspace(0.5, 2, ds.num_classes)
+
+    def own(logits: Tensor, labels: Tensor) -> Tensor:
+        return focal(logits, labels) + functional.cross_entropy(logits, labels, weight)
+
+    torch.manual_seed(seed)
+    model, seen = GCN(ds.num_features, 8, ds.num_classes), Recorder()
+    other = copy.deepcopy(model)
+    given: dict[str, Any] = {"loss": own, "clip": 0.5, "ema": 0.9, "scheduler": cosine}
+    loggers = ["csv", "tensorboard"] if importlib.util.find_spec("tensorboard") else ["csv"]
+    more: dict[str, Any] = {"callbacks": [seen], "loggers": loggers, "out": tmp_path}
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    trainer = Trainer(model, ds, optimizer=optimizer, best="f1_macro", **given, **more)
+    trainer.prepare()
+    if model.function.cost_model is not None:
+        other.function.settle(model.function.cost_model)
+    history = trainer.fit(EPOCHS)
+    loop = Loop(other, ds, rows={"rows": ds.train_idx}, **given).run(EPOCHS, numpy_f1)
+    assert history["loss"] == loop.losses and history["lr"] == loop.rates
+    assert history.best is not None and history.best.metrics["val_f1_macro"] == pytest.approx(loop.best[0], abs=1e-12)
+    assert same(model, loop.best[1])
+    assert [call for call in seen.calls if call[0] == "epoch_end"] == [("epoch_end", e + 1) for e in range(EPOCHS)]
 
 
 def test_patience_follows_the_metric() -> None:

@@ -20,7 +20,7 @@ BAD: list[tuple[str, Any]] = [
     ("task", "edges"), ("bases", -1), ("features", "pagerank"), ("features", ""),
     ("model", "mlp"), ("model", ""), ("layers", 0), ("layers", 10**6), ("layers", 2.0), ("hidden", 0), ("hidden", -4),
     ("epochs", 0), ("epochs", -3), ("epochs", True), ("lr", 0.0), ("lr", -0.1), ("lr", float("nan")),
-    ("heads", 0), ("heads", 2.0),
+    ("heads", 0), ("heads", 2.0), ("hops", 0), ("alpha", 1.5),
     ("lr", float("inf")), ("lr", "0.1"), ("optimizer", "lion"), ("dropout", 1.0), ("dropout", -0.1),
     ("dropout", float("nan")), ("weight_decay", -1e-3), ("weight_decay", float("inf")), ("weight_decay_on", "last"),
     ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "x"),
