@@ -184,10 +184,12 @@ int64_t load_weights(const std::string& path, const std::vector<Tensor>& require
   };
   for (const Tensor& tensor : required) fill(tensor, true);
   for (const Tensor& tensor : optional) fill(tensor, false);
-  for (const auto& [name, entry] : header.entries)
+  for (const auto& stored : header.entries) {
+    const std::string& name = stored.first;
     if (name.compare(0, 10, "optimizer.") != 0 &&
         std::none_of(required.begin(), required.end(), [&](const Tensor& tensor) { return tensor.name == name; }))
       throw std::runtime_error(path + ": expected the tensors of this model alone, got " + name);
+  }
   const auto told = header.metadata.find("epochs");
   if (told == header.metadata.end()) return 0;
   const std::string& epochs = told->second;

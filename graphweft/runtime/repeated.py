@@ -16,9 +16,10 @@ from torch import Tensor
 from graphweft import _config
 from graphweft.graph.graph import Graph
 from graphweft.runtime.compile import Arguments, CompiledFunction
-from graphweft.runtime.function import Pullback, distinct, linearize
+from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.hoisted import Content
 from graphweft.runtime.plan import Plan
+from graphweft.runtime.second import distinct
 
 
 class Repeated:

@@ -49,10 +49,12 @@ typedef uint64_t any_words __attribute__((vector_size(vector_bytes), aligned(1),
 constexpr int vectors_of_stripe = int(stripe_bytes) / vector_bytes;
 
 // Every other pair of lanes swapped, so that a word also counts where its product may be zero.
+template <int... Lane>
+GW_INLINE word_vector swapped(word_vector x, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(x, x, (Lane ^ 1)...);
+}
 GW_INLINE word_vector swapped(word_vector x) {
-  word_vector order;
-  for (int i = 0; i < simd<uint64_t>::lanes; ++i) order[i] = uint64_t(i ^ 1);
-  return __builtin_shuffle(x, order);
+  return swapped(x, std::make_integer_sequence<int, simd<uint64_t>::lanes>{});
 }
 
 // Low times high half of every word. The vector extension would multiply whole words, three times the work.

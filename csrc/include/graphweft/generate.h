@@ -207,9 +207,11 @@ inline void draw_row(const communities& graph, uint64_t seed, int64_t row, int64
     const int64_t other = draw_alias(graph.block_cells, graph.num_blocks, bits[0], bits[1]);
     offer(graph.draw(other, bits[2], bits[3]));
   }
-  for (int64_t slot = int64_t(to_below(random_u64(seed, link_rows, ~uint64_t(row)), uint64_t(graph.num_slots)));
-       count < quota; slot = slot + 1 < graph.num_slots ? slot + 1 : 0)
+  auto slot = int64_t(to_below(random_u64(seed, link_rows, ~uint64_t(row)), uint64_t(graph.num_slots)));
+  while (count < quota) {
     offer(int32_t(slot));
+    slot = slot + 1 < graph.num_slots ? slot + 1 : 0;
+  }
 }
 
 // How many of its links a row draws inside its community. A community has room for a part of a hub's links only, so the

@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "graphweft/epilogue.h"
@@ -42,13 +43,21 @@ inline int_lanes lane_numbers() {
   return lane;
 }
 
+// Every lane beside the one `Distance` away.
+template <int Distance, int... Lane>
+inline vf::vec exchanged(vf::vec t, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(t, t, (Lane ^ Distance)...);
+}
+
 // Lanes combined in a fixed tree, the same on every lane count that halves to it.
-template <class F>
+template <int Distance = vf::lanes / 2, class F>
 inline float fold_lanes(vf::vec t, F&& f) {
-#pragma GCC unroll 4
-  for (int distance = vf::lanes / 2; distance > 0; distance /= 2)
-    t = f(t, __builtin_shuffle(t, lane_numbers() ^ distance));
-  return t[0];
+  if constexpr (Distance == 0) {
+    return t[0];
+  } else {
+    t = f(t, exchanged<Distance>(t, std::make_integer_sequence<int, vf::lanes>{}));
+    return fold_lanes<Distance / 2>(t, f);
+  }
 }
 
 inline float largest_lane(vf::vec t) { return fold_lanes(t, larger); }
