@@ -62,8 +62,11 @@ def decided(name: str, decide: Callable[[], str], valid: Callable[[str], bool]) 
     text = decide()
     if not valid(text):
         return text
-    keep(name, text, first=known(name) is None or known(name, valid) is not None)
-    return known(name, valid) or text
+    keep(name, text, first=True)
+    found = known(name, valid)
+    if found is None:  # what is there is damaged
+        keep(name, text)
+    return text if found is None else found
 
 
 def _path(name: str) -> Path:
