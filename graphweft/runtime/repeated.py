@@ -86,7 +86,7 @@ class Repeated:
 
     def _bound(self, plan: Plan, graph: Graph, x: Tensor, seed: int) -> tuple[list[Any], tuple[Tensor, ...]]:
         """Slots with everything but the dense inputs, and those."""
-        named = {"graph": graph, "seed": seed, "x": x, **self._usual.parameters}
+        named: dict[str, Any] = {"graph": graph, "seed": seed, "x": x, **self._usual.parameters}
         hoisted: tuple[Any, ...] = ()
         if plan.hoisted:
             hoisted = self._function.computed_once(plan, Content(named, ()))

@@ -52,7 +52,7 @@ def train(out: Path, way: str, kill_at: int | None, after: bool = False) -> None
     ds = synthetic("arxiv", scale=0.005, seed=1)
     torch.manual_seed(5)
     model = kind(ds.num_features, 16, ds.num_classes, num_layers=2, dropout=0.3)
-    seen = [Recorder()] if way == "scheduled" else ()  # its state is in the checkpoints that are compared
+    seen = [Recorder()] if way == "scheduled" else []  # its state is in the checkpoints that are compared
     trainer = Trainer(model, ds, lr=0.01, mode="mini", seed=3, out=out, callbacks=seen, **options)
     steps, update = 0, trainer.optimizer.step
 

@@ -40,7 +40,8 @@ def test_steps_without_the_engine_have_the_bits_of_calls_of_the_model(conv: str)
     for usual in (False, True):
         torch.manual_seed(0)
         options: dict[str, Any] = {"heads": 2} if conv in ("gat", "transformer") else {}
-        model = gw.nn.GraphModel.for_data(ds, 8, num_layers=2, conv=conv, dropout=0.2, readout="mean+max", **options)
+        options |= {"num_layers": 2, "conv": conv, "dropout": 0.2, "readout": "mean+max"}
+        model: Any = gw.nn.GraphModel.for_data(ds, 8, **options)
         model.encoder.dropout = 0.3
         with mock.patch("graphweft.train.graph_task.repeated", lambda *_: None) if usual else nullcontext():
             trainer = _trainer(ds, model, accumulate=2)
@@ -50,24 +51,27 @@ def test_steps_without_the_engine_have_the_bits_of_calls_of_the_model(conv: str)
             ) as asked:
                 history = trainer.fit(1)
         mine = sum(call.args[0] is model.encoder.function for call in asked.call_args_list)
-        assert (mine >= 2 * len(trainer._batch.loader)) if usual else (mine <= 2), mine  # evaluations ask as well
+        batch: Any = trainer._batch
+        assert (mine >= 2 * len(batch.loader)) if usual else (mine <= 2), mine  # evaluations ask as well
         runs.append((history["loss"], history["val_acc"], model.state_dict(), trainer.predict()))
     for a, b in zip(*runs, strict=True):
         assert same(a, b) if isinstance(a, dict) else torch.equal(torch.as_tensor(a), torch.as_tensor(b))
 
 
 def test_a_hook_or_a_changed_layer_counts_at_once() -> None:
-    ds, seen = learnable(80), []
-    trainer = _trainer(ds)
+    seen: list[int] = []
+    trainer = _trainer(learnable(80))
     trainer.fit(1)
-    handle = trainer.model.encoder.register_forward_hook(lambda *_: seen.append(1))
+    model: Any = trainer.model
+    batch: Any = trainer._batch
+    handle = model.encoder.register_forward_hook(lambda *_: seen.append(1))
     trainer.fit(1)
-    assert len(seen) >= len(trainer._batch.loader)
+    assert len(seen) >= len(batch.loader)
     handle.remove()
-    trainer.model.encoder.layers[0].reduce = "max"
+    model.encoder.layers[0].reduce = "max"
     with mock.patch("graphweft.train.graph_task.repeated", lambda *_: None):
-        expected = trainer._batch.logits()
-    assert torch.equal(trainer._batch.logits(), expected)
+        expected = batch.logits()
+    assert torch.equal(batch.logits(), expected)
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
