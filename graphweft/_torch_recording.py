@@ -6,17 +6,21 @@ longer, and a program whose functions are all in the cache folder records none.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._decomp import decomposition_table
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
-from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
-from torch.utils._sympy.interp import sympy_interp
-from torch.utils._sympy.reference import PythonReferenceAnalysis
+
+if TYPE_CHECKING:
+    import sympy
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+    from torch.utils._sympy.interp import sympy_interp
+    from torch.utils._sympy.reference import PythonReferenceAnalysis
 
 __all__ = [
     "SYMBOLIC",
@@ -31,6 +35,7 @@ __all__ = [
     "get_proxy_mode",
     "is_of_stand_ins",
     "make_fx",
+    "sympy",
     "sympy_interp",
 ]
 
@@ -38,6 +43,27 @@ __all__ = [
 SYMBOLIC: dict[str, Callable[[Any], Any]] = {
     name: getattr(torch, f"_sym_{name}") for name in ("sqrt", "log2", "sin", "cos", "tanh")
 }
+
+# Symbolic sizes and sympy below them take half a second to import: they are imported when a function is recorded.
+_SYMBOLIC_HOMES = {
+    "DimDynamic": "torch.fx.experimental.symbolic_shapes",
+    "ShapeEnv": "torch.fx.experimental.symbolic_shapes",
+    "sympy_interp": "torch.utils._sympy.interp",
+    "PythonReferenceAnalysis": "torch.utils._sympy.reference",
+}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """A part of symbolic sizes, imported from its home."""
+        if name == "sympy":
+            value = importlib.import_module(name)
+        elif name in _SYMBOLIC_HOMES:
+            value = getattr(importlib.import_module(_SYMBOLIC_HOMES[name]), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 _APPLY = getattr(torch.autograd.Function.apply, "__func__", None)  # native since torch 2.15

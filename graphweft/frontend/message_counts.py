@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-import sympy
 import torch
 
+from graphweft import _torch_recording as recording
 from graphweft._torch_recording import SYMBOLIC
 from graphweft.frontend.layout import UnraisableError
 
@@ -50,22 +50,22 @@ def written(expression: Any, leaf: Callable[[Any], _T | None], apply: Callable[.
             raise UnraisableError("a number computed from the number of nodes, edges or messages in a way not known")
         first, *others = map(visit, part.args)
         if _FUNCTIONS[name] == "log2":
-            return apply("mul", apply("log", first), visit(sympy.Float(1 / _LN2)))
+            return apply("mul", apply("log", first), visit(recording.sympy.Float(1 / _LN2)))
         if not others:
             return apply(_FUNCTIONS[name], first)
         for other in others:
             first = apply(_FUNCTIONS[name], first, other)
         return first
 
-    return visit(sympy.sympify(expression))
+    return visit(recording.sympy.sympify(expression))
 
 
 def decided(condition: Any, messages: Any) -> bool | None:
     """What ``condition`` comes to for every mailbox, None if that depends on its size."""
-    more = sympy.Symbol("more", integer=True, nonnegative=True)
+    more = recording.sympy.Symbol("more", integer=True, nonnegative=True)
     exact = condition.replace(lambda part: type(part).__name__ == "ToFloat", lambda part: part.args[0])
     known = exact.xreplace({messages: 1 + more})
-    return bool(known) if known in (sympy.true, sympy.false) else None
+    return bool(known) if known in (recording.sympy.true, recording.sympy.false) else None
 
 
 def _is_symbolic(number: Any) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from graphweft._torch_recording import PythonReferenceAnalysis, sympy_interp
+from graphweft import _torch_recording as recording
 from graphweft.frontend.captured import NUMBERS, Captured, Walk, names_of, own_packages
 from graphweft.frontend.layout import UnraisableError
 
@@ -68,7 +68,7 @@ class Written:
             return float(number) if isinstance(number, float) else number
         given = ((symbol, numbers[at]) for symbol, at in self.symbols)
         known = {symbol: float(x) if isinstance(x, float) else x for symbol, x in given}
-        return sympy_interp(PythonReferenceAnalysis, known, self.expression)
+        return recording.sympy_interp(recording.PythonReferenceAnalysis, known, self.expression)
 
     def tensor(self, numbers: Sequence[Any]) -> Tensor:
         """The number as an input, as torch would take it beside tensors of this dtype."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import logging
 import re
 import sys
@@ -17,21 +18,19 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import sympy
 import torch
 from torch import Tensor
 from torch.fx import Graph, GraphModule, Node
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from graphweft import _torch_recording as recording
 from graphweft._errors import FieldError, GraphWeftError
 from graphweft._torch_private import pytree
 from graphweft._torch_recording import (
-    DimDynamic,
     FakeTensorMode,
-    ShapeEnv,
     Source,
     decomposition_table,
     get_proxy_mode,
@@ -41,12 +40,15 @@ from graphweft.frontend import shape_rules, sum_rules  # noqa: F401  they fill t
 from graphweft.frontend.captured import Captured, capture
 from graphweft.frontend.elementwise_rules import stop_gradient
 from graphweft.frontend.layout import Symbols, UnraisableError
-from graphweft.frontend.message_counts import decided, symbolic_math
+from graphweft.frontend.message_counts import symbolic_math
 from graphweft.frontend.numbers import OpenNumbers
 from graphweft.frontend.rules import DECOMPOSITIONS, RULES
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.side_effects import refusing_changes
 from graphweft.frontend.source import UNKNOWN, current_line, first_line, is_user_file, raising_line
+
+if TYPE_CHECKING:
+    from graphweft.frontend.symbolic_sizes import Sizes
 
 _ROWS, _MESSAGES = 1013, 37  # hints of the symbolic sizes: unlikely numbers, never 1
 # what torch's recorder says of itself: symbols, proxies, stand-ins for tensors
@@ -54,7 +56,7 @@ _INTERNAL = re.compile(
     r"[Ss]ymbolic|SymInt|SymFloat|SymBool|prox|[Ff]ake|functorch|functional|dispatch|aten[.:]|\bz?[sfu]\d+\b|\(s\d|data.dependent"
 )
 _LOG = logging.getLogger(FakeTensorMode.__module__)
-_CONTEXT = ("torch/fx/experimental/", "torch/__init__.py", "torch/utils/_sympy", "torch/_logging", "functools.py")
+_SIZES = "graphweft.frontend.symbolic_sizes"  # imported with the first recording
 
 
 @dataclass(frozen=True)
@@ -110,36 +112,6 @@ class _Named(Source):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Named) and other._symbol == self._symbol
-
-
-class _Sizes(ShapeEnv):
-    """Symbolic sizes on which user code must not branch, unless all mailboxes go the same way."""
-
-    messages: Any = None  # the symbol of a mailbox's size
-    recorder: _Recorder | None = None
-    culprit: tuple[str | None, str] | None = None  # the first function that a condition on sizes came from, its line
-
-    def evaluate_expr(self, *args: Any, **kwargs: Any) -> Any:
-        """As in torch, unless the line that asks is the user's own."""
-        frame = sys._getframe(1)
-        while frame is not None and any(part in frame.f_code.co_filename for part in _CONTEXT):
-            frame = frame.f_back  # type: ignore[assignment]
-        if frame is not None and is_user_file(frame.f_code.co_filename):
-            known = decided(args[0], self.messages)
-            if known is not None:
-                return sympy.true if known else sympy.false
-            line = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-            raise UnraisableError("Python code that depends on the number of nodes, edges or messages", line)
-        guards = len(self.guards)
-        result = super().evaluate_expr(*args, **kwargs)
-        new = len(self.guards) > guards and not str(self.guards[-1].expr).startswith("Ne(")
-        if new and self.culprit is None and self.recorder is not None:
-            self.culprit = self.recorder.inside, self.recorder.line
-        return result
-
-    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> Any:
-        """As in torch, which imports its exporter to find a line for its log; errors here have the user's anyway."""
-        return super()._get_stack_summary(is_debug, framework_loc or "a user function")
 
 
 class _Recorder(TorchFunctionMode):
@@ -280,7 +252,7 @@ def trace(
 
     Raises: UnraisableError for what cannot be recorded; FieldError and other errors of user code as they are.
     """
-    sizes = _Sizes()
+    sizes: Sizes = importlib.import_module(_SIZES).Sizes()
     fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
     rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
     sizes.messages = _expression(messages)
@@ -382,9 +354,9 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: code for op, code in decomposition_table.items() if op not in RULES}
 
 
-def _symbol(sizes: ShapeEnv, name: str, hint: int) -> Any:
+def _symbol(sizes: Sizes, name: str, hint: int) -> Any:
     source = _Named(name)
-    made = sizes.create_symbol(hint, source=source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+    made = sizes.create_symbol(hint, source=source, dynamic_dim=recording.DimDynamic.DYNAMIC, constraint_dim=None)
     return sizes.create_symintnode(made, hint=hint, source=source)
 
 
@@ -395,11 +367,11 @@ def _stand_in(tensor: Tensor, rows: Any) -> Tensor:
     return torch.empty((rows, *tensor.shape[1:]), dtype=tensor.dtype)
 
 
-def _number(sizes: ShapeEnv, at: int, number: Any) -> Any:
+def _number(sizes: Sizes, at: int, number: Any) -> Any:
     """A symbol in place of a Python number."""
     source = _Named(f"number{at}")
     kind: type[Any] = float if isinstance(number, float) else int
-    made = sizes.create_unspecified_symbol(kind(number), source=source, dynamic_dim=DimDynamic.DYNAMIC)
+    made = sizes.create_unspecified_symbol(kind(number), source=source, dynamic_dim=recording.DimDynamic.DYNAMIC)
     node = sizes.create_symfloatnode if kind is float else sizes.create_symintnode
     return node(made, hint=kind(number), source=source)
 
@@ -444,7 +416,7 @@ def _cause(failure: BaseException | None) -> UnraisableError | FieldError | None
     return None
 
 
-def _check_sizes(sizes: _Sizes, symbols: Sequence[Any], line: str) -> None:
+def _check_sizes(sizes: Sizes, symbols: Sequence[Any], line: str) -> None:
     """Refuses a recording that holds for some numbers of rows only."""
     if sizes.replacements or any(not str(guard.expr).startswith("Ne(") for guard in sizes.guards):
         inside, line = sizes.culprit or (None, line)
