@@ -32,7 +32,7 @@ _LOOK = 0.2  # seconds between two looks whether the other process is alive
 
 
 class _Span(ctypes.Structure):
-    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]  # noqa: RUF012
+    _fields_ = [("base", ctypes.c_void_p), ("size", ctypes.c_size_t)]
 
 
 class SameHost:
