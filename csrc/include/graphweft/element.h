@@ -78,7 +78,8 @@ struct tile_io {
   using vec = typename E::vec;
 
   static inline vec load(const stored* p, int v, int tail) {
-    return Full || v < V - 1 ? E::load(p + v * E::lanes) : E::load_part(p + v * E::lanes, tail);
+    const stored* at = p + v * E::lanes;  // apart: written twice below, g++ 12 at -O2 reads vector 0 in place of 1
+    return Full || v < V - 1 ? E::load(at) : E::load_part(at, tail);
   }
   static inline void load(const stored* p, int tail, vec (&t)[V]) {
     for (int v = 0; v < V; ++v) t[v] = load(p, v, tail);
