@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -27,7 +28,7 @@ def in_pieces(apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """
 
     def call(*operands: Tensor, **options: Any) -> Tensor:
-        shape = torch.broadcast_shapes(*(x.shape for x in operands))  # type: ignore[no-untyped-call]
+        shape = np.broadcast_shapes(*(x.shape for x in operands))  # torch's imports 30 MB of symbolic sizes
         count = math.prod(shape)
         if count <= _GRAIN:
             return apply(*operands, **options)

@@ -24,7 +24,7 @@ from graphweft.train.spec import TrainSpec
 
 _TEXT = re.compile(r"(\d+(?:\.\d+)?)(k|M|G|T)?(bit|B)/s:(\d+(?:\.\d+)?)(ns|us|ms|s)")
 _LARGE = {None: 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_SMALL = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_SMALL = {"ns": 1e9, "us": 1e6, "ms": 1e3, "s": 1.0}  # in a second
 _METHOD = "multilevel"
 
 
@@ -66,7 +66,7 @@ def network_of(text: str) -> tuple[float, float]:
     if found is None or float(found[1]) == 0:
         raise ConfigError(f"network: expected RATE:LATENCY such as 100Gbit/s:5us, got {text!r}")
     rate = float(found[1]) * _LARGE[found[2]] / (8 if found[3] == "bit" else 1)
-    return rate, float(found[4]) * _SMALL[found[5]]
+    return rate, float(found[4]) / _SMALL[found[5]]
 
 
 def scaling_run(spec: TrainSpec, ranks: int, network: str, plan: Plan) -> list[Scaled]:

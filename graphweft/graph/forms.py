@@ -16,6 +16,7 @@ class Forms:
 
     def __init__(self, by_dst: Adjacency | None, by_src: Adjacency | None) -> None:
         self.by: list[Adjacency | None] = [by_dst, by_src]
+        self._is_given = by_dst is not None, by_src is not None
         self.loose: list[Adjacency | None] = [None, None]  # without edge ids
         self.symmetric: bool | None = None
         self.loops: bool | None = None
@@ -27,14 +28,24 @@ class Forms:
             if other is None:
                 raise GraphError("Graph: internal error, no adjacency is stored; please report this")
             form = self.by[side] = other.transpose()
-            self.loose[side] = None
+            if not self.symmetric:
+                self.loose[side] = None  # the same order in every row
         return form
 
     def unlabelled(self, side: int, square: bool) -> Adjacency:
-        """As :meth:`full`, but edge ids may be missing; a symmetric structure is its own transpose."""
-        form = self.by[side] or self.loose[side]
+        """As :meth:`full`, but edge ids may be missing; a symmetric structure is its own transpose.
+
+        The order in a row follows from the forms that were given, not from those that were made before: sums over rows
+        have the same bits whatever else was asked for.
+        """
+        made = self.by[side]
+        if made is not None and (self._is_given[side] or not self.is_symmetric(square)):
+            return made
+        form = self.loose[side]
         if form is None:
-            other = self.known()
+            other = self.by[1 - side]
+            if other is None:
+                raise GraphError("Graph: internal error, no adjacency is stored; please report this")
             if self.is_symmetric(square):
                 form = Adjacency(other.indptr, other.indices, None, other.num_cols)
             else:

@@ -45,7 +45,7 @@ from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
 from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
-from graphweft.runtime.plan import Plan
+from graphweft.runtime.plan import BY_PAIRS, Plan
 from graphweft.runtime.profile import profiling
 from graphweft.runtime.second import Origin, Run, distinct
 from graphweft.runtime.size_class import size_class
@@ -61,7 +61,6 @@ _MOST_PLANS = 256
 _BESIDE = "beside"  # further graphs among what a second derivative reads
 
 _TENSORS = (Tensor, torch.nn.Parameter)
-_BY_PAIRS = {Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER}  # they read neither form of a graph, but its pairs
 
 
 @dataclass(frozen=True, eq=False)
@@ -329,7 +328,7 @@ class CompiledFunction:
         values = [self._hoisted.get(plan, item, content) for item in plan.hoisted]
         for item, value in zip(plan.hoisted, values, strict=True):
             readers = {v.op for v in plan.compiled.program.values if item.value in v.inputs}
-            if isinstance(value, Graph) and not readers <= _BY_PAIRS:
+            if isinstance(value, Graph) and not readers <= BY_PAIRS:
                 _ = value.csc_structure  # the form that aggregations read
         return values
 

@@ -32,6 +32,8 @@ from graphweft.storage.feature import is_dense
 _SHAPE_ONLY = {Op.SCATTER_ROWS: 2, Op.FILL_ROWS: 1}
 _PER_TYPE = (Residency.NTYPE, Residency.ETYPE)  # as small as what has no rows
 _IN_PLACE = (Op.EDGE_SOFTMAX, Op.EDGE_SOFTMAX_GRAD)
+# read neither form of a graph, but its pairs
+BY_PAIRS = frozenset({Op.TYPED_SPMM, Op.TYPED_SDDMM, Op.TYPED_OUTER})
 
 
 @dataclass(frozen=True)
@@ -307,7 +309,7 @@ def forms_of(value: Value, program: Program, before: Collection[Value] | None = 
     """
     if not isinstance(value.type, StructType) or before is None:
         return lambda made: None
-    readers = [reader for reader in program.users()[value] if reader not in before]
+    readers = [v for v in program.users()[value] if v not in before and v.op not in BY_PAIRS]
     if not readers:
         return lambda made: None
     if any(reader.op is Op.SPMM_MAX_GRAD for reader in readers):
@@ -370,4 +372,4 @@ def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]
     return kept, pairs
 
 
-__all__ = ["HoistedValue", "Plan", "forms_of"]
+__all__ = ["BY_PAIRS", "HoistedValue", "Plan", "forms_of"]

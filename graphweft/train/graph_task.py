@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
+from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DataError, ShapeError
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset
@@ -172,7 +173,7 @@ class GraphTask(MiniBatch):
         if calls is None or not serves(batch):
             return super()._gradients(batch, weight)
         assert isinstance(model, GraphModel) and isinstance(model.encoder, CompiledModule)  # what repeated() takes
-        seed = int(torch.randint(2**62, ())) if model.encoder.draws() else 0
+        seed = call_key() if model.encoder.draws() else 0
         with span("forward", "forward"):
             outputs, pullback = calls.linearize(batch.graph, batch.x, seed)
             stored = {name: tensor for name, tensor in outputs.items() if name != "out"}

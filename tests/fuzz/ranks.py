@@ -84,8 +84,9 @@ def kill_many(
     try:
         begun = time.monotonic()
         whole = start(command(mode, ranks, epochs, folder / "whole"))
-        if whole.wait(_TIMEOUT):
-            raise SystemExit(f"the run that nobody kills failed: {whole.communicate()[1].strip()[-300:]}")
+        errors = whole.communicate(timeout=_TIMEOUT)[1]
+        if whole.returncode:
+            raise SystemExit(f"the run that nobody kills failed: {errors.strip()[-300:]}")
         longest = 1.2 * (time.monotonic() - begun)
         wanted = parameters(folder / "whole")
         while done < kills and time.monotonic() < limit:

@@ -329,3 +329,16 @@ def test_real_graphs_are_what_scipy_makes_of_them(name: str, shared_data: Path) 
     both = graph.to_bidirected()
     assert both.num_edges == ((matrix + matrix.T) > 0).sum()
     assert both.is_symmetric
+
+
+def test_order_within_rows_does_not_depend_on_what_was_asked_before() -> None:
+    """Of a symmetric graph, whose forms without edge ids share arrays."""
+    generator = torch.Generator().manual_seed(0)
+    one = torch.randint(0, 30, (200,), generator=generator)
+    other = torch.randint(0, 30, (200,), generator=generator)
+    shuffled = torch.randperm(400, generator=generator)
+    src, dst = torch.cat([one, other])[shuffled], torch.cat([other, one])[shuffled]
+    plain, asked = Graph(src, dst, 30), Graph(src, dst, 30)
+    assert plain.is_symmetric and not torch.equal(asked.csr.indices, asked.csc.indices)  # else the test says nothing
+    for name in ("csc_structure", "csr_structure"):
+        assert torch.equal(getattr(plain, name).indices, getattr(asked, name).indices)

@@ -36,7 +36,7 @@ def _equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize(("mode", "epochs"), [("full", 12), ("mini", 20)])
+@pytest.mark.parametrize(("mode", "epochs"), [("full", 24), ("mini", 25)])
 def test_the_model_holds_the_best_weights_and_training_continues_from_the_last(
     tmp_path: Path, mode: str, epochs: int
 ) -> None:

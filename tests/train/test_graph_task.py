@@ -285,7 +285,7 @@ def test_regression_by_command(tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (("--fold", 10), "--fold: expected an integer from 0 to 9, got 10"),
         (("--task", "nodes"), "expected task graphs for a set of 12 graphs"),
-        (("--model", "rgcn"), "--model: expected one of gin, gcn, sage, gat, gatv2, got 'rgcn'"),
+        (("--model", "rgcn"), "--model: expected one of gin, gcn, sage, gat, gatv2, transformer, got 'rgcn'"),
         (("--features", "embedding"), "--features: embedding cannot be combined with a set of graphs"),
         (("--readout", "add"), "--readout: expected one of sum, mean, max, mean\\+max, sum\\+max, got 'add'"),
     ],

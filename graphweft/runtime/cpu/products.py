@@ -161,9 +161,10 @@ def scale(call: KernelCall) -> Launch:
         if rows.dim() != 2:
             slots[out] = rows * factor
             return
-        if held.shape[0] != rows.shape[0]:
-            held = torch.full((rows.shape[0],), factor)
-        slots[out] = dense.rows_apply(rows, Epilogue(row_scale=held))
+        factors = held  # another thread may replace it
+        if factors.shape[0] != rows.shape[0]:
+            factors = held = torch.full((rows.shape[0],), factor)
+        slots[out] = dense.rows_apply(rows, Epilogue(row_scale=factors))
 
     return run
 
