@@ -242,11 +242,11 @@ class EpochLoader(abc.ABC, Generic[B]):
 
 
 class _Stay:
-    """Batches one after the other under one way, until the tempo asks for another."""
+    """Batches one after the other under one way, until another is to be tried."""
 
-    def __init__(self, tempo: FastestChoice[CoreSplit]) -> None:
-        self.way, self._fastest = tempo.way, tempo
-        self._settled, self._ended = tempo.settled, False
+    def __init__(self, fastest: FastestChoice[CoreSplit]) -> None:
+        self.way, self._fastest = fastest.way, fastest
+        self._settled, self._ended = fastest.settled, False
 
     def goes_on(self) -> bool:
         """Whether the next batch is to be prepared under this way."""

@@ -57,6 +57,7 @@ def test_the_memory_of_code_that_only_running_shows_grows_with_nodes_and_edges(s
     assert ds.x is not None
     expected = 256 * stored * ds.num_edges + 4 * 128 * ds.num_nodes
     found, lasting = evaluation_bytes(Holds(), ds, ds.x, EdgeData())
-    assert 0.8 * expected <= found <= 3.0 * expected + 16e6
+    most = expected + 256 * ds.num_edges  # the ones beside their product
+    assert 0.8 * expected <= found <= 1.1 * 1.4 * most + 16e6  # what is added on purpose, and how measurements differ
     assert lasting < 40e6
     assert step_bytes(Holds(), ds, ds.x, EdgeData())[0] >= 0.8 * expected
