@@ -265,6 +265,8 @@ def verdict(case: Case) -> tuple[str, str]:
         call = compiled if case.method == "forward" else getattr(compiled, case.method)
         call(*case.args(random_inputs(0, dtype=case.dtype)))
     calls = calls_of(compiled)
+    if case.method != "forward":
+        calls = calls.of_method(getattr(type(case.make()), case.method))
     if calls.last is not None:
         apart = calls.last.planned.apart
         if len(calls.last.regions) == 1 and not apart:

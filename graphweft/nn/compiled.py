@@ -95,7 +95,7 @@ def _class_of(original: Any) -> type[nn.Module]:
         return plain.__prepare_scriptable__() if hasattr(original, "__prepare_scriptable__") else plain
 
     body = {
-        **{name: _beside(function) for name, function in _other_methods(original)},
+        **{name: _compiled(function) for name, function in _other_methods(original)},
         "forward": opaque(forward),
         "__reduce_ex__": reduce,
         "__prepare_scriptable__": prepare_scriptable,
@@ -121,12 +121,12 @@ def _other_methods(original: Any) -> Iterator[tuple[str, FunctionType]]:
         seen.update(vars(base))
 
 
-def _beside(function: FunctionType) -> Callable[..., Any]:
-    """A method that runs with the modules inside compiled."""
+def _compiled(function: FunctionType) -> Callable[..., Any]:
+    """A method that is compiled as forward is."""
 
     @functools.wraps(function)
     def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        return calls_of(self).beside(function, args, kwargs)
+        return calls_of(self).of_method(function)(args, kwargs)
 
     return opaque(call)
 

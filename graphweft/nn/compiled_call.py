@@ -63,7 +63,8 @@ class CompiledCalls:
 
     Args:
         module: The module.
-        forward: Its forward, as the user wrote it.
+        forward: Its forward, or another of its methods, as the user wrote it.
+        lock: Held while the module records; None: one of its own.
 
     Attributes:
         last: The recording that ran last, None where the call ran as it stands.
@@ -71,7 +72,7 @@ class CompiledCalls:
         seen: A list that receives the compiled functions that run, with their arguments; None for nobody watching.
     """
 
-    def __init__(self, module: nn.Module, forward: Forward) -> None:
+    def __init__(self, module: nn.Module, forward: Forward, lock: Any = None) -> None:
         self._module = weakref.ref(module)
         self._forward = forward
         self._guard = Guard(module)
@@ -83,7 +84,8 @@ class CompiledCalls:
         self._numbers: dict[Hashable, int] = {}
         self._next = itertools.count(1)
         self._before: tuple[Hashable, Recorded] | None = None
-        self._lock = threading.RLock()
+        self._lock = threading.RLock() if lock is None else lock
+        self._methods: dict[Forward, CompiledCalls] = {}
         self._told: set[str] = set()
         self.last: Recorded | None = None
         self.reason: str | None = None
@@ -139,6 +141,13 @@ class CompiledCalls:
         for path, name, value in found.assigned:
             setattr(self.module.get_submodule(path), name, value)
         return result
+
+    def of_method(self, method: Forward) -> CompiledCalls:
+        """Calls of another method of the module."""
+        found = self._methods.get(method)
+        if found is None:
+            found = self._methods.setdefault(method, CompiledCalls(self.module, method, self._lock))
+        return found
 
     def _renew(self, settings: Hashable) -> int:
         """Takes notice of modules or attributes that were replaced. Equal settings have equal numbers."""
@@ -339,22 +348,20 @@ class CompiledCalls:
         self.last, self.reason = None, str(refusal)
         if not refusal.inside:
             return self._forward(self.module, *args, **kwargs)
-        return self.beside(self._forward, args, kwargs)
+        return self._with_inner(args, kwargs)
 
-    def beside(self, function: Forward, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What another method of the module returns; the modules right inside run compiled meanwhile."""
-        if getattr(_NOW, "recording", False) or is_watched(self.module):
-            return function(self.module, *args, **kwargs)
-        inner = self._to_compile()
+    def _with_inner(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Forward as it stands; the modules right inside run compiled meanwhile."""
+        inner = [] if is_watched(self.module) else self._to_compile()
         if not inner:
-            return function(self.module, *args, **kwargs)
+            return self._forward(self.module, *args, **kwargs)
         with self._lock, self._inner_compiled(inner):
-            return function(self.module, *args, **kwargs)
+            return self._forward(self.module, *args, **kwargs)
 
     def _in_parts(self, args: tuple[Any, ...], kwargs: dict[str, Any], failure: UnraisableError) -> Any:
         """Forward as it stands, with the modules right inside it compiled."""
         self.last, self.reason = None, failure.what
-        result = self.beside(self._forward, args, kwargs)
+        result = self._with_inner(args, kwargs)
         if failure.what != _NO_SUMS:  # errors of the user's code come before
             where = f" ({failure.line})" if failure.line else ""
             rest = "runs as it stands, modules inside are compiled"

@@ -222,3 +222,44 @@ def test_errors_at_the_first_run_fall_back(monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(2):
             torch.testing.assert_close(compiled(inputs.x, inputs.edge_index), plain(inputs.x, inputs.edge_index))
     assert [str(w.message) for w in seen if "no kernel" in str(w.message)]
+
+
+def test_methods_beside_forward_are_compiled_too() -> None:
+    """Each with recordings of its own, and changes of attributes between calls are seen."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin, self.factor, self.calls = nn.Linear(4, 3), 2.0, []
+
+        def encode(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            sent = self.lin(x)[edge_index[0]] * self.factor
+            return torch.zeros(len(x), 3).index_add(0, edge_index[1], sent)
+
+        def counted(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            self.calls.append(len(x))
+            return self.encode(x, edge_index)
+
+        def scale(self, by: float) -> float:
+            self.factor *= by
+            return self.factor
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            return self.encode(x, edge_index).relu()
+
+    torch.manual_seed(0)
+    plain = Two()
+    compiled = gw.compile(plain)
+    x, edge_index = torch.randn(5, 4), torch.randint(0, 5, (2, 12))
+    encode = calls_of(compiled).of_method(Two.encode)
+    torch.testing.assert_close(compiled.encode(x, edge_index), plain.encode(x, edge_index))
+    first = encode.last
+    assert first is not None and len(first.regions) == 1 and not first.planned.apart
+    torch.testing.assert_close(compiled(x, edge_index), plain(x, edge_index))
+    compiled.encode(x, edge_index)
+    assert encode.last is first and calls_of(compiled).last is not first
+    assert compiled.scale(3.0) == plain.factor == 6.0  # neither is recorded: there are no edges
+    torch.testing.assert_close(compiled.encode(x, edge_index), plain.encode(x, edge_index))
+    assert encode.last is not first
+    compiled.counted(x, edge_index), compiled.counted(x, edge_index)  # changes a list: runs as it stands
+    assert plain.calls == [5, 5]
