@@ -46,7 +46,9 @@ def _width(instruction: str) -> int:
     return int(instruction.split(".")[-1][1:]) // 8 * (int(lanes[1]) if lanes else 1)
 
 
-def compiled(fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int, warps: int) -> Code:
+def compiled(
+    fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int, warps: int, fusion: bool = True
+) -> Code:
     """A kernel for sm_``target``; pointers are aligned to 16 bytes, as torch's are."""
     names = fn.arg_names
     signature = {name: "constexpr" if name in fixed else types[name] for name in names}
@@ -54,7 +56,7 @@ def compiled(fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int,
     constants = {(names.index(name),): item for name, item in fixed.items()}
     source = ASTSource(fn, signature=signature, constexprs=constants, attrs=aligned)
     made = triton.compile(
-        source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "enable_fp_fusion": True}
+        source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "enable_fp_fusion": fusion}
     )
     ptx = made.asm["ptx"]
     program = get_ptxas(target).path

@@ -89,7 +89,7 @@ class Walk:
         arrays = (csc.indptr, csc.indices, ids, *given, *made)
         fixed = {"HAS_IDS": csc.edge_ids is not None, "BE": self.edges}
         compiled = generated(self.kernel.text, "walk", _FUNCTIONS)
-        launch(compiled, (programs,), *arrays, rows, share, warps=self.warps, **fixed)
+        launch(compiled, (programs,), *arrays, rows, share, warps=self.warps, fusion=not self.kernel.sums, **fixed)
         return [t.sum(0) if k in self.kernel.totals else t for k, t in enumerate(made)]
 
 
