@@ -18,7 +18,7 @@ os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:] == ["compiled"] else "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from codegen.regions import REGIONS
+from codegen.regions import REGIONS, Region
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
 from cuda import checked, emulated
 from nn.models import IN, make
@@ -27,13 +27,15 @@ from zoo import CASES, random_edges
 
 import graphweft as gw
 from graphweft import device_check
-from graphweft.ir.interpret import edges_in_row_order
+from graphweft.ir.interpret import edges_in_row_order, interpret
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Attrs
 from graphweft.runtime import dense
 from graphweft.runtime.cuda import edges, kernels, walks
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
-from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
 from graphweft.runtime.target import Launch, Launcher
 
 COMPILED = sys.argv[1:] == ["compiled"]
@@ -172,6 +174,63 @@ def region(name: str) -> Callable[[], None]:
 TRIALS |= {f"walk {name}": region(name) for name in REGIONS}
 
 
+ALONE: dict[str, Region] = {
+    "reduce": lambda e: {"out": e.reduce(e["edge:f"])},
+    "broadcast_src": lambda e: {"out": e.src()},
+    "broadcast_dst": lambda e: {"out": e.dst()},
+    "sddmm": lambda e: {"out": e.b.add(Op.SDDMM, e.g, e["dst:h"], e["src:h"])},
+    "edge_softmax": lambda e: {"out": e.softmax(e["edge:f"])},
+    "edge_softmax_grad": lambda e: {"out": e.b.add(Op.EDGE_SOFTMAX_GRAD, e.g, e["edge:f"], e["edge:f"])},
+    "spmm_arg": lambda e: {"out": e.b.add(Op.SPMM_ARG, e.g, e["src:h"], kind="max")},
+}
+
+
+@trial
+def calls_of_one_operation() -> None:
+    """Each by its launcher, against the interpreter of the IR in float64."""
+    for name, alone in ALONE.items():
+        function = function_of(alone)
+        for each in ("multi_edges", "isolated"):
+            graph = GRAPHS[each].graph()
+            double, single = fields_of(graph, torch.float64), fields_of(graph, torch.float32)
+            given = arguments(graph, double)
+            wanted = interpret(function.program(given), given.named())["out"].detach()
+            with gw.config(target="cuda", certify=False, opt_level=1):
+                close(function(arguments(graph, single))["out"].detach(), wanted)
+        assert not COUNTING or name in CALLED, (name, [p.text for p in function.plans()])
+
+
+@trial
+def calls_that_few_programs_make() -> None:
+    """Dropout of rows read by index, with the CPU's draws, and contractions that share their second operand."""
+    x, ids, seed = drawn(9, 4), torch.tensor([2, 2, 0]), torch.tensor(11)
+    reads = (Slot("x", 0, None), Slot("ids", 1, None), Slot("seed", 2, None))  # type: ignore[arg-type]
+    out = Slot("out", 3, {"p": 0.4, "stream": 6})  # type: ignore[arg-type]
+    slots = [x, ids, seed, None]
+    launch_of("dropout_of_rows", reads, (out,))(slots)
+    assert torch.equal(slots[3], dense.dropout(x, 0.4, 11, 6, rows=ids))
+    graph = GRAPHS["multi_edges"].graph()
+    left, right, scale = drawn(3, 5), drawn(3, 4, seed=1), drawn(3, seed=2)
+    roles = ("graph", "x", "left0", "left1", "ids1", "row_scale")
+    reads = tuple(Slot(role, k, None) for k, role in enumerate(roles))  # type: ignore[arg-type]
+    writes = tuple(Slot(role, 6 + k, None) for k, role in enumerate(("out", "out1", "col_sum")))  # type: ignore[arg-type]
+    rows = torch.tensor([1, 1, 2])
+    slots = [graph, right, left, left, rows, scale, *[None] * 3]
+    launch_of("contract_terms", reads, writes, (("count", 2),))(slots)
+    shared = scale.double()[:, None] * (dense_of(graph) @ right.double())
+    for got, wanted in zip(
+        slots[6:], (left.T @ shared.float(), left[rows].T @ shared.float(), shared.sum(0)), strict=True
+    ):
+        close(got, wanted)
+
+
+def launch_of(kernel: str, reads: tuple[Slot, ...], writes: tuple[Slot, ...], attrs: Attrs = ()) -> Launch:
+    """What the table has for a call."""
+    found = CUDA._table[kernel, torch.float32](KernelCall(kernel, reads, writes, attrs, (), kernel))
+    assert found is not None
+    return found
+
+
 @trial
 def walks_in_double_precision() -> None:
     """All sums in float64."""
@@ -203,6 +262,21 @@ def model(name: str, drawn_blocks: bool = False) -> Callable[[], None]:
             torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-5)
 
     return run
+
+
+@trial
+def dropout_in_a_model() -> None:
+    """Training rows of a GCN with dropout, against the CPU's kernels and draws."""
+    graph, x, net = GRAPHS["symmetric"].graph(), drawn(4, 5), gw.nn.GCN(5, 8, 3, dropout=0.5)
+    steps = []
+    for target in ("cuda", "cpu"):
+        net.zero_grad()
+        torch.manual_seed(3)
+        with gw.config(target=target):
+            net(graph, x).square().sum().backward()
+        steps.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+    for got, wanted in zip(*steps, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-5)
 
 
 TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat")}
@@ -268,7 +342,7 @@ def a_walk_that_is_wrong_is_seen() -> None:
 
 @trial
 def no_kernel_is_left_out() -> None:
-    """Every kernel that is written once was launched by a trial before this one, and every launcher of the table ran."""
+    """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
     known = {item.compiled for item in vars(kernels).values() if isinstance(item, Kernel) and not item.is_device}
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
     assert set(CUDA.kernels()) == CALLED, set(CUDA.kernels()) ^ CALLED
@@ -276,6 +350,7 @@ def no_kernel_is_left_out() -> None:
 
 LAUNCHED: list[object] = []
 CALLED: set[str] = set()
+COUNTING = __name__ == "__main__"
 
 
 def noting(kernel: str, launcher: Launcher) -> Launcher:
