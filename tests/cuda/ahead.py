@@ -40,6 +40,11 @@ class Code:
         """Bytes of the widest load."""
         return max(_width(load) for load in self.loads)
 
+    @property
+    def widest_store(self) -> int:
+        """Bytes of the widest store."""
+        return max(_width(store) for store in self.stores)
+
 
 def _width(instruction: str) -> int:
     lanes = re.search(r"\.v(\d)", instruction)
@@ -58,6 +63,11 @@ def compiled(
     made = triton.compile(
         source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "enable_fp_fusion": fusion}
     )
+    return code_of(made, target)
+
+
+def code_of(made: Any, target: int) -> Code:
+    """What a kernel compiled for sm_``target`` takes."""
     ptx = made.asm["ptx"]
     program = get_ptxas(target).path
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:

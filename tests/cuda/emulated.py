@@ -39,12 +39,18 @@ class NoDevice:
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch: the kernel, what it was compiled to, the grid and what it moved."""
+    """One launch: the kernel, what it was compiled to, the grid, what it was given and what it moved."""
 
     kernel: Any
     code: Any
     grid: tuple[int, ...]
+    given: tuple[Any, ...]
+    fixed: dict[str, Any]
     traffic: Traffic
+
+    def code_for(self, capability: int) -> Any:
+        """The same launch, compiled for another device."""
+        return compiled_for(capability, self.kernel, self.grid, *self.given, **self.fixed)
 
 
 def compiled_for(
@@ -93,7 +99,8 @@ def watching(change: Change | None = None, counting: bool = False) -> Iterator[l
             return
         code = compiled_for(90, kernel, grid, *given, **fixed)
         text = code.asm["ptx"] if change is None else change(code.asm["ptx"])
-        made.append(Launch(kernel, code, grid, run(code, grid, given, text, counting)))
+        traffic = run(code, grid, given, text, counting)
+        made.append(Launch(kernel, code, grid, given, fixed, traffic))
 
     def filled(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.fill_(torch.nan) if tensor.is_floating_point() else tensor

@@ -1,4 +1,4 @@
-"""Kernels with a seeded mistake each, which the emulator's checks have to find: ``python mutants.py`` prints a line each.
+"""Kernels with a seeded mistake each, which the emulator has to find: ``python mutants.py`` prints a line each.
 
 A mutant is found by a fault (memory, a race, a barrier) or by an error above 1e-5; the kernel as it stands passes the
 same run. The first eighteen change the kernel's source, the others the compiled text or the grid.
