@@ -22,7 +22,7 @@ from zoo import power_law_edges
 import graphweft as gw
 from graphweft.passes import pipeline
 from graphweft.runtime import sparse
-from graphweft.runtime.cuda import edges
+from graphweft.runtime.cuda import edges, jit
 
 NODES, EDGES, WIDTH, SECTOR = 400, 2000, 64, 32
 ROW = WIDTH * 4 // SECTOR  # sectors of a row
@@ -121,6 +121,44 @@ def costs(width: int = WIDTH, with_attention: bool = True) -> dict[str, Cost]:
                 codes, launch, least
             )
     return made
+
+
+CARELESS = """
+@triton.jit
+def careless(offsets, columns, x, y, F, BE: tl.constexpr, BF: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    f = tl.arange(0, BF)
+    total = tl.zeros([BF], tl.float32)
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        col = tl.load(columns + p, mask=p < end, other=0).to(tl.int64)
+        here = (p < end)[:, None] & (f < F)[None, :]
+        total += tl.sum(tl.load(x + col[:, None] * F + f[None, :], mask=here, other=0.0), 0)
+    tl.store(y + row * F + f, total, mask=f < F)
+"""
+
+
+def careless() -> Cost:
+    """A sum whose width is a number of the launch: what the bars are there to see. One column short of 64."""
+    graph, width = graph_of(), WIDTH - 1
+    x = torch.randn(NODES, width)
+    y = torch.empty(NODES, width)
+    with emulated.watching(counting=True) as launches:
+        jit.launch(
+            jit.generated(CARELESS, "careless", ()),
+            (NODES,),
+            graph.csc.indptr,
+            graph.csc.indices,
+            x,
+            y,
+            width,
+            BE=8,
+            BF=64,
+        )
+    least = EDGES * numbers(width) + numbers(NODES + 1, 8) + numbers(EDGES)
+    return Cost({90: ahead.code_of(launches[0].code, 90)}, launches[0], least)
 
 
 def table(found: dict[str, Cost]) -> str:

@@ -89,8 +89,9 @@ Change = Callable[[str], str]
 
 
 @contextlib.contextmanager
-def watching(change: Change | None = None, counting: bool = False) -> Iterator[list[Launch]]:
-    """Inside, every launch runs on the emulator; yields the launches. ``change``: of the text before it runs."""
+def watching(change: Change | None = None, counting: bool = False, run_it: bool = True) -> Iterator[list[Launch]]:
+    """Inside, every launch runs on the emulator; yields the launches. ``change``: of the text before it runs.
+    With ``run_it=False`` launches are compiled and do nothing."""
     made = list[Launch]()
     empty, empty_like = torch.empty, torch.empty_like
 
@@ -99,7 +100,7 @@ def watching(change: Change | None = None, counting: bool = False) -> Iterator[l
             return
         code = compiled_for(90, kernel, grid, *given, **fixed)
         text = code.asm["ptx"] if change is None else change(code.asm["ptx"])
-        traffic = run(code, grid, given, text, counting)
+        traffic = run(code, grid, given, text, counting) if run_it else Traffic()
         made.append(Launch(kernel, code, grid, given, fixed, traffic))
 
     def filled(tensor: torch.Tensor) -> torch.Tensor:

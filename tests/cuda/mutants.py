@@ -58,9 +58,10 @@ MUTANTS = {
     "factor of the row": Mutant(SUM, "scale + col, mask=some", "scale + p, mask=some"),
     "row beyond the last": Mutant("finish_rows", "tl.minimum(row, rows - 1)", "row"),
     "wrong tile of columns": Mutant("finish_rows", "tl.program_id(1) * BF", "tl.program_id(1)", width=130),
-    "zero wins over negative numbers": Mutant(BEST, " | (found < 0)", ""),
-    "last of equal sources": Mutant(BEST, "t > best", "t >= best", "complete"),
-    "parallel edges twice": Mutant("extremum_gradient", " & (again == 0)", "", "multi_edges"),
+    "zero wins over negative numbers": Mutant(BEST, "[BE, BF], least", "[BE, BF], 0.0"),
+    "last of equal sources": Mutant(BEST, "else t <= best", "else t < best", "star"),
+    "block not added up": Mutant(SUM, "block += t", "block = t", "star"),
+    "parallel edges twice": Mutant("extremum_gradient", "some & (again == 0)", "some", "multi_edges"),
     "sum not rescaled": Mutant(SOFT, "total * shrink", "total", "star"),
     "zeros among the scores": Mutant(SOFT, 'other=float("-inf")', "other=0.0"),
     "neighbour's edges overwritten": Mutant(SOFT, "t, mask=here)", "t)"),
@@ -87,7 +88,7 @@ def errors(mutant: Mutant) -> float:
     graph = ZOO[mutant.graph].graph()
     seed = graphs.WIDTHS.index(mutant.width)
     found = graphs.of_kernels(graph, seed)
-    x = graphs.drawn(graph.num_src, mutant.width, seed=1).round()
+    x = graphs.drawn(graph.num_src, mutant.width, seed=1).sign()  # equal ones abound
     ties = edges.extremum(graph, x, False, True)[1]
     same = ties is not None and torch.equal(ties, sparse.spmm_max(graph.csc, x)[1])  # type: ignore[arg-type]
     return max(float("inf") if far != far else far for far in (*found.values(), 0.0 if same else 1.0))

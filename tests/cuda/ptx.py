@@ -27,7 +27,7 @@ Array = Any
 WARP = 32
 SECTOR = np.uint64(5)  # bits of a place in 32 bytes
 _MANY = -2  # several blocks or threads read it
-_TOGETHER = ("bar", "barrier", "shfl", "ldmatrix", "stmatrix")
+_TOGETHER = ("bar", "barrier", "shfl", "redux", "ldmatrix", "stmatrix")
 
 
 @dataclass

@@ -185,6 +185,28 @@ def _shuffle(i: Instruction) -> Step:
     return run
 
 
+def _reduced(i: Instruction) -> Step:
+    """``redux``: one number of the threads of a warp that the mask names."""
+    kind, functions = i.parts[-1], {"min": np.minimum, "max": np.maximum, "add": np.add}
+    if i.parts[2] not in functions:
+        raise NotImplementedError(f"ptx: {i.text} is not known")
+    read, members, function = operand(i.operands[1], kind), operand(i.operands[2], "b32"), functions[i.parts[2]]
+
+    def run(machine: Any, lanes: Any) -> None:
+        count = len(machine.lane[lanes])
+        given = np.broadcast_to(read(machine, lanes), (count,)).reshape(-1, 32)
+        mask = np.broadcast_to(members(machine, lanes), (count,)).reshape(-1, 32, 1)
+        inside = (mask >> np.arange(32, dtype=np.uint32) & np.uint32(1)).astype(bool)
+        if not inside[:, np.arange(32), np.arange(32)].all():
+            raise Fault("a thread that the mask does not name")
+        bounds = np.iinfo(given.dtype)
+        none = {"min": bounds.max, "max": bounds.min, "add": 0}[i.parts[2]]
+        made = function.reduce(np.where(inside, given[:, None, :], given.dtype.type(none)), axis=2)
+        machine.put(i.operands[0], lanes, made.reshape(-1).astype(given.dtype))
+
+    return run
+
+
 def _move(i: Instruction) -> Step:
     kind, (to, of) = i.parts[-1], i.operands
     width = width_of(kind)
@@ -268,6 +290,7 @@ _SPECIAL: dict[str, Callable[[Instruction], Step]] = {
     "ldmatrix": _matrices,
     "stmatrix": _matrices,
     "shfl": _shuffle,
+    "redux": _reduced,
     "mov": _move,
     "setp": _compare,
     "selp": _choose,
