@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np
 import torch
-from codegen.regions import REGIONS
+from codegen.regions import REGIONS, attends
 from codegen.test_edges import arguments, fields_of, function_of, gradients
 from cuda import emulated
 from torch import Tensor
@@ -28,7 +28,8 @@ from graphweft.runtime.cuda import edges
 from graphweft.runtime.epilogue import Epilogue
 
 CLOSE = 1e-5
-FUNCTIONS = {name: function_of(region) for name, region in REGIONS.items()}
+SCORES = {f"attention, {score}": attends(score) for score in ("add", "add2", "dot")}
+FUNCTIONS = {name: function_of(region) for name, region in (REGIONS | SCORES).items()}
 WIDTHS = (1, 5, 64, 130)
 
 
@@ -125,7 +126,7 @@ def main(count: int, seconds: float, first: int = 0) -> int:
     """Prints the largest error of every kernel; how many graphs went wrong."""
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
-    worst, launches, wrong, names = Counter[str](), 0, 0, list(REGIONS)
+    worst, launches, wrong, names = Counter[str](), 0, 0, list(FUNCTIONS)
     begin, done = time.perf_counter(), 0
     cases = [(case.name, case.graph) for case in CASES if case.num_edges < 300]
     cases += [(f"random {k}", lambda k=k: random_graph(k)) for k in range(first, first + count)]  # type: ignore[misc]

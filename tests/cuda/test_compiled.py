@@ -26,7 +26,7 @@ MOST_REGISTERS = 64
 def _sums(width: int, stages: int) -> tuple[Any, ...]:
     columns = min(128, walks.padded(width))
     fixed = {"HAS_WEIGHT": stages > 0, "HAS_IDS": False, "HAS_SCALE": stages > 0, "OWN": 0.5 * (stages > 0)}
-    fixed |= {"F": width, "STAGES": stages, "BE": edges._edges_of(columns, 4), "BF": columns}
+    fixed |= {"F": width, "STAGES": stages, "BE": edges.edges_at_once(columns, 4), "BF": columns}
     return kernels.sum_edges, fixed
 
 

@@ -30,13 +30,13 @@ def found() -> dict[str, costs.Cost]:
 
 
 def test_kernels_fit_and_read_by_vectors(found: dict[str, costs.Cost]) -> None:
-    """Rows are 64 wide: read 16 bytes a thread; only walks that give a number or a head's numbers read less."""
-    assert len(found) > 15
+    """Rows are 64 wide, and read 16 bytes a thread; so are heads of 16 channels."""
+    assert len(found) >= 15
     for name, cost in found.items():
         for target, code in cost.codes.items():
             assert code.spills == 0 and not code.atomics and code.shared <= SHARED, (name, target, code)
             assert code.registers <= REGISTERS, (name, target, code)
-            assert code.widest == 16 or "walk" in name, (name, target, code.loads)
+            assert code.widest == 16, (name, target, code.loads)
 
 
 def test_products_read_little_more_than_they_must(found: dict[str, costs.Cost]) -> None:

@@ -18,7 +18,7 @@ os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:] == ["compiled"] else "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from codegen.regions import REGIONS, Region
+from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
 from cuda import checked, emulated
 from nn.models import IN, make
@@ -31,7 +31,7 @@ from graphweft.ir.interpret import edges_in_row_order, interpret
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs
 from graphweft.runtime import dense
-from graphweft.runtime.cuda import edges, kernels, walks
+from graphweft.runtime.cuda import attention_kernels, edges, kernels, walks
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
@@ -186,6 +186,35 @@ ALONE: dict[str, Region] = {
 
 
 @trial
+def attention_of_every_score() -> None:
+    """Forward and backward; a star has more edges than a block."""
+    for score in ("add", "add2", "dot"):
+        function = function_of(attends(score))
+        for name in ("multi_edges", "isolated", "star"):
+            graph = GRAPHS[name].graph()
+            with gw.config(target="cuda"):
+                compare(function, graph, 1e-5)
+    assert not COUNTING or {"attention", "attention_grad"} <= CALLED
+
+
+@trial
+def attention_with_dropped_edges() -> None:
+    """By the CPU's draws, of the same edges and heads."""
+    graph, x = GRAPHS["symmetric"].graph(), drawn(4, 5)
+    for net in (gw.nn.GAT(5, 4, 3, heads=2, dropout=0.4), gw.nn.GAT(5, 4, 3, heads=2, dropout=0.4, v2=True)):
+        steps = []
+        for target in ("cuda", "cpu"):
+            net.zero_grad()
+            torch.manual_seed(3)
+            with gw.config(target=target):
+                net(graph, x).square().sum().backward()
+            steps.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+        scale = max(float(t.abs().max()) for t in steps[1])
+        for got, wanted in zip(*steps, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * scale)
+
+
+@trial
 def calls_of_one_operation() -> None:
     """Each by its launcher, against the interpreter of the IR in float64."""
     for name, alone in ALONE.items():
@@ -279,7 +308,7 @@ def dropout_in_a_model() -> None:
         torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-5)
 
 
-TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat")}
+TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat", "gatv2", "transformer")}
 TRIALS |= {f"model {name} on blocks": model(name, True) for name in ("gcn", "sage", "gin")}
 
 
@@ -343,7 +372,11 @@ def a_walk_that_is_wrong_is_seen() -> None:
 @trial
 def no_kernel_is_left_out() -> None:
     """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
-    known = {item.compiled for item in vars(kernels).values() if isinstance(item, Kernel) and not item.is_device}
+    known = {
+        item.compiled
+        for item in (vars(kernels) | vars(attention_kernels)).values()
+        if isinstance(item, Kernel) and not item.is_device
+    }
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
     assert set(CUDA.kernels()) == CALLED, set(CUDA.kernels()) ^ CALLED
 

@@ -36,7 +36,7 @@ def _tiles(width: int, most: int = 16) -> tuple[int, int, int]:
     return columns, max(1, min(most, _TILE // columns)), -(-width // columns)
 
 
-def _edges_of(columns: int, few: int) -> int:
+def edges_at_once(columns: int, few: int) -> int:
     """Edges at a time: a few, since most rows are short, but 16 bytes for every thread of a warp."""
     return min(32, max(few, _WARP_READS // columns))
 
@@ -73,7 +73,7 @@ def sum_edges(
     x, y = x.contiguous(), torch.empty((csc.num_rows, x.shape[1]), dtype=x.dtype, device=x.device)
     operands, short, bits = _stages(given or {}, relu, x, rows)
     columns, _, tiles = _tiles(width)
-    edges = _edges_of(columns, 4)
+    edges = edges_at_once(columns, 4)
     ids = csc.indices if csc.edge_ids is None else csc.edge_ids
     kernels.sum_edges(
         (rows, tiles),
@@ -132,7 +132,7 @@ def extremum(graph: Graph, x: Tensor, minimum: bool, want_arg: bool) -> tuple[Te
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     arg = torch.empty(shape, dtype=csc.indices.dtype, device=x.device) if want_arg else None
     columns, _, tiles = _tiles(shape[1])
-    at_once = _edges_of(columns, 2)
+    at_once = edges_at_once(columns, 2)
     place = csc.indices if arg is None else arg
     fixed = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg, "BE": at_once, "BF": columns}
     kernels.extremum_of_edges((shape[0], tiles), csc.indptr, csc.indices, x, y, place, **fixed)
@@ -144,7 +144,7 @@ def extremum_gradient(graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
     csc = by_source(graph)
     dx = torch.empty((csc.num_rows, dy.shape[1]), dtype=dy.dtype, device=dy.device)
     columns, _, tiles = _tiles(dy.shape[1])
-    at_once = _edges_of(columns, 2)
+    at_once = edges_at_once(columns, 2)
     arrays = (csc.indptr, csc.indices, arg.contiguous(), dy.contiguous(), dx)
     kernels.extremum_gradient((csc.num_rows, tiles), *arrays, F=dy.shape[1], BE=at_once, BF=columns)
     return dx
@@ -184,11 +184,16 @@ def _by_row(kernel: Kernel, graph: Graph, given: tuple[Tensor, ...], **fixed: bo
     return y
 
 
+def draw_words(seed: int, stream: int) -> tuple[int, ...]:
+    """Key and stream of draws, by halves of 32 bits."""
+    return tuple(number >> shift & 0xFFFFFFFF for number in (seed, stream) for shift in (0, 32))
+
+
 def dropout(x: Tensor, p: float, seed: int, stream: int, ids: Tensor | None = None) -> Tensor:
     """``x / (1 - p)`` where an element is kept, by the draws that the CPU's kernel has; of ``x[ids]`` with ids."""
     x, width = x.contiguous(), prod(x.shape[1:])
     y = torch.empty((x.shape[0] if ids is None else ids.numel(), *x.shape[1:]), dtype=x.dtype, device=x.device)
-    words = tuple(number >> shift & 0xFFFFFFFF for number in (int(seed), stream) for shift in (0, 32))
+    words = draw_words(int(seed), stream)
     kernels.drop_elements(
         (-(-y.numel() // _BLOCK),),
         x,
@@ -208,9 +213,11 @@ def dropout(x: Tensor, p: float, seed: int, stream: int, ids: Tensor | None = No
 
 __all__ = [
     "by_source",
+    "draw_words",
     "dropout",
     "edge_softmax",
     "edge_softmax_gradient",
+    "edges_at_once",
     "extremum",
     "extremum_gradient",
     "finish_rows",

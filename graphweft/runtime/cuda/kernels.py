@@ -211,22 +211,28 @@ def softmax_gradient(
         tl.store(y + there, tl.load(s + there, mask=here, other=0.0) * t, mask=here)
 
 
+@device
+def drawn_words(block, seed_low, seed_high, stream_low, stream_high):
+    """Four words of Philox 4x32-10 by seed, stream and number."""
+    low = (block & 0xFFFFFFFF).to(tl.uint32)
+    high = (block >> 32).to(tl.uint32)
+    none = low * 0
+    return tl.philox_impl(
+        low, high, (none + stream_low).to(tl.uint32), (none + stream_high).to(tl.uint32),
+        (none + seed_low).to(tl.uint32), (none + seed_high).to(tl.uint32)
+    )  # fmt: skip
+
+
 @kernel
 def drop_elements(
     x, ids, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
     HAS_IDS: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Dropout with the CPU's draws: 16 bits an element of Philox 4x32-10 by seed, stream and place."""
+    """Dropout with the CPU's draws: 16 bits an element."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < count
     block = (at // 64) * 8 + (at % 32) // 4
-    low = (block & 0xFFFFFFFF).to(tl.uint32)
-    high = (block >> 32).to(tl.uint32)
-    none = low * 0
-    c0, c1, c2, c3 = tl.philox_impl(
-        low, high, (none + stream_low).to(tl.uint32), (none + stream_high).to(tl.uint32),
-        (none + seed_low).to(tl.uint32), (none + seed_high).to(tl.uint32)
-    )  # fmt: skip
+    c0, c1, c2, c3 = drawn_words(block, seed_low, seed_high, stream_low, stream_high)
     first = tl.where((at & 32) != 0, c2, c0)
     second = tl.where((at & 32) != 0, c3, c1)
     word = tl.where((at & 2) != 0, second, first)
