@@ -57,8 +57,9 @@ def compiled_for(
     capability: int, kernel: Any, grid: tuple[int, ...], *given: Any, warps: int = 1, fusion: bool = True, **fixed: Any
 ) -> Any:
     """What Triton's own front end makes of a launch."""
-    driver.set_active(NoDevice(capability))  # type: ignore[arg-type]
-    return kernel.warmup(*given, grid=grid, num_warps=warps, enable_fp_fusion=fusion, **fixed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "_active", NoDevice(capability))
+        return kernel.warmup(*given, grid=grid, num_warps=warps, enable_fp_fusion=fusion, **fixed)
 
 
 @functools.lru_cache(maxsize=256)

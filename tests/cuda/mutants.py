@@ -1,7 +1,7 @@
 """Kernels with a seeded mistake each, which the emulator has to find: ``python mutants.py`` prints a line each.
 
 A mutant is found by a fault (memory, a race, a barrier) or by an error above 1e-5; the kernel as it stands passes the
-same run. The first eighteen change the kernel's source, the others the compiled text or the grid.
+same run. The first ones change the kernel's source, the others the compiled text or the grid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zoo import CASES
 
 import graphweft as gw
 from graphweft.runtime import sparse
-from graphweft.runtime.cuda import edges, jit, kernels
+from graphweft.runtime.cuda import attention_kernels, edges, jit, kernels
 from graphweft.runtime.cuda.jit import Kernel, find_triton
 
 ZOO = {case.name: case for case in CASES}
@@ -67,6 +67,9 @@ MUTANTS = {
     "neighbour's edges overwritten": Mutant(SOFT, "t, mask=here)", "t)"),
     "row's sum left out": Mutant("softmax_gradient", " - total[None, :]", ""),
     "draws of another element": Mutant("drop_elements", "(at % 32) // 4", "(at % 16) // 4", width=64),
+    "attention not rescaled": Mutant("attend", "block * shrink[:, None]", "block", "star"),
+    "attention's share left out": Mutant("attend_gradient_of_sources", "(dot - share)", "dot"),
+    "slope of the leaky unit": Mutant("attend_gradient_of_targets", "> 0, 1.0, SLOPE)", "> 0, SLOPE, 1.0)"),
     "missing barrier": Mutant(SOFT, r"bar\.(warp\.)?sync[^;]*;", "", compiled="all"),
     "missing barrier after reading": Mutant(SOFT, r"bar\.sync[^;]*;", "", compiled="all"),
     "lanes that do not meet": Mutant(SUM, r"(shfl\.sync\.bfly[^,]*,[^,]*), 16,", r"\1, 1,", width=64, compiled="all"),
@@ -86,6 +89,8 @@ MUTANTS = {
 def errors(mutant: Mutant) -> float:
     """The largest error of the run that is to find it."""
     graph = ZOO[mutant.graph].graph()
+    if mutant.kernel.startswith("attend"):
+        return graphs.of_region(graph, "attention, add")
     seed = graphs.WIDTHS.index(mutant.width)
     found = graphs.of_kernels(graph, seed)
     x = graphs.drawn(graph.num_src, mutant.width, seed=1).sign()  # equal ones abound
@@ -101,14 +106,14 @@ def changed(kernel: Kernel, mutant: Mutant) -> Any:
     text = text.replace(mutant.old, mutant.new, 1)
     place = f"<mutant {hash(text):x}>"
     linecache.cache[place] = (len(text), None, text.splitlines(True), place)
-    names = dict(vars(kernels))
+    names = dict(kernel.function.__globals__)
     exec(compile(text, place, "exec"), names)
     return find_triton().jit(names[mutant.kernel])
 
 
 def verdict(mutant: Mutant) -> str:
     """How it is found; empty if it is not."""
-    kernel = getattr(kernels, mutant.kernel)
+    kernel = getattr(attention_kernels if mutant.kernel.startswith("attend") else kernels, mutant.kernel)
     applied = []
 
     def of_text(text: str) -> str:
