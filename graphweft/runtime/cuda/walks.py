@@ -26,7 +26,7 @@ from graphweft.runtime.target import Launch
 
 _FUNCTIONS = tuple((name, item) for name, item in vars(functions).items() if isinstance(item, Kernel))
 _TILE = 512  # elements of the largest block
-_EDGES, _FEW = 16, 4  # most edges of a block; where dimensions are added up, whose blocks take more registers
+_EDGES, _FEW = 16, 2  # most edges of a block; where dimensions are added up, whose blocks take more registers
 _PROGRAMS = 1024  # of a walk that adds up totals: each is a result per program
 _BLOCK = 1024  # elements of a region over rows that a program computes
 
