@@ -132,7 +132,9 @@ def whole(function: Callable[..., Any], in_place: bool = False) -> Launcher:
 
 
 def _contiguous(result: Any) -> Any:
-    return result.contiguous() if isinstance(result, Tensor) else result
+    if not isinstance(result, Tensor) or result.is_contiguous():
+        return result
+    return result.clone(memory_format=torch.contiguous_format)  # of fake tensors too, unlike contiguous()
 
 
 __all__ = ["Bound", "Launch", "Launcher", "Target", "interpreted", "whole"]

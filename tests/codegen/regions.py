@@ -215,3 +215,19 @@ def all_functions(e: Edges) -> dict[str, Value]:
             value = e.f("where", value, e.src(), e.dst())
         outputs["out" if not outputs else fn] = e.reduce(value)
     return outputs
+
+
+def attends(score: str) -> Region:
+    """Attention of two heads, by name of its score."""
+
+    def written(e: Edges) -> dict[str, Value]:
+        value, far, near = e["src:k"], e["src:k"], e["dst:k"]
+        if score == "add":
+            far, near = e.total(e["src:k"], 1), e.total(e["dst:k"], 1)
+        elif score == "add2":
+            part = e.b.add(Op.SLICE, e["b"], axis=0, start=0, stop=18, step=1)
+            far, near = e["dst:k"], e.shaped(part, 2, 9)
+        fixed = {"score": score, "alpha": 0.2, "scale": 0.3, "p": 0.0, "stream": 0}
+        return {"out": e.b.add(Op.ATTENTION, e.g, value, far, near, **fixed)}
+
+    return written

@@ -40,13 +40,20 @@ class Code:
         """Bytes of the widest load."""
         return max(_width(load) for load in self.loads)
 
+    @property
+    def widest_store(self) -> int:
+        """Bytes of the widest store."""
+        return max(_width(store) for store in self.stores)
+
 
 def _width(instruction: str) -> int:
     lanes = re.search(r"\.v(\d)", instruction)
     return int(instruction.split(".")[-1][1:]) // 8 * (int(lanes[1]) if lanes else 1)
 
 
-def compiled(fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int, warps: int) -> Code:
+def compiled(
+    fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int, warps: int, fusion: bool = True
+) -> Code:
     """A kernel for sm_``target``; pointers are aligned to 16 bytes, as torch's are."""
     names = fn.arg_names
     signature = {name: "constexpr" if name in fixed else types[name] for name in names}
@@ -54,8 +61,13 @@ def compiled(fn: Any, types: dict[str, str], fixed: dict[str, Any], target: int,
     constants = {(names.index(name),): item for name, item in fixed.items()}
     source = ASTSource(fn, signature=signature, constexprs=constants, attrs=aligned)
     made = triton.compile(
-        source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "enable_fp_fusion": True}
+        source, target=GPUTarget("cuda", target, 32), options={"num_warps": warps, "enable_fp_fusion": fusion}
     )
+    return code_of(made, target)
+
+
+def code_of(made: Any, target: int) -> Code:
+    """What a kernel compiled for sm_``target`` takes."""
     ptx = made.asm["ptx"]
     program = get_ptxas(target).path
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:

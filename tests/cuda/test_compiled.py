@@ -16,7 +16,7 @@ from zoo import CASES
 
 import graphweft as gw
 from graphweft.passes import pipeline
-from graphweft.runtime.cuda import kernels, walks
+from graphweft.runtime.cuda import edges, kernels, walks
 from graphweft.runtime.cuda.jit import generated
 
 FLOAT, SHORT, LONG = "*fp32", "*i32", "*i64"
@@ -26,7 +26,7 @@ MOST_REGISTERS = 64
 def _sums(width: int, stages: int) -> tuple[Any, ...]:
     columns = min(128, walks.padded(width))
     fixed = {"HAS_WEIGHT": stages > 0, "HAS_IDS": False, "HAS_SCALE": stages > 0, "OWN": 0.5 * (stages > 0)}
-    fixed |= {"F": width, "STAGES": stages, "BE": min(16, 512 // columns), "BF": columns}
+    fixed |= {"F": width, "STAGES": stages, "BE": edges.edges_at_once(columns, 4), "BF": columns}
     return kernels.sum_edges, fixed
 
 
@@ -34,8 +34,8 @@ CASES_OF_KERNELS: dict[str, tuple[Any, ...]] = {
     **{f"sums, {width} wide": _sums(width, 0) for width in (64, 128, 256)},
     "sums, all stages": _sums(64, 63),
     "stages of rows": (kernels.finish_rows, {"F": 64, "HAS_IDS": True, "STAGES": 63, "BR": 4, "BF": 64}),
-    "extrema": (kernels.extremum_of_edges, {"F": 64, "MINIMUM": False, "WANT_ARG": True, "BF": 64}),
-    "gradient of extrema": (kernels.extremum_gradient, {"F": 64, "BF": 64}),
+    "extrema": (kernels.extremum_of_edges, {"F": 64, "MINIMUM": False, "WANT_ARG": True, "BE": 2, "BF": 64}),
+    "gradient of extrema": (kernels.extremum_gradient, {"F": 64, "BE": 2, "BF": 64}),
     "softmax": (kernels.softmax_of_edges, {"H": 4, "HAS_IDS": True, "LOG": False, "BE": 32, "BH": 4}),
     "gradient of softmax": (kernels.softmax_gradient, {"H": 4, "HAS_IDS": True, "BE": 32, "BH": 4}),
     "dropout": (kernels.drop_elements, {"FACTOR": 2.0, "F": 64, "HAS_IDS": False, "THRESHOLD": 9, "BLOCK": 1024}),
@@ -77,8 +77,8 @@ def _walks(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_generated_walks_compile_without_spills(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for nest, made in _walks(name, monkeypatch):
         fn = generated(made.text, "walk", walks._FUNCTIONS)
-        edges, warps = walks.tile_of(made)
-        fixed = {"HAS_IDS": True, "BE": edges}
-        code = compiled(fn, _types(fn.arg_names), fixed, 90, warps)
+        at_once, warps = walks.tile_of(made)
+        fixed = {"HAS_IDS": True, "BE": at_once}
+        code = compiled(fn, _types(fn.arg_names), fixed, 90, warps, fusion=not made.sums)
         assert code.spills == 0 and not code.atomics, (str(nest), code)
         assert code.registers <= 255 and code.shared <= 48 << 10, (str(nest), code)

@@ -52,7 +52,9 @@ class HostTensors(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize(("name", "most"), [("gcn", 6), ("sage", 7), ("gin", 9), ("gatv2", 24), ("ngcf", 13)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("gcn", 6), ("sage", 7), ("gin", 9), ("gat", 11), ("gatv2", 14), ("ngcf", 13)]
+)
 def test_a_step_makes_no_host_tensor_and_waits_for_nothing(
     name: str, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,3 +191,21 @@ except gw.GraphWeftError as failure:
 """
     made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
     assert made.stdout.startswith("cuda: expected the package triton, which is not installed"), made.stdout
+
+
+@pytest.mark.parametrize(
+    ("net", "most"), [(gw.nn.GCN(64, 32, 8, num_layers=3), 14), (gw.nn.GAT(64, 16, 8, heads=4, num_layers=2), 27)]
+)
+def test_calls_of_a_step_are_few(net: gw.nn.GCN, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forward and backward of a plan for a device; a rearrangement launches nothing, and what is hoisted runs once."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    for module in (jit, walks):
+        monkeypatch.setattr(module, "launch", lambda *given, **fixed: None)
+    with gw.config(target="cuda", certify=False):
+        out, pullback = net.linearize(small(), torch.zeros(20, 64), None)
+        pullback(torch.ones_like(out))
+    (plan,) = net._function.plans()
+    calls = [
+        line for line in plan.text.split("forward:")[1].splitlines() if " = " in line and " = reshape(" not in line
+    ]
+    assert 0 < len(calls) <= most, plan.text

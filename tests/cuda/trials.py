@@ -1,4 +1,5 @@
-"""Trials of the kernels in Triton's interpreter, as a program of its own: ``python trials.py`` prints one line each.
+"""Trials of the kernels, as a program of its own that prints one line each: ``python trials.py`` in Triton's
+interpreter, ``python trials.py compiled`` as machine code for compute capability 9.0 on the emulator of ``ptx.py``.
 
 Triton reads ``TRITON_INTERPRET`` when it is imported, so another process than that of the tests runs them.
 """
@@ -13,26 +14,31 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-os.environ["TRITON_INTERPRET"] = "1"
+os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:] == ["compiled"] else "1"
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from codegen.regions import REGIONS
+from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked
+from cuda import checked, emulated
 from nn.models import IN, make
 from torch import Tensor
 from zoo import CASES, random_edges
 
 import graphweft as gw
 from graphweft import device_check
-from graphweft.ir.interpret import edges_in_row_order
+from graphweft.ir.interpret import edges_in_row_order, interpret
+from graphweft.ir.ops import Op
+from graphweft.ir.program import Attrs
 from graphweft.runtime import dense
-from graphweft.runtime.cuda import edges, kernels, walks
+from graphweft.runtime.cuda import attention_kernels, edges, kernels, walks
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
+from graphweft.runtime.target import Launch, Launcher
 
+COMPILED = sys.argv[1:] == ["compiled"]
 GRAPHS = {case.name: case for case in CASES}
 SMALL = ("no_edges", "isolated", "self_loops", "multi_edges", "path")
 DTYPES = (torch.float32, torch.float64)
@@ -42,6 +48,11 @@ TRIALS: dict[str, Callable[[], None]] = {}
 def trial(function: Callable[[], None]) -> Callable[[], None]:
     TRIALS[function.__name__] = function
     return function
+
+
+def interpreted(function: Callable[[], None]) -> Callable[[], None]:
+    """A trial that needs the interpreter: the emulator runs all programs at once."""
+    return function if COMPILED else trial(function)
 
 
 def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
@@ -163,6 +174,92 @@ def region(name: str) -> Callable[[], None]:
 TRIALS |= {f"walk {name}": region(name) for name in REGIONS}
 
 
+ALONE: dict[str, Region] = {
+    "reduce": lambda e: {"out": e.reduce(e["edge:f"])},
+    "broadcast_src": lambda e: {"out": e.src()},
+    "broadcast_dst": lambda e: {"out": e.dst()},
+    "sddmm": lambda e: {"out": e.b.add(Op.SDDMM, e.g, e["dst:h"], e["src:h"])},
+    "edge_softmax": lambda e: {"out": e.softmax(e["edge:f"])},
+    "edge_softmax_grad": lambda e: {"out": e.b.add(Op.EDGE_SOFTMAX_GRAD, e.g, e["edge:f"], e["edge:f"])},
+    "spmm_arg": lambda e: {"out": e.b.add(Op.SPMM_ARG, e.g, e["src:h"], kind="max")},
+}
+
+
+@trial
+def attention_of_every_score() -> None:
+    """Forward and backward; a star has more edges than a block."""
+    for score in ("add", "add2", "dot"):
+        function = function_of(attends(score))
+        for name in ("multi_edges", "isolated", "star"):
+            graph = GRAPHS[name].graph()
+            with gw.config(target="cuda"):
+                compare(function, graph, 1e-5)
+    assert not COUNTING or {"attention", "attention_grad"} <= CALLED
+
+
+@trial
+def attention_with_dropped_edges() -> None:
+    """By the CPU's draws, of the same edges and heads."""
+    graph, x = GRAPHS["symmetric"].graph(), drawn(4, 5)
+    for net in (gw.nn.GAT(5, 4, 3, heads=2, dropout=0.4), gw.nn.GAT(5, 4, 3, heads=2, dropout=0.4, v2=True)):
+        steps = []
+        for target in ("cuda", "cpu"):
+            net.zero_grad()
+            torch.manual_seed(3)
+            with gw.config(target=target):
+                net(graph, x).square().sum().backward()
+            steps.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+        scale = max(float(t.abs().max()) for t in steps[1])
+        for got, wanted in zip(*steps, strict=True):
+            torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * scale)
+
+
+@trial
+def calls_of_one_operation() -> None:
+    """Each by its launcher, against the interpreter of the IR in float64."""
+    for name, alone in ALONE.items():
+        function = function_of(alone)
+        for each in ("multi_edges", "isolated"):
+            graph = GRAPHS[each].graph()
+            double, single = fields_of(graph, torch.float64), fields_of(graph, torch.float32)
+            given = arguments(graph, double)
+            wanted = interpret(function.program(given), given.named())["out"].detach()
+            with gw.config(target="cuda", certify=False, opt_level=1):
+                close(function(arguments(graph, single))["out"].detach(), wanted)
+        assert not COUNTING or name in CALLED, (name, [p.text for p in function.plans()])
+
+
+@trial
+def calls_that_few_programs_make() -> None:
+    """Dropout of rows read by index, with the CPU's draws, and contractions that share their second operand."""
+    x, ids, seed = drawn(9, 4), torch.tensor([2, 2, 0]), torch.tensor(11)
+    reads = (Slot("x", 0, None), Slot("ids", 1, None), Slot("seed", 2, None))  # type: ignore[arg-type]
+    out = Slot("out", 3, {"p": 0.4, "stream": 6})  # type: ignore[arg-type]
+    slots = [x, ids, seed, None]
+    launch_of("dropout_of_rows", reads, (out,))(slots)
+    assert torch.equal(slots[3], dense.dropout(x, 0.4, 11, 6, rows=ids))
+    graph = GRAPHS["multi_edges"].graph()
+    left, right, scale = drawn(3, 5), drawn(3, 4, seed=1), drawn(3, seed=2)
+    roles = ("graph", "x", "left0", "left1", "ids1", "row_scale")
+    reads = tuple(Slot(role, k, None) for k, role in enumerate(roles))  # type: ignore[arg-type]
+    writes = tuple(Slot(role, 6 + k, None) for k, role in enumerate(("out", "out1", "col_sum")))  # type: ignore[arg-type]
+    rows = torch.tensor([1, 1, 2])
+    slots = [graph, right, left, left, rows, scale, *[None] * 3]
+    launch_of("contract_terms", reads, writes, (("count", 2),))(slots)
+    shared = scale.double()[:, None] * (dense_of(graph) @ right.double())
+    for got, wanted in zip(
+        slots[6:], (left.T @ shared.float(), left[rows].T @ shared.float(), shared.sum(0)), strict=True
+    ):
+        close(got, wanted)
+
+
+def launch_of(kernel: str, reads: tuple[Slot, ...], writes: tuple[Slot, ...], attrs: Attrs = ()) -> Launch:
+    """What the table has for a call."""
+    found = CUDA._table[kernel, torch.float32](KernelCall(kernel, reads, writes, attrs, (), kernel))
+    assert found is not None
+    return found
+
+
 @trial
 def walks_in_double_precision() -> None:
     """All sums in float64."""
@@ -196,11 +293,26 @@ def model(name: str, drawn_blocks: bool = False) -> Callable[[], None]:
     return run
 
 
-TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat")}
+@trial
+def dropout_in_a_model() -> None:
+    """Training rows of a GCN with dropout, against the CPU's kernels and draws."""
+    graph, x, net = GRAPHS["symmetric"].graph(), drawn(4, 5), gw.nn.GCN(5, 8, 3, dropout=0.5)
+    steps = []
+    for target in ("cuda", "cpu"):
+        net.zero_grad()
+        torch.manual_seed(3)
+        with gw.config(target=target):
+            net(graph, x).square().sum().backward()
+        steps.append([p.grad.clone() for p in net.parameters() if p.grad is not None])
+    for got, wanted in zip(*steps, strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-5)
+
+
+TRIALS |= {f"model {name}": model(name) for name in ("gcn", "sage_max", "gat", "gatv2", "transformer")}
 TRIALS |= {f"model {name} on blocks": model(name, True) for name in ("gcn", "sage", "gin")}
 
 
-@trial
+@interpreted
 def bits_do_not_depend_on_the_order_of_programs() -> None:
     """Ten random orders; a total over all edges among what is computed."""
     function, graph = function_of(REGIONS["sum_over_all_edges"]), GRAPHS["multi_edges"].graph()
@@ -259,25 +371,49 @@ def a_walk_that_is_wrong_is_seen() -> None:
 
 @trial
 def no_kernel_is_left_out() -> None:
-    """Every kernel that is written once was launched by a trial before this one."""
-    known = {item.compiled for item in vars(kernels).values() if isinstance(item, Kernel) and not item.is_device}
+    """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
+    known = {
+        item.compiled
+        for item in (vars(kernels) | vars(attention_kernels)).values()
+        if isinstance(item, Kernel) and not item.is_device
+    }
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
-    assert CUDA.kernels()
+    assert set(CUDA.kernels()) == CALLED, set(CUDA.kernels()) ^ CALLED
 
 
 LAUNCHED: list[object] = []
+CALLED: set[str] = set()
+COUNTING = __name__ == "__main__"
+
+
+def noting(kernel: str, launcher: Launcher) -> Launcher:
+    """The same launcher; notes that what it makes was run."""
+
+    def bind(call: KernelCall) -> Launch | None:
+        run = launcher(call)
+
+        def noted(slots: Slots) -> None:
+            CALLED.add(kernel)
+            assert run is not None  # else the interpreter of the IR runs it
+            run(slots)
+
+        return None if run is None else noted
+
+    return bind
+
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
+    CUDA._table = {key: noting(key[0], launcher) for key, launcher in CUDA._table.items()}
     for name, run in TRIALS.items():
         begin = time.perf_counter()
         try:
-            with checked.watching() as launched:
+            with emulated.watching() if COMPILED else checked.watching() as launched:
                 run()
             verdict = "ok"
         except Exception as failure:
             traceback.print_exc()
             verdict = f"{type(failure).__name__}: {failure}".replace("\n", " ")[:300]
-        LAUNCHED += launched
+        LAUNCHED += [item.kernel if COMPILED else item for item in launched]
         print(f"{name}\t{verdict}\t{time.perf_counter() - begin:.1f}", flush=True)

@@ -22,6 +22,7 @@ from graphweft.runtime.cuda.jit import Kernel, warps_for
 
 _TILE = 512  # elements of a block of rows
 _WIDEST = 128  # columns of a tile
+_WARP_READS = 128  # numbers that a warp reads at once, 16 bytes a thread
 _BLOCK = 1024
 STAGES = {"row_scale": 1, "bias": 2, "addend": 4, "relu": 8, "mask": 16, "post_scale": 32}
 _READ = ("row_scale", "bias", "addend", "mask", "post_scale")
@@ -33,6 +34,11 @@ def _tiles(width: int, most: int = 16) -> tuple[int, int, int]:
     """Columns of a tile, rows or edges at a time, and how many tiles a row has."""
     columns = min(padded(max(width, 1)), _WIDEST)
     return columns, max(1, min(most, _TILE // columns)), -(-width // columns)
+
+
+def edges_at_once(columns: int, few: int) -> int:
+    """Edges at a time: a few, since most rows are short, but 16 bytes for every thread of a warp."""
+    return min(32, max(few, _WARP_READS // columns))
 
 
 def _stages(given: Given, relu: bool, like: Tensor, rows: int) -> tuple[tuple[Tensor, ...], int, int]:
@@ -66,7 +72,8 @@ def sum_edges(
     rows, width = csc.num_rows, x.shape[1]
     x, y = x.contiguous(), torch.empty((csc.num_rows, x.shape[1]), dtype=x.dtype, device=x.device)
     operands, short, bits = _stages(given or {}, relu, x, rows)
-    columns, edges, tiles = _tiles(width)
+    columns, _, tiles = _tiles(width)
+    edges = edges_at_once(columns, 4)
     ids = csc.indices if csc.edge_ids is None else csc.edge_ids
     kernels.sum_edges(
         (rows, tiles),
@@ -125,8 +132,9 @@ def extremum(graph: Graph, x: Tensor, minimum: bool, want_arg: bool) -> tuple[Te
     y = torch.empty(shape, dtype=x.dtype, device=x.device)
     arg = torch.empty(shape, dtype=csc.indices.dtype, device=x.device) if want_arg else None
     columns, _, tiles = _tiles(shape[1])
+    at_once = edges_at_once(columns, 2)
     place = csc.indices if arg is None else arg
-    fixed = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg, "BF": columns}
+    fixed = {"F": shape[1], "MINIMUM": minimum, "WANT_ARG": want_arg, "BE": at_once, "BF": columns}
     kernels.extremum_of_edges((shape[0], tiles), csc.indptr, csc.indices, x, y, place, **fixed)
     return y, arg
 
@@ -136,8 +144,9 @@ def extremum_gradient(graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
     csc = by_source(graph)
     dx = torch.empty((csc.num_rows, dy.shape[1]), dtype=dy.dtype, device=dy.device)
     columns, _, tiles = _tiles(dy.shape[1])
+    at_once = edges_at_once(columns, 2)
     arrays = (csc.indptr, csc.indices, arg.contiguous(), dy.contiguous(), dx)
-    kernels.extremum_gradient((csc.num_rows, tiles), *arrays, F=dy.shape[1], BF=columns)
+    kernels.extremum_gradient((csc.num_rows, tiles), *arrays, F=dy.shape[1], BE=at_once, BF=columns)
     return dx
 
 
@@ -175,11 +184,16 @@ def _by_row(kernel: Kernel, graph: Graph, given: tuple[Tensor, ...], **fixed: bo
     return y
 
 
+def draw_words(seed: int, stream: int) -> tuple[int, ...]:
+    """Key and stream of draws, by halves of 32 bits."""
+    return tuple(number >> shift & 0xFFFFFFFF for number in (seed, stream) for shift in (0, 32))
+
+
 def dropout(x: Tensor, p: float, seed: int, stream: int, ids: Tensor | None = None) -> Tensor:
     """``x / (1 - p)`` where an element is kept, by the draws that the CPU's kernel has; of ``x[ids]`` with ids."""
     x, width = x.contiguous(), prod(x.shape[1:])
     y = torch.empty((x.shape[0] if ids is None else ids.numel(), *x.shape[1:]), dtype=x.dtype, device=x.device)
-    words = tuple(number >> shift & 0xFFFFFFFF for number in (int(seed), stream) for shift in (0, 32))
+    words = draw_words(int(seed), stream)
     kernels.drop_elements(
         (-(-y.numel() // _BLOCK),),
         x,
@@ -199,9 +213,11 @@ def dropout(x: Tensor, p: float, seed: int, stream: int, ids: Tensor | None = No
 
 __all__ = [
     "by_source",
+    "draw_words",
     "dropout",
     "edge_softmax",
     "edge_softmax_gradient",
+    "edges_at_once",
     "extremum",
     "extremum_gradient",
     "finish_rows",

@@ -92,8 +92,13 @@ def generated(text: str, name: str, functions: tuple[tuple[str, Kernel], ...]) -
     return names[name]
 
 
-def launch(compiled: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 1, **fixed: Any) -> None:
+def launch(
+    compiled: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 1, fusion: bool = True, **fixed: Any
+) -> None:
     """Runs a kernel on the device of its tensors; an empty grid is nothing to do.
+
+    Without ``fusion`` a product and a sum are rounded twice: where threads hold copies of a sum over each other's
+    products, each would leave its own unrounded, and the copies would differ.
 
     Raises: ConfigError for tensors on several devices, or in host memory without Triton's interpreter.
     """
@@ -105,7 +110,7 @@ def launch(compiled: Any, grid: tuple[int, ...], *arguments: Any, warps: int = 1
     (place,) = places
     if place.type == "cuda":
         with torch.cuda.device(place):
-            compiled[grid](*arguments, num_warps=warps, enable_fp_fusion=True, **fixed)
+            compiled[grid](*arguments, num_warps=warps, enable_fp_fusion=fusion, **fixed)
     elif find_triton().knobs.runtime.interpret:
         compiled[grid](*arguments, **fixed)
     else:

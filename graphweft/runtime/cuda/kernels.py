@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphweft.runtime.cuda.functions import gw_max
+from graphweft.runtime.cuda.functions import gw_max, gw_min
 from graphweft.runtime.cuda.jit import device, kernel
 
 tl: Any = None  # triton.language, once a kernel is asked for
@@ -58,7 +58,7 @@ def sum_edges(
     here = f < F
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    total = tl.zeros([BF], y.dtype.element_ty)
+    block = tl.zeros([BE, BF], y.dtype.element_ty)  # its edges are added up after the last one
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         some = p < end
@@ -69,7 +69,8 @@ def sum_edges(
             t = t * tl.load(weight + place, mask=some, other=0.0)[:, None]
         if HAS_SCALE:
             t = t * tl.load(scale + col, mask=some, other=0.0)[:, None]
-        total += tl.sum(t, axis=0)
+        block += t
+    total = tl.sum(block, axis=0)
     if OWN != 0.0:
         mine = tl.load(x + row * F + f, mask=here, other=0.0) * OWN
         if HAS_SCALE:
@@ -98,7 +99,7 @@ def finish_rows(
 @kernel
 def extremum_of_edges(
     offsets, columns, x, y, arg, F: tl.constexpr, MINIMUM: tl.constexpr, WANT_ARG: tl.constexpr,
-    BF: tl.constexpr
+    BE: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
     """The largest (smallest) ``x[j]`` over edges j -> i, 0 without edges, and the j of the first one, or -1."""
     row = tl.program_id(0).to(tl.int64)
@@ -106,23 +107,31 @@ def extremum_of_edges(
     here = f < F
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    best = tl.zeros([BF], y.dtype.element_ty)
-    found = tl.full([BF], -1, arg.dtype.element_ty)
-    for p in range(begin, end):
-        col = tl.load(columns + p).to(tl.int64)
-        t = tl.load(x + col * F + f, mask=here, other=0.0)
-        beats = t < best if MINIMUM else t > best
-        beats = beats | ((t != t) & (best == best)) | (found < 0)
+    # Every place of a block has an extremum of its own; they meet after the last edge.
+    least: tl.constexpr = float("inf") if MINIMUM else float("-inf")
+    best = tl.full([BE, BF], least, y.dtype.element_ty)
+    first = tl.zeros([BE, BF], tl.int32)  # where all are infinite, none beats the start, and the first edge counts
+    k = tl.arange(0, BE)
+    for at in range(begin, end, BE):
+        some = at + k < end
+        col = tl.load(columns + at + k, mask=some, other=0).to(tl.int64)
+        t = tl.load(x + col[:, None] * F + f[None, :], mask=some[:, None] & here[None, :], other=least)
+        beats = ((t >= best if MINIMUM else t <= best) == 0) & (best == best)  # also where t is the first NaN
         best = tl.where(beats, t, best)
-        found = tl.where(beats, col.to(arg.dtype.element_ty), found)
-    tl.store(y + row * F + f, best, mask=here)
+        if WANT_ARG:
+            first = tl.where(beats, (at - begin).to(tl.int32) + k[:, None], first)
+    top = tl.reduce(best, 0, gw_min if MINIMUM else gw_max)
+    has_edges = f * 0 + begin < end
+    tl.store(y + row * F + f, tl.where(has_edges, top, 0.0), mask=here)
     if WANT_ARG:
-        tl.store(arg + row * F + f, found, mask=here)
+        is_top = (best == top[None, :]) | (best != best)
+        place = begin + tl.min(tl.where(is_top, first, 0x7FFFFFFF), axis=0)
+        tl.store(arg + row * F + f, tl.load(columns + place, mask=here & has_edges, other=-1), mask=here)
 
 
 @kernel
 def extremum_gradient(
-    offsets, columns, arg, dy, dx, F: tl.constexpr, BF: tl.constexpr
+    offsets, columns, arg, dy, dx, F: tl.constexpr, BE: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
     """``dx[j]`` = sum of ``dy[i]`` over destinations i whose ``arg`` is j.
 
@@ -133,15 +142,17 @@ def extremum_gradient(
     here = f < F
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    total = tl.zeros([BF], dx.dtype.element_ty)
-    for p in range(begin, end):
-        col = tl.load(columns + p).to(tl.int64)
-        before = tl.load(columns + tl.maximum(p - 1, begin)).to(tl.int64)
-        again = (before + f * 0 == col) & (p + f * 0 > begin)
-        hit = tl.load(arg + col * F + f, mask=here, other=-1).to(tl.int64) == row
-        t = tl.load(dy + col * F + f, mask=here & hit & (again == 0), other=0.0)
-        total += t
-    tl.store(dx + row * F + f, total, mask=here)
+    block = tl.zeros([BE, BF], dx.dtype.element_ty)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        some = p < end
+        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
+        again = tl.load(columns + p - 1, mask=some & (p > begin), other=-1).to(tl.int64) == col
+        some = (some & (again == 0))[:, None] & here[None, :]
+        place = col[:, None] * F + f[None, :]
+        hit = tl.load(arg + place, mask=some, other=-1).to(tl.int64) == row
+        block += tl.load(dy + place, mask=some & hit, other=0.0)
+    tl.store(dx + row * F + f, tl.sum(block, axis=0), mask=here)
 
 
 @kernel
@@ -200,22 +211,28 @@ def softmax_gradient(
         tl.store(y + there, tl.load(s + there, mask=here, other=0.0) * t, mask=here)
 
 
+@device
+def drawn_words(block, seed_low, seed_high, stream_low, stream_high):
+    """Four words of Philox 4x32-10 by seed, stream and number."""
+    low = (block & 0xFFFFFFFF).to(tl.uint32)
+    high = (block >> 32).to(tl.uint32)
+    none = low * 0
+    return tl.philox_impl(
+        low, high, (none + stream_low).to(tl.uint32), (none + stream_high).to(tl.uint32),
+        (none + seed_low).to(tl.uint32), (none + seed_high).to(tl.uint32)
+    )  # fmt: skip
+
+
 @kernel
 def drop_elements(
     x, ids, y, count, seed_low, seed_high, stream_low, stream_high, FACTOR: tl.constexpr, F: tl.constexpr,
     HAS_IDS: tl.constexpr, THRESHOLD: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Dropout with the CPU's draws: 16 bits an element of Philox 4x32-10 by seed, stream and place."""
+    """Dropout with the CPU's draws: 16 bits an element."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = at < count
     block = (at // 64) * 8 + (at % 32) // 4
-    low = (block & 0xFFFFFFFF).to(tl.uint32)
-    high = (block >> 32).to(tl.uint32)
-    none = low * 0
-    c0, c1, c2, c3 = tl.philox_impl(
-        low, high, (none + stream_low).to(tl.uint32), (none + stream_high).to(tl.uint32),
-        (none + seed_low).to(tl.uint32), (none + seed_high).to(tl.uint32)
-    )  # fmt: skip
+    c0, c1, c2, c3 = drawn_words(block, seed_low, seed_high, stream_low, stream_high)
     first = tl.where((at & 32) != 0, c2, c0)
     second = tl.where((at & 32) != 0, c3, c1)
     word = tl.where((at & 2) != 0, second, first)

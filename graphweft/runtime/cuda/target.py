@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
-from graphweft.runtime.cuda import edges, products
+from graphweft.runtime.cuda import attention, edges, products
 from graphweft.runtime.cuda.walks import edge_walk, row_region
 from graphweft.runtime.target import Target, whole
 
@@ -37,7 +37,7 @@ def _arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
     return found
 
 
-CUDA = Target("cuda", device="cuda", without=("attention",), worth=1)
+CUDA = Target("cuda", device="cuda", worth=1)
 for name, launcher in {
     **products.LAUNCHERS,
     "edge_nest": edge_walk,
@@ -50,5 +50,7 @@ for name, launcher in {
     "spmm_max_grad": whole(_extremum_gradient),
 }.items():
     CUDA.launches(name, *_REALS)(launcher)
+CUDA.launches("attention", torch.float32)(attention.forward)
+CUDA.launches("attention_grad", torch.float32)(attention.backward)
 CUDA.launches("row_nest", torch.float32)(row_region)
 CUDA.launches("spmm_arg")(whole(_arg))

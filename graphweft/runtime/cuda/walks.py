@@ -26,7 +26,7 @@ from graphweft.runtime.target import Launch
 
 _FUNCTIONS = tuple((name, item) for name, item in vars(functions).items() if isinstance(item, Kernel))
 _TILE = 512  # elements of the largest block
-_EDGES, _FEW = 16, 4  # most edges of a block; where dimensions are added up, whose blocks take more registers
+_EDGES, _FEW = 16, 2  # most edges of a block; where dimensions are added up, whose blocks take more registers
 _PROGRAMS = 1024  # of a walk that adds up totals: each is a result per program
 _BLOCK = 1024  # elements of a region over rows that a program computes
 
@@ -89,7 +89,7 @@ class Walk:
         arrays = (csc.indptr, csc.indices, ids, *given, *made)
         fixed = {"HAS_IDS": csc.edge_ids is not None, "BE": self.edges}
         compiled = generated(self.kernel.text, "walk", _FUNCTIONS)
-        launch(compiled, (programs,), *arrays, rows, share, warps=self.warps, **fixed)
+        launch(compiled, (programs,), *arrays, rows, share, warps=self.warps, fusion=not self.kernel.sums, **fixed)
         return [t.sum(0) if k in self.kernel.totals else t for k, t in enumerate(made)]
 
 

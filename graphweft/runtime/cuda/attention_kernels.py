@@ -1,0 +1,208 @@
+"""Attention in Triton: scores, softmax over in-edges and the weighted sum in one pass, and two passes for gradients.
+
+Comes in: arrays of a graph's edges, rows of both ends, constants. Goes out: rows, and the largest score and inverse sum
+of each softmax: two numbers, since a logarithm of the sum beside a large score has few digits. One program has a row
+and a head; weights are rescaled as larger scores come, and made again from the two numbers for the gradients, so
+nothing of edge size is stored. Scores are those of ``ir/attention.py``: 0 ``add``, 1 ``add2``, 2 ``dot``. Called by
+``attention.py``. Source: FlashAttention (Dao et al., NeurIPS 2022), over edges.
+"""
+# Triton has types of its own, and Python's are not checked here.
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphweft.runtime.cuda.functions import gw_max
+from graphweft.runtime.cuda.jit import device, kernel
+from graphweft.runtime.cuda.kernels import drawn_words, edge_numbers
+
+tl: Any = None  # triton.language, once a kernel is asked for
+
+
+@device
+def leaky(z, SLOPE: tl.constexpr):
+    """The leaky unit."""
+    return tl.where(z > 0, z, z * SLOPE)
+
+
+@device
+def scored(a, b, vector, SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr):
+    """The scores of a block of edges, from what is read of their two ends."""
+    if SCORE == 0:
+        s = leaky(a + b, SLOPE)
+    elif SCORE == 1:
+        s = tl.sum(leaky(a + b, SLOPE) * vector, axis=1)
+    else:
+        s = tl.sum(a * b, axis=1) * SCALE
+    return s
+
+
+@device
+def end_of(rows, at, c, some, inside, C: tl.constexpr, SCORE: tl.constexpr):
+    """What a score reads of ends ``at``, a place for node and head: a number, or a row of channels."""
+    if SCORE == 0:
+        made = tl.load(rows + at, mask=some, other=0.0)
+    else:
+        made = tl.load(rows + at[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
+    return made
+
+
+@device
+def kept(edge, h, seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, THRESHOLD: tl.constexpr):
+    """Whether edges count for head h, by the CPU's draws: 16 bits each, eight heads a block of words."""
+    block = edge * ((H + 7) // 8) + h // 8
+    c0, c1, c2, c3 = drawn_words(block, seed_low, seed_high, stream_low, stream_high)
+    pair = tl.where(h % 8 >= 4, tl.where(h % 4 >= 2, c3, c2), tl.where(h % 4 >= 2, c1, c0))
+    draw = tl.where(h % 2 == 1, pair >> 16, pair & 0xFFFF)
+    return draw.to(tl.int32) >= THRESHOLD
+
+
+@kernel
+def attend(
+    offsets, columns, ids, x, sources, targets, vector, out, tops, inverses,
+    seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
+    SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
+    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """``out[i] = sum over edges j -> i of softmax(score) * x[j]``, for every head; 0 without edges."""
+    row, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    c = tl.arange(0, BC)[None, :]
+    inside = c < C
+    one = tl.arange(0, 1)
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    mine = end_of(targets, row * H + h + one, c, one == 0, inside, C, SCORE)
+    v = tl.load(vector + h * C + c, mask=inside, other=0.0) if SCORE == 1 else 0.0
+    top = tl.full([1], float("-inf"), out.dtype.element_ty)
+    total = tl.zeros([1], out.dtype.element_ty)
+    block = tl.zeros([BE, BC], out.dtype.element_ty)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        some = p < end
+        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
+        place = col if SHARED else col * H + h
+        t = tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
+        far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
+        s = tl.where(some, scored(far, mine, v, SCORE, SLOPE, SCALE), float("-inf"))
+        above = gw_max(top, tl.max(s, axis=0))
+        base = tl.where(above == float("-inf"), 0.0, above)
+        shrink = tl.where(top == above, 1.0, tl.exp(top - base))
+        w = tl.exp(s - base)
+        total = total * shrink + tl.sum(w, axis=0)
+        if THRESHOLD > 0:
+            edge = edge_numbers(ids, p, some, HAS_IDS)
+            keep = kept(edge, h, seed_low, seed_high, stream_low, stream_high, H, THRESHOLD)
+            w = tl.where(keep, w * FACTOR, 0.0)
+        block = block * shrink[:, None] + w[:, None] * t
+        top = above
+    inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
+    result = tl.sum(block, axis=0)[None, :] * inverse[:, None]
+    tl.store(out + (row * H + h) * C + c, result, mask=inside)
+    tl.store(tops + row * H + h + one, top)
+    tl.store(inverses + row * H + h + one, inverse)
+
+
+@kernel
+def attend_gradient_of_targets(
+    offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, shares, made,
+    made_vector,
+    seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
+    SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
+    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """Gradients by what is read of destinations; a row's share of that by the vector; ``shares``: <slope, out>."""
+    row, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    c = tl.arange(0, BC)[None, :]
+    inside = c < C
+    one = tl.arange(0, 1)
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    own = (row * H + h) * C + c
+    mine = end_of(targets, row * H + h + one, c, one == 0, inside, C, SCORE)
+    v = tl.load(vector + h * C + c, mask=inside, other=0.0) if SCORE == 1 else 0.0
+    g = tl.load(slope + own, mask=inside, other=0.0)
+    share = tl.sum(g * tl.load(out + own, mask=inside, other=0.0), axis=1)
+    top = tl.load(tops + row * H + h)
+    inverse = tl.load(inverses + row * H + h)
+    block = tl.zeros([BE], out.dtype.element_ty) if SCORE == 0 else tl.zeros([BE, BC], out.dtype.element_ty)
+    of_vector = tl.zeros([BE, BC], out.dtype.element_ty)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        some = p < end
+        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
+        place = col if SHARED else col * H + h
+        t = tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
+        far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
+        w = tl.where(some, tl.exp(scored(far, mine, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
+        dot = tl.sum(t * g, axis=1)
+        if THRESHOLD > 0:
+            edge = edge_numbers(ids, p, some, HAS_IDS)
+            keep = kept(edge, h, seed_low, seed_high, stream_low, stream_high, H, THRESHOLD)
+            dot = tl.where(keep, dot * FACTOR, 0.0)
+        ds = w * (dot - share)
+        if SCORE == 0:
+            block += ds * tl.where(far + mine > 0, 1.0, SLOPE)
+        elif SCORE == 1:
+            block += ds[:, None] * tl.where(far + mine > 0, 1.0, SLOPE) * v
+            of_vector += ds[:, None] * leaky(far + mine, SLOPE)
+        else:
+            block += (ds * SCALE)[:, None] * far
+    tl.store(shares + row * H + h + one, share)
+    if SCORE == 0:
+        tl.store(made + row * H + h, tl.sum(block, axis=0))
+    else:
+        tl.store(made + own, tl.sum(block, axis=0)[None, :], mask=inside)
+    if SCORE == 1:
+        tl.store(made_vector + own, tl.sum(of_vector, axis=0)[None, :], mask=inside)
+
+
+@kernel
+def attend_gradient_of_sources(
+    offsets, columns, ids, x, sources, targets, vector, slope, tops, inverses, shares, made_x, made,
+    seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
+    SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
+    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """Gradients by values and by what else is read of sources; rows are sources, columns destinations."""
+    row, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    c = tl.arange(0, BC)[None, :]
+    inside = c < C
+    one = tl.arange(0, 1)
+    begin = tl.load(offsets + row)
+    end = tl.load(offsets + row + 1)
+    t = tl.load(x + (row if SHARED else row * H + h) * C + c, mask=inside, other=0.0)
+    mine = t if SCORE == 1 else end_of(sources, row * H + h + one, c, one == 0, inside, C, SCORE)
+    v = tl.load(vector + h * C + c, mask=inside, other=0.0) if SCORE == 1 else 0.0
+    of_x = tl.zeros([BE, BC], made_x.dtype.element_ty)
+    block = tl.zeros([BE], made_x.dtype.element_ty) if SCORE == 0 else tl.zeros([BE, BC], made_x.dtype.element_ty)
+    for at in range(begin, end, BE):
+        p = at + tl.arange(0, BE)
+        some = p < end
+        place = tl.load(columns + p, mask=some, other=0).to(tl.int64) * H + h
+        g = tl.load(slope + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
+        far = end_of(targets, place, c, some, inside, C, SCORE)
+        top = tl.load(tops + place, mask=some, other=0.0)
+        inverse = tl.load(inverses + place, mask=some, other=0.0)
+        share = tl.load(shares + place, mask=some, other=0.0)
+        w = tl.where(some, tl.exp(scored(mine, far, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
+        dot = tl.sum(t * g, axis=1)
+        part = w
+        if THRESHOLD > 0:
+            edge = edge_numbers(ids, p, some, HAS_IDS)
+            keep = kept(edge, h, seed_low, seed_high, stream_low, stream_high, H, THRESHOLD)
+            dot = tl.where(keep, dot * FACTOR, 0.0)
+            part = tl.where(keep, w * FACTOR, 0.0)
+        ds = w * (dot - share)
+        of_x += part[:, None] * g
+        if SCORE == 0:
+            block += ds * tl.where(far + mine > 0, 1.0, SLOPE)
+        elif SCORE == 1:
+            of_x += ds[:, None] * tl.where(far + mine > 0, 1.0, SLOPE) * v
+        else:
+            block += (ds * SCALE)[:, None] * far
+    tl.store(made_x + (row * H + h) * C + c, tl.sum(of_x, axis=0)[None, :], mask=inside)
+    if SCORE == 0:
+        tl.store(made + row * H + h, tl.sum(block, axis=0))
+    elif SCORE == 2:
+        tl.store(made + (row * H + h) * C + c, tl.sum(block, axis=0)[None, :], mask=inside)
