@@ -285,6 +285,7 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
             for part in ("val", "test")
         )
         lines.append(f"ranked among 100 other destinations: {ranks}")
+    lines += summary.get("schedule", [])
     if summary.get("verdict"):
         lines.append(f"{summary['verdict']} ({summary['trace']})")
     lines.append(f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png")

@@ -432,6 +432,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "accumulate": spec.accumulate,
         "device": spec.device,
+        "schedule": spec.schedule,
         "precision": spec.precision,
         "sampler": spec.sampler,
         "trace": spec.trace,
@@ -520,6 +521,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "version": _version(),
         "out": str(spec.folder),
     }
+    if trainer.scheduled:
+        summary["schedule"] = trainer.scheduled.splitlines()
     if trainer.verdict is not None:
         summary |= {"trace": spec.trace, "verdict": trainer.verdict.text, "waiting": trainer.verdict.waiting}
     if spec.task == "link":
