@@ -77,7 +77,8 @@ class EmulatedDevice:
 
     Attributes:
         cores: Processors it runs on; None: any.
-        link: To the host. Batches that the device prepares are read over it as well.
+        link: To the host. Batches that the device prepares are read over it as well:
+        uncached: Share of their bytes; the others lie in a cache of the device.
         sampling: How long preparing takes there.
         model: How long training takes there.
         name: Of its operators.
@@ -92,12 +93,24 @@ class EmulatedDevice:
     link: Link = Link()
     sampling: Speed = Speed()
     model: Speed = Speed()
+    uncached: float = 1.0
     name: str = "emulated"
 
     def __post_init__(self) -> None:
         there = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
+        if not 0 <= self.uncached <= 1:
+            raise ConfigError(f"uncached: expected a share from 0 to 1, got {self.uncached!r}")
         if self.cores is not None and there is not None and not (self.cores and set(self.cores) <= there):
             raise ConfigError(f"cores: expected some of {', '.join(map(str, sorted(there)))}, got {self.cores}")
+
+    def reading(self, count: int) -> float:
+        """Seconds in which the rows of a batch of so many bytes come over the link.
+
+        Example:
+            >>> EmulatedDevice(link=Link(1e6, 0.5), uncached=0.25).reading(2_000_000)
+            1.0
+        """
+        return self.link.seconds(math.ceil(self.uncached * count)) if self.uncached else 0.0
 
     def open(self, work: Callable[..., Work], given: Any, known: Mapping[str, Any]) -> OpenDevice:
         """Starts the process, which then calls ``work(given)``.

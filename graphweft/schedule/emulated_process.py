@@ -38,7 +38,7 @@ class _Device:
         self._here[batch] = made = self._work.prepare(batch)
         taken = self._device.sampling.seconds(time.perf_counter() - begin)
         moved = sum(buffer.nbytes for buffer in pack(made, self._work.known)[1])
-        _until(begin + max(taken, self._device.link.seconds(moved)))
+        _until(begin + max(taken, self._device.reading(moved)))
         return There(batch)
 
     def receive(self, given: tuple[int, bytes, list[tuple[int, int]]]) -> There:

@@ -66,7 +66,7 @@ class ScheduledMiniBatch(MiniBatch):
         self.profile: Profile | None = None
         self.choice: Choice | None = None
         self.line: Timeline | None = None
-        self.prepare_seconds = 0.0
+        self.prepare_seconds = self.choose_seconds = 0.0
         self._given_back, self._mark = self.loader.state_dict(), fingerprint(self.x)
 
     # -- the place
@@ -90,7 +90,7 @@ class ScheduledMiniBatch(MiniBatch):
 
     def _choose(self, place: str) -> None:
         """Measures the first batches on a copy of the model, and takes the best plan of a simulation."""
-        epoch = self.loader.epoch
+        begun, epoch = time.perf_counter(), self.loader.epoch
         self._begin(epoch, self.loader._preparer(epoch))
         total = len(self.loader)
         with warnings.catch_warnings():
@@ -98,6 +98,7 @@ class ScheduledMiniBatch(MiniBatch):
             self.profile = Profiler(self._operators, place, min(_MEASURED, total)).measure()
         self.choice = choose(self.profile, total)
         self.plan = self.choice.plan
+        self.choose_seconds = time.perf_counter() - begun
 
     def _begin(self, epoch: int, make: Callable[[int], Any]) -> None:
         """The place has the weights of now, and both sides prepare batches of an epoch."""
@@ -203,8 +204,9 @@ class ScheduledMiniBatch(MiniBatch):
             lines = [f"{self.plan.shown()}: {why}"]
         if self.line is not None:
             lines.append(self.line.report())
-            ratio = self.prepare_seconds / max(self.line.seconds, 1e-9)
-            lines.append(f"started, measured and chosen in {self.prepare_seconds:.3g} s, {ratio:.2g} epochs")
+            started, epoch = self.prepare_seconds - self.choose_seconds, max(self.line.seconds, 1e-9)
+            ratios = f"{self.prepare_seconds / epoch:.2g} epochs"
+            lines.append(f"started in {started:.3g} s, measured and chosen in {self.choose_seconds:.3g} s: {ratios}")
         return "\n".join(f"{self._place.place.name}: {line}" for line in lines)
 
 
