@@ -136,7 +136,7 @@ _OF_MODELS = (
 
 
 @app.command()
-@takes(flags_of(TrainSpec, *_OF_DATA, *_OF_MODELS), first=True)
+@takes(flags_of(TrainSpec, *_OF_DATA, *_OF_MODELS, "device", "schedule"), first=True)
 def explain(
     full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False, **options: Any
 ) -> Action:

@@ -226,7 +226,8 @@ def explain_run(spec: TrainSpec, full: bool = False) -> str:
             return explain(model.model, ds.graph, model.rows.weight.detach(), full=full)
         if spec.mode == "mini":
             drawn: dict[str, Any] = {"fanouts": check_fanouts(spec.fanouts), "batch_size": spec.batch_size}
-            return explain(Trainer(model, ds, mode="mini", seed=spec.seed, sampler=spec.sampler, **drawn), full=full)
+            drawn |= {"sampler": spec.sampler, "device": spec.device, "schedule": spec.schedule}
+            return explain(Trainer(model, ds, mode="mini", seed=spec.seed, **drawn), full=full)
         made = model.features(ds.graph)
         return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made), full=full)
 

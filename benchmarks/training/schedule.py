@@ -13,7 +13,8 @@ A run of an epoch is that of the trainer with ``schedule=``: all by the CPU, all
 that it measures and chooses by itself. All four must have the same loss, bit for bit. Columns: ``measured_s`` and
 ``predicted_s``, the simulation of the profile that was measured; ``times_ours``, the epoch over that of the chosen
 plan, beside ``paper_times``; ``prepare_epochs``, measuring and choosing over the epoch, start of the process not
-counted; ``longer``, by how much the step that took longest against its machine did; ``repeat``, by how much the means of a second profile differ at most; ``largest_variation``, of a step.
+counted; ``longer``, the step that took longest against its machine over that; ``repeat``, by how much the means of a
+second profile differ at most; ``largest_variation``, of a step.
 """
 
 from __future__ import annotations

@@ -24,6 +24,8 @@ from graphweft.schedule.packing import copied, pack, unpack
 from graphweft.schedule.places import Work
 from graphweft.schedule.shared_bytes import SharedBytes
 
+_PATIENCE = 5.0  # seconds in which a batch that is being received arrives
+
 
 class _Device:
     """What lies in the device's memory, and what it does with it."""
@@ -120,6 +122,7 @@ def main() -> None:
     receiver = threading.Thread(target=_serve, args=(link, {"receive": device.receive}), daemon=True)
     receiver.start()
     _serve(orders, {"prepare": device.prepare, "train": device.train, "call": device.call})
+    receiver.join(_PATIENCE)  # the host closes both pipes; a thread in native code must not outlive the interpreter
     memory.close()
 
 

@@ -21,7 +21,7 @@ class _Packer(pickle.Pickler):
     """Tensors of the CPU go as buffers, known things by name."""
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer], names: Mapping[int, str]) -> None:
-        super().__init__(file, protocol=5, buffer_callback=lambda buffer: bool(buffers.append(buffer)))
+        super().__init__(file, protocol=5, buffer_callback=buffers.append)
         self._names = names
 
     def persistent_id(self, item: Any) -> str | None:
@@ -33,7 +33,7 @@ class _Packer(pickle.Pickler):
         if type(item) is not Tensor or item.layout != torch.strided or item.device.type != "cpu":
             return NotImplemented
         flat = item.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-        return _tensor, (pickle.PickleBuffer(flat), str(item.dtype)[6:], tuple(item.shape), item.requires_grad)
+        return _tensor, (pickle.PickleBuffer(flat.data), str(item.dtype)[6:], tuple(item.shape), item.requires_grad)
 
 
 class _Unpacker(pickle.Unpickler):
@@ -88,7 +88,7 @@ def copied(memory: memoryview, places: Sequence[tuple[int, int]]) -> list[memory
     """Buffers of their own with what lies at ``places``."""
     found = []
     for begin, size in places:
-        room = memoryview(torch.empty(size, dtype=torch.uint8).numpy())
+        room = torch.empty(size, dtype=torch.uint8).numpy().data
         room[:] = memory[begin : begin + size]
         found.append(room)
     return found

@@ -43,13 +43,11 @@ class Opened(Protocol):
 
 
 class Place(Protocol):
-    """A place, not at work yet.
+    """A place, not at work yet."""
 
-    Attributes:
-        name: Of its operators.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """Of its operators."""
 
     def open(self, work: Callable[..., Work], given: Any, known: Mapping[str, Any]) -> Opened:
         """Starts it on ``work(given)``; batches that are sent there refer to ``known`` by name."""

@@ -31,6 +31,7 @@ from graphweft.schedule.places import Opened, Schedule
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import USUAL_BUFFER, Plan, Profile
 from graphweft.storage.fingerprint import fingerprint
+from graphweft.train.epoch_steps import Steps
 from graphweft.train.mini_batch import MiniBatch, NodeBatches, batch_key, weight_of
 from graphweft.train.update import Update
 
@@ -110,7 +111,8 @@ class ScheduledMiniBatch(MiniBatch):
         """Weights, and what the optimiser keeps, are those of the place."""
         assert self._opened is not None  # there was an epoch
         _put_state(self, self._opened.call("state"))
-        mark_stepped(self.optimizer.optimizer)
+        if isinstance(self.optimizer, Update):
+            mark_stepped(self.optimizer.optimizer)
         self._given_back = self._standing()
 
     def _standing(self) -> dict[str, Any]:
@@ -142,7 +144,7 @@ class ScheduledMiniBatch(MiniBatch):
             self.loader.load_state_dict(state)
             self.close()
             raise
-        self.loader.end()
+        self.loader.end_epoch()
         mean = self._sum / max(self._count, 1)
         self._sum, self._count = 0.0, 0
         return torch.tensor(mean, dtype=torch.float64)
@@ -150,7 +152,7 @@ class ScheduledMiniBatch(MiniBatch):
     def _trained(self, batch: int, result: tuple[float, int]) -> None:
         """A batch was trained: its loss, and its weight among others."""
         loss, share = result
-        self.loader.count(batch + 1)
+        self.loader.trained_to(batch + 1)
         self._sum += loss * share
         self._count += share
         self.after_batch(batch + 1, len(self.loader), self._sum / max(self._count, 1))
@@ -250,6 +252,14 @@ class DeviceWork:
         return _state_of(self._steps)
 
 
+def where(batch: Steps) -> str:
+    """Where batches are prepared and trained, and why, before an epoch; empty where there are none."""
+    if isinstance(batch, ScheduledMiniBatch):
+        batch.prepare()
+        return batch.scheduled()
+    return "cpu: prepares and trains all batches" if isinstance(batch, MiniBatch) else ""
+
+
 def known_of(steps: MiniBatch) -> Mapping[str, Any]:
     """What a place has as well, by name: batches refer to it."""
     ds, loader = steps.ds, steps.loader
@@ -274,4 +284,4 @@ def _put_state(steps: MiniBatch, state: dict[str, Any]) -> None:
     update.load_state_dict(state["averages"])
 
 
-__all__ = ["DeviceWork", "ScheduledMiniBatch", "known_of"]
+__all__ = ["DeviceWork", "ScheduledMiniBatch", "known_of", "where"]

@@ -7,6 +7,7 @@ the trainer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.samplers import AnySampler
-from graphweft.train.scheduled import ScheduledMiniBatch
+from graphweft.train.scheduled import ScheduledMiniBatch, where
 from graphweft.train.update import Update
 from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited
 
@@ -73,7 +74,8 @@ USUALLY_DRAWN = Drawn(**spec.USUALLY_DRAWN)
 
 def drawn_of(mode: str, device: Any, schedule: Any, fanouts: Any, batch_size: int, macro: Any, *more: Any) -> Drawn:
     """How batches are made, from what the user gave. Raises: ConfigError where ``mode`` makes none."""
-    drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more, as_schedule(schedule, device) or "auto")
+    drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more)
+    drawn = drawn._replace(schedule=as_schedule(schedule, device) or "auto")
     check_drawn(spec.TrainSpec, mode, drawn._asdict())
     return drawn
 
@@ -165,6 +167,8 @@ def planned(
 
     Raises: MemoryBudgetError where no mode fits into ``budget``; ConfigError for options that do not fit.
     """
+    if budget is not None and isinstance(drawn.schedule, Schedule):
+        raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     room = budget or unlimited(given.ds)
     made: dict[str, FullBatch | MiniBatch] = {}
     ways = []
@@ -186,7 +190,7 @@ def planned(
     batch = made.pop(plan.mode)
     made.clear()
     POOL.trim()
-    return plan, batch
+    return replace(plan, schedule=where(batch)), batch
 
 
 def _priced(
