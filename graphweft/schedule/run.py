@@ -20,6 +20,8 @@ from graphweft.schedule.dual_buffer import PLACE_OF, Epoch, Span, Step, Timeline
 from graphweft.schedule.operators import Operator, Operators
 from graphweft.schedule.split import Plan
 
+_STAGES = {"cpu_batch": "prepare", "device_batch": "prepare", "send": "transfer", "model": "forward"}  # of traces
+
 
 class OperatorError(GraphWeftError, RuntimeError):
     """An operator failed; names it, the batch and the reason, and has the failure as its cause."""
@@ -131,7 +133,8 @@ class _Drive:
 
     def _wait(self, place: str, until: Until) -> None:
         begin = self.executor.clock()
-        self._changed.wait_for(lambda: self._stopped or until.holds())
+        with span(f"{place} waits", "wait"):
+            self._changed.wait_for(lambda: self._stopped or until.holds())
         if not self._stopped:
             self.epoch.line.waited(place, self.executor.clock() - begin)
 
@@ -142,7 +145,7 @@ class _Drive:
         self._changed.release()
         try:
             begin = self.executor.clock()
-            with span(step.name, place, batch=batch):
+            with span(step.name, _STAGES[step.name], batch=batch):
                 made = self.executor.step(step.name, batch, given)
             end = self.executor.clock()
             if step.name == "model":

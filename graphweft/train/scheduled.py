@@ -24,6 +24,7 @@ from graphweft import _config
 from graphweft._draws import keyed
 from graphweft._errors import ConfigError, UnsteadyWarning
 from graphweft._torch_private import mark_stepped
+from graphweft.nn.edges import EdgeInputs
 from graphweft.schedule.dual_buffer import Timeline
 from graphweft.schedule.feedback import Choice, choose, explain
 from graphweft.schedule.operators import Operators, Profiler
@@ -31,6 +32,7 @@ from graphweft.schedule.places import Opened, Schedule
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import USUAL_BUFFER, Plan, Profile
 from graphweft.storage.fingerprint import fingerprint
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.mini_batch import MiniBatch, NodeBatches, batch_key, weight_of
 from graphweft.train.update import Update
@@ -80,7 +82,12 @@ class ScheduledMiniBatch(MiniBatch):
         begun = time.perf_counter()
         place = self._place.place
         assert place is not None  # as_schedule found one
-        given = {**self._sent, "x": self.x, "edges": self.edge_data, "config": asdict(_config.current())}
+        given = {
+            **self._sent,
+            "x": self.x,
+            "edges": (self.edge_data.weight, self.edge_data.attr, self.edge_data.compiled),
+            "config": asdict(_config.current()),
+        }
         self._opened = place.open(DeviceWork, given, known_of(self))
         self._close = weakref.finalize(self, self._opened.close)
         self._operators = Operators()
@@ -221,7 +228,9 @@ class DeviceWork:
         ds, drawn = given["ds"], (given["fanouts"], given["batch_size"], given["seed"])
         more = {"sampler": given["sampler"], "target": given["target"]}
         self._steps = MiniBatch(given["model"], ds, given["x"], given["update"], *drawn, self._key, **more)
-        self._steps.use(given["edges"])
+        weight, attr, compiled = given["edges"]
+        if weight is not None or attr is not None:
+            self._steps.use(EdgeData(EdgeInputs(weight, attr, fixed=True), compiled))
         with self._within():
             self._steps.prepare()
         self.known = known_of(self._steps)

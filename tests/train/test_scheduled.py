@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 import subprocess
@@ -24,6 +25,7 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.scheduled import ScheduledMiniBatch
 
 DS = gw.synthetic("cora", scale=0.3)
+WEIGHTED = dataclasses.replace(DS, edge_weight=torch.rand(DS.num_edges, generator=torch.Generator().manual_seed(1)))
 WIDTHS = (DS.num_features, 8, DS.num_classes)
 MIXED = Schedule(EmulatedDevice(), Plan(2, 1, 1))
 
@@ -72,6 +74,11 @@ RUNS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
     "gat, adamw": (lambda: gw.nn.GAT(*WIDTHS), {"optimizer": "adamw"}),
     "gin, whole samples as graphs": (lambda: gw.nn.GIN(*WIDTHS), {"sampler": "shadow"}),
     "gcn, saint": (lambda: gw.nn.GCN(*WIDTHS), {"sampler": "saint-node"}),
+    "gcn, weights of edges": (lambda: gw.nn.GCN(*WIDTHS), {"ds": WEIGHTED}),
+    "gcn, nodes of a layer, class weights, a metric": (
+        lambda: gw.nn.GCN(*WIDTHS),
+        {"sampler": "layer", "fanouts": (64, 32), "class_weight": "balanced", "metrics": "f1_macro"},
+    ),
 }
 
 
@@ -160,6 +167,19 @@ def test_a_run_goes_on_where_it_stopped_with_its_plan_with_or_without_the_device
     assert_same(numbers(whole)["seen"], numbers(again)["seen"])
     assert_same(numbers(whole)["model"], numbers(again)["model"])
     assert_same(numbers(whole)["optimizer"], numbers(again)["optimizer"])
+
+
+def test_a_trace_has_both_places(tmp_path: Path) -> None:
+    found = trained(RUNS["gcn, dropout"][0], schedule=MIXED, trace=tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    rows = {
+        event["tid"]: event["args"]["name"] for event in events if event["ph"] == "M" and event["name"] == "thread_name"
+    }
+    steps_of = {(rows[event["tid"]], event["name"]) for event in events if event["ph"] == "X"}
+    assert {("graphweft-cpu", "cpu_batch"), ("graphweft-link", "send")} <= steps_of
+    assert {"device_batch", "model"} <= {name for row, name in steps_of if not row.startswith("graphweft-")}
+    assert found.verdict is not None
+    steps(found).close()
 
 
 class StopAfter:
