@@ -148,7 +148,8 @@ class OpenDevice:
         command = [sys.executable, "-m", "graphweft.schedule.emulated_process", *map(str, passed)]
         path = os.pathsep.join([entry or str(Path.cwd()) for entry in sys.path])
         self._locks = {id(self._orders): threading.Lock(), id(self._link): threading.Lock()}
-        self._process = subprocess.Popen(command, pass_fds=passed, env={**os.environ, "PYTHONPATH": path})
+        environment = {**os.environ, "PYTHONPATH": path}
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=passed, env=environment)
         orders.close()
         link.close()
         try:

@@ -192,14 +192,15 @@ class ScheduledMiniBatch(MiniBatch):
             self.plan = Plan(**state["schedule"])
 
     def measured(self) -> dict[str, float]:
-        """How the last epoch was shared out, and how busy each place was, as shares of it."""
+        """The plan, how the last epoch was shared out, and how busy each place was, as shares of it."""
         line = self.line
-        if line is None:
+        if line is None or self.plan is None:
             return {}
+        plan = {f"plan_{name}": float(count) for name, count in asdict(self.plan).items()}
         routes = [span.route for span in line.spans if span.step == "model"]
         counts = {f"{side}_batches": float(routes.count(side)) for side in ("cpu", "device")}
         busy = {f"{place}_busy": round(line.busy(place), 4) for place in ("cpu", "link", "device")}
-        return {**counts, **busy, "cpu_waits": line.cpu_waits, "device_waits": line.device_waits}
+        return {**plan, **counts, **busy, "cpu_waits": line.cpu_waits, "device_waits": line.device_waits}
 
     def scheduled(self) -> str:
         """Which plan is followed and why, and what the last epoch showed."""

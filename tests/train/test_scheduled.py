@@ -103,6 +103,8 @@ def test_whoever_prepares_the_batches_the_run_is_the_same(share: str) -> None:
     assert ("device alone" in found.scheduled) == (share == "auto")
     busy = [found.history[-1].metrics[f"{place}_busy"] for place in ("cpu", "link", "device")]
     assert all(value is not None and 0 <= value <= 1 for value in busy)
+    plan = [found.history[-1].metrics[f"plan_{name}"] for name in ("cpu", "device", "extra")]
+    assert Plan(*map(int, plan)) == steps(found).plan  # type: ignore[arg-type]
     counts = [found.history[-1].metrics[f"{side}_batches"] for side in ("cpu", "device")]
     assert sum(counts) == len(steps(found).loader)  # type: ignore[arg-type]
     steps(found).close()
