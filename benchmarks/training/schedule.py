@@ -35,7 +35,7 @@ from harness import RESULTS, BenchError, show, stamp, write_csv
 import graphweft as gw
 from graphweft.schedule.dual_buffer import simulate
 from graphweft.schedule.emulated import Link, Speed
-from graphweft.schedule.operators import Profiler
+from graphweft.schedule.profiler import Profiler
 from graphweft.schedule.split import STEPS, Plan, Profile, least_seconds
 from graphweft.train.scheduled import ScheduledMiniBatch
 
@@ -106,7 +106,7 @@ def run(share: str | Plan, ds: Any, steps: dict[str, float], batch_size: int) ->
 def repeated(batch: ScheduledMiniBatch) -> float:
     """By how much the means of a second profile differ from the first, at most."""
     assert batch.profile is not None
-    again = Profiler(batch._operators, "emulated").measure()
+    again = Profiler(batch._operators, "emulated", 20, warm=5).measure_beside(len(batch.loader))
     return max(abs(getattr(again, step) / getattr(batch.profile, step) - 1) for step in STEPS)
 
 

@@ -125,7 +125,7 @@ class Scheduler:
         seen = self._try(plan)
         self.reason = self._why_stop(plan, seen, known)
         if self.reason:
-            self._try_others(max(plan.device, 1))
+            self._try_others(plan.device or plan.cpu)
         return seen, self.choice.plan, bool(self.reason)
 
     def _try(self, plan: Plan) -> Feedback:

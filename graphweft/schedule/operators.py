@@ -1,20 +1,15 @@
-"""What prepares, sends and trains batches, by name, and how long it takes.
+"""What prepares, sends and trains batches, by name.
 
 Comes in: functions registered as ``{phase}_{place}_{operator}``, such as ``batch_cpu_neighbor``. Goes out: the
-function, and a :class:`Profile` of the four that a place needs. Another accelerator joins by registration. Source:
-MorphGL, section IV-A.
+functions, and the four that a place needs. Another accelerator joins by registration. Source: MorphGL, section IV-A.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
-import warnings
 from collections.abc import Callable
 from typing import Any
 
-from graphweft._errors import ConfigError, UnsteadyWarning
-from graphweft.schedule.split import STEPS, Profile
+from graphweft._errors import ConfigError
 
 PHASES = ("batch", "send", "model")
 # Takes the number of a batch and what the step before it made, None for the first; returns what the next one takes.
@@ -75,68 +70,4 @@ class Operators:
         return found
 
 
-class Profiler:
-    """Mean seconds of the four steps of a place over some batches, and their coefficients of variation.
-
-    Every batch is prepared on both sides, sent and trained, one step at a time; a first round is not counted. An
-    operator returns when its work is over. Steps whose times vary by more than a fifth are warned about.
-
-    Args:
-        operators: The table.
-        place: The place beside the CPU.
-        batches: How many are measured.
-        clock: Seconds.
-
-    Example:
-        >>> now, table = [0.0], Operators()
-        >>> for name, seconds in (("batch_cpu_a", 4), ("batch_npu_a", 2), ("send_npu_a", 1), ("model_npu_a", 1)):
-        ...     _ = table.register(name)(lambda batch, given, s=seconds: now.__setitem__(0, now[0] + s))
-        >>> profile = Profiler(table, "npu", clock=lambda: now[0]).measure()
-        >>> profile.cpu_batch, profile.variation["model"]
-        (4.0, 0.0)
-    """
-
-    def __init__(
-        self,
-        operators: Operators,
-        place: str,
-        batches: int = 10,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        if batches < 1:
-            raise ConfigError(f"batches: expected at least 1 to measure, got {batches}")
-        self._steps = {step: operators[name] for step, name in operators.steps_of(place).items()}
-        self._batches, self._clock = batches, clock
-        self.seconds = 0.0
-
-    def measure(self) -> Profile:
-        """The profile. ``seconds`` is what measuring took."""
-        begun = self._clock()
-        taken: dict[str, list[float]] = {step: [] for step in STEPS}
-        self._round(0, {step: [] for step in STEPS})
-        for batch in range(self._batches):
-            self._round(batch, taken)
-        means = {step: statistics.fmean(seconds) for step, seconds in taken.items()}
-        variation = {step: statistics.pstdev(taken[step]) / mean if mean else 0.0 for step, mean in means.items()}
-        profile = Profile(**means, variation=variation)
-        self.seconds = self._clock() - begun
-        if profile.unsteady():
-            told = ", ".join(f"{step} {variation[step]:.2f}" for step in profile.unsteady())
-            warnings.warn(
-                f"Profiler: times of steps vary, their means say little (coefficient of variation: {told})",
-                UnsteadyWarning,
-                stacklevel=2,
-            )
-        return profile
-
-    def _round(self, batch: int, taken: dict[str, list[float]]) -> None:
-        """Both routes of one batch."""
-        for route in (("cpu_batch", "send", "model"), ("device_batch", "model")):
-            made = None
-            for step in route:
-                begin = self._clock()
-                made = self._steps[step](batch, made)
-                taken[step].append(self._clock() - begin)
-
-
-__all__ = ["PHASES", "Operator", "Operators", "Profiler"]
+__all__ = ["PHASES", "Operator", "Operators"]

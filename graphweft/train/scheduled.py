@@ -27,8 +27,9 @@ from graphweft._torch_private import mark_stepped
 from graphweft.nn.edges import EdgeInputs
 from graphweft.schedule.dual_buffer import Timeline
 from graphweft.schedule.feedback import Choice, choose, explain
-from graphweft.schedule.operators import Operators, Profiler
+from graphweft.schedule.operators import Operators
 from graphweft.schedule.places import Opened, Schedule
+from graphweft.schedule.profiler import Profiler
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import USUAL_BUFFER, Plan, Profile
 from graphweft.storage.fingerprint import fingerprint
@@ -37,7 +38,7 @@ from graphweft.train.epoch_steps import Steps
 from graphweft.train.mini_batch import MiniBatch, NodeBatches, batch_key, weight_of
 from graphweft.train.update import Update
 
-_MEASURED = 10  # batches, at most
+_MEASURED, _WARM, _REHEARSED = 20, 5, 60  # batches, at most
 _SIDES = {"cpu": Plan(USUAL_BUFFER, 0), "device": Plan(0, USUAL_BUFFER)}
 
 
@@ -68,6 +69,7 @@ class ScheduledMiniBatch(MiniBatch):
         self.plan: Plan | None = schedule.share if isinstance(schedule.share, Plan) else _SIDES.get(schedule.share)
         self.profile: Profile | None = None
         self.choice: Choice | None = None
+        self.rehearsed: dict[Plan, float] = {}  # seconds of some batches, by plan
         self.line: Timeline | None = None
         self.prepare_seconds = self.choose_seconds = 0.0
         self._given_back, self._mark = self.loader.state_dict(), fingerprint(self.x)
@@ -103,10 +105,19 @@ class ScheduledMiniBatch(MiniBatch):
         total = len(self.loader)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UnsteadyWarning)  # which the explanation tells
-            self.profile = Profiler(self._operators, place, min(_MEASURED, total)).measure()
+            self.profile = Profiler(self._operators, place, _MEASURED, warm=_WARM).measure_beside(total)
         self.choice = choose(self.profile, total)
         self.plan = self.choice.plan
+        if self.profile.unsteady():
+            self._rehearse(place, min(total, _REHEARSED))
         self.choose_seconds = time.perf_counter() - begun
+
+    def _rehearse(self, place: str, count: int) -> None:
+        """Where times vary a simulation says little: some batches are run under its plan and on either side alone."""
+        assert self.plan is not None  # the simulation's
+        for plan in dict.fromkeys((self.plan, *_SIDES.values())):
+            self.rehearsed[plan] = Executor(self._operators, plan, place).run(count).seconds
+        self.plan = min(self.rehearsed, key=self.rehearsed.__getitem__)
 
     def _begin(self, epoch: int, make: Callable[[int], Any]) -> None:
         """The place has the weights of now, and both sides prepare batches of an epoch."""
@@ -208,6 +219,8 @@ class ScheduledMiniBatch(MiniBatch):
         lines = []
         if self.profile is not None and self.choice is not None:
             lines = [explain(self.profile, len(self.loader), self.choice), str(self.choice)]
+            tried = (f"{plan.shown()} {seconds:.3g} s" for plan, seconds in self.rehearsed.items())
+            lines += [f"as times vary, tried on some batches: {', '.join(tried)}"] if self.rehearsed else []
         elif self.plan is not None:
             asked = self._place.share if isinstance(self._place.share, str) else "a plan"
             why = "as the checkpoint says" if asked == "auto" else f"{asked} was asked for"

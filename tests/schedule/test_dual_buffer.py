@@ -12,7 +12,8 @@ import pytest
 from graphweft._errors import ConfigError, GraphWeftError, UnsteadyWarning
 from graphweft.schedule.dual_buffer import Span, Timeline, simulate
 from graphweft.schedule.feedback import MOST_ROUNDS, Partitioner, Scheduler, choose, explain
-from graphweft.schedule.operators import Operators, Profiler
+from graphweft.schedule.operators import Operators
+from graphweft.schedule.profiler import Profiler
 from graphweft.schedule.rules import check_schedule
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import Plan, Profile, best_ratio, buffers, epoch_seconds, least_seconds
@@ -55,7 +56,8 @@ def test_the_ends_are_one_side_alone() -> None:
     assert buffers(math.inf) == Plan(0, 10) and buffers(0.0) == Plan(10, 0) and buffers(99.0) == Plan(1, 10)
     assert best_ratio(Profile(0.1, 1.0, 0.1, 1.0)) == 0.0  # the model takes longest: a plain pipeline
     assert epoch_seconds(Profile(3.0, 1.0, 1.0, 1.0), math.inf) == 2.0
-    assert choose(Profile(0.1, 9.0, 0.1, 1.0), 50).plan.mode == "cpu"
+    found = choose(Profile(0.1, 9.0, 0.1, 1.0), 50)
+    assert found.plan == Plan(10, 0) and [plan for plan, _ in found.tried] == [Plan(10, 0), Plan(0, 10)]
     assert choose(Profile(900.0, 0.5, 0.1, 1.0), 50).plan.mode == "device"
     with pytest.raises(ConfigError, match="expected seconds > 0, got 0"):
         Profile(0, 1, 1, 1)
@@ -234,7 +236,7 @@ def test_operators_join_by_name_and_are_measured_by_a_clock() -> None:
         profile = profiler.measure()
     assert (profile.cpu_batch, profile.device_batch, profile.send, profile.model) == (4.0, 2.0, 1.0, 1.0)
     assert profile.unsteady() == ["device_batch"] and "times vary: device_batch" in explain(profile, 10)
-    assert profiler.seconds == 1.0 + 11 * 9.0  # one batch to warm up, whose device step takes 3
+    assert profiler.seconds == 3 * 9.0 + 1.0 + 10 * 9.0  # three to warm up, whose device steps take 3, 1 and 3
     assert table.of("batch", "npu") == ["batch_npu_x"]
     with pytest.raises(ConfigError, match="expected phase_place_name"):
         table.register("train_gpu")

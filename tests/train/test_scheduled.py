@@ -20,7 +20,7 @@ import graphweft as gw
 from graphweft._errors import ConfigError, GraphWeftError
 from graphweft.schedule.emulated import EmulatedDevice, Speed
 from graphweft.schedule.places import Schedule
-from graphweft.schedule.split import Plan
+from graphweft.schedule.split import Plan, Profile
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.scheduled import ScheduledMiniBatch
 
@@ -116,6 +116,17 @@ def test_auto_shares_out_where_that_is_faster() -> None:
     found = trained(RUNS["gcn, dropout"][0], epochs=1, schedule=slow)
     assert steps(found).plan is not None and steps(found).plan.mode == "cpu"  # type: ignore[union-attr]
     steps(found).close()
+
+
+def test_a_plan_of_unsteady_times_is_tried_beside_either_side_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Profile, "unsteady", lambda profile: ["model"])
+    found = trained(RUNS["gcn, dropout"][0], device="emulated")
+    seen = steps(found).rehearsed
+    assert {Plan(10, 0), Plan(0, 10)} <= set(seen) and steps(found).plan == min(seen, key=seen.__getitem__)
+    assert "tried on some batches" in found.scheduled
+    assert_same(numbers(trained(RUNS["gcn, dropout"][0])), numbers(found))  # on a copy of the model
+    monkeypatch.setattr(Profile, "unsteady", lambda profile: [])
+    assert steps(trained(RUNS["gcn, dropout"][0], device="emulated")).rehearsed == {}
 
 
 def test_without_a_device_nothing_is_started_and_a_device_is_asked_for_in_one_line() -> None:
