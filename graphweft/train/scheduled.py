@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import warnings
 import weakref
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict
@@ -28,6 +29,7 @@ from graphweft.nn.edges import EdgeInputs
 from graphweft.schedule.dual_buffer import Timeline
 from graphweft.schedule.feedback import Choice, choose, explain
 from graphweft.schedule.operators import Operators
+from graphweft.schedule.packing import pack
 from graphweft.schedule.places import Opened, Schedule
 from graphweft.schedule.profiler import Profiler
 from graphweft.schedule.run import Executor
@@ -72,6 +74,7 @@ class ScheduledMiniBatch(MiniBatch):
         self.rehearsed: dict[Plan, float] = {}  # seconds of some batches, by plan
         self.line: Timeline | None = None
         self.prepare_seconds = self.choose_seconds = 0.0
+        self._model_mark = (0, 0)
         self._given_back, self._mark = self.loader.state_dict(), fingerprint(self.x)
 
     # -- the place
@@ -79,9 +82,11 @@ class ScheduledMiniBatch(MiniBatch):
     def prepare(self) -> None:
         """Compiles, starts the place, and chooses the plan where it is left open."""
         super().prepare()
-        if self._opened is not None:
+        mark = self._mark_of_model()
+        if self._opened is not None and mark == self._model_mark:
             return
-        begun = time.perf_counter()
+        self.close()
+        begun, self._model_mark = time.perf_counter(), mark
         place = self._place.place
         assert place is not None  # as_schedule found one
         given = {
@@ -97,6 +102,16 @@ class ScheduledMiniBatch(MiniBatch):
         if self.plan is None:
             self._choose(place.name)
         self.prepare_seconds += time.perf_counter() - begun
+
+    def _mark_of_model(self) -> tuple[int, int]:
+        """What a copy of the model depends on beside the numbers that it is given every epoch."""
+        plan = self.loader.plan if isinstance(self.loader, NodeBatches) else None
+        if not self.model.training:  # as the first batch will
+            self.model.train()
+        try:
+            return id(plan), zlib.crc32(pack(self.model)[0])
+        except Exception:
+            return id(plan), 0  # opening the place says why it cannot be sent
 
     def _choose(self, place: str) -> None:
         """Measures the first batches on a copy of the model, and takes the best plan of a simulation."""

@@ -72,7 +72,7 @@ RUNS: dict[str, tuple[Callable[[], nn.Module], dict[str, Any]]] = {
         {"ema": 0.9, "clip": 1.0, "scheduler": "cosine"},
     ),
     "gat, adamw": (lambda: gw.nn.GAT(*WIDTHS), {"optimizer": "adamw"}),
-    "gin, whole samples as graphs": (lambda: gw.nn.GIN(*WIDTHS), {"sampler": "shadow"}),
+    "gin, whole samples as graphs": (lambda: gw.nn.GIN(*WIDTHS), {"sampler": "shadow", "eval_every": 2}),
     "gcn, saint": (lambda: gw.nn.GCN(*WIDTHS), {"sampler": "saint-node"}),
     "gcn, weights of edges": (lambda: gw.nn.GCN(*WIDTHS), {"ds": WEIGHTED}),
     "gcn, nodes of a layer, class weights, a metric": (
@@ -278,3 +278,24 @@ def test_the_command_trains_there_and_says_why(tmp_path: Path) -> None:
     assert refused.returncode != 0
     told = "graphweft train: --schedule: expected a device that prepares batches (emulated), got none"
     assert refused.stderr.splitlines()[-1] == told
+
+
+def test_a_model_changed_between_fits_is_changed_at_the_device() -> None:
+    def run(**options: Any) -> gw.Trainer:
+        trainer = trained(RUNS["gcn, dropout"][0], epochs=2, **options)
+        if options:
+            opened.append(steps(trainer)._opened)
+        trainer.model.dropout = 0.1
+        trainer.fit(1)
+        next(trainer.model.parameters()).requires_grad_(False)
+        trainer.fit(1)
+        return trainer
+
+    opened: list[Any] = []
+    found = run(schedule=MIXED)
+    assert_same(numbers(run())["seen"], numbers(found)["seen"])
+    assert steps(found)._opened is not opened[0]
+    now = steps(found)._opened
+    found.fit(2)
+    assert steps(found)._opened is now  # nothing else starts it anew
+    steps(found).close()
