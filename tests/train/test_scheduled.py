@@ -19,6 +19,9 @@ from torch import nn
 import graphweft as gw
 from graphweft._errors import ConfigError, GraphWeftError
 from graphweft.schedule.emulated import EmulatedDevice, Speed
+from graphweft.schedule.known_places import PLACES
+from graphweft.schedule.operators import Operators
+from graphweft.schedule.packing import pack, unpack
 from graphweft.schedule.places import Schedule
 from graphweft.schedule.split import Plan, Profile
 from graphweft.train.mini_batch import MiniBatch
@@ -299,3 +302,39 @@ def test_a_model_changed_between_fits_is_changed_at_the_device() -> None:
     found.fit(2)
     assert steps(found)._opened is now  # nothing else starts it anew
     steps(found).close()
+
+
+class Nearby:
+    """A place that needs no process: a copy of the work in this one."""
+
+    name = "nearby"
+
+    def open(self, work: Callable[[Any], Any], given: Any, known: Any) -> Nearby:
+        self.known, self.work = known, work(unpack(*copied(pack(given))))
+        return self
+
+    def register(self, operators: Operators) -> None:
+        operators.register("batch_nearby_a")(lambda batch, _: self.work.prepare(batch))
+        operators.register("send_nearby_a")(
+            lambda batch, made: unpack(*copied(pack(made, self.known)), self.work.known)
+        )
+        operators.register("model_nearby_a")(self.work.train)
+
+    def call(self, name: str, *given: Any) -> Any:
+        return unpack(*copied(pack(getattr(self.work, name)(*unpack(*copied(pack(given)))))))
+
+    def close(self) -> None:
+        self.work = None
+
+
+def copied(packed: tuple[bytes, list[memoryview]]) -> tuple[bytes, list[memoryview]]:
+    return packed[0], [memoryview(bytearray(buffer)) for buffer in packed[1]]
+
+
+@pytest.mark.parametrize("share", ["auto", "device"])
+def test_another_kind_of_device_joins_by_registration_alone(share: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PLACES, "nearby", Nearby)
+    make = RUNS["gcn, dropout"][0]
+    found = trained(make, device="nearby", schedule=share)
+    assert_same(numbers(trained(make)), numbers(found))
+    assert found.scheduled.startswith("nearby: ")
