@@ -85,6 +85,8 @@ if TYPE_CHECKING:
     from graphweft.sample.stages import LargeBatch, Parts, Whole
     from graphweft.sample.walk import WalkSampler, random_walk
     from graphweft.sample.whole_graphs import GraphSampler
+    from graphweft.schedule.emulated import EmulatedDevice
+    from graphweft.schedule.places import Schedule
     from graphweft.schedule.subtasks import Subtasks
     from graphweft.storage.feature import SparseFeatures
     from graphweft.storage.store import Store
@@ -111,6 +113,7 @@ __all__ = [
     "DenseSizeError",
     "DownloadError",
     "DtypeError",
+    "EmulatedDevice",
     "FallbackWarning",
     "FieldError",
     "Graph",
@@ -149,6 +152,7 @@ __all__ = [
     "SaintEdgeSampler",
     "SaintNodeSampler",
     "SaintWalkSampler",
+    "Schedule",
     "SegmentSampler",
     "ShadowSampler",
     "ShapeError",
@@ -255,6 +259,8 @@ _HOMES = {
     "SparseFeatures": "graphweft.storage.feature",
     "Store": "graphweft.storage.store",
     "constant": "graphweft.runtime.constants",
+    "EmulatedDevice": "graphweft.schedule.emulated",
+    "Schedule": "graphweft.schedule.places",
     "Subtasks": "graphweft.schedule.subtasks",
     "Ranks": "graphweft.dist.ranks",
     "Tier": "graphweft.runtime.tier",

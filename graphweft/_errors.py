@@ -116,3 +116,7 @@ class CertificateWarning(UserWarning):
 
 class DataWarning(UserWarning):
     """Data are used as given, but probably not as intended; names the data and the remedy."""
+
+
+class UnsteadyWarning(UserWarning):
+    """Measured times vary so much that their means say little; names the steps."""

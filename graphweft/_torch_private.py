@@ -23,6 +23,7 @@ __all__ = [
     "foreach_lerp",
     "forward_ad_is_on",
     "is_wrapped",
+    "mark_stepped",
     "parse_to",
     "pytree",
     "saved_tensor_hooks_are_on",
@@ -68,6 +69,11 @@ def is_wrapped(x: Tensor) -> bool:
     """Whether ``x`` stands for many tensors at once, as ``is_grads_batched`` and ``vmap`` make them."""
     kinds = torch._C._functorch
     return bool(kinds.is_legacy_batchedtensor(x) or kinds.is_functorch_wrapped_tensor(x))
+
+
+def mark_stepped(optimizer: torch.optim.Optimizer) -> None:
+    """Schedulers of the learning rate see that the optimiser has stepped, though a copy of it did."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def parse_to(*args: Any, **kwargs: Any) -> tuple[torch.device | None, torch.dtype | None]:

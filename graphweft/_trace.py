@@ -82,7 +82,7 @@ class Recorder:
             return mine
         name, here = threading.current_thread().name, threading.get_ident()
         with self._lock:
-            alive = {thread.ident for thread in threading.enumerate()} - {here}
+            alive = {thread.ident for thread in threading.enumerate()} - {here, None}  # None: one that is being started
             named = (name if i == 1 else f"{name}#{i}" for i in itertools.count(1))
             mine = next(n for n in named if self._owners.get(n) not in alive)
             self._owners[mine] = here

@@ -136,7 +136,7 @@ _OF_MODELS = (
 
 
 @app.command()
-@takes(flags_of(TrainSpec, *_OF_DATA, *_OF_MODELS), first=True)
+@takes(flags_of(TrainSpec, *_OF_DATA, *_OF_MODELS, "device", "schedule"), first=True)
 def explain(
     full: Annotated[bool, _switch("--full", "Show the programs before and after each pass.")] = False, **options: Any
 ) -> Action:
@@ -285,6 +285,7 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
             for part in ("val", "test")
         )
         lines.append(f"ranked among 100 other destinations: {ranks}")
+    lines += summary.get("schedule", [])
     if summary.get("verdict"):
         lines.append(f"{summary['verdict']} ({summary['trace']})")
     lines.append(f"in {summary['out']}: best.pt last.pt metrics.jsonl summary.json curves.png")

@@ -38,6 +38,7 @@ from graphweft.runtime.plan import Plan
 from graphweft.runtime.prediction import predicted
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.storage.feature import SparseFeatures, is_dense
+from graphweft.train.scheduled import where
 from graphweft.train.trainer import Trainer
 
 Explained = CompiledModule | nn.Module | Trainer | Callable[..., Any]
@@ -106,10 +107,11 @@ def _explain_trainer(trainer: Trainer, full: bool) -> str:
     staged = trainer.staged_plan()
     if staged is None:
         told = explain(model, graph, x, full=full)
-        return f"Batches run the model without their sampler; told is a step on the whole graph.\n\n{told}"
+        said = "Batches run the model without their sampler; told is a step on the whole graph."
+        return f"{said}\n{where(trainer._batch)}\n\n{told}"
     plan, sizes = staged
     seeds = sizes.rows["B"]
-    heading = f"{_heading(model, graph, x)}\nbatches of {seeds:,} nodes, {plan.choice}"
+    heading = f"{_heading(model, graph, x)}\nbatches of {seeds:,} nodes, {plan.choice}\n{where(trainer._batch)}"
     once = "prepared for every batch, beside the predicted step"
     return "\n\n".join([heading, *_told(plan.plan, sizes, full, once)])
 

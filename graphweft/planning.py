@@ -21,8 +21,10 @@ from graphweft.dist.ranks import Ranks
 from graphweft.model_of_spec import make_model
 from graphweft.run import load_dataset, threads_of
 from graphweft.runtime.machine import Machine
+from graphweft.schedule.known_places import PLACES, as_schedule
 from graphweft.storage.store import Store, is_store
 from graphweft.train.chosen import Chosen, Loop
+from graphweft.train.device import on_device
 from graphweft.train.edge_data import edge_data_of
 from graphweft.train.model_input import as_read, check_parts
 from graphweft.train.needs import budget_of
@@ -48,6 +50,8 @@ def plan(
     fanouts: Any = None,
     batch_size: int | None = None,
     macro: str | None = None,
+    device: str | None = None,
+    schedule: Any = "auto",
 ) -> Plan:
     """How ``model`` would be trained on ``data``: the mode, predicted seconds and memory, and the ways not taken.
 
@@ -64,6 +68,8 @@ def plan(
         fanouts: For mini-batches, as for :class:`gw.Trainer`.
         batch_size: Likewise.
         macro: Parts of a group, "parts:B/P", for a store.
+        device: For mode "mini": a device that takes batches, as for :class:`gw.Trainer`; it is started and measured.
+        schedule: Likewise, who prepares them.
 
     Raises: ConfigError for an unknown model, a size that is none or a damaged profile; DataError for data that are not
         found; MemoryBudgetError where no way fits, naming the least that would do.
@@ -84,6 +90,7 @@ def plan(
         spec = _with(model, data, memory, mode, fanouts, batch_size, macro)
         memory, mode = spec.memory, spec.mode
         fanouts, batch_size, macro = check_fanouts(spec.fanouts), spec.batch_size, spec.macro
+        device, schedule = device or spec.device, spec.schedule if schedule == "auto" else schedule
         ds = _read(spec, data)
         built: nn.Module = make_model(spec, ds)
     else:
@@ -93,7 +100,10 @@ def plan(
     if mode == "macro":
         text = "expected full, mini or auto for data in memory, got macro; graphweft prepare makes a store"
         raise ConfigError(f"mode: {text}")
-    drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole")
+    if str(device) in PLACES:
+        on_device(built, device, mode)
+    shared = as_schedule(schedule, device) or "auto"
+    drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole", shared)
     found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,))
     if ranks > 1:
         found = replace(found, others=(*found.others, _shared(found, ranks)))

@@ -226,7 +226,8 @@ def explain_run(spec: TrainSpec, full: bool = False) -> str:
             return explain(model.model, ds.graph, model.rows.weight.detach(), full=full)
         if spec.mode == "mini":
             drawn: dict[str, Any] = {"fanouts": check_fanouts(spec.fanouts), "batch_size": spec.batch_size}
-            return explain(Trainer(model, ds, mode="mini", seed=spec.seed, sampler=spec.sampler, **drawn), full=full)
+            drawn |= {"sampler": spec.sampler, "device": spec.device, "schedule": spec.schedule}
+            return explain(Trainer(model, ds, mode="mini", seed=spec.seed, **drawn), full=full)
         made = model.features(ds.graph)
         return explain(model, ds.graph, settle_features(features_of(ds) if made is None else made), full=full)
 
@@ -432,6 +433,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "macro": None if spec.macro is None else Macro(spec.macro, quality=spec.quality),
         "accumulate": spec.accumulate,
         "device": spec.device,
+        "schedule": spec.schedule,
         "precision": spec.precision,
         "sampler": spec.sampler,
         "trace": spec.trace,
@@ -520,6 +522,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
         "version": _version(),
         "out": str(spec.folder),
     }
+    if trainer.scheduled:
+        summary["schedule"] = trainer.scheduled.splitlines()
     if trainer.verdict is not None:
         summary |= {"trace": spec.trace, "verdict": trainer.verdict.text, "waiting": trainer.verdict.waiting}
     if spec.task == "link":

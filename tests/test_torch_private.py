@@ -268,3 +268,11 @@ def test_custom_functions_are_seen_when_they_are_applied() -> None:
 
     assert run(Same.apply)
     assert not run(torch.sin)
+
+
+def test_a_scheduler_sees_that_a_copy_of_its_optimiser_stepped() -> None:
+    optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1.0)
+    steps = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+    private.mark_stepped(optimizer)
+    steps.step()  # a warning otherwise, which is an error here
+    assert optimizer.param_groups[0]["lr"] == 0.5

@@ -7,6 +7,8 @@ samplers; run by models.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from graphweft._memory import empty
@@ -96,6 +98,15 @@ class Block(Graph):
         block._drawn, block.edge_norm = drawn, edge_norm
         return block if stays else block.as_drawn()
 
+    def __getstate__(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in Block.__slots__ if hasattr(self, name)}
+        return {**super().__getstate__(), "block": own}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for name, value in state["block"].items():
+            setattr(self, name, value)
+
     @property
     def drawn(self) -> DrawnEdges:
         """The edges, with their places in the whole graph's rows."""
@@ -178,6 +189,13 @@ class OpenBlock(Graph):
         assert isinstance(block, OpenBlock)
         block._n_id, block._source = n_id, source
         return block
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_n_id": self._n_id, "_source": self._source}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._n_id, self._source = state["_n_id"], state["_source"]
 
     @property
     def source(self) -> Graph:

@@ -573,13 +573,16 @@ class Graph(EdgesByEnds, ShownAsTable):
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: getattr(self, name) for name in ("_num_src", "_num_dst", "_is_square", "_layout")}
-        return state | {"csc": self.csc, "fields": {k: f for k, f in self._fields.items() if len(f)}}
+        drawn = {"_is_drawn": True} if self.is_drawn else {}
+        return state | drawn | {"csc": self.csc, "fields": {k: f for k, f in self._fields.items() if len(f)}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         sizes = (state["_num_src"], state["_num_dst"], state["_is_square"], state["_layout"])
         self._adopt(Forms(state["csc"], None), *sizes)
         if state["fields"]:
             self._fields = self._all_fields() | state["fields"]
+        if state.get("_is_drawn"):
+            self.as_drawn()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Graph:
         """A graph with its own copies of the named tensors; the structure, which nobody changes, is shared."""

@@ -135,6 +135,25 @@ class EpochLoader(abc.ABC, Generic[B]):
         self._turn = turn = object()
         return self._batches(turn, self._epoch, self._position)
 
+    def begin_elsewhere(self) -> tuple[Callable[[int], B], int]:
+        """Begins the next epoch, or goes on in one, for a caller that prepares its batches by itself.
+
+        Returns what makes the batch at a position, from any thread, and the position of the first that is left; the
+        caller says by :meth:`trained_to` which were trained on.
+        """
+        if self._begun:
+            self._epoch, self._position = self._epoch + 1, 0
+        self._begun, self._turn = True, object()
+        return self._preparer(self._epoch), self._position
+
+    def trained_to(self, position: int) -> None:
+        """So many batches of the epoch under way are done."""
+        self._position = position
+
+    def end_epoch(self) -> None:
+        """The epoch under way is over."""
+        self._epoch, self._position, self._begun, self._turn = self._epoch + 1, 0, False, None
+
     def order(self, epoch: int) -> Tensor:
         """int64 places of the items in the order of ``epoch``, with ``share`` those of this rank."""
         share = self._share or (0, 1)
@@ -209,7 +228,7 @@ class EpochLoader(abc.ABC, Generic[B]):
                         stay.record(now - asked)
                     asked = now
         if self._turn is turn:
-            self._epoch, self._position, self._begun, self._turn = epoch + 1, 0, False, None
+            self.end_epoch()
 
     def _ways(self, prefetch: int | None, workers: int | None) -> list[CoreSplit]:
         """What may be tried. Raises: ConfigError."""

@@ -1,22 +1,27 @@
-"""The order of work of one epoch with two buffers, and its simulation.
+"""The order of work of one epoch with two buffers: three workers, whoever drives them and by whatever clock.
 
-Comes in: a :class:`Profile`, a :class:`Plan` and a number of batches. Goes out: a :class:`Timeline`: what every place
-does when, and which side waited for the other. Rounds fill both buffers; where the device's is full first, it trains
-and refills one batch after the other until the CPU's is full, too (blocking); then batches of the CPU are sent while
-those of the device are trained (flushing). What is left at the end is drained, so that every batch is trained exactly
-once. A simulation by events: no clock is read. Source: MorphGL, algorithm 1, with the drain that it leaves out.
+Comes in: a :class:`Plan` and a number of batches. Goes out: generators of the CPU, the link and the device, which ask
+to run a step or to wait. They are driven by :func:`simulate` in virtual time, and by threads in ``run.py``. In every
+round the device fills its buffer while the CPU fills its own (filling); batches beyond the buffer take the place of
+trained ones (blocking); then batches of the CPU are sent while those before them are trained (flushing). The last
+round shares out what is left and is drained, so that every batch is trained exactly once, by ascending number. Source:
+MorphGL, algorithm 1, with the drain that it leaves out, and with shares that follow from the plan, not from clocks.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+import heapq
+import itertools
+from collections import Counter, deque
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import Any
 
-from graphweft._errors import ConfigError
+from graphweft._errors import GraphWeftError
 from graphweft.schedule.split import Plan, Profile
 
 Duration = Callable[[str, int], float]  # (step, batch) -> seconds
+PLACE_OF = {"cpu_batch": "cpu", "device_batch": "device", "send": "link", "model": "device"}
 
 
 @dataclass(frozen=True)
@@ -36,14 +41,18 @@ class Timeline:
     """What happened in an epoch.
 
     Attributes:
-        spans: Every step of every batch, in the order in which they were begun.
-        cpu_waits: Seconds in which the CPU's buffer was full while a round was not over.
-        device_waits: Seconds in which the device worked off its own batches until the CPU's buffer was full.
+        spans: Every step of every batch, in the order in which they ended.
+        cpu_waits: Seconds in which the CPU's buffer was full while it had batches to prepare.
+        device_waits: Seconds in which the device had neither a batch to prepare nor one to train.
+        phases: (name, round, batch trained next) of every phase, in order.
+        results: What training returned, by ascending batch; empty of a simulation.
     """
 
     spans: list[Span] = field(default_factory=list)
     cpu_waits: float = 0.0
     device_waits: float = 0.0
+    phases: list[tuple[str, int, int]] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -56,14 +65,29 @@ class Timeline:
 
     def busy(self, place: str) -> float:
         """Share of the epoch in which a place works: "cpu", "link" or "device"."""
-        parts = sorted((span.begin, span.end) for span in self.spans if place in places_of(span))
-        return sum(end - begin for begin, end in parts) / self.seconds if self.spans else 0.0
+        if not self.seconds:
+            return 0.0
+        return sum(span.end - span.begin for span in self.spans if place in places_of(span)) / self.seconds
+
+    def mean(self, step: str) -> float:
+        """Mean seconds of a step; 0 where there was none."""
+        taken = [span.end - span.begin for span in self.spans if span.step == step]
+        return sum(taken) / len(taken) if taken else 0.0
+
+    def waited(self, place: str, seconds: float) -> None:
+        """A place had to wait."""
+        if place == "cpu":
+            self.cpu_waits += seconds
+        elif place == "device":
+            self.device_waits += seconds
 
     def report(self) -> str:
-        """One line: seconds, how busy every place was, who waited."""
+        """One line: seconds, who prepared, how busy every place was, who waited."""
         shares = ", ".join(f"{place} {100 * self.busy(place):.0f} %" for place in ("cpu", "link", "device"))
         waits = f"cpu waited {self.cpu_waits:.3g} s, device {self.device_waits:.3g} s"
-        return f"{len(self.trained())} batches in {self.seconds:.3g} s: {shares}; {waits}"
+        by = Counter(span.route for span in self.spans if span.step == "model")
+        split = f"{by['cpu']} prepared by the cpu, {by['device']} by the device"
+        return f"{len(self.trained())} batches ({split}) in {self.seconds:.3g} s: {shares}; {waits}"
 
 
 def places_of(span: Span) -> tuple[str, ...]:
@@ -71,8 +95,91 @@ def places_of(span: Span) -> tuple[str, ...]:
     return ("device", "link") if span.step == "device_batch" else (span.place,)
 
 
+@dataclass(frozen=True)
+class Step:
+    """A worker asks to run a step of a batch."""
+
+    name: str
+    batch: int
+
+
+@dataclass(frozen=True)
+class Until:
+    """A worker asks to wait until something holds that other workers bring about."""
+
+    holds: Callable[[], bool]
+
+
+Worker = Generator[Step | Until, None, None]
+
+
+class Epoch:
+    """The state that the three workers of an epoch share; only one of them may go on at a time.
+
+    Attributes:
+        workers: By place; each yields what it asks for and is continued once that is done.
+        line: What is known of the epoch's waits and phases; whoever drives the workers adds spans.
+    """
+
+    def __init__(self, plan: Plan, batches: int) -> None:
+        self.plan, self.batches = plan, batches
+        self.line = Timeline()
+        self._rounds = plan.rounds(batches)
+        self._by_cpu = [item.first + item.device + n for item in self._rounds for n in range(item.cpu)]
+        self._room = plan.cpu  # places of the CPU's buffer that are free
+        self._prepared = 0  # batches of the CPU that are ready, sent ones counted
+        self._may_send = 0  # batches of the CPU that belong to rounds that are flushed
+        self._there: deque[int] = deque()  # on the device, not yet trained
+        self.workers: dict[str, Worker] = {"cpu": self._cpu(), "link": self._link(), "device": self._device()}
+
+    def _cpu(self) -> Worker:
+        """Prepares as long as its buffer has room."""
+        for batch in self._by_cpu:
+            yield Until(lambda: self._room > 0)
+            self._room -= 1
+            yield Step("cpu_batch", batch)
+            self._prepared += 1
+
+    def _link(self) -> Worker:
+        """Sends what is ready while a round is flushed and the device has room; then its place is free again."""
+        most = max(self.plan.device, 1)
+        for at, batch in enumerate(self._by_cpu):
+            yield Until(lambda at=at: at < self._may_send and at < self._prepared and len(self._there) < most)  # type: ignore[misc]
+            yield Step("send", batch)
+            self._room += 1
+            self._there.append(batch)
+
+    def _device(self) -> Worker:
+        """Prepares its share of a round, then trains all of it."""
+        for number, item in enumerate(self._rounds):
+            ahead = min(self.plan.device, item.device)
+            self._begin("filling", number, item.first)
+            for batch in range(item.first, item.first + ahead):
+                yield Step("device_batch", batch)
+                self._there.append(batch)
+            if item.device > ahead:
+                self._begin("blocking", number, item.first)
+            for batch in range(item.first + ahead, item.first + item.device):
+                yield from self._train()
+                yield Step("device_batch", batch)
+                self._there.append(batch)
+            last = number == len(self._rounds) - 1
+            self._begin("drain" if last else "flushing", number, item.first + item.device - ahead)
+            self._may_send += item.cpu
+            for _ in range(ahead + item.cpu):
+                yield from self._train()
+
+    def _train(self) -> Worker:
+        """The oldest batch that is on the device."""
+        yield Until(lambda: bool(self._there))
+        yield Step("model", self._there.popleft())
+
+    def _begin(self, phase: str, number: int, batch: int) -> None:
+        self.line.phases.append((phase, number, batch))
+
+
 def simulate(profile: Profile, plan: Plan, batches: int, duration: Duration | None = None) -> Timeline:
-    """One epoch.
+    """One epoch in virtual time: the same workers that train for real, and no clock.
 
     Args:
         profile: Seconds of the steps.
@@ -80,130 +187,40 @@ def simulate(profile: Profile, plan: Plan, batches: int, duration: Duration | No
         batches: Of the epoch.
         duration: Seconds of a step of a batch, for runs whose times vary; None: those of the profile.
 
-    Raises: ConfigError for a plan without buffers.
+    Raises: GraphWeftError if the workers wait for each other.
 
     Example:
         >>> line = simulate(Profile(4.0, 2.0, 1.0, 1.0), Plan(2, 2), 8)
-        >>> sorted(line.trained()) == list(range(8)), line.seconds
+        >>> line.trained() == list(range(8)), line.seconds
         (True, 18.0)
     """
-    if plan.cpu < 0 or plan.device < 0 or plan.cpu + plan.device == 0:
-        raise ConfigError(f"plan: expected buffers of at least one batch, got {plan}")
-    epoch = _Epoch(plan, batches, duration or (lambda step, batch: float(getattr(profile, step))))
-    epoch.run()
-    return epoch.line
+    epoch, routes = Epoch(plan, batches), plan.routes(batches)
+    line, order = epoch.line, itertools.count()
+    taken = duration or (lambda step, batch: float(getattr(profile, step)))
+    waiting: dict[str, tuple[Until, float]] = {}
+    ended: list[tuple[float, int, str, Span | None]] = [(0.0, next(order), place, None) for place in epoch.workers]
+    while ended:
+        now, _, place, span = heapq.heappop(ended)
+        if span is not None:
+            line.spans.append(span)
+        ready = [place]
+        while ready:
+            place = ready.pop(0)
+            asked = next(epoch.workers[place], None)
+            if isinstance(asked, Until):
+                waiting[place] = (asked, now)
+            elif asked is not None:
+                end = now + taken(asked.name, asked.batch)
+                made = Span(asked.batch, asked.name, place, routes[asked.batch], now, end)
+                heapq.heappush(ended, (end, next(order), place, made))
+            for name, (until, since) in list(waiting.items()):
+                if until.holds():
+                    del waiting[name]
+                    line.waited(name, now - since)
+                    ready.append(name)
+    if waiting:
+        raise GraphWeftError(f"schedule: expected workers to end, got {', '.join(sorted(waiting))} waiting for ever")
+    return line
 
 
-class _Epoch:
-    """The state of a simulated epoch; ``now`` is the time of the thread that drives the device."""
-
-    def __init__(self, plan: Plan, batches: int, duration: Duration) -> None:
-        self.plan, self.batches, self.duration = plan, batches, duration
-        self.line = Timeline()
-        self.now = self.cpu_free = self.link_free = 0.0
-        self.next = 0
-        self.from_cpu: deque[tuple[int, float]] = deque()  # batch, when it is prepared
-        self.slots: deque[float] = deque([0.0] * plan.cpu)  # when a place of the CPU's buffer became free
-        self.here: deque[tuple[int, str, float]] = deque()  # batch, route, when it is on the device
-
-    @property
-    def left(self) -> bool:
-        """Whether batches have not been begun."""
-        return self.next < self.batches
-
-    def run(self) -> None:
-        """Rounds until every batch is trained."""
-        while self.left or self.from_cpu or self.here:
-            self.fill()
-            self.block()
-            self.flush()
-
-    def fill(self) -> None:
-        """The device fills its buffer, the CPU its own beside."""
-        self.prepare_until(self.now)
-        while self.left and len(self.here) < self.plan.device:
-            self.prepare_here()
-        full = self.full_at()
-        if full is not None and full < self.now:
-            self.line.cpu_waits += self.now - full
-
-    def block(self) -> None:
-        """Until the CPU's buffer is full, too: one batch of the device's is trained and replaced."""
-        begin = self.now
-        while self.here and self.left and not self.is_full():
-            self.train(*self.here.popleft())
-            if self.left:
-                self.prepare_here()
-        self.line.device_waits += self.now - begin
-        if not self.here and self.from_cpu and not self.is_full():  # the device prepares none: it waits
-            ready = self.from_cpu[0][1] if self.plan.device == 0 else self.from_cpu[-1][1]
-            self.now = max(self.now, ready)
-            self.prepare_until(self.now)
-
-    def flush(self) -> None:
-        """Batches of the CPU are sent while those before them are trained, until the device has none left."""
-        waiting = self.ready_count() if self.left else len(self.from_cpu)
-        while self.here or waiting:
-            first = self.here.popleft() if self.here else None
-            if waiting:
-                waiting -= 1
-                self.send(*self.from_cpu.popleft())
-            if first is not None:
-                self.train(*first)
-            self.prepare_until(self.now)
-
-    # -- steps
-
-    def step(self, batch: int, step: str, place: str, route: str, begin: float) -> float:
-        """Notes one step; its end."""
-        end = begin + self.duration(step, batch)
-        self.line.spans.append(Span(batch, step, place, route, begin, end))
-        return end
-
-    def prepare_here(self) -> None:
-        """The device prepares the next batch."""
-        batch, self.next = self.next, self.next + 1
-        begin = max(self.now, self.link_free)
-        self.now = self.link_free = self.step(batch, "device_batch", "device", "device", begin)
-        self.here.append((batch, "device", self.now))
-        self.prepare_until(self.now)
-
-    def prepare_until(self, time: float) -> None:
-        """The CPU begins what it can begin until ``time``: it works on its own, as long as its buffer has room."""
-        while self.left and self.slots:
-            begin = max(self.cpu_free, self.slots[0])
-            if begin > time:
-                return
-            self.slots.popleft()
-            batch, self.next = self.next, self.next + 1
-            self.cpu_free = self.step(batch, "cpu_batch", "cpu", "cpu", begin)
-            self.from_cpu.append((batch, self.cpu_free))
-
-    def send(self, batch: int, ready: float) -> None:
-        """A batch of the CPU goes to the device; its place is free once it has gone."""
-        begin = max(self.now, self.link_free, ready)
-        self.link_free = self.step(batch, "send", "link", "cpu", begin)
-        self.slots.append(self.link_free)
-        self.here.append((batch, "cpu", self.link_free))
-
-    def train(self, batch: int, route: str, there: float) -> None:
-        """The device trains a batch that is there."""
-        self.now = self.step(batch, "model", "device", route, max(self.now, there))
-        self.prepare_until(self.now)
-
-    # -- the CPU's buffer
-
-    def ready_count(self) -> int:
-        """Batches that the CPU has prepared by now."""
-        return sum(ready <= self.now for _, ready in self.from_cpu)
-
-    def is_full(self) -> bool:
-        """Whether the CPU's buffer holds as many as it can."""
-        return self.ready_count() >= self.plan.cpu
-
-    def full_at(self) -> float | None:
-        """Since when it is full; None while it is not."""
-        return self.from_cpu[-1][1] if not self.slots and self.from_cpu else None
-
-
-__all__ = ["Duration", "Span", "Timeline", "places_of", "simulate"]
+__all__ = ["PLACE_OF", "Duration", "Epoch", "Span", "Step", "Timeline", "Until", "Worker", "places_of", "simulate"]

@@ -1,22 +1,19 @@
-"""What prepares, sends and trains batches, by name, and how long it takes.
+"""What prepares, sends and trains batches, by name.
 
 Comes in: functions registered as ``{phase}_{place}_{operator}``, such as ``batch_cpu_neighbor``. Goes out: the
-function, and a :class:`Profile` of four of them. Another accelerator joins by registration. Source: MorphGL, section
-IV-A.
+functions, and the four that a place needs. Another accelerator joins by registration. Source: MorphGL, section IV-A.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 from graphweft._errors import ConfigError
-from graphweft.schedule.split import STEPS, Profile
 
 PHASES = ("batch", "send", "model")
-Operator = Callable[[int], Any]  # takes the number of a batch
+# Takes the number of a batch and what the step before it made, None for the first; returns what the next one takes.
+Operator = Callable[[int, Any], Any]
 
 
 class Operators:
@@ -25,9 +22,9 @@ class Operators:
     Example:
         >>> table = Operators()
         >>> @table.register("batch_cpu_nothing")
-        ... def nothing(batch):
+        ... def nothing(batch, given):
         ...     return batch
-        >>> table["batch_cpu_nothing"](3), table.of("batch", "cpu")
+        >>> table["batch_cpu_nothing"](3, None), table.of("batch", "cpu")
         (3, ['batch_cpu_nothing'])
     """
 
@@ -56,30 +53,21 @@ class Operators:
         """Names of the operators of a phase at a place."""
         return sorted(name for name in self._table if name.startswith(f"{phase}_{place}_"))
 
+    def steps_of(self, place: str) -> dict[str, str]:
+        """The operators of the four steps that a place beside the CPU needs, by step.
 
-def measure(
-    cpu_batch: Operator,
-    device_batch: Operator,
-    send: Operator,
-    model: Operator,
-    batches: int = 10,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Profile:
-    """Mean seconds of the four steps over some batches, and their coefficients of variation.
-
-    Each is called once beforehand, with batch 0. An operator returns when its work is over.
-    """
-    means, variation = {}, {}
-    for name, operator in zip(STEPS, (cpu_batch, device_batch, send, model), strict=True):
-        operator(0)
-        taken = []
-        for batch in range(batches):
-            begin = clock()
-            operator(batch)
-            taken.append(clock() - begin)
-        means[name] = statistics.fmean(taken)
-        variation[name] = statistics.pstdev(taken) / means[name] if means[name] else 0.0
-    return Profile(**means, variation=variation)
+        Raises: ConfigError where a phase has none at the place, or several.
+        """
+        wanted = {"cpu_batch": ("batch", "cpu"), "device_batch": ("batch", place)}
+        wanted |= {"send": ("send", place), "model": ("model", place)}
+        found = {}
+        for step, (phase, at) in wanted.items():
+            names = self.of(phase, at)
+            if len(names) != 1:
+                got = ", ".join(names) or "none"
+                raise ConfigError(f"operator: expected one operator {phase}_{at}_*, got {got}")
+            found[step] = names[0]
+        return found
 
 
-__all__ = ["PHASES", "Operator", "Operators", "measure"]
+__all__ = ["PHASES", "Operator", "Operators"]

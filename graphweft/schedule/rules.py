@@ -11,45 +11,56 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from graphweft._errors import GraphWeftError
-from graphweft.schedule.dual_buffer import Span, places_of
+from graphweft.schedule.dual_buffer import PLACE_OF, Span, places_of
 from graphweft.schedule.split import Plan
 
-_PLACES = {"cpu_batch": "cpu", "device_batch": "device", "send": "link", "model": "device"}
 _ROUTES = {"cpu": ("cpu_batch", "send", "model"), "device": ("device_batch", "model")}
 _EPSILON = 1e-9
 
 
 def check_schedule(spans: Sequence[Span], plan: Plan, batches: int) -> None:
-    """Every batch takes one route whole and in order, places do one thing at a time, buffers never overflow.
+    """Every batch takes the route of the plan, whole and in order, and is trained by ascending number.
+
+    Places do one thing at a time; buffers never overflow.
 
     Raises: GraphWeftError naming the rule.
     """
     _places(spans)
-    _routes(spans, batches)
+    _routes(spans, plan.routes(batches))
+    _order(spans)
     _one_at_a_time(spans)
     _buffers(spans, plan)
 
 
 def _places(spans: Sequence[Span]) -> None:
     for span in spans:
-        if _PLACES.get(span.step) != span.place or not span.begin <= span.end:
-            raise GraphWeftError(f"schedule: expected {span.step} on {_PLACES.get(span.step)}, got {span}")
+        if PLACE_OF.get(span.step) != span.place or not span.begin <= span.end:
+            raise GraphWeftError(f"schedule: expected {span.step} on {PLACE_OF.get(span.step)}, got {span}")
 
 
-def _routes(spans: Sequence[Span], batches: int) -> None:
+def _routes(spans: Sequence[Span], wanted: Sequence[str]) -> None:
     """Each batch has the steps of its route once, one after the other."""
+    batches = len(wanted)
     by_batch: dict[int, list[Span]] = defaultdict(list)
     for span in sorted(spans, key=lambda span: (span.begin, span.end)):
         by_batch[span.batch].append(span)
     if sorted(by_batch) != list(range(batches)):
         raise GraphWeftError(f"schedule: expected batches 0 to {batches - 1}, got {sorted(by_batch)}")
     for batch, own in by_batch.items():
-        routes = {span.route for span in own}
-        if len(routes) != 1 or tuple(span.step for span in own) != _ROUTES[routes.pop()]:
-            raise GraphWeftError(f"schedule: expected one route of batch {batch}, got {[s.step for s in own]}")
+        if {span.route for span in own} != {wanted[batch]} or tuple(s.step for s in own) != _ROUTES[wanted[batch]]:
+            found = f"got {[s.step for s in own]}"
+            raise GraphWeftError(f"schedule: expected batch {batch} prepared by the {wanted[batch]}, {found}")
         for one, other in itertools.pairwise(own):
             if other.begin < one.end - _EPSILON:
                 raise GraphWeftError(f"schedule: expected {other.step} of batch {batch} after {one.step}")
+
+
+def _order(spans: Sequence[Span]) -> None:
+    """Updates are made by ascending number."""
+    trained = [span.batch for span in sorted(spans, key=lambda span: span.begin) if span.step == "model"]
+    for one, other in itertools.pairwise(trained):
+        if other < one:
+            raise GraphWeftError(f"schedule: expected batch {other} trained before batch {one}")
 
 
 def _one_at_a_time(spans: Sequence[Span]) -> None:
@@ -65,18 +76,18 @@ def _one_at_a_time(spans: Sequence[Span]) -> None:
 
 
 def _buffers(spans: Sequence[Span], plan: Plan) -> None:
-    """Prepared and not sent: at most the CPU's buffer; on the device and not trained: its own, and one under way."""
+    """A batch takes a place of the CPU's buffer until it was sent, one of the device's until it is trained."""
     moments: list[tuple[float, int, str, int]] = []
     for span in spans:
         if span.step == "cpu_batch":
-            moments.append((span.end, 1, "cpu", 1))
+            moments.append((span.begin, 1, "cpu", 1))
         elif span.step == "send":
-            moments += [(span.begin, 0, "cpu", -1), (span.begin, 1, "device", 1)]
+            moments += [(span.end, 0, "cpu", -1), (span.end, 1, "device", 1)]
         elif span.step == "device_batch":
             moments.append((span.end, 1, "device", 1))
         else:
             moments.append((span.begin, 0, "device", -1))
-    room = {"cpu": plan.cpu, "device": max(plan.device, 1) + 1}
+    room = {"cpu": plan.cpu, "device": max(plan.device, 1)}
     held: Counter[str] = Counter()
     for time, _, side, change in sorted(moments):
         held[side] += change

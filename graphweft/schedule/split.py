@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from graphweft._errors import ConfigError
 
@@ -53,15 +54,76 @@ class Profile:
 
 @dataclass(frozen=True)
 class Plan:
-    """Batches of one round: what the CPU and the device prepare ahead; 0 leaves a side out."""
+    """Batches of one round; 0 leaves a side out.
+
+    The order of an epoch follows from the plan alone: every round trains the device's batches, then those of the CPU,
+    by ascending number. So a batch's route is known before anything runs, and so is the order of updates.
+
+    Attributes:
+        cpu: Batches that the CPU prepares ahead, the size of its buffer.
+        device: Batches that the device prepares ahead, the size of its buffer.
+        extra: Batches that the device prepares in a round beyond its buffer, each in the place of one that it trained.
+
+    Raises: ConfigError for sizes without a batch.
+    """
 
     cpu: int
     device: int
+    extra: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = (self.cpu, self.device, self.extra)
+        if min(sizes) < 0 or self.cpu + self.device == 0 or (self.extra and not self.device):
+            raise ConfigError(f"plan: expected buffers of at least one batch, got {self}")
 
     @property
     def mode(self) -> str:
         """Who prepares batches: "cpu", "device" or "both"."""
         return "cpu" if self.device == 0 else "device" if self.cpu == 0 else "both"
+
+    def shown(self) -> str:
+        """In words.
+
+        Example:
+            >>> Plan(2, 10, 1).shown(), Plan(10, 0).shown()
+            ('rounds of 11 batches by the device and 2 by the cpu', 'all batches by the cpu')
+        """
+        if self.mode != "both":
+            return f"all batches by the {self.mode}"
+        return f"rounds of {self.device + self.extra} batches by the device and {self.cpu} by the cpu"
+
+    def rounds(self, batches: int) -> list[Round]:
+        """The rounds of an epoch; the last one shares out what is left in the same proportion.
+
+        Example:
+            >>> Plan(2, 3).rounds(8)
+            [Round(first=0, device=3, cpu=2), Round(first=5, device=2, cpu=1)]
+        """
+        own = self.device + self.extra
+        whole = own + self.cpu if self.mode == "both" else max(batches, 1)
+        found = []
+        for first in range(0, batches, whole):
+            count = min(whole, batches - first)
+            device = {"cpu": 0, "device": count}.get(self.mode, round(count * own / whole))
+            found.append(Round(first, device, count - device))
+        return found
+
+    def routes(self, batches: int) -> list[str]:
+        """Who prepares each batch of an epoch.
+
+        Example:
+            >>> Plan(1, 2).routes(4)
+            ['device', 'device', 'cpu', 'device']
+        """
+        return [name for item in self.rounds(batches) for name in ["device"] * item.device + ["cpu"] * item.cpu]
+
+
+class Round(NamedTuple):
+    """Consecutive batches from ``first`` on: so many by the device, then so many by the CPU."""
+
+    first: int
+    device: int
+    cpu: int
 
 
 def epoch_seconds(profile: Profile, ratio: float, batches: float = 1.0) -> float:
@@ -101,8 +163,8 @@ def buffers(ratio: float, device: int = USUAL_BUFFER) -> Plan:
     """The sizes of both buffers, in batches: the CPU's is the device's divided by the ratio, at least 1.
 
     Example:
-        >>> buffers(2 / 3), buffers(2.0), buffers(0.0)
-        (Plan(cpu=15, device=10), Plan(cpu=5, device=10), Plan(cpu=10, device=0))
+        >>> buffers(2 / 3) == Plan(15, 10), buffers(2.0) == Plan(5, 10), buffers(0.0) == Plan(10, 0)
+        (True, True, True)
     """
     if device < 1:
         raise ConfigError(f"device: expected batches >= 1, got {device}")
@@ -131,4 +193,14 @@ def _near(ratio: float, batches: int) -> list[int]:
     return [count for count in range(middle - 1, middle + 3) if 0 <= count <= batches]
 
 
-__all__ = ["STEPS", "USUAL_BUFFER", "Plan", "Profile", "best_ratio", "buffers", "epoch_seconds", "least_seconds"]
+__all__ = [
+    "STEPS",
+    "USUAL_BUFFER",
+    "Plan",
+    "Profile",
+    "Round",
+    "best_ratio",
+    "buffers",
+    "epoch_seconds",
+    "least_seconds",
+]

@@ -13,6 +13,7 @@ from torch import nn
 
 from graphweft._checks import check_device
 from graphweft._errors import ConfigError
+from graphweft.schedule.known_places import PLACES
 
 
 def on_device(model: Any, device: Any, mode: str) -> None:
@@ -20,6 +21,10 @@ def on_device(model: Any, device: Any, mode: str) -> None:
 
     Raises: ConfigError for a device that is not there, or a mode that trains on the CPU.
     """
+    if str(device) in PLACES:
+        if mode != "mini":
+            raise ConfigError(f"device={str(device)!r} cannot be combined with mode={mode!r}; it trains mini-batches")
+        return
     if device is not None:
         place = check_device("Trainer", device)
         if isinstance(model, nn.Module):

@@ -81,6 +81,10 @@ class Steps(ABC):
         """Further numbers of the epoch that is done, by column."""
         return {}
 
+    def scheduled(self) -> str:
+        """Where batches are prepared and trained, and why; empty where the CPU does everything."""
+        return ""
+
     def staged_plan(self) -> tuple[StagedPlan, Sizes] | None:
         """The compiled batch and its sizes; None where sampler and model are not one program."""
         return None

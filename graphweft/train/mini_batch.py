@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config, _machine
-from graphweft._draws import call_key, keyed
+from graphweft._draws import call_key, keyed, mixed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import span
@@ -316,7 +316,7 @@ class MiniBatch(Steps):
                 self._measured(batch, time.perf_counter() - begun)
             if self.budget is not None:
                 self.budget.check()
-            share = _share(batch)
+            share = weight_of(batch)
             self._sum += loss * share
             self._count += share
             self.after_batch(done, total, self._sum / max(self._count, 1))
@@ -401,9 +401,9 @@ class MiniBatch(Steps):
             self.model.train()
         if not self._pending:
             self.optimizer.zero_grad(set_to_none=True)
-        loss = self._gradients(batch, _share(batch) if self._accumulate > 1 else 1)
+        loss = self._gradients(batch, weight_of(batch) if self._accumulate > 1 else 1)
         with span("update", "update"):
-            self._update(_share(batch))
+            self._update(weight_of(batch))
         return loss
 
     def _gradients(self, batch: Batch | PreparedBatch, weight: int = 1) -> Tensor:
@@ -531,7 +531,12 @@ def add_gradients(tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor 
             tensors[name].grad = found if known is None else known.add_(found)
 
 
-def _share(batch: Batch | PreparedBatch) -> int:
+def batch_key(seed: int, epoch: int, batch: int) -> int:
+    """Keys the draws of one step."""
+    return mixed(mixed(seed, epoch), batch)
+
+
+def weight_of(batch: Batch | PreparedBatch) -> int:
     """How much a batch weighs among others: its seeds, or 1 where each batch estimates the mean over all of them."""
     return batch.batch_size if isinstance(batch, PreparedBatch) or batch.node_norm is None else 1
 

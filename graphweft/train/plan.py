@@ -109,6 +109,7 @@ class Plan:
         limit: Bytes that the run may take; None: any number.
         machine: The profile that seconds come from, in words.
         explain: The command that tells which kernels run.
+        schedule: Where batches of mode "mini" are prepared and trained, and why.
     """
 
     way: Way
@@ -117,6 +118,7 @@ class Plan:
     limit: int | None
     machine: str
     explain: str = "gw.explain(trainer)"
+    schedule: str = ""
 
     @property
     def mode(self) -> str:
@@ -142,6 +144,7 @@ class Plan:
             "others": others,
             "statistics": asdict(self.statistics),
             "machine": self.machine,
+            **({"schedule": self.schedule.splitlines()} if self.schedule else {}),
         }
 
     def __str__(self) -> str:
@@ -162,7 +165,7 @@ class Plan:
         for row in cells:
             told = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             lines.append("  ".join([*told, row[-1]]).rstrip())
-        lines += ["", *_accounts(way), f"kernels and programs: {self.explain}"]
+        lines += ["", *_accounts(way), *self.schedule.splitlines(), f"kernels and programs: {self.explain}"]
         return "\n".join(lines)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from graphweft._config import PRECISIONS
 from graphweft._errors import ConfigError
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.schedule.places import SCHEDULES
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.option_table import (
     check_drawn,
@@ -140,6 +141,8 @@ class TrainSpec(LoopOptions, TableOptions):
     edge_data: str = option("use", "", "Use or ignore edge weights and features.", choices=EDGE_DATA, resume="given")
     prepare: str = option("whole", "", "mini: one thread per batch, or several.", choices=PREPARE, resume="free",
         drawn=True)
+    schedule: str = option("auto", "", "mini, with a device: where batches are prepared.", choices=SCHEDULES,
+        resume="free", drawn=True)
     trace: str | None = option(None, "FILE", "Write a Chrome trace and report what limits the speed.", "",
         resume="free")
     macro: str | None = option(None, "large:A/B|parts:A/B[+hubs:SIZE][+reuse:N]", "mini, macro: A/B of the seeds, "
@@ -148,7 +151,7 @@ class TrainSpec(LoopOptions, TableOptions):
     quality: float | None = option(None, "X", "macro: largest relative error of sampled gradients.", "",
         check=check_quality, resume="given")
     accumulate: int = option(1, "N", "mini: batches per update.", least=1, resume="given", drawn=True)
-    device: str | None = option(None, "NAME", "full: where to train, as cuda.", "cpu", resume="free")
+    device: str | None = option(None, "NAME", "full: where to train, as cuda; mini: emulated.", "cpu", resume="free")
     ranks: int = option(0, "P", "Processes that train together.", "as torchrun says, or 1", least=0, most=4096,
         resume="free")
     rank_reduce: str = option("any", "", "ordered: the same bits for any number of ranks.", choices=RANK_REDUCE,

@@ -7,6 +7,7 @@ the trainer.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
 from graphweft.runtime.machine import Machine
+from graphweft.schedule.known_places import as_schedule
+from graphweft.schedule.places import Schedule
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.train import spec
 from graphweft.train.chosen import Loop
@@ -43,6 +46,7 @@ from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.samplers import AnySampler
+from graphweft.train.scheduled import ScheduledMiniBatch, where
 from graphweft.train.update import Update
 from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited
 
@@ -62,14 +66,16 @@ class Drawn(NamedTuple):
     accumulate: int
     sampler: str | AnySampler
     prepare: str | Subtasks
+    schedule: str | Schedule = "auto"
 
 
 USUALLY_DRAWN = Drawn(**spec.USUALLY_DRAWN)
 
 
-def drawn_of(mode: str, fanouts: Any, batch_size: int, macro: Any, *more: Any) -> Drawn:
+def drawn_of(mode: str, device: Any, schedule: Any, fanouts: Any, batch_size: int, macro: Any, *more: Any) -> Drawn:
     """How batches are made, from what the user gave. Raises: ConfigError where ``mode`` makes none."""
     drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more)
+    drawn = drawn._replace(schedule=as_schedule(schedule, device) or "auto")
     check_drawn(spec.TrainSpec, mode, drawn._asdict())
     return drawn
 
@@ -136,6 +142,8 @@ def make_steps(
         batch = full_batch(given, keep_features)
     else:
         batch = sampled(given._replace(mode=mode), drawn, *keys, memory, scratch)
+    if budget is not None and isinstance(batch, ScheduledMiniBatch):
+        raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     if budget is not None and isinstance(batch, FullBatch):
         batch.fit_into(budget)
     elif budget is not None:
@@ -159,6 +167,8 @@ def planned(
 
     Raises: MemoryBudgetError where no mode fits into ``budget``; ConfigError for options that do not fit.
     """
+    if budget is not None and isinstance(drawn.schedule, Schedule):
+        raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     room = budget or unlimited(given.ds)
     made: dict[str, FullBatch | MiniBatch] = {}
     ways = []
@@ -180,7 +190,7 @@ def planned(
     batch = made.pop(plan.mode)
     made.clear()
     POOL.trim()
-    return plan, batch
+    return replace(plan, schedule=where(batch)), batch
 
 
 def _priced(
@@ -223,6 +233,8 @@ def sampled(
     keys = (seed, key)
     own: dict[str, Any] = {"target": loop.target, "metrics": loop.metrics}
     batch: MiniBatch
+    if isinstance(drawn.schedule, Schedule):
+        return _scheduled(given._replace(model=model), drawn, drawn.schedule, keys)
     if given.task == "unsupervised":
         usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
         for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):
@@ -235,7 +247,7 @@ def sampled(
             raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
         own |= {"memory": memory, "scratch": scratch}
         on_disk: Callable[..., MiniBatch] = DiskBatches
-        batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
+        batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
     elif given.task == "link":
         if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
             raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
@@ -251,6 +263,29 @@ def sampled(
         kind = WholeEdgeTask if given.mode == "full" else _KINDS.get(given.task, MiniBatch)
         made: Callable[..., MiniBatch] = kind
         made = partial(RankedMiniBatch, given.ranks) if given.ranks.is_shared else made
-        batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
+        batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+    batch.use(given.edges)
+    return batch
+
+
+def _named(schedule: Any) -> str:
+    """The place of a schedule, as messages call it."""
+    return f"device={schedule.place.name}"
+
+
+def _scheduled(given: Given, drawn: Drawn, schedule: Schedule, keys: Keys) -> MiniBatch:
+    """Steps at another place. Raises: ConfigError for tasks, data and options that only the CPU has."""
+    refused = {
+        f"task={given.task}": given.task != "nodes",
+        f"mode={given.mode}": given.mode != "mini",
+        "a store": isinstance(given.ds, StoredGraph),
+        "ranks": given.ranks.is_shared,
+    }
+    for name, is_given in refused.items():
+        if is_given:
+            raise ConfigError(f"{name} cannot be combined with {_named(schedule)}")
+    own: dict[str, Any] = {"target": given.loop.target, "metrics": given.loop.metrics}
+    data = (given.model, given.ds, features_of(given.ds), given.update)
+    batch = ScheduledMiniBatch(schedule, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
     batch.use(given.edges)
     return batch

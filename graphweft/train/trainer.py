@@ -44,6 +44,7 @@ from graphweft.train.full_batch import SPLITS
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
+from graphweft.train.mini_batch import batch_key
 from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
@@ -122,8 +123,7 @@ class Trainer:
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work; "subtasks", of several; or a :class:`gw.Subtasks` of
-            your own, to whose tier rows move while the rest of the batch is prepared.
+        prepare: For "mini": "whole", a batch is one thread's work; "subtasks", of several; or a :class:`gw.Subtasks`.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
@@ -147,7 +147,8 @@ class Trainer:
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
         ranks: The processes that train together (:class:`gw.Ranks`); all make the same trainer, rank 0 writes ``out``.
-        device: For "full": where to train, such as "cuda"; it moves the model. None: where that is.
+        device: For "full": where to train, as "cuda"; None: where the model is. For "mini": "emulated", a process.
+        schedule: With a device, who prepares batches: "auto", by measuring, "cpu", "device", or a :class:`gw.Schedule`.
         precision: "float32", or "bf16": sums over edges read rows in bfloat16; None: that of :func:`gw.config`.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
@@ -211,19 +212,19 @@ class Trainer:
         loggers: Any = (),
         ranks: Ranks | None = None,
         device: Any = None,
+        schedule: Any = "auto",
         precision: str | None = None,
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         measures = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
-        check_given(TrainSpec, {"lr": lr, **measures})
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
-        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision)
-        drawn = drawn_of(mode, fanouts, batch_size, macro, accumulate, sampler, prepare)
+        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, measures)
+        drawn = drawn_of(mode, device, schedule, fanouts, batch_size, macro, accumulate, sampler, prepare)
         updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
         chosen = Chosen(*updated, callbacks, loggers if self.ranks.is_first else ())
         self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
@@ -232,7 +233,7 @@ class Trainer:
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
     ) -> None:
         """Keeps what was given; only the first rank shows progress and writes."""
-        check_given(TrainSpec, {"seed": seed, "patience": patience, "eval_every": eval_every})
+        check_given(TrainSpec, {"lr": lr, "seed": seed, "patience": patience, "eval_every": eval_every, **more[3]})
         on_device(self.model, more[1], self.mode)
         self._settings = {"precision": _config.current().precision if more[2] is None else more[2]}
         check_given(TrainSpec, self._settings)
@@ -256,7 +257,7 @@ class Trainer:
         given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks)
         room = self._memory, self.out, self._budget
         with self._within():
-            keys = self._seed, self._batch_key
+            keys = self._seed, partial(batch_key, self._seed)
             self.mode, self._batch, self.promise = make_steps(given, drawn, keep_features, keys, *room)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
@@ -291,6 +292,11 @@ class Trainer:
         """The measured table from which formats and orders of a batch were chosen, under ``config(tune=True)``."""
         trial = self._batch.formats
         return "" if trial is None else trial.explain()
+
+    @property
+    def scheduled(self) -> str:
+        """Where batches are prepared and trained, why, and how busy each place was; empty where it is all the CPU."""
+        return self._batch.scheduled()
 
     @property
     def verdict(self) -> Verdict | None:
@@ -379,9 +385,7 @@ class Trainer:
         """Class of every node, (N,) int64; (N, C) bool for several labels a node; values in the shape of ``ds.y``.
 
         For links, and models that learn without labels, the embeddings. The weights are those that the model has now.
-
-        Args:
-            probabilities: Give those of the classes or labels instead, (N, C) float32.
+        ``probabilities`` gives those of the classes or labels instead, (N, C) float32.
 
         Raises: ConfigError for probabilities of values or links.
         """
@@ -408,9 +412,9 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue: configuration, model, optimiser, best model, history."""
-        best, averages = self.history.best, self._update.averages
+        within, best, averages = self._batch.within_epoch(), self.history.best, self._update.averages
         return {
-            **self._batch.within_epoch(),
+            **within,
             "config": self._config,
             "options": {
                 **self._remember,
@@ -560,10 +564,6 @@ class Trainer:
         for note in () if self._notes_shown else self.ds.notes:
             show.say(f"note: {note}")
         self._notes_shown = True
-
-    def _batch_key(self, epoch: int, batch: int) -> int:
-        """Keys the draws of one step."""
-        return mixed(mixed(self._seed, epoch), batch)
 
     def _one_epoch(self, last: bool) -> EpochRecord:
         """One step, timed, and an evaluation where one is due, timed apart."""

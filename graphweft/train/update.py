@@ -48,6 +48,11 @@ class Update:
         """Averaged parameters by name; empty before the first update, or where none are kept."""
         return self._averages
 
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """What makes the step."""
+        return self._optimizer
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the optimiser's."""
         self._optimizer.zero_grad(set_to_none=set_to_none)

@@ -16,6 +16,7 @@ from zoo import CASES, SQUARE, Case, power_law_edges
 
 from graphweft._errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from graphweft.graph.graph import Graph
+from graphweft.sample.neighbor import NeighborSampler
 
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 every_square = pytest.mark.parametrize("case", SQUARE, ids=str)
@@ -191,6 +192,24 @@ def test_pickle_and_deepcopy_keep_edges_and_fields(case: Case) -> None:
         assert torch.equal(twin.edata["w"], graph.edata["w"])
         assert twin.is_square == graph.is_square
     assert copy.deepcopy(graph).edata["w"] is not graph.edata["w"]
+
+
+def test_pickled_blocks_know_where_they_were_drawn() -> None:
+    """Ids of edges and nodes, factors, the whole graph's degrees, and that a sampler drew them."""
+    edges = power_law_edges(200, 3000, seed=0)
+    graph = Graph(edges.src, edges.dst, num_nodes=200)
+    sampler = NeighborSampler(graph, [3, 4])
+    for sample in (sampler.sample([5, 9, 7]), pickle.loads(pickle.dumps(sampler.sample([5, 9, 7])))):
+        for block, one in zip(sampler.sample([5, 9, 7]).blocks, sample.blocks, strict=True):
+            twin = pickle.loads(pickle.dumps(one))
+            assert torch.equal(twin.e_id, block.e_id) and torch.equal(twin.src_ids, block.src_ids)
+            assert torch.equal(twin.src_degrees(), block.src_degrees()) and twin.is_drawn
+            assert (twin.edge_norm is None) == (block.edge_norm is None)
+    last = sampler.sample_open([5, 9, 7]).blocks[0]
+    twin = pickle.loads(pickle.dumps(last))
+    assert torch.equal(twin.dst_ids, last.dst_ids) and torch.equal(
+        twin.without_self_loops().csc.indices, last.loopless.csc.indices
+    )
 
 
 def test_only_the_compressed_form_is_kept() -> None:

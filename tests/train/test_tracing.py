@@ -160,6 +160,16 @@ def test_threads_of_one_name_are_rows_of_their_own() -> None:
     assert sorted(item.thread for item in recorder.spans) == ["twin", "twin#2"]
 
 
+def test_a_thread_that_is_being_started_has_no_row_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a thread has no number; looking for a free name went on for ever."""
+    waiting = threading.Thread(target=len)
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.current_thread(), waiting])
+    assert waiting.ident is None
+    recorder = Recorder()
+    recorder.add("draw", "sample", 0.0, 1.0, {})
+    assert recorder.spans[0].thread == threading.current_thread().name
+
+
 def test_a_bad_path_is_refused_at_once(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing" / "trace.json"):
         with pytest.raises(ConfigError, match=r"^trace: expected a file"):
