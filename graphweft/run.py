@@ -353,9 +353,13 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
             raise ConfigError(
                 f"{name}: expected {usual or 'none'} with a store, whose features are as stored, got {got}"
             )
-    if spec.model in TYPED:
-        raise ConfigError(f"model: expected one without types for a store, got {spec.model}")
-    return StoredDataset(Store(spec.data)) if spec.mode == "macro" else StoredGraph(Store(spec.data))
+    store = Store(spec.data)
+    if (spec.model in TYPED) != (store.types is not None):
+        wanted = (
+            "one without types for a store without types" if store.types is None else "rgcn or hgt for a typed store"
+        )
+        raise ConfigError(f"model: expected {wanted}, got {spec.model}")
+    return StoredDataset(store) if spec.mode == "macro" else StoredGraph(store)
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:

@@ -27,10 +27,11 @@ from torch import Tensor
 from graphweft._errors import DataError, DataWarning
 from graphweft.data.readers.files import one_line, open_regular, show
 from graphweft.data.readers.text_edges import choose_columns
-from graphweft.data.store_input import Ids, LabelKind, Rows
+from graphweft.data.store_input import Edges, Ids, LabelKind, Rows
 from graphweft.graph.graph import Graph
 from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
 from graphweft.storage.store_format import SPLIT_BITS
+from graphweft.storage.store_types import Types
 
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
 _VALUES = frozenset(f"{name}.npy" for name in ("edge_weight", "edge_attr", "edge_features", "edge_time"))
@@ -136,6 +137,9 @@ class FilesInput:
     """:class:`GraphFiles` opened and checked. Raises: DataError."""
 
     graph: Graph | None = None
+    types: Types | None = None
+    type_widths: tuple[int, ...] = ()
+    has_weights = False
 
     def __init__(self, files: GraphFiles) -> None:
         self._files = files
@@ -184,12 +188,12 @@ class FilesInput:
             found[first : first + len(there)][there] = rows.y[there]
         return found
 
-    def edges(self, most: int) -> Iterator[tuple[Ids, Ids]]:
+    def edges(self, most: int) -> Iterator[Edges]:
         """All edges, those back after each chunk."""
         for src, dst in self._edges.chunks(max(most // (2 if self._files.bidirected else 1), 1)):
-            yield src, dst
+            yield Edges(src, dst)
             if self._files.bidirected:
-                yield dst, src
+                yield Edges(dst, src)
 
     def rows(self, first: int, last: int, features: bool = True) -> Rows:
         """Ranges of the files. Raises: DataError for features that are not finite, or labels out of range."""

@@ -14,6 +14,8 @@ from graphweft._errors import ConfigError, DataError
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch, Data
 from graphweft.loader.disk_feed import DiskFeed
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.flat_rows import FlatRows, flat_rows_of
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.row_cache import RowCache
 from graphweft.storage.store import Store
@@ -47,6 +49,7 @@ class DiskTables:
         graph: Its structure.
         y: Labels of all nodes.
         train_idx: Its training nodes.
+        flat: For a typed graph whose types have columns of their own: what makes rows of them.
     """
 
     stored: Nodes
@@ -55,6 +58,16 @@ class DiskTables:
     y: Tensor
     train_idx: Tensor
     x: None = None
+    flat: FlatRows | None = None
+
+    def nodes_read(self, ids: Tensor) -> Tensor:
+        """Those of some nodes whose rows are on disk."""
+        return ids if self.flat is None else ids[self.flat.is_stored(ids)]
+
+    def rows(self, ids: Tensor, table: Tensor, place: Tensor) -> Tensor | SparseFeatures:
+        """Rows of some nodes: that of node i is ``table[place[i]]``, where it is on disk."""
+        own = table[place[self.nodes_read(ids)].long()]
+        return own if self.flat is None else self.flat.rows(ids, own)
 
 
 class _Owner(Protocol):
@@ -81,9 +94,10 @@ def tables_of(stored: Nodes, memory: int | str | None, other: int = 0) -> DiskTa
             f"memory: expected more than {shown_bytes(least)}, the structure and labels of {stored.store.name}, got "
             f"{shown_bytes(budget)}; mode macro trains with less"
         )
-    if not stored.store.num_features:
+    if not stored.store.row_width:
         raise DataError(f"{stored.store.name}: expected a store with features to read, got one without")
-    return DiskTables(stored, budget - kept - other, stored.graph, stored.y, stored.train_idx)
+    tables = (stored.graph, stored.y, stored.train_idx)
+    return DiskTables(stored, budget - kept - other, *tables, flat=flat_rows_of(stored.store))
 
 
 def on_disk(

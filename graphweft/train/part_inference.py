@@ -32,8 +32,8 @@ from graphweft.storage.gather import gather_rows
 from graphweft.storage.memory_size import shown_bytes
 from graphweft.train.hub_rows import is_reducible, joined
 
-_SHARE = 8  # of the memory: the rows that a tile's edges lead to
-_LEAST_TILE = 1 << 12  # edges
+TILE_SHARE = 8  # of the memory: the rows that a tile's edges lead to
+LEAST_TILE = 1 << 12  # edges
 
 Ids = NDArray[np.int64]
 
@@ -66,7 +66,7 @@ class PartInference:
 
     def outputs(self, wanted: Ids) -> Tensor:
         """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source."""
-        with _evaluating(self.model):
+        with evaluating(self.model):
             return self._by_layers(self.model, wanted) if isinstance(self.model, Stack) else self._by_groups(wanted)
 
     def _by_groups(self, wanted: Ids) -> Tensor:
@@ -80,7 +80,7 @@ class PartInference:
             group = read_group(self.source, parts)
             rows: Tensor = self.model(group.graph, group.rows(torch.arange(group.graph.num_nodes)))
             if found is None:
-                found = self._room(len(wanted), rows.shape[1])
+                found = scratch_rows(self._scratch, len(wanted), rows.shape[1])
             found[cut] = rows[torch.from_numpy(wanted[cut] - bounds[parts.start])]
         return torch.empty(0, 0) if found is None else found
 
@@ -97,7 +97,7 @@ class PartInference:
         """Rows of one layer for the nodes ``wanted``; ``below`` are those of all nodes, None the features."""
         bounds = self.source.bounds
         width = self.source.num_features if below is None else below.shape[1]
-        most = max(self._memory // _SHARE // (4 * 3 * max(width, 1)), _LEAST_TILE)
+        most = max(self._memory // TILE_SHARE // (4 * 3 * max(width, 1)), LEAST_TILE)
         found: Tensor | None = None
         for number in range(len(bounds) - 1):
             first, last = np.searchsorted(wanted, (bounds[number], bounds[number + 1])).tolist()
@@ -120,7 +120,7 @@ class PartInference:
                     given = self._rows(ids, below)
                 part = model.run_layer(index, block, given)
                 if found is None:
-                    found = self._room(len(wanted), part.shape[1])
+                    found = scratch_rows(self._scratch, len(wanted), part.shape[1])
                 found[first + row : first + stop] = part
                 row = stop
         return torch.empty(0, model.out_features) if found is None else found
@@ -169,28 +169,29 @@ class PartInference:
                 self._degrees[start : start + len(degrees)] = torch.from_numpy(degrees - loops)
         return self._degrees
 
-    def _room(self, rows: int, width: int) -> Tensor:
-        """Memory of a temporary file without a name; its room on the disk is taken before it is written.
 
-        Raises: DataError for a full disk, which would otherwise end the process while rows are written.
-        """
-        if rows * width == 0:
-            return torch.empty(rows, width)
-        folder = self._scratch if self._scratch is not None and self._scratch.is_dir() else None
-        with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
-            nbytes = 4 * rows * width
-            try:
-                os.posix_fallocate(file.fileno(), 0, nbytes)
-            except OSError as failure:
-                where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
-                raise DataError(
-                    f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}"
-                ) from None
-            return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
+def scratch_rows(folder: Path | None, rows: int, width: int) -> Tensor:
+    """Memory of a temporary file without a name; its room on the disk is taken before it is written.
+
+    ``folder``: where; the system's folder of such files where that is None or not there.
+
+    Raises: DataError for a full disk, which would otherwise end the process while rows are written.
+    """
+    if rows * width == 0:
+        return torch.empty(rows, width)
+    folder = folder if folder is not None and folder.is_dir() else None
+    with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
+        nbytes = 4 * rows * width
+        try:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as failure:
+            where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
+            raise DataError(f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}") from None
+        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; modes are put back one by one, since some modules may be frozen."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
