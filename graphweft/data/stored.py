@@ -61,6 +61,8 @@ class StoredDataset(Dataset):
             ),
             **{"edge_time": None, "encoding": None, "features": {}, "arrays": {}, "held_out": {}, "node_names": ()},
         }
+        if store.has_weights:
+            fields["edge_weight"] = torch.empty(0)  # which says that there are some; groups read theirs
         if store.types is not None:
             fields["target_type"] = store.types.target
         for key, value in fields.items():

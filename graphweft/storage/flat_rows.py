@@ -25,6 +25,7 @@ class FlatRows:
 
     Attributes:
         width: Columns of all types.
+        stored_width: Columns of the widest type.
 
     Example:
         >>> rows = FlatRows((0, 2, 4), (0, 3))
@@ -38,7 +39,7 @@ class FlatRows:
         self._starts = torch.tensor([0, *accumulate(own)])
         self._ends, self._firsts = torch.tensor(node_offsets[1:]), torch.tensor(node_offsets[:-1])
         self._is_stored = torch.tensor([width > 0 for width in widths])
-        self.width = sum(own)
+        self.width, self.stored_width = sum(own), max(widths, default=0)
 
     def is_stored(self, ids: Tensor) -> Tensor:
         """Whether each node has features of its own."""

@@ -283,22 +283,39 @@ class Store:
         return relations, self.block(number, "weights").numpy() if self.has_weights else None
 
     def features_into(self, number: int, out: Tensor) -> None:
-        """The features of a part, (n, columns), into ``out``, in the dtype of the store.
+        """The features of a part, (n, F), into ``out``, in the dtype of the store."""
+        self.block(number, "x", out)
 
-        Of a typed graph whose types have columns of their own ``out`` has :attr:`row_width`, and what a node has fewer
-        is zero.
+    def own_features(self, number: int, type_: int, out: Tensor) -> None:
+        """Features of a part's nodes of one type, into ``out``, (n, :attr:`row_width`); what they have fewer stays."""
+        width = self.manifest.shape.type_widths[type_]
+        if width == out.shape[1]:
+            self.block(number, f"x.{type_}", out)
+        else:
+            out[:, :width] = self.block(number, f"x.{type_}")
+
+    @cached_property
+    def regions(self) -> NDArray[np.int64]:
+        """First id of the nodes of each type in every part, part after part, and the number of nodes.
+
+        Those of :attr:`bounds` without types.
         """
-        if not self.manifest.shape.type_widths:
-            self.block(number, "x", out)
-            return
-        out.zero_()
+        counts = [count for part in self.manifest.parts for count in (part.types or (part.nodes,))]
+        found: NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return found
+
+    @property
+    def feature_bytes(self) -> NDArray[np.int64]:
+        """(parts,) bytes of the features of each part, in rows that are as wide as the widest."""
+        found = np.zeros(len(self), np.int64)
+        item = torch.empty(0, dtype=self.feature_dtype).element_size()
         for region in self.feature_regions:
-            if region.part == number:
-                rows = slice(region.first - int(self.bounds[number]), region.end - int(self.bounds[number]))
-                if region.width == self.row_width:
-                    self.block(number, region.block, out[rows])
-                else:
-                    out[rows, : region.width] = self.block(number, region.block)
+            found[region.part] += (region.end - region.first) * self.row_width * item
+        return found
+
+    def node_ids(self, number: int) -> Tensor:
+        """int64 rows that the nodes of a part had in the source."""
+        return self.block(number, "node_ids")
 
     def feature_range(self, region: FeatureRegion, first: int, end: int, buffer: Tensor) -> tuple[Tensor, ReadCounts]:
         """Rows of the ids ``first`` to ``end`` of a region, (end - first, width), in ``buffer``, and what was read.

@@ -246,7 +246,7 @@ def sampled(
         check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare, given.edges.inputs is not None)
         own |= {"memory": memory, "scratch": scratch}
         drawing = (drawn.fanouts, drawn.batch_size)
-        return Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
+        batch = Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
     else:
         kind = WholeEdgeTask if given.mode == "full" else _KINDS.get(given.task, MiniBatch)
         made: Callable[..., MiniBatch] = kind

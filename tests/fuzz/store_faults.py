@@ -133,7 +133,7 @@ def failing_reads(draw: random.Random, folder: Path, whole: Path, count: int) ->
             expected = trained(whole, mode, None, 2)
         number = draw.randrange(1, calls[0] + 1)
         with failing("preadv", number, errno.EIO):
-            line = told(lambda kind=mode: trained(whole, kind, out, 2))
+            line = told(lambda kind=mode, run=out: trained(whole, kind, run, 2))
         if line is None or "Input/output error" not in line:
             wrong.append(f"{mode}: read {number} of {calls[0]} failed: {line}")
         if trained(whole, mode, out, 2) != expected:
