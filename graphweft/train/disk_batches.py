@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import tables_of
-from graphweft.loader.disk_feed import RowCounts
 from graphweft.nn.rgcn import RelationalEmbedding
 from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
@@ -25,11 +24,12 @@ from graphweft.runtime.staged import PreparedBatch
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store
+from graphweft.train.disk_counts import FromDisk
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import AnyLoader, MiniBatch, NodeBatches
+from graphweft.train.mini_batch import AnyLoader, NodeBatches
 from graphweft.train.named_metrics import Metric
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
@@ -39,7 +39,7 @@ from graphweft.train.stored_inference import StoredInference
 from graphweft.train.target import Target
 from graphweft.train.update import Update
 
-_EVALUATION = 8  # one in so many bytes of the budget is for evaluation
+EVALUATION = 8  # one in so many bytes of the budget is for evaluation
 _SAMPLERS = ("neighbor", "layer", "saint-node", "saint-edge", "saint-walk")
 
 
@@ -61,7 +61,7 @@ class DiskNodeBatches(NodeBatches):
             self._feed.forget()
 
 
-class DiskBatches(MiniBatch):
+class DiskBatches(FromDisk):
     """Trains a model on sampled neighbourhoods of nodes whose features are on disk.
 
     Args: as for :class:`MiniBatch`, with a store as ``ds``, a name as ``sampler``, no ``macro``, and
@@ -99,11 +99,10 @@ class DiskBatches(MiniBatch):
             given = sampler if isinstance(sampler, str) else type(sampler).__name__
             raise ConfigError(f"sampler: expected one of {', '.join(_SAMPLERS)} with a store, got {given}")
         budget = memory_bytes(memory)
-        evaluation_bytes = budget // _EVALUATION
+        evaluation_bytes = budget // EVALUATION
         self._disk = tables_of(ds, budget, evaluation_bytes)
         self._room = evaluation_bytes, scratch
         self._inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
-        self._seen = RowCounts()
         more: dict[str, Any] = {"target": target, "metrics": metrics}
         drawn = (fanouts, batch_size, seed, key, None, accumulate, sampler, prepare)
         super().__init__(model, ds, x, optimizer, *drawn, **more)
@@ -132,28 +131,6 @@ class DiskBatches(MiniBatch):
             loader.plan = None
         if loader.plan is not former:
             loader.forget()
-
-    def step(self) -> Tensor:
-        """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
-        self._seen = self._counts().copy()
-        return super().step()
-
-    def measured(self) -> dict[str, float]:
-        """What the last epoch took of the disk."""
-        now, before, store = self._counts(), self._seen, self.ds.store
-        width = store.row_width * torch.empty(0, dtype=store.feature_dtype).element_size()
-        needed = now.needed - before.needed
-        return {
-            "bytes_needed": float(needed * width),
-            "bytes_read": float(now.nbytes - before.nbytes),
-            "read_requests": float(now.requests - before.requests),
-            "row_hits": float(needed - (now.read - before.read)),
-            "rows_read": float(now.read - before.read),
-        }
-
-    def _counts(self) -> RowCounts:
-        counts = self.loader.disk if isinstance(self.loader, DiskNodeBatches) else None
-        return RowCounts() if counts is None else counts
 
     def use(self, edge_data: EdgeData) -> None:
         """As for data in memory. Raises: ConfigError for weights and a model that is no stack of layers."""

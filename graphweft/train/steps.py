@@ -25,6 +25,7 @@ from graphweft.schedule.subtasks import Subtasks
 from graphweft.train import spec
 from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
+from graphweft.train.disk_link import DiskLinkTask
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask, WholeEdgeTask
 from graphweft.train.embedding_task import EmbeddingTask
@@ -230,15 +231,19 @@ def sampled(
                 raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
         return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
     if isinstance(given.ds, StoredGraph):
-        if given.task != "nodes" or given.ranks.is_shared:
+        if given.task not in ("nodes", "link") or given.ranks.is_shared:
             what = "ranks" if given.ranks.is_shared else f"task={given.task}"
             raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
         own |= {"memory": memory, "scratch": scratch}
-        on_disk: Callable[..., MiniBatch] = DiskBatches
-        batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
+        if given.task == "link":
+            _check_link(drawn)
+            own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "memory": memory, "scratch": scratch}
+            batch = DiskLinkTask(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
+        else:
+            on_disk: Callable[..., MiniBatch] = DiskBatches
+            batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
     elif given.task == "link":
-        if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
-            raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
+        _check_link(drawn)
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics}
         linked: Callable[..., LinkTask] = partial(RankedLinkTask, given.ranks) if given.ranks.is_shared else LinkTask
         batch = linked(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
@@ -254,3 +259,9 @@ def sampled(
         batch = made(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
     batch.use(given.edges)
     return batch
+
+
+def _check_link(drawn: Drawn) -> None:
+    """Raises: ConfigError for options that link prediction does not have."""
+    if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
+        raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
