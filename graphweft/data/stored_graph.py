@@ -23,6 +23,7 @@ class StoredGraph(StoredDataset):
 
     Args:
         store: The store.
+        mapped: Features are read through memory maps, as mode "mapped" does.
 
     Raises: DataError for a damaged store.
 
@@ -38,8 +39,11 @@ class StoredGraph(StoredDataset):
 
     _graph: Graph | None
 
-    def __init__(self, store: Store) -> None:
+    mapped: bool
+
+    def __init__(self, store: Store, mapped: bool = False) -> None:
         super().__init__(store)
+        object.__setattr__(self, "mapped", mapped)
         graph, weight = read_edges(store) if store.has_weights else (None, None)
         object.__setattr__(self, "_graph", graph)
         object.__setattr__(self, "edge_weight", weight)

@@ -98,9 +98,10 @@ class DiskBatches(FromDisk):
         if not isinstance(sampler, str) or sampler not in _SAMPLERS:
             given = sampler if isinstance(sampler, str) else type(sampler).__name__
             raise ConfigError(f"sampler: expected one of {', '.join(_SAMPLERS)} with a store, got {given}")
+        check_mapped(ds, memory)
         budget = memory_bytes(memory)
         evaluation_bytes = budget // EVALUATION
-        self._disk = tables_of(ds, budget, evaluation_bytes)
+        self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
         self._room = evaluation_bytes, scratch
         self._inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
         more: dict[str, Any] = {"target": target, "metrics": metrics}
@@ -181,3 +182,9 @@ def check_typed_model(model: nn.Module, store: Store) -> None:
             "RGCN without in_features cannot be combined with a store; in_features=store.num_features learns a row "
             "for every node of a type without features"
         )
+
+
+def check_mapped(ds: StoredGraph, memory: int | str | None) -> None:
+    """Raises: ConfigError for a budget in mode "mapped"."""
+    if ds.mapped and memory is not None:
+        raise ConfigError(f"mode=mapped cannot be combined with memory={memory}; the system keeps the pages of maps")

@@ -21,7 +21,7 @@ from graphweft.loader.disk_link import DiskLinkLoader
 from graphweft.loader.link import LinkLoader
 from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes
-from graphweft.train.disk_batches import EVALUATION
+from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.link_task import LinkTask
 from graphweft.train.named_metrics import Metric
@@ -63,16 +63,19 @@ class DiskLinkTask(LinkTask, FromDisk):
             raise ConfigError(
                 f"task=link cannot be combined with a store and {type(model).__name__}, which is no stack of layers"
             )
+        check_mapped(ds, memory)
         budget = memory_bytes(memory)
         self._evaluated_in = budget // EVALUATION
         self._scratch = scratch
-        self._disk = tables_of(ds, budget, self._evaluated_in + _EDGE_BYTES * ds.store.num_edges)
+        more = self._evaluated_in + _EDGE_BYTES * ds.store.num_edges
+        self._disk = tables_of(ds, budget, more, ds.mapped)
         super().__init__(model, ds, x, optimizer, fanouts, batch_size, seed, key, loss, metrics)
 
     def _training(self, ds: Dataset, x: Features) -> tuple[Dataset, Any]:
         """The store, and tables over the training graph."""
         held = self._disk
-        return ds, DiskTables(held.stored, held.memory, self.split.graph, held.y, held.train_idx)
+        tables = (held.stored, held.memory, self.split.graph, held.y, held.train_idx)
+        return ds, DiskTables(*tables, mapped=held.mapped)
 
     def _loader(self, batch_size: int, seed: int, made: type[LinkLoader] = DiskLinkLoader) -> LinkLoader:
         """Batches of training edges."""

@@ -118,7 +118,8 @@ class TrainSpec(LoopOptions, TableOptions):
     readout: str = option("sum", "", "graphs: how the nodes of a graph are combined.", choices=READOUTS, resume="given")
     fold: int | None = option(None, "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source",
         least=0, most=FOLDS - 1, resume="given")
-    mode: str = option("full", "", "full: all nodes in every step; mini: sampled; macro: part by part.", choices=MODES)
+    mode: str = option("full", "", "full: all nodes in every step; mini: sampled; macro: part by part; mapped: as "
+        "mini, features of a store in a memory map.", choices=MODES)
     fanouts: str | None = option(None, "K,K,...", "mini: in-edges sampled per node, one number per layer.", "15,10,5",
         check=check_fanouts, drawn=True)
     batch_size: int = option(USUAL_BATCH, "N", "mini: training nodes, or graphs, per step.", least=1, most=2**31 - 1,

@@ -194,3 +194,23 @@ def test_models_and_stores_that_do_not_fit_are_told(folder: Path, tmp_path: Path
             gw.Trainer(gw.nn.RGCN(None, 8, 3, num_relations=6, num_nodes=store.num_nodes), store, mode=mode)
     with pytest.raises(gw.ConfigError, match="macro: hubs cannot be combined with a typed graph"):
         _trainer("RGCN", store, store.num_features, "macro", macro="parts:2/4+hubs:20KB")
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "SAGE"])
+def test_mapped_features_give_the_losses_of_memory(kind: str, folder: Path, tmp_path: Path) -> None:
+    if kind == "SAGE":
+        folder = gw.prepare_store(gw.synthetic("default", scale=0.05), tmp_path / "s", parts=3).path
+    store, found = gw.Store(folder), []
+    for mode, data in (("mapped", store), ("mini", gw.load(folder))):
+        torch.manual_seed(0)
+        model = _model(kind, store.num_features) if kind == "RGCN" else gw.nn.SAGE(64, 16, 8, num_layers=2)
+        options: dict[str, Any] = {"fanouts": (3, 3), "batch_size": 16, "seed": 0, "restore_best": False}
+        trainer = gw.Trainer(model, data, mode=mode, **options)
+        trainer.fit(2)
+        found.append(trainer)
+    assert _same(*found)
+    assert (found[0].history[-1].metrics["rows_read"] or 0) > 0
+    with pytest.raises(gw.ConfigError, match="mode=mapped cannot be combined with memory=1GB"):
+        gw.Trainer(found[0].model, store, mode="mapped", memory="1GB", fanouts=(3, 3))
+    with pytest.raises(gw.ConfigError, match="mode=mapped cannot be combined with data in memory"):
+        gw.Trainer(found[0].model, gw.load(folder), mode="mapped", fanouts=(3, 3))
