@@ -120,7 +120,7 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
     n_id = aligned_empty((nodes,), torch.int64)
     for number in chosen.tolist():
         offsets, sources = source.structure(number)
-        columns = source.edge_columns(number)
+        relations, weights = source.edge_columns(number)
         labels = source.labels(number)
         y = labels.new_empty((nodes, *labels.shape[1:])) if y is None else y
         for kind in range(kinds):
@@ -130,7 +130,8 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
             group = slice(begins[region], begins[region] + rows.stop - rows.start)
             own = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
             kept, inner, keep = members.entries(offsets[rows.start : rows.stop + 1] - own.start, sources[own])
-            pieces[region] = _Piece(kept, *(None if c is None else c[own][keep] for c in columns))
+            of = None if relations is None else relations[own][keep]
+            pieces[region] = _Piece(kept, of, None if weights is None else weights[own][keep])
             degrees[group] = torch.from_numpy(np.diff(inner))
             y[group] = labels[rows]
             torch.arange(*source.regions[region : region + 2].tolist(), out=n_id[group])
@@ -139,7 +140,7 @@ def read_group(source: PartSource, parts: Sequence[int], hubs: Hubs | None = Non
             source.features_into(number, x[first : first + len(offsets) - 1])
         elif x is not None:
             _scattered(source, number, kinds, begins, x)
-        del offsets, sources, columns
+        del offsets, sources, relations, weights
     y = source.labels(0)[:0] if y is None else y
     if hubs is not None and nodes > inside:
         kept, inner, _ = members.entries(*hubs.rows(members.which))

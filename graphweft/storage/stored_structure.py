@@ -7,6 +7,7 @@ drawn from them is what is drawn from a dataset in memory. Called for mini-batch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -160,7 +161,7 @@ def read_edges(store: Store, weighted: bool = True) -> tuple[Graph, Tensor | Non
                 of[places] = keys // nodes % len(types.relations)
     if types is None:
         return Graph.from_adjacency(Adjacency(indptr, indices, None, nodes)), weights
-    wide = np.dtype(np.int32 if kind == torch.int32 else np.int64)
+    wide: np.dtype[np.signedinteger[Any]] = np.dtype(np.int32) if kind == torch.int32 else np.dtype(np.int64)
     ids = torch.from_numpy(numbered_by_group(of, np.array(types.edge_offsets), wide))
     if weights is not None:
         weights = torch.empty_like(weights).index_copy_(0, ids.long(), weights)

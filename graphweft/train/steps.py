@@ -238,7 +238,8 @@ def sampled(
         if given.task == "link":
             _check_link(drawn)
             own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "memory": memory, "scratch": scratch}
-            batch = DiskLinkTask(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
+            of_links: Callable[..., MiniBatch] = DiskLinkTask
+            batch = of_links(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
         else:
             on_disk: Callable[..., MiniBatch] = DiskBatches
             batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
