@@ -25,7 +25,7 @@ from torch import Tensor
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.graph_files import FilesInput, GraphFiles, hashed
+from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
 from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
 from graphweft.data.store_input import DatasetInput, StoreInput
@@ -34,6 +34,7 @@ from graphweft.data.stored_rows import sorted_rows
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.multilevel import ENTRY_BYTES, multilevel, multilevel_bytes
 from graphweft.partitioning.partition import METHODS, partition
+from graphweft.sample.hashed import hashed
 from graphweft.storage.block_io import array_bytes
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store, is_store, partial_of

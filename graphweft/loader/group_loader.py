@@ -123,7 +123,7 @@ class GroupLoader(EpochLoader[Batch]):
         self._checksum = checksum(seeds)
         self._plans: dict[int, list[PlannedGroup]] = {}
         self._turned = threading.Lock()
-        self._ahead: _ReadAhead | None = None
+        self._ahead: ReadAhead | None = None
         super().__init__(seeds.numel(), batch_size, shuffle, seed, False, prefetch, workers)
 
     def make(self, places: Tensor, epoch: int) -> Batch:
@@ -202,7 +202,7 @@ class GroupLoader(EpochLoader[Batch]):
     def _preparer(self, epoch: int) -> Callable[[int], Batch]:
         plan = self.plan(epoch)
         firsts = [group.first for group in plan]
-        ahead = self._ahead = _ReadAhead(self.source, plan, self.hubs, self.times)
+        ahead = self._ahead = ReadAhead(self.source, plan, self.hubs, self.times)
 
         def prepare(position: int) -> Batch:
             planned = plan[bisect.bisect_right(firsts, position) - 1]
@@ -216,7 +216,7 @@ class GroupLoader(EpochLoader[Batch]):
         return prepare
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
-        mine: _ReadAhead | None = None
+        mine: ReadAhead | None = None
         try:
             for batch in super()._batches(turn, epoch, first):
                 mine = mine or self._ahead
@@ -233,7 +233,7 @@ class GroupLoader(EpochLoader[Batch]):
                 self._ahead = None
 
 
-class _ReadAhead:
+class ReadAhead:
     """The group in use and the next one, read by one thread."""
 
     def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None, times: ReadTimes) -> None:

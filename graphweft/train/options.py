@@ -113,7 +113,7 @@ def check_task(task: Any, mode: str) -> str:
         raise ConfigError(f"task: expected nodes, and {kind} where the labels do not tell their kind, got {task!r}")
     if task != "unsupervised":  # which follows from a model
         check_choice("task", task, TASKS)
-    if task == "link" and check_mode(mode) not in ("mini", "mapped"):
+    if task == "link" and check_mode(mode) not in ("mini", "mapped", "macro"):
         raise ConfigError(f"mode: expected mini for the task link, got {mode!r}")
     return str(task)
 

@@ -32,6 +32,7 @@ from graphweft.train.embedding_task import EmbeddingTask
 from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
+from graphweft.train.grouped_links import GroupedLinks
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
@@ -243,6 +244,11 @@ def sampled(
         else:
             on_disk: Callable[..., MiniBatch] = DiskBatches
             batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:], **own)
+    elif given.task == "link" and given.mode == "macro":
+        _check_link(drawn._replace(macro=None))
+        own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "macro": drawn.macro, "memory": memory}
+        grouped: Callable[..., MiniBatch] = GroupedLinks
+        batch = grouped(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own, scratch=scratch)
     elif given.task == "link":
         _check_link(drawn)
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics}

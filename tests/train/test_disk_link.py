@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import graphweft as gw
+from graphweft.loader.link_groups import LinkGroupLoader, share_of
 
 MEMORY = 3_900_000  # about three quarters of the rows have room
 
@@ -71,12 +72,72 @@ def test_weights_of_the_training_graph_are_used(ds: gw.Dataset, tmp_path: Path) 
     assert _losses(disk) == _losses(memory) != _losses(without)
 
 
+def test_pairs_of_a_group_are_its_training_edges_in_both_directions(ds: gw.Dataset, folder: Path) -> None:
+    store = gw.Store(folder)
+    names = torch.cat([store.node_ids(number) for number in range(4)])
+    edges = set(zip(*(ends.tolist() for ends in ds.graph.edges()), strict=True))
+    loader = LinkGroupLoader(store, (4, 3), 64, True, 5, count=2)
+    found: list[tuple[int, int]] = []
+    for batch in loader:
+        assert batch.edge_label_index is not None
+        own = names[batch.group.n_id]
+        src, dst = own[batch.n_id[batch.edge_label_index]]
+        count = batch.batch_size
+        rows = list(zip(src.tolist(), dst.tolist(), strict=True))
+        assert set(rows[:count]) <= edges and not set(rows[count:]) & edges
+        found += rows[:count]
+        # neither a pair of the batch nor one that is held out passes a message, in whatever direction
+        tails, heads = own[batch.n_id[batch.edge_index]]
+        messages = set(zip(tails.tolist(), heads.tolist(), strict=True))
+        assert not messages & {pair for a, b in rows[:count] for pair in ((a, b), (b, a))}
+        place = torch.argsort(names)
+        ids = place[tails].numpy(), place[heads].numpy()
+        assert (share_of(*ids, store.num_nodes, 5) == 0).all()
+    assert len(set(found)) == len(found) and {(b, a) for a, b in found} == set(found)
+    part = torch.repeat_interleave(torch.arange(4), torch.tensor([p.nodes for p in store.manifest.parts]))
+    of = torch.empty(ds.num_nodes, dtype=torch.int64)
+    of[names] = part
+    place = torch.argsort(names)
+    known = [(a, b) for a, b in edges if a != b]
+    ends = torch.tensor(known).T
+    trained = share_of(place[ends[0]].numpy(), place[ends[1]].numpy(), store.num_nodes, 5) == 0
+    groups = [set(group.parts) for group in loader.plan(0)]
+    inside = [any({int(of[a]), int(of[b])} <= parts for parts in groups) for a, b in known]
+    assert set(found) == {pair for pair, here, kept in zip(known, inside, trained, strict=True) if here and kept}
+
+
+def test_links_train_in_groups_and_are_scored_on_the_whole_graph(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
+    store = gw.Store(folder)
+    options: dict[str, Any] = {"mode": "macro", "macro": "parts:2/4", "batch_size": 128}
+    trainer = _trainer(ds, store, **options)
+    told = trainer.fit(3)
+    assert told[-1].loss < told[0].loss and told[-1].val_acc > 0.55
+    src, dst = (ends.long() for ends in ds.graph.edges())
+    names = torch.cat([store.node_ids(number) for number in range(4)])
+    place = torch.argsort(names)
+    kept = share_of(place[src].numpy(), place[dst].numpy(), store.num_nodes, 0) == 0
+    left = ds.graph.edge_subgraph(torch.from_numpy(kept).nonzero().reshape(-1))
+    known = trainer.model.eval()(left, ds.x).detach()
+    assert torch.allclose(trainer.predict(), known, atol=1e-4)
+    edges = set(zip(src.tolist(), dst.tolist(), strict=True))
+    negative = trainer._batch._negative  # type: ignore[attr-defined]
+    pairs = torch.stack(negative.pairs(torch.arange(500), seed=0, stage=1)).T.tolist()
+    assert not {tuple(pair) for pair in pairs} & edges and all(a != b for a, b in pairs)
+    tails = negative.tails(torch.arange(20), 30, seed=0, stage=1)
+    assert not {(a, b) for a in range(20) for b in tails[a].tolist()} & edges
+    first = _trainer(ds, store, out=tmp_path / "run", **options)
+    first.fit(1)
+    again = _trainer(ds, gw.Store(folder), out=tmp_path / "run", **options)
+    again.resume()
+    again.fit(2)
+    assert _losses(again) == _losses(trainer)
+
+
 def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder: Path) -> None:
     store = gw.Store(folder)
     for options, text in (
         ({"memory": 100_000}, r"memory: expected more than \d+ MB, the structure and labels of"),
         ({"memory": MEMORY, "accumulate": 2}, "task='link' cannot be combined with macro, accumulate, sampler"),
-        ({"mode": "macro"}, "mode: expected mini for the task link, got 'macro'"),
     ):
         with pytest.raises(gw.ConfigError, match=text):
             _trainer(ds, store, **options)
