@@ -52,9 +52,7 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
     """
     learned = spec.features == "embedding"
     if check_mode(spec.mode) == "full":
-        check_fits(
-            ds.graph.num_nodes, spec.hidden if learned else ds.num_features, spec.hidden, ds.num_classes, spec.layers
-        )
+        check_fits(ds.num_nodes, spec.hidden if learned else ds.num_features, spec.hidden, ds.num_classes, spec.layers)
     options: dict[str, Any] = {
         "num_layers": spec.layers,
         "dropout": spec.dropout,

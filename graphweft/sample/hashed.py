@@ -1,7 +1,7 @@
 """Random numbers of ids: a hash of each.
 
-Comes in: ids and a seed. Goes out: 64 bits an id. Called where a choice has to follow from an id alone, such as splits of
-nodes and pairs that are too many to be listed.
+Comes in: ids and a seed. Goes out: 64 bits an id. Called where a choice has to follow from an id alone, such as splits
+of nodes and pairs that are too many to be listed.
 """
 
 from __future__ import annotations

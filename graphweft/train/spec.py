@@ -253,9 +253,7 @@ class TrainSpec(LoopOptions, TableOptions):
 
     def _check_typed(self) -> None:
         """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""
-        if self.mode == "macro":
-            raise ConfigError(f"mode: expected full or mini for {self.model}, a model of types, got 'macro'")
-        usual = {"task": "nodes", "sampler": "neighbor", "macro": None}
+        usual = {"task": "nodes", "sampler": "neighbor"} | ({} if self.mode == "macro" else {"macro": None})
         for name, wanted in usual.items():
             if getattr(self, name) != wanted:
                 raise ConfigError(f"{name}: expected {wanted} for {self.model}, got {getattr(self, name)}")

@@ -15,6 +15,8 @@ import graphweft as gw
 from graphweft.data.flat_features import with_flat_features
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import read_group
+from graphweft.run import run
+from graphweft.train.spec import TrainSpec
 
 PARTS, MEMORY = 4, 1_200_000  # about half of the rows have room
 
@@ -214,3 +216,13 @@ def test_mapped_features_give_the_losses_of_memory(kind: str, folder: Path, tmp_
         gw.Trainer(found[0].model, store, mode="mapped", memory="1GB", fanouts=(3, 3))
     with pytest.raises(gw.ConfigError, match="mode=mapped cannot be combined with data in memory"):
         gw.Trainer(found[0].model, gw.load(folder), mode="mapped", fanouts=(3, 3))
+
+
+@pytest.mark.parametrize("mode", ["macro", "mini", "mapped"])
+def test_the_command_trains_on_a_typed_store(mode: str, folder: Path, tmp_path: Path) -> None:
+    memory = None if mode == "mapped" else "64MB"
+    spec = {"data": str(folder), "mode": mode, "memory": memory, "fanouts": "3,3", "batch_size": 32, "epochs": 2}
+    told = run(TrainSpec(model="rgcn", out=str(tmp_path / mode), **spec))
+    assert (told["epochs"], told["dataset"]) == (2, "academic") and told["test_acc_at_best_val"] > 0.4
+    with pytest.raises(gw.ConfigError, match="model: expected rgcn or hgt for a typed store, got sage"):
+        run(TrainSpec(model="sage", out=str(tmp_path / "other"), **spec))
