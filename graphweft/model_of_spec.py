@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from graphweft.data.dataset import Dataset
+from graphweft.data.stored import StoredDataset
 from graphweft.nn.cgat import CGAT
 from graphweft.nn.dgi import DGI
 from graphweft.nn.edge_model import EdgeModel
@@ -51,9 +52,7 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
     """
     learned = spec.features == "embedding"
     if check_mode(spec.mode) == "full":
-        check_fits(
-            ds.graph.num_nodes, spec.hidden if learned else ds.num_features, spec.hidden, ds.num_classes, spec.layers
-        )
+        check_fits(ds.num_nodes, spec.hidden if learned else ds.num_features, spec.hidden, ds.num_classes, spec.layers)
     options: dict[str, Any] = {
         "num_layers": spec.layers,
         "dropout": spec.dropout,
@@ -70,10 +69,11 @@ def make_model(spec: TrainSpec, ds: Dataset) -> Made:
         options["edge_dim"] = edge_columns(ds)
     if spec.value_dropout:
         options["value_dropout"] = spec.value_dropout
-    if spec.model == "hgt":
-        options |= {"heads": spec.heads, "num_node_types": len(ds.graph.node_types)}
     if spec.model in TYPED:
-        options["num_relations"] = len(ds.graph.relations)
+        types = (ds.store.types if isinstance(ds, StoredDataset) else None) or ds.graph
+        options["num_relations"] = len(types.relations)
+        if spec.model == "hgt":
+            options |= {"heads": spec.heads, "num_node_types": len(types.node_types)}
     if spec.model in PROPAGATING:
         options = {"num_layers": spec.layers, "dropout": spec.dropout, "alpha": spec.alpha}
         options |= {"hops": spec.hops} if spec.model == "appnp" else {}

@@ -80,7 +80,7 @@ def plan(
         >>> found.mode, found.peak_bytes > 0, [other.way.mode for other in found.others]
         ('full', True, ['mini', 'macro'])
     """
-    check_choice("mode", mode, MODES)
+    check_choice("mode", mode, tuple(known for known in MODES if known != "mapped"))
     check_integer("ranks", ranks, 1, 4096)
     profile = Machine.here() if machine is None else machine
     profile = profile if isinstance(profile, Machine) else Machine.read(os.fspath(profile))

@@ -310,7 +310,7 @@ def load_dataset(spec: TrainSpec) -> Dataset:
     """
     stored = stored_dataset(spec)
     if stored is not None:
-        stored.check_trainable()
+        stored.check_trainable() if spec.task == "nodes" else stored.check_features()
         return stored
     ds = read_dataset(spec)
     if isinstance(ds, GraphDataset) and spec.task not in EMBEDDING_TASKS:
@@ -345,7 +345,7 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
 
     Raises: DataError for a damaged store, ConfigError for options that change features, which are as they were stored.
     """
-    from_disk = spec.mode == "macro" or (spec.mode == "mini" and spec.memory is not None)
+    from_disk = spec.mode in ("macro", "mapped") or (spec.mode == "mini" and spec.memory is not None)
     if not from_disk or spec.has_tables or spec.scale is not None or not is_store(spec.data):
         return None
     for name, usual in (("features", None), ("normalize", "none")):
@@ -354,9 +354,13 @@ def stored_dataset(spec: TrainSpec) -> StoredDataset | None:
             raise ConfigError(
                 f"{name}: expected {usual or 'none'} with a store, whose features are as stored, got {got}"
             )
-    if spec.model in TYPED:
-        raise ConfigError(f"model: expected one without types for a store, got {spec.model}")
-    return StoredDataset(Store(spec.data)) if spec.mode == "macro" else StoredGraph(Store(spec.data))
+    store = Store(spec.data)
+    if (spec.model in TYPED) != (store.types is not None):
+        wanted = (
+            "one without types for a store without types" if store.types is None else "rgcn or hgt for a typed store"
+        )
+        raise ConfigError(f"model: expected {wanted}, got {spec.model}")
+    return StoredDataset(store) if spec.mode == "macro" else StoredGraph(store, mapped=spec.mode == "mapped")
 
 
 def read_dataset(spec: TrainSpec) -> Dataset:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from graphweft.data.store_input import Ids, check_ends
+from graphweft.data.store_input import Edges, check_ends
 from graphweft.data.store_writes import opened, settle, write_all
 from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
 
@@ -28,17 +29,36 @@ class EdgeRuns:
         parts: Number of parts.
         dtype: Of ids in the store.
         cuts: For every run the first edge of each part and the end, (parts + 1,), counted over the file.
+        columns: What a run has of an edge beside its ends: "relation", "weight".
+        of_relation: Edges of each relation.
     """
 
     def __init__(
-        self, path: Path, parts: int, dtype: np.dtype[np.signedinteger], cuts: list[NDArray[np.int64]]
+        self,
+        path: Path,
+        parts: int,
+        dtype: np.dtype[np.signedinteger],
+        cuts: list[NDArray[np.int64]],
+        columns: tuple[str, ...] = (),
+        of_relation: list[int] | None = None,
     ) -> None:
-        self.path, self.parts, self.dtype, self.cuts = path, parts, dtype, cuts
+        self.path, self.parts, self.dtype, self.cuts, self.columns = path, parts, dtype, cuts, columns
+        self.of_relation = of_relation or []
+
+    @property
+    def width(self) -> int:
+        """Bytes of an edge."""
+        return (2 + len(self.columns)) * self.dtype.itemsize
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where the edges of each relation begin, and the number of all."""
+        return (0, *accumulate(self.of_relation))
 
     @property
     def nbytes(self) -> int:
         """Size of the file."""
-        return 2 * self.dtype.itemsize * self.num_edges
+        return self.width * self.num_edges
 
     @property
     def num_edges(self) -> int:
@@ -50,14 +70,14 @@ class EdgeRuns:
         return sum(int(cut[part + 1] - cut[part]) for cut in self.cuts)
 
     def read(self, part: int, most: int) -> Iterator[NDArray[np.signedinteger]]:
-        """Pairs (n, 2) of destination and source, at most ``most`` at a time. Raises: DataError."""
-        width = 2 * self.dtype.itemsize
+        """(n, 2 and more) destination, source and columns, at most ``most`` at a time. Raises: DataError."""
+        width = self.width
         handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             for cut in self.cuts:
                 for first in range(int(cut[part]), int(cut[part + 1]), most):
                     last = min(first + most, int(cut[part + 1]))
-                    pairs = np.empty((last - first, 2), self.dtype)
+                    pairs = np.empty((last - first, 2 + len(self.columns)), self.dtype)
                     read_bytes(handle, str(self.path), first * width, array_bytes(pairs))
                     yield pairs
             forget_pages(handle)
@@ -67,13 +87,15 @@ class EdgeRuns:
 
 def sort_edges(
     who: str,
-    edges: Callable[[int], Iterator[tuple[Ids, Ids]]],
+    edges: Callable[[int], Iterator[Edges]],
     part: NDArray[np.integer],
     new_id: NDArray[np.signedinteger],
     parts: int,
     path: Path,
     memory: int,
     done: Callable[[int], None],
+    columns: tuple[str, ...] = (),
+    relations: int = 0,
 ) -> EdgeRuns:
     """Writes all edges as sorted runs.
 
@@ -86,25 +108,36 @@ def sort_edges(
         path: The file to write.
         memory: Bytes that may be used.
         done: Told how many edges were read.
+        columns: What is kept of an edge beside its ends: "relation", "weight".
+        relations: Their number.
 
     Raises: DataError for ids out of range, or a disk that is full.
     """
-    runs = EdgeRuns(path, parts, new_id.dtype, [])
-    most = max(memory // _EDGE_BYTES, 1024)
+    runs = EdgeRuns(path, parts, new_id.dtype, [], columns)
+    most = max(memory // (_EDGE_BYTES + 2 * new_id.dtype.itemsize * len(columns)), 1024)
     written = 0
+    of_relation = np.zeros(relations, np.int64)
     with opened(path, fresh=True) as handle:
-        for src, dst in edges(most):
+        for src, dst, relation, weight in edges(most):
             check_ends(who, src, dst, len(part))
             of = part[dst]
             order = np.argsort(of, kind="stable")  # of small integers by radix
-            pairs = np.empty((len(dst), 2), new_id.dtype)
+            pairs = np.empty((len(dst), 2 + len(columns)), new_id.dtype)
             pairs[:, 0], pairs[:, 1] = new_id[dst][order], new_id[src][order]
+            for place, name in enumerate(columns, 2):
+                values = relation if name == "relation" else weight
+                assert values is not None  # of an input with such columns
+                kept = values[order]
+                pairs[:, place] = kept if name == "relation" else kept.astype(np.float32).view(np.int32)
+            if relation is not None:
+                of_relation += np.bincount(relation, minlength=relations)
             cut = np.zeros(parts + 1, np.int64)
             np.cumsum(np.bincount(of, minlength=parts), out=cut[1:])
-            del of, order, src, dst
+            del of, order, src, dst, relation, weight
             runs.cuts.append(cut + written)
-            write_all(handle, path, pairs, written * 2 * new_id.dtype.itemsize)
+            write_all(handle, path, pairs, written * runs.width)
             written += len(pairs)
             settle(handle, path)
             done(written)
+    runs.of_relation = of_relation.tolist()
     return runs

@@ -27,10 +27,12 @@ from torch import Tensor
 from graphweft._errors import DataError, DataWarning
 from graphweft.data.readers.files import one_line, open_regular, show
 from graphweft.data.readers.text_edges import choose_columns
-from graphweft.data.store_input import Ids, LabelKind, Rows
+from graphweft.data.store_input import Edges, Ids, LabelKind, Rows
 from graphweft.graph.graph import Graph
+from graphweft.sample.hashed import hashed
 from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
 from graphweft.storage.store_format import SPLIT_BITS
+from graphweft.storage.store_types import Types
 
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
 _VALUES = frozenset(f"{name}.npy" for name in ("edge_weight", "edge_attr", "edge_features", "edge_time"))
@@ -136,6 +138,9 @@ class FilesInput:
     """:class:`GraphFiles` opened and checked. Raises: DataError."""
 
     graph: Graph | None = None
+    types: Types | None = None
+    type_widths: tuple[int, ...] = ()
+    has_weights = False
 
     def __init__(self, files: GraphFiles) -> None:
         self._files = files
@@ -184,12 +189,12 @@ class FilesInput:
             found[first : first + len(there)][there] = rows.y[there]
         return found
 
-    def edges(self, most: int) -> Iterator[tuple[Ids, Ids]]:
+    def edges(self, most: int) -> Iterator[Edges]:
         """All edges, those back after each chunk."""
         for src, dst in self._edges.chunks(max(most // (2 if self._files.bidirected else 1), 1)):
-            yield src, dst
+            yield Edges(src, dst)
             if self._files.bidirected:
-                yield dst, src
+                yield Edges(dst, src)
 
     def rows(self, first: int, last: int, features: bool = True) -> Rows:
         """Ranges of the files. Raises: DataError for features that are not finite, or labels out of range."""
@@ -452,21 +457,6 @@ def edge_source(path: Path) -> EdgeSource:
     if name.removesuffix(".gz").endswith(_TEXT):
         return _Text(path)
     raise DataError(f"{show(path)}: expected edges as .npy, .npz, .bin, .csv, .tsv or .txt, got another file")
-
-
-def hashed(ids: Ids, seed: int) -> NDArray[np.uint64]:
-    """64 random bits an id (SplitMix64), a pure function of id and seed.
-
-    Example:
-        >>> bool((hashed(np.arange(3), 0) == hashed(np.arange(3), 0)).all())
-        True
-    """
-    with np.errstate(over="ignore"):
-        key = ids.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 & (2**64 - 1))
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            key = (key ^ (key >> np.uint64(shift))) * np.uint64(factor)
-        found: NDArray[np.uint64] = key ^ (key >> np.uint64(31))
-    return found
 
 
 def _npy_header(file: IO[bytes], who: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

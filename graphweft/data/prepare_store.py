@@ -25,7 +25,7 @@ from torch import Tensor
 from graphweft._checks import as_integer
 from graphweft._errors import ConfigError, DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.graph_files import FilesInput, GraphFiles, hashed
+from graphweft.data.graph_files import FilesInput, GraphFiles
 from graphweft.data.load import load
 from graphweft.data.store_build import KEY, Build, Told, build_bytes, finish, part_dtype
 from graphweft.data.store_input import DatasetInput, StoreInput
@@ -34,6 +34,7 @@ from graphweft.data.stored_rows import sorted_rows
 from graphweft.graph.graph import Graph
 from graphweft.partitioning.multilevel import ENTRY_BYTES, multilevel, multilevel_bytes
 from graphweft.partitioning.partition import METHODS, partition
+from graphweft.sample.hashed import hashed
 from graphweft.storage.block_io import array_bytes
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store, is_store, partial_of
@@ -44,7 +45,7 @@ _LEAST_WORK = 8 << 20  # bytes to read and sort with
 _GRAPH_BYTES = (112, 104)  # bytes of a node and an edge while a graph is made of files and partitioned
 _ROW_BYTES = 16  # of a node while rows are read from a file: offset and label
 _LEAST_ROWS = 64 << 20  # bytes to sort rows and to keep the graph between clusters with
-_VERSION = 2
+_VERSION = 3
 _PIECE = 1 << 18
 
 
@@ -68,7 +69,7 @@ def prepare_store(
     interrupted goes on where it stood when it is called again with the same arguments.
 
     Args:
-        data: What to store: one graph without types.
+        data: What to store: one graph, with or without types.
         out: Folder of the store; it must not exist.
         parts: Number of parts.
         memory: Bytes, or a text such as "2GB"; None: a quarter of the machine's memory.
@@ -114,7 +115,9 @@ def prepare_store(
     given = None if part is None else _given_part(part, count, source.num_nodes)
     labels = source.labels
     index = "int32" if source.num_nodes < 2**31 else "int64"
-    shape = Shape(source.num_features, dtype, index, labels.dtype, labels.columns)
+    relations = 0 if source.types is None else len(source.types.relations)
+    more = (source.has_weights, source.type_widths, relations)
+    shape = Shape(source.num_features, dtype, index, labels.dtype, labels.columns, *more)
     key = {
         **{"version": _VERSION, "parts": count, "method": method, "dtype": dtype, "seed": seed},
         **{"part": None if given is None else zlib.crc32(array_bytes(given)), "source": source.identity()},
@@ -313,5 +316,6 @@ def _graph_of(source: StoreInput) -> Graph:
     if source.graph is not None:
         return source.graph
     chunks = list(source.edges(1 << 22))
-    src, dst = (np.concatenate([np.empty(0, np.int64), *(c[end] for c in chunks)]) for end in (0, 1))
+    src = np.concatenate([np.empty(0, np.int64), *(chunk.src for chunk in chunks)])
+    dst = np.concatenate([np.empty(0, np.int64), *(chunk.dst for chunk in chunks)])
     return Graph(torch.from_numpy(src), torch.from_numpy(dst), num_nodes=source.num_nodes)

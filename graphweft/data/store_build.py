@@ -7,10 +7,12 @@ build that was killed goes on; the store has its name only when it is whole.
 
 from __future__ import annotations
 
+import bisect
 import json
 import zlib
 from collections.abc import Callable
 from dataclasses import asdict, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from graphweft.data.edge_runs import EdgeRuns, sort_edges
 from graphweft.data.store_input import StoreInput
 from graphweft.data.store_writes import opened, settle, sync_folder, write_all, write_json, write_text
 from graphweft.storage.block_io import array_bytes, bytes_of
+from graphweft.storage.numbering import numbered_by_group
 from graphweft.storage.store_format import (
     DTYPES,
     MANIFEST,
@@ -39,10 +42,11 @@ Told = Callable[[str, int, int | None], None]
 
 KEY = "key.json"  # what a build is made of, in its temporary folder
 _STATE, _RUNS = "build.json", "edges.runs"
-_ROW_BLOCKS = ("x", "y", "split", "node_ids")
 _SYNCED = 1 << 18  # bytes; fewer wait for the end of their part
 _OFFSETS = 16  # bytes of a node of a part while its edges are counted: the sum so far, and what a range adds
 _SORTED_EDGE = 40  # bytes of an edge while a range of rows is sorted: pairs as read, key, sorted key, column
+_WEIGHTED_EDGE = 80  # where weights are sorted along, and an order by which
+_LARGEST_KEY = 1 << 62
 
 
 class Build:
@@ -71,6 +75,9 @@ class Build:
         self.source, self.part, self.parts, self.shape, self.folder = source, part, parts, shape, folder
         self.told = told
         self.sizes = _counts(part, parts)
+        types = source.types
+        self.type_starts = [0, source.num_nodes] if types is None else list(types.node_offsets)
+        self.of_type = _counts_of_types(part, parts, self.type_starts) if types is not None else None
         self.bounds = np.concatenate([[0], np.cumsum(self.sizes)])
         larger = int(self.sizes.max(initial=0)) - _share(source.num_nodes, parts)  # than was counted on
         self.memory = max(memory - _OFFSETS * larger, 1 << 20)
@@ -96,6 +103,7 @@ class Build:
             method=method,
             shape=self.shape,
             parts=tuple(entries),
+            types=None if source.types is None else replace(source.types, edge_offsets=runs.offsets),
         )
         write_text(self.folder / MANIFEST, manifest.to_json(), synced=True)
         return manifest
@@ -106,28 +114,43 @@ class Build:
             found = _parsed(file)
             if found is not None:
                 return found
-        zeros = {name: [0] * self.parts for name in (*_ROW_BLOCKS, *SPLIT_BITS)}
+        zeros = {name: [0] * self.parts for name in (*self._row_blocks(), *SPLIT_BITS)}
         return {"rows": 0, "cuts": None, **zeros}
+
+    def _row_blocks(self) -> list[str]:
+        """Names of the blocks with a row for a node."""
+        own = [f"x.{type_}" for type_, width in enumerate(self.shape.type_widths) if width]
+        return [*(own if self.shape.type_widths else ["x"]), "y", "split", "node_ids"]
+
+    def _layout(self, number: int, edges: int) -> tuple[Block, ...]:
+        """Where the blocks of a part lie."""
+        return layout(self.shape, int(self.sizes[number]), edges, self._types_of(number))
+
+    def _types_of(self, number: int) -> tuple[int, ...]:
+        return () if self.of_type is None else tuple(self.of_type[number].tolist())
 
     def _path(self, number: int) -> Path:
         return self.folder / f"part-{number:05d}.bin"
 
     def _write_rows(self) -> None:
         """Features, labels, splits and ids: each range of the source goes to consecutive rows of every part."""
-        nodes, width = self.source.num_nodes, self.source.num_features
-        blocks = [layout(self.shape, int(size), 0) for size in self.sizes]
+        nodes, width = self.source.num_nodes, self.shape.row_width
+        blocks = [self._layout(number, 0) for number in range(self.parts)]
         most = max(self.memory // (20 * width + 8 * max(self.shape.label_columns, 1) * 2 + 64), 1)
         first = int(self.state["rows"])
         filled = _counts(self.part[:first], self.parts)
         while first < nodes:
-            last = min(first + most, nodes)
+            type_ = bisect.bisect_right(self.type_starts, first) - 1
+            last = min(first + most, self.type_starts[type_ + 1])
+            own = f"x.{type_}" if self.shape.type_widths else "x"
+            of_own = _counts(self.part[self.type_starts[type_] : first], self.parts)
             of = self.part[first:last]
             order = np.argsort(of, kind="stable")
             x, y, split = self.source.rows(first, last)
             cuts = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=self.parts))])
             at = torch.from_numpy(order)
             rows = {
-                "x": torch.empty(last - first, 0) if x is None else self._rounded(x[at], at + first),
+                own: torch.empty(last - first, 0) if x is None else self._rounded(x[at], at + first),
                 "y": y[at].to(DTYPES[self.shape.label_dtype]),
                 "split": torch.from_numpy(split[order]),
                 "node_ids": at + first,
@@ -135,9 +158,8 @@ class Build:
             del x, y
             for number in np.flatnonzero(np.diff(cuts)).tolist():
                 taken = slice(int(cuts[number]), int(cuts[number + 1]))
-                self._put_rows(
-                    number, blocks[number], {name: table[taken] for name, table in rows.items()}, int(filled[number])
-                )
+                before = {name: int((of_own if name == own else filled)[number]) for name in rows}
+                self._put_rows(number, blocks[number], {name: table[taken] for name, table in rows.items()}, before)
             filled += np.diff(cuts)
             first = last
             self.state["rows"] = first
@@ -156,8 +178,10 @@ class Build:
             )
         return made
 
-    def _put_rows(self, number: int, blocks: tuple[Block, ...], rows: dict[str, torch.Tensor], filled: int) -> None:
-        """Rows of one part behind those that are there; checksums go on."""
+    def _put_rows(
+        self, number: int, blocks: tuple[Block, ...], rows: dict[str, torch.Tensor], filled: dict[str, int]
+    ) -> None:
+        """Rows of one part behind those that are there, ``filled`` of each block; checksums go on."""
         path = self._path(number)
         with opened(path) as handle:
             for block in blocks:
@@ -165,9 +189,9 @@ class Build:
                     continue
                 content = bytes_of(rows[block.name].contiguous())
                 width = block.nbytes // block.shape[0]
-                write_all(handle, path, content, block.offset + filled * width)
+                write_all(handle, path, content, block.offset + filled[block.name] * width)
                 self.state[block.name][number] = zlib.crc32(content, self.state[block.name][number])
-            if rows["x"].nbytes >= _SYNCED:
+            if sum(table.nbytes for table in rows.values()) >= _SYNCED:
                 settle(handle, path)
         for name, bit in SPLIT_BITS.items():
             self.state[name][number] += int(((rows["split"] & bit) > 0).sum())
@@ -177,19 +201,26 @@ class Build:
         path = self.folder / _RUNS
         kind = np.dtype(self.shape.index_dtype)
         if self.state["cuts"] is not None and path.is_file():
-            found = EdgeRuns(path, self.parts, kind, [np.array(cut, np.int64) for cut in self.state["cuts"]])
+            cuts = [np.array(cut, np.int64) for cut in self.state["cuts"]]
+            found = EdgeRuns(path, self.parts, kind, cuts, self._columns_of_runs(), self.state.get("relations"))
             if path.stat().st_size == found.nbytes:
                 return found
-        new_id = _new_ids(self.part, self.bounds, kind)
+        new_id = numbered_by_group(self.part, self.bounds, kind)
         total = self.source.num_edges
 
         def done(count: int) -> None:
             self.told("sorting edges", count, total)
 
-        runs = sort_edges(self.source.name, self.source.edges, self.part, new_id, self.parts, path, self.memory, done)
+        given = (self.source.name, self.source.edges, self.part, new_id, self.parts, path, self.memory, done)
+        runs = sort_edges(*given, self._columns_of_runs(), self.shape.num_relations)
         self.state["cuts"] = [cut.tolist() for cut in runs.cuts]
+        self.state["relations"] = runs.of_relation
         write_json(self.folder / _STATE, self.state)
         return runs
+
+    def _columns_of_runs(self) -> tuple[str, ...]:
+        """What a run has of an edge beside its ends."""
+        return (*(("relation",) if self.shape.num_relations else ()), *(("weight",) if self.shape.edge_weight else ()))
 
     def _entry(self, number: int) -> PartEntry | None:
         """What an earlier try wrote of a part; None where it is not done."""
@@ -200,49 +231,73 @@ class Build:
         if held is None:
             return None
         blocks = tuple(Block(**{**block, "shape": tuple(block["shape"])}) for block in held["blocks"])
-        return PartEntry(**{**held, "blocks": blocks})
+        return PartEntry(**{**held, "blocks": blocks, "types": tuple(held["types"])})
 
     def _write_structure(self, number: int, runs: EdgeRuns) -> PartEntry:
-        """Offsets and sources of a part, rows by ascending source, range of rows after range of rows."""
+        """Offsets, sources, relations and weights of a part, range of rows after range of rows.
+
+        Rows are by relation, then by ascending source.
+        """
         nodes, start, edges = int(self.sizes[number]), int(self.bounds[number]), runs.count(number)
-        blocks = {block.name: block for block in layout(self.shape, nodes, edges)}
-        most = max(self.memory // _SORTED_EDGE, 1024)
+        blocks = {block.name: block for block in self._layout(number, edges)}
+        most = max(self.memory // (_WEIGHTED_EDGE if runs.columns else _SORTED_EDGE), 1024)
+        highest = max(_LARGEST_KEY // (max(self.shape.num_relations, 1) * max(self.source.num_nodes, 1)), 1)
         indptr = np.zeros(nodes + 1, np.int64)
         for pairs in runs.read(number, most):
             indptr[1:] += np.bincount(pairs[:, 0] - start, minlength=nodes)
         np.cumsum(indptr, out=indptr)
-        crc, row = 0, 0
-        path = self._path(number)
+        sums = dict.fromkeys(("indices", "relations", "weights"), 0)
+        row, path, last_block = 0, self._path(number), self._layout(number, edges)[-1]
         with opened(path) as handle:
             while row < nodes:
                 last = max(int(np.searchsorted(indptr, indptr[row] + most, "right")) - 1, row + 1)
-                columns = self._columns(runs, number, start + row, start + last, int(indptr[last] - indptr[row]), most)
-                write_all(handle, path, columns, blocks["indices"].offset + int(indptr[row]) * columns.itemsize)
-                crc = zlib.crc32(array_bytes(columns), crc)
+                last = min(last, row + highest)
+                made = self._columns(runs, number, start + row, start + last, int(indptr[last] - indptr[row]), most)
+                for name, column in made.items():
+                    write_all(handle, path, column, blocks[name].offset + int(indptr[row]) * column.itemsize)
+                    sums[name] = zlib.crc32(array_bytes(column), sums[name])
                 row = last
             write_all(handle, path, indptr, blocks["indptr"].offset)
-            settle(handle, path, aligned(blocks["indices"].offset + blocks["indices"].nbytes))
-        sums = {"indptr": zlib.crc32(array_bytes(indptr)), "indices": crc}
-        sums |= {name: int(self.state[name][number]) for name in _ROW_BLOCKS}
-        made = tuple(replace(block, crc32=sums[block.name]) for block in blocks.values())
-        entry = PartEntry(path.name, nodes, edges, **{n: int(self.state[n][number]) for n in SPLIT_BITS}, blocks=made)
+            settle(handle, path, aligned(last_block.offset + last_block.nbytes))
+        sums["indptr"] = zlib.crc32(array_bytes(indptr))
+        sums |= {name: int(self.state[name][number]) for name in self._row_blocks()}
+        finished = tuple(replace(block, crc32=sums[block.name]) for block in blocks.values())
+        splits = {name: int(self.state[name][number]) for name in SPLIT_BITS}
+        entry = PartEntry(path.name, nodes, edges, **splits, blocks=finished, types=self._types_of(number))
         write_json(path.with_suffix(".json"), asdict(entry))
         return entry
 
     def _columns(
         self, runs: EdgeRuns, number: int, first: int, last: int, count: int, most: int
-    ) -> NDArray[np.signedinteger]:
-        """Sources of the edges into the ids from ``first`` to ``last``, by destination and source."""
+    ) -> dict[str, NDArray[Any]]:
+        """Blocks of the edges into the ids from ``first`` to ``last``, by destination, relation and source."""
         keys = np.empty(count, np.int64)
-        filled = 0
+        weights = np.empty(count if self.shape.edge_weight else 0, np.float32)
+        filled, relations = 0, max(self.shape.num_relations, 1)
         nodes = max(self.source.num_nodes, 1)
         for pairs in runs.read(number, most):
             taken = pairs[(pairs[:, 0] >= first) & (pairs[:, 0] < last)]
-            keys[filled : filled + len(taken)] = (taken[:, 0].astype(np.int64) - first) * nodes + taken[:, 1]
+            some = slice(filled, filled + len(taken))
+            keys[some] = taken[:, 0].astype(np.int64) - first
+            if self.shape.num_relations:
+                keys[some] = keys[some] * relations + taken[:, 2]
+            keys[some] = keys[some] * nodes + taken[:, 1]
+            if self.shape.edge_weight:
+                weights[some] = taken[:, -1].astype(np.int32).view(np.float32)
             filled += len(taken)
-        keys.sort()
+        if self.shape.edge_weight:  # equal edges keep the order of the source
+            order = np.argsort(keys, kind="stable")
+            keys, weights = keys[order], weights[order]
+            del order
+        else:
+            keys.sort()
+        found: dict[str, NDArray[Any]] = {}
+        if self.shape.num_relations:
+            found["relations"] = (keys // nodes % relations).astype(self.shape.relation_dtype)
+        if self.shape.edge_weight:
+            found["weights"] = weights
         keys %= nodes
-        return keys.astype(runs.dtype)
+        return {"indices": keys.astype(runs.dtype), **found}
 
 
 def _parsed(file: Path) -> dict[str, Any] | None:
@@ -295,27 +350,14 @@ def part_dtype(parts: int) -> type[np.unsignedinteger]:
     return np.uint8 if parts <= 2**8 else np.uint16 if parts <= 2**16 else np.uint32
 
 
+def _counts_of_types(part: NDArray[np.integer], parts: int, starts: list[int]) -> NDArray[np.int64]:
+    """(parts, types) nodes of each type in every part."""
+    return np.stack([_counts(part[a:b], parts) for a, b in pairwise(starts)], axis=1)
+
+
 def _counts(part: NDArray[np.integer], parts: int) -> NDArray[np.int64]:
     """Nodes of each part, counted in pieces since the count makes wide copies."""
     found = np.zeros(parts, np.int64)
     for first in range(0, len(part), 1 << 18):
         found += np.bincount(part[first : first + (1 << 18)], minlength=parts)
-    return found
-
-
-def _new_ids(
-    part: NDArray[np.integer], bounds: NDArray[np.int64], dtype: np.dtype[np.signedinteger]
-) -> NDArray[np.signedinteger]:
-    """(N,) ids in the store: part after part, inside a part by ascending id of the source."""
-    found = np.empty(len(part), dtype)
-    following = bounds[:-1].copy()
-    step = 1 << 18
-    for first in range(0, len(part), step):
-        of = part[first : first + step]
-        order = np.argsort(of, kind="stable")
-        counts = np.bincount(of, minlength=len(following))
-        starts = np.cumsum(counts) - counts
-        ranks = np.arange(len(of)) - np.repeat(starts, counts)
-        found[first + order] = np.repeat(following, counts) + ranks
-        following += counts
     return found

@@ -6,9 +6,10 @@ Comes in: a dataset, or :class:`GraphFiles`. Goes out: a :class:`StoreInput`. Ca
 
 from __future__ import annotations
 
+import bisect
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.fingerprint import fingerprint
 from graphweft.storage.store_format import SPLIT_BITS
+from graphweft.storage.store_types import Types
 
 Ids = NDArray[np.int64]
 
@@ -32,6 +34,18 @@ class Rows(NamedTuple):
     x: Tensor | None
     y: Tensor
     split: NDArray[np.uint8]
+
+
+class Edges(NamedTuple):
+    """Sources and destinations of some edges; of a typed graph their relations, and their weights where they have any.
+
+    ``weight`` is float32.
+    """
+
+    src: Ids
+    dst: Ids
+    relation: Ids | None = None
+    weight: NDArray[np.float32] | None = None
 
 
 class StoreInput(Protocol):
@@ -54,7 +68,22 @@ class StoreInput(Protocol):
 
     @property
     def num_features(self) -> int:
-        """Columns of the features; 0 without."""
+        """Columns of the features that all nodes have; 0 without."""
+        ...
+
+    @property
+    def types(self) -> Types | None:
+        """Node types and relations of a typed graph."""
+        ...
+
+    @property
+    def type_widths(self) -> tuple[int, ...]:
+        """Columns of the features of each node type, 0 without; empty where all nodes have the same."""
+        ...
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether edges have weights."""
         ...
 
     @property
@@ -85,12 +114,12 @@ class StoreInput(Protocol):
         """int64 (N,) classes of training nodes, -1 elsewhere, for partitioners; None where that is not known."""
         ...
 
-    def edges(self, most: int) -> Iterator[tuple[Ids, Ids]]:
-        """Sources and destinations of all edges, about ``most`` at a time."""
+    def edges(self, most: int) -> Iterator[Edges]:
+        """All edges, about ``most`` at a time."""
         ...
 
     def rows(self, first: int, last: int) -> Rows:
-        """The nodes from ``first`` to ``last``."""
+        """The nodes from ``first`` to ``last``, of one type where types have features of their own."""
         ...
 
 
@@ -108,22 +137,26 @@ class LabelKind:
 class DatasetInput:
     """A dataset in memory.
 
-    Raises: ConfigError for a typed graph or a set of graphs. Warns: DataWarning for what a store does not keep.
+    Raises: ConfigError for a set of graphs; DataError for features of another number of rows.
+
+    Warns: DataWarning for what a store does not keep.
     """
 
     resident = 0
 
     def __init__(self, ds: Dataset) -> None:
-        if ds.graph.is_typed or ds.graph_ptr is not None:
-            kind = "a typed graph" if ds.graph.is_typed else f"a set of {ds.num_rows} graphs"
-            raise ConfigError(f"{ds.name}: expected one graph without types for a store, got {kind}")
+        if ds.graph_ptr is not None:
+            raise ConfigError(f"{ds.name}: expected one graph for a store, got a set of {ds.num_rows} graphs")
         self._ds, self.graph = ds, ds.graph
         self.name, self.num_nodes, self.num_features = ds.name, ds.num_nodes, ds.num_features
         self.num_edges: int | None = ds.num_edges
+        self.types = Types.of(ds.graph.layout, ds.target_type) if ds.graph.is_typed else None
+        self.type_widths = _type_widths(ds) if ds.graph.is_typed and ds.x is None else ()
+        self.has_weights = ds.edge_weight is not None
         columns = ds.y.shape[1] if ds.y.dim() == 2 else 0
         dtype = "float32" if ds.y.is_floating_point() else "int64"
         self.labels = LabelKind(ds.task, ds.num_classes, columns, dtype, ds.class_names)
-        parts = ("edge_weight", "edge_features", "edge_time", "node_names")
+        parts = ("edge_features", "edge_time", "node_names")
         left = [part for part in parts if getattr(ds, part) is not None and len(getattr(ds, part))]
         self.notes = ds.notes
         if left:
@@ -142,35 +175,63 @@ class DatasetInput:
             ds.val_idx,
             ds.test_idx,
             *([] if ds.x is None else [ds.x]),
+            *([] if ds.edge_weight is None else [ds.edge_weight]),
         ]
-        return {"name": ds.name, "marks": [str(fingerprint(part)) for part in parts]}
+        more = {} if self.types is None else {"types": asdict(self.types)}
+        if self.types is not None:
+            parts += [] if csc.edge_ids is None else [csc.edge_ids]
+            parts += [ds.features[name] for name in self.types.node_types if name in ds.features]
+        return {"name": ds.name, "marks": [str(fingerprint(part)) for part in parts], **more}
 
     def training_labels(self) -> Tensor | None:
         """Those of the dataset."""
         return training_labels(self._ds)
 
-    def edges(self, most: int) -> Iterator[tuple[Ids, Ids]]:
+    def edges(self, most: int) -> Iterator[Edges]:
         """Destination after destination."""
-        csc = self._ds.graph.csc
+        csc, weights = self._ds.graph.csc, self._ds.edge_weight
         indptr = csc.indptr.numpy()
+        starts = None if self.types is None else np.array(self.types.edge_offsets)
         row = 0
         while row < self.num_nodes:
             last = max(int(np.searchsorted(indptr, indptr[row] + most, "right")) - 1, row + 1)
-            src = csc.indices.numpy()[indptr[row] : indptr[last]].astype(np.int64)
-            yield src, np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1]))
+            some = slice(int(indptr[row]), int(indptr[last]))
+            src = csc.indices.numpy()[some].astype(np.int64)
+            ids = np.arange(some.start, some.stop) if csc.edge_ids is None else csc.edge_ids.numpy()[some]
+            relation = None if starts is None else np.searchsorted(starts[1:], ids, "right")
+            weight = None if weights is None else weights.numpy()[ids]
+            yield Edges(src, np.repeat(np.arange(row, last), np.diff(indptr[row : last + 1])), relation, weight)
             row = last
 
     def rows(self, first: int, last: int) -> Rows:
         """Slices; sparse features become dense."""
         ds = self._ds
-        wanted = torch.arange(first, last)
-        x = ds.x.take_rows(wanted).to_dense() if isinstance(ds.x, SparseFeatures) else ds.x
-        x = x if x is None or isinstance(ds.x, SparseFeatures) else x[first:last]
         split = np.zeros(last - first, np.uint8)
         for part, bit in SPLIT_BITS.items():
             ids = getattr(ds, f"{part}_idx").numpy()
             split[ids[(ids >= first) & (ids < last)] - first] |= bit
-        return Rows(x, ds.y[first:last], split)
+        return Rows(self._features(first, last), ds.y[first:last], split)
+
+    def _features(self, first: int, last: int) -> Tensor | None:
+        x, start = self._ds.x, 0
+        if self.type_widths:
+            assert self.types is not None  # whose widths they are
+            type_ = bisect.bisect_right(self.types.node_offsets, first) - 1
+            x, start = self._ds.features.get(self.types.node_types[type_]), self.types.node_offsets[type_]
+        if isinstance(x, SparseFeatures):
+            return x.take_rows(torch.arange(first - start, last - start)).to_dense()
+        return None if x is None or not x.shape[1] else x[first - start : last - start]
+
+
+def _type_widths(ds: Dataset) -> tuple[int, ...]:
+    """Columns of the features of each type. Raises: DataError for features of another number of rows."""
+    layout, found = ds.graph.layout, []
+    for name in layout.node_types:
+        x, nodes = ds.features.get(name), len(layout.node_range(name))
+        if x is not None and x.shape[0] != nodes:
+            raise DataError(f"features of {name!r}: expected {nodes} rows, one per node, got {x.shape[0]}")
+        found.append(0 if x is None else int(x.shape[1]))
+    return tuple(found)
 
 
 def check_ends(who: str, src: Ids, dst: Ids, num_nodes: int) -> None:

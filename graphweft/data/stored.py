@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +16,7 @@ from graphweft.data.dataset import REMEDY, Dataset
 from graphweft.graph.graph import Graph
 from graphweft.storage.store import Store
 from graphweft.storage.store_format import DTYPES, SPLIT_BITS
+from graphweft.storage.stored_structure import node_rows, read_edges
 
 
 class StoredDataset(Dataset):
@@ -61,6 +61,10 @@ class StoredDataset(Dataset):
             ),
             **{"edge_time": None, "encoding": None, "features": {}, "arrays": {}, "held_out": {}, "node_names": ()},
         }
+        if store.has_weights:
+            fields["edge_weight"] = torch.empty(0)  # which says that there are some; groups read theirs
+        if store.types is not None:
+            fields["target_type"] = store.types.target
         for key, value in fields.items():
             object.__setattr__(self, key, value)
 
@@ -146,25 +150,26 @@ def read_store(store: Store) -> Dataset:
         >>> torch.equal(again.x, ds.x), torch.equal(again.y, ds.y), torch.equal(again.val_idx, ds.val_idx)
         (True, True, True)
     """
-    manifest, shape, nodes = store.manifest, store.manifest.shape, store.num_nodes
-    x = torch.empty(nodes, store.num_features) if store.num_features else None
-    y = torch.empty((nodes, shape.label_columns) if shape.label_columns else (nodes,), dtype=DTYPES[shape.label_dtype])
-    split = torch.empty(nodes, dtype=torch.uint8)
-    source = torch.cat([store.block(number, "node_ids") for number in range(len(store))])
-    ends: list[list[Tensor]] = [[], []]
-    for number in range(len(store)):
-        part = store.part(number)
-        if x is not None and part.x is not None:
-            x[part.node_ids] = part.x.float()
-        y[part.node_ids], split[part.node_ids] = part.y, part.split
-        ends[0].append(source[part.indices.long()])
-        ends[1].append(torch.repeat_interleave(part.node_ids, part.indptr.diff()))
-    src, dst = (torch.cat(end) for end in ends)
-    order = torch.from_numpy(np.lexsort((src.numpy(), dst.numpy())))
+    manifest, types = store.manifest, store.types
+    graph, weight = read_edges(store)
+    _, y, split = node_rows(store)
+    where = torch.cat([store.block(number, "node_ids") for number in range(len(store))])
+    x = torch.empty(store.num_nodes, store.num_features) if manifest.shape.num_features else None
+    own: dict[str, Tensor] = {}
+    if types is not None:
+        named = zip(types.node_types, manifest.shape.type_widths, strict=bool(manifest.shape.type_widths))
+        own = {n: torch.empty(len(types.layout.node_range(n)), width) for n, width in named if width}
+    for region in store.feature_regions:
+        rows, found = where[region.first : region.end], store.block(region.part, region.block).float()
+        if x is not None:
+            x[rows] = found
+        elif types is not None:
+            type_ = int(region.block.removeprefix("x."))
+            own[types.node_types[type_]][rows - types.node_offsets[type_]] = found
     idx = {part: ((split & bit) > 0).nonzero().reshape(-1) for part, bit in SPLIT_BITS.items()}
     return Dataset(
         manifest.name,
-        Graph(src[order], dst[order], num_nodes=nodes),
+        graph,
         x,
         y,
         train_idx=idx["train"],
@@ -172,6 +177,9 @@ def read_store(store: Store) -> Dataset:
         test_idx=idx["test"],
         num_classes=manifest.num_classes,
         task=manifest.task,  # type: ignore[arg-type]
+        edge_weight=weight,
+        features=own,
+        target_type=None if types is None else types.target,
         class_names=manifest.class_names,
         notes=manifest.notes,
     )

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.graph.graph import Graph
 from graphweft.storage.store import Store
-from graphweft.storage.stored_structure import node_rows, read_structure
+from graphweft.storage.stored_structure import node_rows, read_edges, read_structure
 
 
 class StoredGraph(StoredDataset):
     """A dataset in the order of its source without its features, which stay on disk.
 
     ``row_ids`` is the id in the store of every node, ``y`` has a row for every node. ``x`` has the width of the
-    features and no rows. The structure is read when :attr:`graph` is first asked for.
+    features and no rows. The structure is read when :attr:`graph` is first asked for, with weights of edges at once.
 
     Args:
         store: The store.
+        mapped: Features are read through memory maps, as mode "mapped" does.
 
     Raises: DataError for a damaged store.
 
@@ -37,9 +39,14 @@ class StoredGraph(StoredDataset):
 
     _graph: Graph | None
 
-    def __init__(self, store: Store) -> None:
+    mapped: bool
+
+    def __init__(self, store: Store, mapped: bool = False) -> None:
         super().__init__(store)
-        object.__setattr__(self, "_graph", None)
+        object.__setattr__(self, "mapped", mapped)
+        graph, weight = read_edges(store) if store.has_weights else (None, None)
+        object.__setattr__(self, "_graph", graph)
+        object.__setattr__(self, "edge_weight", weight)
 
     @staticmethod
     def _rows(store: Store) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,6 +60,10 @@ class StoredGraph(StoredDataset):
             object.__setattr__(self, "_graph", read_structure(self.store))
         assert self._graph is not None  # it was read
         return self._graph
+
+    def deaf_types(self) -> list[str]:
+        """As of a dataset in memory."""
+        return Dataset.deaf_types(self)
 
     def __repr__(self) -> str:
         return f"StoredGraph({self.store!r})"

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from graphweft.data.edge_runs import EdgeRuns, sort_edges
-from graphweft.data.store_input import Ids, StoreInput
+from graphweft.data.store_input import Edges, StoreInput
 from graphweft.data.store_writes import opened, settle, write_all
 from graphweft.graph.adjacency import Adjacency
 from graphweft.storage.block_io import array_bytes, forget_pages, read_bytes
@@ -83,9 +83,9 @@ def sorted_rows(source: StoreInput, folder: Path, memory: int, done: Callable[[i
         bucket[first : first + len(ids)] = ids * buckets // nodes
     starts = np.searchsorted(bucket, np.arange(buckets + 1))
 
-    def both(most: int) -> Iterator[tuple[Ids, Ids]]:
-        for src, dst in source.edges(max(most // 2, 1)):
-            yield np.concatenate([src, dst]), np.concatenate([dst, src])
+    def both(most: int) -> Iterator[Edges]:
+        for edges in source.edges(max(most // 2, 1)):
+            yield Edges(np.concatenate([edges.src, edges.dst]), np.concatenate([edges.dst, edges.src]))
 
     runs_file, path = folder / "rows.runs", folder / "rows.sorted"
     runs = sort_edges(source.name, both, bucket, np.arange(nodes, dtype=np.int32), buckets, runs_file, memory, done)

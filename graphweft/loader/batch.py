@@ -87,6 +87,11 @@ class Batch(Named):
         self._rows.put("x", x)
         self._views: TypedViews | None = None
 
+    @property
+    def data(self) -> Any:
+        """What it was drawn from."""
+        return self._data
+
     @Row
     def x(self) -> Any:
         """Features of its nodes, (num_nodes, F), dense or sparse as the dataset has them; None without."""

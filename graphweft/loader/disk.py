@@ -14,6 +14,9 @@ from graphweft._errors import ConfigError, DataError
 from graphweft.graph.graph import Graph
 from graphweft.loader.batch import Batch, Data
 from graphweft.loader.disk_feed import DiskFeed
+from graphweft.loader.mapped_feed import MappedFeed
+from graphweft.storage.feature import SparseFeatures
+from graphweft.storage.flat_rows import FlatRows, flat_rows_of
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.row_cache import RowCache
 from graphweft.storage.store import Store
@@ -47,6 +50,8 @@ class DiskTables:
         graph: Its structure.
         y: Labels of all nodes.
         train_idx: Its training nodes.
+        flat: For a typed graph whose types have columns of their own: what makes rows of them.
+        mapped: Rows come from memory maps, for comparison; nothing is read ahead.
     """
 
     stored: Nodes
@@ -55,6 +60,17 @@ class DiskTables:
     y: Tensor
     train_idx: Tensor
     x: None = None
+    flat: FlatRows | None = None
+    mapped: bool = False
+
+    def nodes_read(self, ids: Tensor) -> Tensor:
+        """Those of some nodes whose rows are on disk."""
+        return ids if self.flat is None else ids[self.flat.is_stored(ids)]
+
+    def rows(self, ids: Tensor, table: Tensor, place: Tensor) -> Tensor | SparseFeatures:
+        """Rows of some nodes: that of node i is ``table[place[i]]``, where it is on disk."""
+        own = table[place[self.nodes_read(ids)].long()]
+        return own if self.flat is None else self.flat.rows(ids, own)
 
 
 class _Owner(Protocol):
@@ -69,21 +85,22 @@ class _Owner(Protocol):
     def _length(self, epoch: int) -> int: ...
 
 
-def tables_of(stored: Nodes, memory: int | str | None, other: int = 0) -> DiskTables:
-    """The tables within a budget, of which ``other`` bytes are for something else.
+def tables_of(stored: Nodes, memory: int | str | None, other: int = 0, mapped: bool = False) -> DiskTables:
+    """The tables within a budget, of which ``other`` bytes are for something else; ``mapped``: see the attribute.
 
     Raises: ConfigError naming the least that would do; DataError for a damaged store.
     """
     budget, (kept, reading) = memory_bytes(memory), structure_bytes(stored.store)
     least = kept + max(reading, other)
-    if least >= budget:
+    if least >= budget and not mapped:
         raise ConfigError(
             f"memory: expected more than {shown_bytes(least)}, the structure and labels of {stored.store.name}, got "
             f"{shown_bytes(budget)}; mode macro trains with less"
         )
-    if not stored.store.num_features:
+    if not stored.store.row_width:
         raise DataError(f"{stored.store.name}: expected a store with features to read, got one without")
-    return DiskTables(stored, budget - kept - other, stored.graph, stored.y, stored.train_idx)
+    tables = (stored.graph, stored.y, stored.train_idx)
+    return DiskTables(stored, budget - kept - other, *tables, flat=flat_rows_of(stored.store), mapped=mapped)
 
 
 def on_disk(
@@ -101,15 +118,13 @@ def on_disk(
         return None, ds, prefetch
     if prefetch is not None or workers is not None:
         raise ConfigError("Loader: prefetch and workers cannot be combined with a store, which is read ahead anyway")
-    return ds, ds, 0
+    return ds, ds, None if ds.mapped else 0
 
 
-def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any]:
+def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any] | MappedFeed[Any]:
     """The feed of a loader over a store. Raises: ConfigError for a budget without room for rows, or with ``fetch``."""
     if getattr(loader, "_fetch", None) is not None:
         raise ConfigError("Loader: fetch cannot be combined with a store, which has the features")
-    ahead = tables.memory // _AHEAD
-    cache = RowCache(tables.stored.store, tables.stored.row_ids, tables.memory - ahead)
     orders: dict[int, Tensor] = {}
     size = loader.batch_size
 
@@ -121,6 +136,11 @@ def feed_of(loader: _Owner, tables: DiskTables) -> DiskFeed[Any]:
             order = orders[epoch] = loader.order(epoch)
         return loader.make(order[position * size : (position + 1) * size], epoch)
 
+    stored = tables.stored
+    if tables.mapped:
+        return MappedFeed(stored.store, stored.row_ids, draw, loader.nodes_read, loader.with_rows)
+    ahead = tables.memory // _AHEAD
+    cache = RowCache(stored.store, stored.row_ids, tables.memory - ahead)
     return DiskFeed(cache, draw, loader.nodes_read, loader.with_rows, batch_bytes, loader._length, ahead)
 
 

@@ -26,11 +26,13 @@ from graphweft._errors import ConfigError
 from graphweft._trace import span
 from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.epochs import EpochLoader
-from graphweft.loader.groups import Group, read_group, starts_of
+from graphweft.loader.groups import Group, read_group, regions_of, starts_of
 from graphweft.loader.hubs import Hubs
 from graphweft.loader.parts import PartSource
 from graphweft.sample.sampler import check_fanouts
 from graphweft.sample.stages import Key, permutation
+
+_STAGES = 1 << 8  # of a group of a typed graph
 
 
 @dataclass
@@ -117,10 +119,11 @@ class GroupLoader(EpochLoader[Batch]):
         parts = len(source.bounds) - 1
         self.count = min(self._as_count("count", count, 1), parts)
         self._cuts = np.searchsorted(seeds.numpy(), source.bounds)
+        self._region_cuts = np.searchsorted(seeds.numpy(), source.regions)
         self._checksum = checksum(seeds)
         self._plans: dict[int, list[PlannedGroup]] = {}
         self._turned = threading.Lock()
-        self._ahead: _ReadAhead | None = None
+        self._ahead: ReadAhead | None = None
         super().__init__(seeds.numel(), batch_size, shuffle, seed, False, prefetch, workers)
 
     def make(self, places: Tensor, epoch: int) -> Batch:
@@ -146,17 +149,27 @@ class GroupLoader(EpochLoader[Batch]):
             if counts.sum() == 0:
                 continue
             places = np.concatenate([np.arange(cuts[part], cuts[part + 1]) for part in chosen])
-            shift = np.repeat(starts_of(bounds, chosen)[:-1] - bounds[chosen], counts)
+            shift = self._shifts(chosen)
             number = found[-1].number + 1 if found else 0
             for again in range(self.reuse):
                 inner = key.within(group) if again == 0 else key.within(group).within(again - 1)
                 order = permutation(len(places), replace(inner, shuffle=self.shuffle))
-                drawn = replace(key, stage=again)
+                # draws of typed graphs go by the number inside of the group, so groups have keys of their own
+                drawn = replace(key, stage=again if self.source.types is None else again + _STAGES * (group + 1))
                 nodes = (self.seeds[torch.from_numpy(places)] + torch.from_numpy(shift))[order]
                 parts = tuple(chosen.tolist())
                 found.append(PlannedGroup(parts, torch.from_numpy(places)[order], nodes, drawn, first, number))
                 first += -(-len(places) // self.batch_size)
         return found
+
+    def _shifts(self, chosen: Any) -> Any:
+        """What the seeds of some parts are shifted by inside of their group, in their order."""
+        regions = np.sort(regions_of(self.source, chosen))
+        inside = regions_of(self.source, chosen)
+        starts = np.empty(len(regions), np.int64)
+        starts[np.searchsorted(regions, inside)] = starts_of(self.source.regions, inside)[:-1]
+        counts = self._region_cuts[regions + 1] - self._region_cuts[regions]
+        return np.repeat(starts - self.source.regions[regions], counts)
 
     def _length(self, epoch: int) -> int:
         plan = self.plan(epoch)
@@ -189,7 +202,7 @@ class GroupLoader(EpochLoader[Batch]):
     def _preparer(self, epoch: int) -> Callable[[int], Batch]:
         plan = self.plan(epoch)
         firsts = [group.first for group in plan]
-        ahead = self._ahead = _ReadAhead(self.source, plan, self.hubs, self.times)
+        ahead = self._ahead = ReadAhead(self.source, plan, self.hubs, self.times)
 
         def prepare(position: int) -> Batch:
             planned = plan[bisect.bisect_right(firsts, position) - 1]
@@ -203,7 +216,7 @@ class GroupLoader(EpochLoader[Batch]):
         return prepare
 
     def _batches(self, turn: object, epoch: int, first: int) -> Iterator[Batch]:
-        mine: _ReadAhead | None = None
+        mine: ReadAhead | None = None
         try:
             for batch in super()._batches(turn, epoch, first):
                 mine = mine or self._ahead
@@ -220,7 +233,7 @@ class GroupLoader(EpochLoader[Batch]):
                 self._ahead = None
 
 
-class _ReadAhead:
+class ReadAhead:
     """The group in use and the next one, read by one thread."""
 
     def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None, times: ReadTimes) -> None:

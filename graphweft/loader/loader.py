@@ -20,7 +20,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
-from graphweft.loader.disk import feed_of, on_disk
+from graphweft.loader.disk import DiskTables, feed_of, on_disk
 from graphweft.loader.disk_feed import RowCounts
 from graphweft.loader.epoch_order import as_item_weight, as_share
 from graphweft.loader.epochs import EpochLoader
@@ -198,14 +198,17 @@ class Loader(EpochLoader[Batch]):
 
     def nodes_read(self, made: Any) -> Tensor:
         """int64 nodes whose rows of features a batch of :meth:`make` reads; of a store."""
-        n_id: Tensor = made.n_id
-        return n_id
+        return self._tables().nodes_read(made.n_id)
 
     def with_rows(self, made: Any, table: Tensor, place: Tensor) -> Batch:
         """A batch of :meth:`make` with its features: the row of node i is ``table[place[i]]``; of a store."""
-        made.x = table[place[made.n_id].long()]
+        made.x = self._tables().rows(made.n_id, table, place)
         batch: Batch = made
         return batch
+
+    def _tables(self) -> DiskTables:
+        assert isinstance(self._ds, DiskTables)  # of a store
+        return self._ds
 
     @property
     def disk(self) -> RowCounts | None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from graphweft.graph.graph import Graph
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
+from graphweft.storage.store_types import Types
 
 
 class PartSource(Protocol):
@@ -32,8 +33,28 @@ class PartSource(Protocol):
         ...
 
     @property
+    def types(self) -> Types | None:
+        """Node types and relations of a typed graph."""
+        ...
+
+    @property
+    def regions(self) -> NDArray[np.int64]:
+        """First node of each type in every part, part after part, and the number of nodes; without types the bounds."""
+        ...
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether edges have weights."""
+        ...
+
+    @property
     def num_features(self) -> int:
         """Columns of the features."""
+        ...
+
+    @property
+    def feature_bytes(self) -> NDArray[np.int64]:
+        """(parts,) bytes of the features of each part."""
         ...
 
     @property
@@ -43,6 +64,10 @@ class PartSource(Protocol):
 
     def structure(self, number: int) -> tuple[NDArray[np.int64], NDArray[np.integer[Any]]]:
         """Offsets, and sources of in-edges, ascending in every row."""
+        ...
+
+    def edge_columns(self, number: int) -> tuple[NDArray[np.integer[Any]] | None, NDArray[np.float32] | None]:
+        """Relations and weights of a part's in-edges, in the order of its structure; None without."""
         ...
 
     def features_into(self, number: int, out: Tensor) -> None:
@@ -85,6 +110,9 @@ class MemoryParts:
         values = x.values if isinstance(x, SparseFeatures) else x
         self.feature_dtype = torch.float32 if values is None else values.dtype
         degrees = np.diff(graph.csc.indptr.numpy())
+        self.types: Types | None = None
+        self.has_weights, self.regions = False, self.bounds
+        self.feature_bytes: NDArray[np.int64] = np.diff(self.bounds) * self.num_features * self.feature_dtype.itemsize
         self.edge_counts: NDArray[np.int64] = np.bincount(numbers, degrees, minlength=parts).astype(np.int64)
 
     def _nodes(self, number: int) -> Tensor:
@@ -100,6 +128,10 @@ class MemoryParts:
         sources = self.new_id[csc.indices.numpy()[places]]
         keys = np.sort(rows * max(len(self.new_id), 1) + sources)
         return indptr, keys % max(len(self.new_id), 1)
+
+    def edge_columns(self, number: int) -> tuple[None, None]:
+        """Neither relations nor weights."""
+        return None, None
 
     def features_into(self, number: int, out: Tensor) -> None:
         """The features of a part, (n, F), into ``out``."""

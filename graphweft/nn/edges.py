@@ -93,6 +93,13 @@ class EdgeInputs:
         self._columns = made if self.fixed else None
         return made
 
+    def normalised_by(self, degree: Tensor, loop: Tensor) -> None:
+        """Blocks of a graph that is a piece of a larger one have the weighted degrees of the whole.
+
+        Shape: degree and loop (num_nodes,): weights of all in-edges with that of the own row, and that alone.
+        """
+        self._normaliser = degree, loop
+
     def as_given(self, graph: Graph) -> Carried:
         """The graph as it is, with the weights of its edges."""
         assert self.weight is not None  # checked by the caller
@@ -160,9 +167,9 @@ class EdgeInputs:
         """Weighted in-degrees of ``nodes``, and the weight of their own row, which is part of the degree."""
         assert self.weight is not None  # checked by the caller
         if not self.fixed:
-            return _weighted_degrees(whole, nodes, self.weight)
+            return weighted_degrees(whole, nodes, self.weight)
         if self._normaliser is None:
-            self._normaliser = _weighted_degrees(whole, torch.arange(whole.num_dst), self.weight)
+            self._normaliser = weighted_degrees(whole, torch.arange(whole.num_dst), self.weight)
         degree, loop = self._normaliser
         return degree[nodes], loop[nodes]
 
@@ -206,7 +213,7 @@ def _of_edges(graph: Graph, rows: Tensor) -> Tensor:
     return rows[graph.e_id] if isinstance(graph, Block) else rows
 
 
-def _weighted_degrees(whole: Graph, nodes: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def weighted_degrees(whole: Graph, nodes: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Of ``nodes``: sums of the weights of their in-edges with what their own row weighs, and that alone."""
     taken, edges = whole.csc.take_rows_with_ids(nodes)
     edges, columns = edges.long(), taken.indices.long()

@@ -23,6 +23,7 @@ from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.graph import Graph
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample, check_fanouts
+from graphweft.sample.segment import SegmentSampler
 
 _compose = declare("gw_sample_compose")
 _permutation = declare("gw_permutation")
@@ -48,7 +49,7 @@ class Key:
     shuffle: bool = True
     drawn: int | None = None
 
-    def sample(self, sampler: NeighborSampler, seeds: Tensor) -> Sample:
+    def sample(self, sampler: NeighborSampler | SegmentSampler, seeds: Tensor) -> Sample:
         """What the sampler draws around the seeds."""
         seed = self.seed if self.drawn is None else self.drawn
         return sampler.sample(seeds, seed=seed, epoch=self.epoch, stage=self.stage)

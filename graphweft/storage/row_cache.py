@@ -72,7 +72,7 @@ class RowCache:
 
     def __init__(self, store: Store, place: Tensor, memory: int) -> None:
         nodes, self._place = len(place), place.numpy()
-        self._row = row = store.num_features * _ELEMENT
+        self._row = row = store.row_width * _ELEMENT
         self._reader = RowReader(store, memory // 8)
         room = memory - nodes * _NODE_BYTES - self._reader.buffer_bytes
         self.capacity = min(room // (row + _SLOT_BYTES), nodes)
@@ -82,7 +82,7 @@ class RowCache:
                 f"memory: expected at least {shown_bytes(least)} for rows of features beside the structure, got "
                 f"{shown_bytes(memory)}"
             )
-        self.table = aligned_empty((self.capacity, store.num_features), torch.float32)
+        self.table = aligned_empty((self.capacity, store.row_width), torch.float32)
         self.slot = torch.full((nodes,), -1, dtype=torch.int32)
         self._slot = self.slot.numpy()
         self._when = np.full(nodes, UNKNOWN, np.int32)  # scratch: next use of each node

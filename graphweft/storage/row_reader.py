@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphweft.storage.block_io import ReadCounts, aligned_empty
 from graphweft.storage.requests import SECTOR, merged
-from graphweft.storage.store import Store
+from graphweft.storage.store import FeatureRegion, Store
 
 _MOST_REQUEST, _LEAST_REQUEST = 4 << 20, 4 * SECTOR
 _COPY = 1 << 16  # bytes of rows
@@ -28,9 +28,9 @@ THREADS = 8  # requests under way at a time, at most
 
 @dataclass(frozen=True)
 class _Request:
-    """Rows ``first`` to ``end`` of a part, of which those at ``rows`` are wanted at ``places`` of the table."""
+    """Ids ``first`` to ``end`` of a region, of which ``rows`` are wanted at ``places`` of the table."""
 
-    part: int
+    region: FeatureRegion
     first: int
     end: int
     rows: NDArray[np.int64]
@@ -62,29 +62,34 @@ class RowReader:
 
     def __init__(self, store: Store, memory: int = 8 << 20) -> None:
         self._store, self.counts = store, ReadCounts()
-        self._width = store.num_features * torch.empty(0, dtype=store.feature_dtype).element_size()
+        self._regions = store.feature_regions
+        self._ends = np.array([region.end for region in self._regions], np.int64)
+        self._item = torch.empty(0, dtype=store.feature_dtype).element_size()
+        widest = store.row_width * self._item
         self._threads = min(max(memory // (_LEAST_REQUEST + 2 * SECTOR), 1), THREADS)
         room = max(min(memory // self._threads - 2 * SECTOR, _MOST_REQUEST), _LEAST_REQUEST)
-        self._most = max(room // self._width, 1)
+        self._room = max(room // widest, 1) * widest
 
     @property
     def buffer_bytes(self) -> int:
         """Bytes of all buffers."""
-        return self._threads * (self._most * self._width + 2 * SECTOR)
+        return self._threads * (self._room + 2 * SECTOR)
 
     def plan(self, ids: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        """Ranges of ids, (n, 2) for each part, that hold the rows of ``ids``, ascending, each once.
+        """Ranges of ids, (n, 2) for each region, that hold the rows of ``ids``, ascending, each once.
 
         Raises: DataError for a damaged store.
         """
-        bounds = self._store.bounds
-        cuts = np.searchsorted(ids, bounds)
         found = []
-        for part in np.flatnonzero(np.diff(cuts)).tolist():
-            self._store.check(part, "x", self.buffer_bytes)  # here, once, before threads take buffers
-            block = self._store.manifest.parts[part].block("x")
-            rows = ids[cuts[part] : cuts[part + 1]] - bounds[part]
-            found.append(merged(rows, self._most, block.shape[0], self._width, block.offset) + bounds[part])
+        where = np.searchsorted(self._ends, ids, "right")
+        cuts = np.flatnonzero(np.diff(where, prepend=-1))
+        for first, last in zip(cuts.tolist(), [*cuts[1:].tolist(), len(ids)], strict=True):
+            region = self._regions[where[first]]
+            self._store.check(region.part, region.block, self.buffer_bytes)  # here, once, before threads take buffers
+            block = self._store.manifest.parts[region.part].block(region.block)
+            width = region.width * self._item
+            rows = merged(ids[first:last] - region.first, self._room // width, block.shape[0], width, block.offset)
+            found.append(rows + region.first)
         return found
 
     def read(
@@ -98,7 +103,7 @@ class RowReader:
         turn = threading.Lock()
 
         def work() -> None:
-            buffer = aligned_empty((self._most * self._width + 2 * SECTOR,), torch.uint8)
+            buffer = aligned_empty((self._room + 2 * SECTOR,), torch.uint8)
             while True:
                 with turn:
                     request = next(todo, None)
@@ -114,21 +119,22 @@ class RowReader:
         self, plan: list[NDArray[np.int64]], ids: NDArray[np.int64], places: NDArray[np.int64]
     ) -> Iterator[_Request]:
         """Requests in the order of the files."""
-        bounds = self._store.bounds
         for ranges in plan:
-            part = int(np.searchsorted(bounds, ranges[0, 0], "right")) - 1
+            region = self._regions[int(np.searchsorted(self._ends, ranges[0, 0], "right"))]
             begins, ends = np.searchsorted(ids, ranges[:, 0]), np.searchsorted(ids, ranges[:, 1])
-            for (first, end), begin, stop in zip(
-                (ranges - bounds[part]).tolist(), begins.tolist(), ends.tolist(), strict=True
-            ):
-                yield _Request(part, first, end, ids[begin:stop] - bounds[part], places[begin:stop])
+            for (first, end), begin, stop in zip(ranges.tolist(), begins.tolist(), ends.tolist(), strict=True):
+                yield _Request(region, first, end, ids[begin:stop], places[begin:stop])
 
     def _take(self, request: _Request, buffer: Tensor, table: Tensor) -> None:
-        """One request, and its rows where they are wanted."""
-        rows, counts = self._store.feature_range(request.part, request.first, request.end, buffer)
+        """One request, and its rows where they are wanted; a row that is narrower than the table ends in zeros."""
+        region = request.region
+        rows, counts = self._store.feature_range(region, request.first, request.end, buffer)
         wanted, places = torch.from_numpy(request.rows - request.first), torch.from_numpy(request.places)
-        step = max(_COPY // self._width, 1)  # what is copied at a time takes memory beside the buffer
+        step = max(_COPY // (region.width * self._item), 1)  # what is copied at a time takes memory beside the buffer
         for first in range(0, len(wanted), step):
             some = slice(first, first + step)
-            table.index_copy_(0, places[some], rows[wanted[some]].to(table.dtype))
+            found = rows[wanted[some]].to(table.dtype)
+            if region.width < table.shape[1]:
+                found = torch.nn.functional.pad(found, (0, table.shape[1] - region.width))
+            table.index_copy_(0, places[some], found)
         self.counts.add(counts)

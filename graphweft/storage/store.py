@@ -9,10 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,11 +24,30 @@ from graphweft._errors import DataError, IndexRangeError
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import ReadCounts, aligned_empty, bytes_of, check_crc, mapped
 from graphweft.storage.requests import SECTOR
-from graphweft.storage.store_format import BLOCKS, DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
+from graphweft.storage.store_format import DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
+from graphweft.storage.store_types import Types
 
 _MOST_MANIFEST = 1 << 30
 _PIECE = 8 << 20  # bytes of a block that are read at a time where only some of its rows are wanted
 _FEW = 16  # one row in so many is picked by itself
+
+
+class FeatureRegion(NamedTuple):
+    """Consecutive nodes whose rows of features lie one after the other in a block of a part's file.
+
+    Attributes:
+        part: The part.
+        block: Name of the block.
+        first: Id of the first node in the store.
+        end: Id after the last one.
+        width: Columns.
+    """
+
+    part: int
+    block: str
+    first: int
+    end: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -41,7 +61,12 @@ class StoredPart:
         split: (n,) uint8: 1 training, 2 validation, 4 test, or a sum of them.
         node_ids: (n,) int64 rows that the nodes had in the source.
         indptr: (n + 1,) int64.
-        indices: Ids in the store of the sources of each node's in-edges, ascending, int32 or int64.
+        indices: Ids in the store of the sources of each node's in-edges, ascending, int32 or int64; of a typed graph
+            relation after relation.
+        relations: The relation of each in-edge of a typed graph, or None.
+        weights: float32 weights of the in-edges, or None.
+        features: Of a typed graph whose types have columns of their own: those of each type that has some, by its
+            number; its nodes lie type after type.
     """
 
     start: int
@@ -51,6 +76,9 @@ class StoredPart:
     node_ids: Tensor
     indptr: Tensor
     indices: Tensor
+    relations: Tensor | None = None
+    weights: Tensor | None = None
+    features: Mapping[int, Tensor] = field(default_factory=dict)
 
     @property
     def num_nodes(self) -> int:
@@ -110,8 +138,48 @@ class Store:
 
     @property
     def num_features(self) -> int:
-        """Columns of the features; 0 without."""
-        return self.manifest.shape.num_features
+        """Columns of the features that a model reads; 0 without.
+
+        Of a typed graph whose types have columns of their own: all of them side by side, and a column for every node of
+        a type without any.
+        """
+        shape, types = self.manifest.shape, self.types
+        if not shape.type_widths or types is None:
+            return shape.num_features
+        return sum(width or len(types.layout.node_range(name)) for name, width in self._widths())
+
+    def _widths(self) -> Iterator[tuple[str, int]]:
+        assert self.types is not None  # only of such a store
+        return zip(self.types.node_types, self.manifest.shape.type_widths, strict=True)
+
+    @property
+    def row_width(self) -> int:
+        """Columns of the widest row of features on disk; 0 without."""
+        return self.manifest.shape.row_width
+
+    @property
+    def types(self) -> Types | None:
+        """Node types and relations of a typed graph; None for another."""
+        return self.manifest.types
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether edges have weights."""
+        return self.manifest.shape.edge_weight
+
+    @cached_property
+    def feature_regions(self) -> tuple[FeatureRegion, ...]:
+        """Where rows of features lie, by ascending id; nodes without features are in none of them."""
+        shape, found = self.manifest.shape, []
+        for number, entry in enumerate(self.manifest.parts):
+            first = int(self.bounds[number])
+            if not shape.type_widths and shape.num_features:
+                found.append(FeatureRegion(number, "x", first, first + entry.nodes, shape.num_features))
+            for type_, (count, width) in enumerate(zip(entry.types, shape.type_widths, strict=False)):
+                if width:
+                    found.append(FeatureRegion(number, f"x.{type_}", first, first + count, width))
+                first += count
+        return tuple(region for region in found if region.end > region.first)
 
     @property
     def num_classes(self) -> int:
@@ -144,10 +212,11 @@ class Store:
         """
         if not 0 <= number < len(self):
             raise IndexRangeError(f"Store.part: expected a part in [0, {len(self)}), got {number}")
-        found = {name: self.block(number, name, mapped=mapped) for name in BLOCKS}
-        x = found["x"] if self.num_features else None
-        rest = {name: found[name] for name in BLOCKS if name != "x"}
-        return StoredPart(int(self.bounds[number]), x, **rest)
+        names = [block.name for block in self.manifest.parts[number].blocks]
+        found = {name: self.block(number, name, mapped=mapped) for name in names}
+        own = {int(name.removeprefix("x.")): found.pop(name) for name in names if name.startswith("x.")}
+        x = found.pop("x", None)
+        return StoredPart(int(self.bounds[number]), x if self.row_width else None, **found, features=own)
 
     def block(self, number: int, name: str, out: Tensor | None = None, *, mapped: bool = False) -> Tensor:
         """One array of a part, into ``out`` where that is given. Raises: DataError."""
@@ -189,8 +258,8 @@ class Store:
         former, self._verify = self._verify, True
         try:
             for number in range(len(self)):
-                for name in BLOCKS:
-                    self.block(number, name)
+                for block in self.manifest.parts[number].blocks:
+                    self.block(number, block.name)
         finally:
             self._verify = former
         return self.counts.nbytes - before
@@ -208,38 +277,78 @@ class Store:
         """Offsets and source ids of a part's in-edges."""
         return self.block(number, "indptr").numpy(), self.block(number, "indices").numpy()
 
+    def edge_columns(self, number: int) -> tuple[NDArray[np.integer[Any]] | None, NDArray[np.float32] | None]:
+        """Relations and weights of a part's in-edges, in the order of its structure; None without."""
+        relations = self.block(number, "relations").numpy() if self.types is not None else None
+        return relations, self.block(number, "weights").numpy() if self.has_weights else None
+
     def features_into(self, number: int, out: Tensor) -> None:
         """The features of a part, (n, F), into ``out``, in the dtype of the store."""
         self.block(number, "x", out)
 
-    def feature_range(self, number: int, first: int, end: int, buffer: Tensor) -> tuple[Tensor, ReadCounts]:
-        """Rows ``first`` to ``end`` of a part's features, (end - first, F), in ``buffer``, and what was read.
+    def own_features(self, number: int, type_: int, out: Tensor) -> None:
+        """Features of a part's nodes of one type, into ``out``, (n, :attr:`row_width`); what they have fewer stays."""
+        width = self.manifest.shape.type_widths[type_]
+        if width == out.shape[1]:
+            self.block(number, f"x.{type_}", out)
+        else:
+            out[:, :width] = self.block(number, f"x.{type_}")
+
+    @cached_property
+    def regions(self) -> NDArray[np.int64]:
+        """First id of the nodes of each type in every part, part after part, and the number of nodes.
+
+        Those of :attr:`bounds` without types.
+        """
+        counts = [count for part in self.manifest.parts for count in (part.types or (part.nodes,))]
+        found: NDArray[np.int64] = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        return found
+
+    @property
+    def feature_bytes(self) -> NDArray[np.int64]:
+        """(parts,) bytes of the features of each part, in rows that are as wide as the widest."""
+        found = np.zeros(len(self), np.int64)
+        item = torch.empty(0, dtype=self.feature_dtype).element_size()
+        for region in self.feature_regions:
+            found[region.part] += (region.end - region.first) * self.row_width * item
+        return found
+
+    def node_ids(self, number: int) -> Tensor:
+        """int64 rows that the nodes of a part had in the source."""
+        return self.block(number, "node_ids")
+
+    def feature_range(self, region: FeatureRegion, first: int, end: int, buffer: Tensor) -> tuple[Tensor, ReadCounts]:
+        """Rows of the ids ``first`` to ``end`` of a region, (end - first, width), in ``buffer``, and what was read.
 
         ``buffer``: uint8, page-aligned, with 8192 bytes to spare.
         """
-        block = self.manifest.parts[number].block("x")
-        self.check(number, "x")
+        block = self.manifest.parts[region.part].block(region.block)
+        self.check(region.part, region.block)
         width = block.nbytes // block.shape[0]
-        with self._opened(number, block) as file:
-            rows = file.read_span(block.offset + first * width, block.offset + end * width, buffer)
+        begin = block.offset - region.first * width
+        with self._opened(region.part, block) as file:
+            rows = file.read_span(begin + first * width, begin + end * width, buffer)
             return rows.view(self.feature_dtype).view(end - first, -1), file.counts
 
     def feature_rows(self, ids: NDArray[np.int64]) -> Tensor:
-        """(n, F) features of the nodes with these ascending ids of the store, through maps of the files."""
-        out = torch.empty(len(ids), self.num_features, dtype=self.feature_dtype)
-        cuts = np.searchsorted(ids, self.bounds)
-        for number in np.flatnonzero(np.diff(cuts)).tolist():
-            first, last = int(cuts[number]), int(cuts[number + 1])
-            self.check(number, "x")
-            self._rows_into(number, ids[first:last] - self.bounds[number], out[first:last])
+        """(n, columns) features of the nodes with these ascending ids of the store, through maps of the files.
+
+        Columns are :attr:`row_width`; what a node has fewer is zero.
+        """
+        out = torch.zeros(len(ids), self.row_width, dtype=self.feature_dtype)
+        for region in self.feature_regions:
+            first, last = np.searchsorted(ids, (region.first, region.end)).tolist()
+            if first < last:
+                self.check(region.part, region.block)
+                self._rows_into(region, ids[first:last] - region.first, out[first:last, : region.width])
         return out
 
-    def _rows_into(self, number: int, rows: NDArray[np.int64], out: Tensor) -> None:
-        """Ascending rows of a part: through a map where they are few, else by reading all that lies between."""
-        block = self.manifest.parts[number].block("x")
+    def _rows_into(self, region: FeatureRegion, rows: NDArray[np.int64], out: Tensor) -> None:
+        """Ascending rows of a region: through a map where they are few, else by reading all that lies between."""
+        number, block = region.part, self.manifest.parts[region.part].block(region.block)
         if len(rows) * _FEW < block.shape[0]:
             table = self._mapped(number, block)
-            torch.index_select(table, 0, torch.from_numpy(rows), out=out)
+            _select(table, torch.from_numpy(rows), out)
             del table
             with self._opened(number, block) as file:
                 file.forget()
@@ -252,7 +361,7 @@ class Store:
                 cut = slice(*np.searchsorted(rows, (first, last)).tolist())
                 piece = aligned_empty((last - first, *block.shape[1:]), self.feature_dtype)
                 file.read_into(block.offset + first * width, piece)
-                torch.index_select(piece, 0, torch.from_numpy(rows[cut] - first), out=out[cut])
+                _select(piece, torch.from_numpy(rows[cut] - first), out[cut])
 
     def split(self, part: str) -> tuple[NDArray[np.int64], Tensor]:
         """Ids in the store of the nodes of "train", "val" or "test", ascending, and their labels."""
@@ -288,6 +397,14 @@ class Store:
                 yield file
             finally:
                 self.counts.add(file.counts)
+
+
+def _select(table: Tensor, rows: Tensor, out: Tensor) -> None:
+    """``out[:] = table[rows]``."""
+    if out.is_contiguous():
+        torch.index_select(table, 0, rows, out=out)
+    else:
+        out.copy_(table[rows])
 
 
 def is_store(path: str | os.PathLike[str]) -> bool:

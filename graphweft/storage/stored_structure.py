@@ -7,6 +7,7 @@ drawn from them is what is drawn from a dataset in memory. Called for mini-batch
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import index_dtype
 from graphweft.storage.block_io import aligned_empty
+from graphweft.storage.numbering import numbered_by_group
 from graphweft.storage.store import Store
 from graphweft.storage.store_format import DTYPES, SPLIT_BITS, itemsize
 
@@ -83,7 +85,12 @@ def structure_bytes(store: Store) -> tuple[int, int]:
     label = itemsize(manifest.shape.label_dtype) * max(manifest.shape.label_columns, 1)
     part = max((entry.edges * width + entry.nodes * 16 for entry in manifest.parts), default=0)
     kept = nodes * (8 + 8 + 1 + label + 8) + store.num_edges * width  # offsets, ids, bits, labels and splits
-    return kept, part + nodes * 8 + _ENTRY_BYTES * _piece(store)
+    reading = part + nodes * 8 + _entry_bytes(store) * _piece(store)
+    if store.types is not None:  # edge ids by relation; relations while they are read
+        kept, reading = kept + store.num_edges * width, reading + store.num_edges * (4 + width)
+    if store.has_weights:
+        kept, reading = kept + store.num_edges * 4, reading + store.num_edges * 4
+    return kept, reading
 
 
 def _piece(store: Store) -> int:
@@ -91,8 +98,14 @@ def _piece(store: Store) -> int:
     return max(store.num_edges // _PIECES, _LEAST_PIECE)
 
 
+def _entry_bytes(store: Store) -> int:
+    return _ENTRY_BYTES + (32 if store.types is not None or store.has_weights else 0)
+
+
 def read_structure(store: Store) -> Graph:
-    """The graph of a store in the order of the source; rows ascend. Raises: DataError for a damaged store.
+    """The graph of a store in the order of the source; rows ascend, by relation first where there are some.
+
+    Raises: DataError for a damaged store.
 
     Example:
         >>> import tempfile
@@ -103,26 +116,56 @@ def read_structure(store: Store) -> Graph:
         >>> torch.equal(graph.csc.indptr, ds.graph.csc.indptr)
         True
     """
-    nodes = store.num_nodes
+    return read_edges(store, weighted=False)[0]
+
+
+def read_edges(store: Store, weighted: bool = True) -> tuple[Graph, Tensor | None]:
+    """The graph, and the weights of its edges by edge id, where there are some and they are wanted.
+
+    Raises: DataError for a damaged store.
+    """
+    nodes, types = store.num_nodes, store.types
     source = torch.cat([store.block(number, "node_ids") for number in range(len(store))]).numpy()
     indptr = aligned_empty((nodes + 1,), torch.int64)
     for number, first in enumerate(store.bounds[:-1].tolist()):
         counts = store.block(number, "indptr").diff()
         indptr[torch.from_numpy(source[first : first + len(counts)]) + 1] = counts
     torch.cumsum(indptr, 0, out=indptr)
-    indices = aligned_empty((store.num_edges,), index_dtype(nodes, nodes, store.num_edges, False))
+    kind = index_dtype(nodes, nodes, store.num_edges, types is not None)
+    indices = aligned_empty((store.num_edges,), kind)
+    weights = aligned_empty((store.num_edges,), torch.float32) if store.has_weights and weighted else None
+    of = np.empty(store.num_edges if types is not None else 0, store.manifest.shape.relation_dtype)
     begins, out = indptr.numpy(), indices.numpy()
     for number, start in enumerate(store.bounds[:-1].tolist()):
         offsets, sources = store.structure(number)
+        relation = None if types is None else store.block(number, "relations").numpy()
+        weight = None if weights is None else store.block(number, "weights").numpy()
         for first, end in _pieces(offsets, _piece(store)):
             degrees = np.diff(offsets[first : end + 1])
             entries = slice(int(offsets[first]), int(offsets[end]))
-            # sorted by row, then by source: one number says both
-            keys = np.repeat(np.arange(end - first) * nodes, degrees) + source[sources[entries]]
-            keys.sort()
+            # sorted by row, then by relation and source: one number says all of them
+            keys = np.repeat(np.arange(end - first), degrees)
+            if types is not None and relation is not None:
+                keys = keys * len(types.relations) + relation[entries]
+            keys = keys * nodes + source[sources[entries]]
             places = np.repeat(begins[source[start + first : start + end]] - offsets[first:end], degrees)
-            out[places + np.arange(entries.start, entries.stop)] = keys % nodes
-    return Graph.from_adjacency(Adjacency(indptr, indices, None, nodes))
+            places += np.arange(entries.start, entries.stop)
+            if weights is not None and weight is not None:
+                order = np.argsort(keys, kind="stable")
+                keys = keys[order]
+                weights.numpy()[places] = weight[entries][order]
+            else:
+                keys.sort()
+            out[places] = keys % nodes
+            if types is not None:
+                of[places] = keys // nodes % len(types.relations)
+    if types is None:
+        return Graph.from_adjacency(Adjacency(indptr, indices, None, nodes)), weights
+    wide: np.dtype[np.signedinteger[Any]] = np.dtype(np.int32) if kind == torch.int32 else np.dtype(np.int64)
+    ids = torch.from_numpy(numbered_by_group(of, np.array(types.edge_offsets), wide))
+    if weights is not None:
+        weights = torch.empty_like(weights).index_copy_(0, ids.long(), weights)
+    return Graph.typed(Adjacency(indptr, indices, ids, nodes), types.layout), weights
 
 
 def _pieces(offsets: NDArray[np.int64], most: int) -> Iterator[tuple[int, int]]:

@@ -17,24 +17,29 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import tables_of
-from graphweft.loader.disk_feed import RowCounts
+from graphweft.nn.rgcn import RelationalEmbedding
+from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.memory_size import memory_bytes
+from graphweft.storage.store import Store
+from graphweft.train.disk_counts import FromDisk
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import AnyLoader, MiniBatch, NodeBatches
+from graphweft.train.mini_batch import AnyLoader, NodeBatches
 from graphweft.train.named_metrics import Metric
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import AnySampler
 from graphweft.train.settle import Features
+from graphweft.train.stored_inference import StoredInference
 from graphweft.train.target import Target
 from graphweft.train.update import Update
 
-_EVALUATION = 8  # one in so many bytes of the budget is for evaluation
+EVALUATION = 8  # one in so many bytes of the budget is for evaluation
 _SAMPLERS = ("neighbor", "layer", "saint-node", "saint-edge", "saint-walk")
 
 
@@ -56,7 +61,7 @@ class DiskNodeBatches(NodeBatches):
             self._feed.forget()
 
 
-class DiskBatches(MiniBatch):
+class DiskBatches(FromDisk):
     """Trains a model on sampled neighbourhoods of nodes whose features are on disk.
 
     Args: as for :class:`MiniBatch`, with a store as ``ds``, a name as ``sampler``, no ``macro``, and
@@ -89,18 +94,16 @@ class DiskBatches(MiniBatch):
     ) -> None:
         if macro is not None:
             raise ConfigError("macro cannot be combined with mode mini on a store; mode macro has groups of parts")
-        if isinstance(model, TypedStack):
-            raise ConfigError(
-                f"mode: expected data in memory for {type(model).__name__}, a model of types, got a store"
-            )
+        check_typed_model(model, ds.store)
         if not isinstance(sampler, str) or sampler not in _SAMPLERS:
             given = sampler if isinstance(sampler, str) else type(sampler).__name__
             raise ConfigError(f"sampler: expected one of {', '.join(_SAMPLERS)} with a store, got {given}")
+        check_mapped(ds, memory)
         budget = memory_bytes(memory)
-        evaluation_bytes = budget // _EVALUATION
-        self._disk = tables_of(ds, budget, evaluation_bytes)
+        evaluation_bytes = budget // EVALUATION
+        self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
+        self._room = evaluation_bytes, scratch
         self._inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
-        self._seen = RowCounts()
         more: dict[str, Any] = {"target": target, "metrics": metrics}
         drawn = (fanouts, batch_size, seed, key, None, accumulate, sampler, prepare)
         super().__init__(model, ds, x, optimizer, *drawn, **more)
@@ -130,43 +133,58 @@ class DiskBatches(MiniBatch):
         if loader.plan is not former:
             loader.forget()
 
-    def step(self) -> Tensor:
-        """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""
-        self._seen = self._counts().copy()
-        return super().step()
-
-    def measured(self) -> dict[str, float]:
-        """What the last epoch took of the disk."""
-        now, before, store = self._counts(), self._seen, self.ds.store
-        width = store.num_features * torch.empty(0, dtype=store.feature_dtype).element_size()
-        needed = now.needed - before.needed
-        return {
-            "bytes_needed": float(needed * width),
-            "bytes_read": float(now.nbytes - before.nbytes),
-            "read_requests": float(now.requests - before.requests),
-            "row_hits": float(needed - (now.read - before.read)),
-            "rows_read": float(now.read - before.read),
-        }
-
-    def _counts(self) -> RowCounts:
-        counts = self.loader.disk if isinstance(self.loader, DiskNodeBatches) else None
-        return RowCounts() if counts is None else counts
+    def use(self, edge_data: EdgeData) -> None:
+        """As for data in memory. Raises: ConfigError for weights and a model that is no stack of layers."""
+        if edge_data.inputs is not None and not isinstance(self.model, Stack):
+            kind = type(self.model).__name__
+            raise ConfigError(
+                f"edge_weight of a store cannot be combined with {kind}, which is no stack of layers; use "
+                "edge_data='ignore'"
+            )
+        super().use(edge_data)
 
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         kept = torch.unique(torch.cat(list(self.rows.values())), sorted=True)
-        ids = self.ds.row_ids[kept]
-        order = torch.argsort(ids)
-        found = self._inference.outputs(ids[order].numpy())
-        outputs = torch.empty_like(found).index_copy_(0, order, found)
         rows = {part: torch.searchsorted(kept, nodes) for part, nodes in self.rows.items()}
-        return evaluation(self.target, outputs, self.ds.y[kept], rows, self.metrics)
+        return evaluation(self.target, self._outputs(kept), self.ds.y[kept], rows, self.metrics)
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
-        found = self._inference.outputs(torch.arange(self.ds.num_nodes).numpy())
-        return found[self.ds.row_ids]
+        return self._outputs(torch.arange(self.ds.num_nodes))
+
+    def _outputs(self, nodes: Tensor) -> Tensor:
+        """Outputs of some nodes; those of a graph with relations or weights by the structure in memory."""
+        if self.ds.store.types is not None or self.edge_data.inputs is not None:
+            assert isinstance(self.model, Stack)  # as was checked
+            memory, scratch = self._room
+            whole = StoredInference(self.model, self.ds.graph, self.ds.store, self.ds.row_ids, memory, scratch)
+            return whole.outputs(self.edge_data.inputs)[nodes]
+        ids = self.ds.row_ids[nodes]
+        order = torch.argsort(ids)
+        found = self._inference.outputs(ids[order].numpy())
+        return torch.empty_like(found).index_copy_(0, order, found)
 
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
         return {**super().identity(), "store": self.ds.store.manifest.crc32}
+
+
+def check_typed_model(model: nn.Module, store: Store) -> None:
+    """Models of types go with typed stores alone, and others with others. Raises: ConfigError."""
+    kind = type(model).__name__
+    if store.types is None and isinstance(model, TypedStack):
+        raise ConfigError(f"model: expected one without types for a store without types, got {kind}")
+    if store.types is not None and not isinstance(model, TypedStack):
+        raise ConfigError(f"model: expected gw.nn.RGCN or HGT for a store of a typed graph, got {kind}")
+    if isinstance(model, TypedStack) and isinstance(model.layers[0], RelationalEmbedding):
+        raise ConfigError(
+            "RGCN without in_features cannot be combined with a store; in_features=store.num_features learns a row "
+            "for every node of a type without features"
+        )
+
+
+def check_mapped(ds: StoredGraph, memory: int | str | None) -> None:
+    """Raises: ConfigError for a budget in mode "mapped"."""
+    if ds.mapped and memory is not None:
+        raise ConfigError(f"mode=mapped cannot be combined with memory={memory}; the system keeps the pages of maps")

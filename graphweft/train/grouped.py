@@ -23,11 +23,14 @@ from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.groups import group_bytes, parts_within
 from graphweft.loader.hubs import Hubs, pin_hubs
 from graphweft.loader.parts import MemoryParts, PartSource
+from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.partitioning.partition import partition
 from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.stages import Parts
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.train.disk_batches import check_typed_model
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation, labelled
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
@@ -54,6 +57,7 @@ def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: object, reads
             given = value if isinstance(value, str) else type(value).__name__
             raise ConfigError(f"{name}: expected {wanted} with mode macro, got {given!r}")
     left = [name for name in _NO_EDGES if getattr(ds, name, None) is not None]
+    left = [] if isinstance(ds, StoredDataset) else left
     if left and reads_edges:
         raise ConfigError(
             f"mode=macro cannot be combined with {left[0]}, which groups of parts do not have; use mode mini, or "
@@ -91,14 +95,23 @@ class Grouped(MiniBatch):
         metrics: Sequence[Metric] = (),
     ) -> None:
         self.model, self.ds, self.optimizer = model, ds, optimizer
-        if isinstance(model, TypedStack):
-            raise ConfigError(f"mode: expected full or mini for {type(model).__name__}, a model of types, got 'macro'")
+        if isinstance(ds, StoredDataset):
+            check_typed_model(model, ds.store)
+        elif isinstance(model, TypedStack):
+            raise ConfigError(
+                f"mode: expected full or mini for {type(model).__name__} and data in memory, got 'macro'; "
+                "graphweft prepare makes a store"
+            )
         self._x = x
         self.target, self.metrics = target or target_of(ds), metrics
         self._take(labelled(ds))
         self.fanouts = fitting_fanouts(model, fanouts)
         hubs = 0 if macro is None or macro.hubs is None else memory_bytes(macro.hubs, "hubs")
         self._source, self._row_ids, self._group = _parts_of(ds, x, macro, memory, hubs)
+        self._inputs: tuple[Any, EdgeInputs | None] = (None, None)
+        if hubs and (self._source.types is not None or self._source.has_weights):
+            kind = "a typed graph" if self._source.types is not None else "weights of edges"
+            raise ConfigError(f"macro: hubs cannot be combined with {kind}")
         self.hubs = self._pinned(hubs) if hubs else None
         self._drawn = batch_size, seed, 1 if macro is None else macro.reuse
         self._seen = (0, 0, 0.0, 0.0)
@@ -167,14 +180,14 @@ class Grouped(MiniBatch):
     def evaluate(self) -> Evaluation:
         """Score of every split and the validation loss, from all in-edges where the model is a stack of layers."""
         order = torch.argsort(self._row_ids)
-        outputs = self._inference.outputs(self._row_ids[order].numpy())
+        outputs = self._inference.outputs(self._row_ids[order].numpy(), self._is_weighted)
         if not isinstance(self.ds, StoredDataset):
             outputs = torch.empty_like(outputs).index_copy_(0, order, outputs)
         return evaluation(self.target, outputs, self.ds.y, self.rows, self.metrics)
 
     def logits(self) -> Tensor:
         """Outputs of all nodes in the order of the source, shape (N, C)."""
-        outputs = self._inference.outputs(np.arange(self._source.bounds[-1]))
+        outputs = self._inference.outputs(np.arange(self._source.bounds[-1]), self._is_weighted)
         order = self._source.order if isinstance(self._source, MemoryParts) else None
         if order is None:
             assert isinstance(self.ds, StoredDataset)  # the other source of parts
@@ -199,6 +212,26 @@ class Grouped(MiniBatch):
         assert y is not None  # groups have labels
         self._labels = y[: batch.batch_size]
         return super()._train_on(batch)
+
+    @property
+    def _is_weighted(self) -> bool:
+        return self.edge_data.inputs is not None
+
+    def use(self, edge_data: EdgeData) -> None:
+        """Groups of a store have the weights of their edges. Raises: ConfigError for a model that is none of gw.nn."""
+        if edge_data.inputs is not None and not edge_data.compiled:
+            kind = type(self.model).__name__
+            raise ConfigError(f"mode=macro cannot be combined with edge_weight and {kind}; use edge_data='ignore'")
+        super().use(edge_data)
+
+    def _on_batch(self, batch: Batch) -> Tensor:
+        if not self._is_weighted:
+            return super()._on_batch(batch)
+        group = batch.data
+        if self._inputs[0] is not group:
+            self._inputs = (group, EdgeInputs(group.edge_weight, fixed=True))
+        logits: Tensor = self.model(batch.blocks, batch.x, edge_weight=self._inputs[1])
+        return logits
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The mean loss of the seeds, and its gradient by their logits."""
@@ -263,7 +296,7 @@ def _check_budget(source: PartSource, count: int, budget: int | None, ds: Datase
 def _read_bytes(ds: StoredDataset, part: int) -> int:
     """Bytes of a part that a group has: structure, features and labels."""
     entry = ds.store.manifest.parts[part]
-    return sum(block.nbytes for block in entry.blocks if block.name in ("x", "y", "indptr", "indices"))
+    return sum(block.nbytes for block in entry.blocks if block.name not in ("split", "node_ids"))
 
 
 def _label_bytes(ds: Dataset) -> int:

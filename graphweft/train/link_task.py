@@ -66,13 +66,17 @@ class LinkTask(MiniBatch):
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
         self.model, self.optimizer, self.metrics = model, optimizer, metrics
         self._own = loss if callable(loss) else None
-        self.ds = replace(ds, graph=self.split.graph, edge_weight=None, edge_features=None)
-        self._tables = Tables(self.split.graph, x, ds.y, ds.train_idx)
+        self.ds, self._tables = self._training(ds, x)
         self.fanouts = fitting_fanouts(model, fanouts)
         self.loader = self._loader(batch_size, seed)
         self.details: dict[str, float | None] = {}  # of the last evaluation
         self._key, self._seed = key, seed
         self._negative = NegativeSampler(self.split.known)
+
+    def _training(self, ds: Dataset, x: Features) -> tuple[Dataset, Any]:
+        """The dataset over the training graph, and what batches are made from."""
+        tables = Tables(self.split.graph, x, ds.y, ds.train_idx)
+        return replace(ds, graph=self.split.graph, edge_weight=None, edge_features=None), tables
 
     def _loader(self, batch_size: int, seed: int, made: type[LinkLoader] = LinkLoader) -> LinkLoader:
         """Batches of training edges."""

@@ -30,7 +30,7 @@ TASKS = (
     *UNSUPERVISED[1:],
 )  # "graphs" and "edge": as the labels are
 USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; graphs
-MODES = ("full", "mini", "macro", "auto")
+MODES = ("full", "mini", "macro", "auto", "mapped")
 STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
 EDGE_DATA = ("use", "ignore")
@@ -113,7 +113,7 @@ def check_task(task: Any, mode: str) -> str:
         raise ConfigError(f"task: expected nodes, and {kind} where the labels do not tell their kind, got {task!r}")
     if task != "unsupervised":  # which follows from a model
         check_choice("task", task, TASKS)
-    if task == "link" and check_mode(mode) != "mini":
+    if task == "link" and check_mode(mode) not in ("mini", "mapped", "macro"):
         raise ConfigError(f"mode: expected mini for the task link, got {mode!r}")
     return str(task)
 

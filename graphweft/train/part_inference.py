@@ -24,16 +24,19 @@ from graphweft._errors import DataError
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, with_degrees
 from graphweft.graph.graph import Graph
-from graphweft.loader.groups import read_group
+from graphweft.loader.groups import read_group, typed_graph
 from graphweft.loader.parts import PartSource
+from graphweft.nn.edges import EdgeInputs, weighted_degrees
 from graphweft.nn.stack import Stack
 from graphweft.sample.neighbor import NeighborSampler
+from graphweft.storage.flat_rows import flat_rows_of
 from graphweft.storage.gather import gather_rows
 from graphweft.storage.memory_size import shown_bytes
+from graphweft.storage.store import Store
 from graphweft.train.hub_rows import is_reducible, joined
 
-_SHARE = 8  # of the memory: the rows that a tile's edges lead to
-_LEAST_TILE = 1 << 12  # edges
+TILE_SHARE = 8  # of the memory: the rows that a tile's edges lead to
+LEAST_TILE = 1 << 12  # edges
 
 Ids = NDArray[np.int64]
 
@@ -63,10 +66,18 @@ class PartInference:
     ) -> None:
         self.model, self.source, self._memory, self._count, self._scratch = model, source, memory, count, scratch
         self._degrees: Tensor | None = None
+        self._normaliser: tuple[Tensor, Tensor] | None = None
+        self._weighted = False
+        self._flat = flat_rows_of(source) if isinstance(source, Store) else None
+        self._names: Tensor | None = None
 
-    def outputs(self, wanted: Ids) -> Tensor:
-        """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source."""
-        with _evaluating(self.model):
+    def outputs(self, wanted: Ids, weighted: bool = False) -> Tensor:
+        """(n, C) outputs in evaluation mode of the nodes ``wanted``, ascending ids of the source.
+
+        ``weighted``: layers read the weights of edges.
+        """
+        self._weighted = weighted
+        with evaluating(self.model):
             return self._by_layers(self.model, wanted) if isinstance(self.model, Stack) else self._by_groups(wanted)
 
     def _by_groups(self, wanted: Ids) -> Tensor:
@@ -78,9 +89,10 @@ class PartInference:
             if cut.start == cut.stop:
                 continue
             group = read_group(self.source, parts)
-            rows: Tensor = self.model(group.graph, group.rows(torch.arange(group.graph.num_nodes)))
+            given = {} if group.edge_weight is None or not self._weighted else {"edge_weight": group.edge_weight}
+            rows: Tensor = self.model(group.graph, group.rows(torch.arange(group.graph.num_nodes)), **given)
             if found is None:
-                found = self._room(len(wanted), rows.shape[1])
+                found = scratch_rows(self._scratch, len(wanted), rows.shape[1])
             found[cut] = rows[torch.from_numpy(wanted[cut] - bounds[parts.start])]
         return torch.empty(0, 0) if found is None else found
 
@@ -96,14 +108,18 @@ class PartInference:
     def _layer(self, model: Stack, index: int, wanted: Ids, below: Tensor | None) -> Tensor:
         """Rows of one layer for the nodes ``wanted``; ``below`` are those of all nodes, None the features."""
         bounds = self.source.bounds
-        width = self.source.num_features if below is None else below.shape[1]
-        most = max(self._memory // _SHARE // (4 * 3 * max(width, 1)), _LEAST_TILE)
+        features = self._flat.stored_width if self._flat is not None else self.source.num_features
+        width = features if below is None else below.shape[1]
+        most = max(self._memory // TILE_SHARE // (4 * 3 * max(width, 1)), LEAST_TILE)
         found: Tensor | None = None
         for number in range(len(bounds) - 1):
             first, last = np.searchsorted(wanted, (bounds[number], bounds[number + 1])).tolist()
             if first == last:
                 continue
             offsets, sources = self.source.structure(number)
+            relations, weights = self.source.edge_columns(number)
+            weights = weights if self._weighted else None
+            is_plain = relations is None and weights is None
             nodes = wanted[first:last] - bounds[number]
             ends = np.cumsum(offsets[nodes + 1] - offsets[nodes] + 1)
             row = 0
@@ -111,22 +127,50 @@ class PartInference:
                 done = int(ends[row - 1]) if row else 0
                 stop = max(int(np.searchsorted(ends, done + most, "right")), row + 1)
                 chosen = nodes[row:stop]
-                if len(chosen) == 1 and ends[row] - done > most and is_reducible(model.layers[index]):
+                edges: EdgeInputs | None = None
+                if is_plain and len(chosen) == 1 and ends[row] - done > most and is_reducible(model.layers[index]):
                     taken = sources[offsets[chosen[0]] : offsets[chosen[0] + 1]].astype(np.int64)
                     own, rows = int(chosen[0] + bounds[number]), partial(self._rows, below=below)
                     block, given = joined(model.layers[index], own, taken, rows, self._all_degrees(), most)
-                else:
-                    block, ids = self._block(chosen, int(bounds[number]), offsets, sources)
+                elif relations is not None:
+                    block, ids = self._typed_block(chosen, int(bounds[number]), offsets, sources, relations)
                     given = self._rows(ids, below)
-                part = model.run_layer(index, block, given)
+                else:
+                    block, ids, edges = self._block(chosen, int(bounds[number]), offsets, sources, weights)
+                    given = self._rows(ids, below)
+                part = model.run_layer(index, block, given, edges)
                 if found is None:
-                    found = self._room(len(wanted), part.shape[1])
+                    found = scratch_rows(self._scratch, len(wanted), part.shape[1])
                 found[first + row : first + stop] = part
                 row = stop
         return torch.empty(0, model.out_features) if found is None else found
 
-    def _block(self, nodes: Ids, start: int, offsets: Ids, sources: NDArray[np.integer[Any]]) -> tuple[Block, Ids]:
-        """The nodes of a part with all of their in-edges, and the ids of the block's sources."""
+    def _block(
+        self,
+        nodes: Ids,
+        start: int,
+        offsets: Ids,
+        sources: NDArray[np.integer[Any]],
+        weights: NDArray[np.float32] | None,
+    ) -> tuple[Block, Ids, EdgeInputs | None]:
+        """The nodes of a part with all of their in-edges, the ids of the block's sources, and weights of the edges."""
+        graph, ids, edges = self._piece(nodes, start, offsets, sources, weights)
+        with_degrees(graph, self._all_degrees()[torch.from_numpy(ids)])
+        if edges is not None:
+            degree, loop = self._all_weighted()
+            edges.normalised_by(degree[torch.from_numpy(ids)], loop[torch.from_numpy(ids)])
+        block = NeighborSampler(graph, [-1]).sample(torch.arange(len(nodes))).blocks[0]
+        return block, ids[block.src_ids.numpy()], edges
+
+    def _piece(
+        self,
+        nodes: Ids,
+        start: int,
+        offsets: Ids,
+        sources: NDArray[np.integer[Any]],
+        weights: NDArray[np.float32] | None,
+    ) -> tuple[Graph, Ids, EdgeInputs | None]:
+        """The nodes of a part and the sources of their in-edges as a graph, their ids, and weights of the edges."""
         degrees = offsets[nodes + 1] - offsets[nodes]
         indptr = np.concatenate([[0], np.cumsum(degrees)])
         places = np.arange(int(indptr[-1])) - np.repeat(indptr[:-1] - offsets[nodes], degrees)
@@ -140,16 +184,69 @@ class PartInference:
         columns = np.where(inside, at, len(own) + np.searchsorted(others, taken)).astype(np.int32)
         rows = np.concatenate([indptr, np.full(len(others), indptr[-1])])
         graph = Graph.from_adjacency(Adjacency(torch.from_numpy(rows), torch.from_numpy(columns), None, len(ids)))
-        with_degrees(graph, self._all_degrees()[torch.from_numpy(ids)])
-        block = NeighborSampler(graph, [-1]).sample(torch.arange(len(own))).blocks[0]
-        return block, ids[block.src_ids.numpy()]
+        return graph, ids, None if weights is None else EdgeInputs(torch.from_numpy(weights[places]), fixed=True)
 
-    def _rows(self, ids: Ids, below: Tensor | None) -> Tensor:
+    def _typed_block(
+        self,
+        nodes: Ids,
+        start: int,
+        offsets: Ids,
+        sources: NDArray[np.integer[Any]],
+        relations: NDArray[np.integer[Any]],
+    ) -> tuple[Block, Ids]:
+        """The nodes of a part with all of their in-edges, as a block of a typed graph; ids of its sources."""
+        types = self.source.types
+        assert types is not None  # there are relations
+        kinds = len(types.node_types)
+        degrees = offsets[nodes + 1] - offsets[nodes]
+        indptr = np.concatenate([[0], np.cumsum(degrees)])
+        places = np.arange(int(indptr[-1])) - np.repeat(indptr[:-1] - offsets[nodes], degrees)
+        taken, own = sources[places].astype(np.int64), nodes + start
+        ids = np.union1d(own, taken)
+        of = (np.searchsorted(self.source.regions[1:], ids, "right")) % kinds
+        order = np.argsort(of, kind="stable")  # nodes type after type, as every typed graph has them
+        at = np.empty_like(order)
+        at[order] = np.arange(len(order))
+        columns, rows = at[np.searchsorted(ids, taken)], at[np.searchsorted(ids, own)]
+        counts = np.zeros(len(ids) + 1, np.int64)
+        counts[rows + 1] = degrees  # own nodes of a part are type after type, so entries keep their order
+        starts = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=kinds))])
+        structure = (torch.from_numpy(np.cumsum(counts)), torch.from_numpy(columns.astype(np.int32)))
+        graph, _ = typed_graph(types, relations[places], tuple(starts.tolist()), *structure)
+        block = NeighborSampler(graph, [-1]).sample(torch.from_numpy(rows)).blocks[0]
+        return block, ids[order][block.src_ids.numpy()]
+
+    def _all_weighted(self) -> tuple[Tensor, Tensor]:
+        """float32 (N,) weights of all in-edges of each node with that of its own row, and that alone; summed once."""
+        if self._normaliser is None:
+            bounds = self.source.bounds
+            found = torch.empty(int(bounds[-1])), torch.empty(int(bounds[-1]))
+            for number, (first, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+                weights = self.source.edge_columns(number)[1]
+                graph, _, edges = self._piece(np.arange(end - first), first, *self.source.structure(number), weights)
+                assert edges is not None and edges.weight is not None  # there are weights
+                for of_all, of_part in zip(
+                    found, weighted_degrees(graph, torch.arange(end - first), edges.weight), strict=True
+                ):
+                    of_all[first:end] = of_part
+            self._normaliser = found
+        return self._normaliser
+
+    def _rows(self, ids: Ids, below: Tensor | None) -> Any:
         """Features or hidden rows by id."""
         if below is not None:
             found = gather_rows(below, torch.from_numpy(ids))
             assert isinstance(found, Tensor)  # hidden rows are dense
             return found
+        if self._flat is None:
+            return self._read(ids)
+        assert isinstance(self.source, Store)  # which has such rows
+        if self._names is None:
+            self._names = torch.cat([self.source.node_ids(number) for number in range(len(self.source))])
+        names = self._names[torch.from_numpy(ids)]
+        return self._flat.rows(names, self._read(ids[self._flat.is_stored(names).numpy()]))
+
+    def _read(self, ids: Ids) -> Tensor:
         order = np.argsort(ids, kind="stable")
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
@@ -169,28 +266,29 @@ class PartInference:
                 self._degrees[start : start + len(degrees)] = torch.from_numpy(degrees - loops)
         return self._degrees
 
-    def _room(self, rows: int, width: int) -> Tensor:
-        """Memory of a temporary file without a name; its room on the disk is taken before it is written.
 
-        Raises: DataError for a full disk, which would otherwise end the process while rows are written.
-        """
-        if rows * width == 0:
-            return torch.empty(rows, width)
-        folder = self._scratch if self._scratch is not None and self._scratch.is_dir() else None
-        with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
-            nbytes = 4 * rows * width
-            try:
-                os.posix_fallocate(file.fileno(), 0, nbytes)
-            except OSError as failure:
-                where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
-                raise DataError(
-                    f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}"
-                ) from None
-            return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
+def scratch_rows(folder: Path | None, rows: int, width: int) -> Tensor:
+    """Memory of a temporary file without a name; its room on the disk is taken before it is written.
+
+    ``folder``: where; the system's folder of such files where that is None or not there.
+
+    Raises: DataError for a full disk, which would otherwise end the process while rows are written.
+    """
+    if rows * width == 0:
+        return torch.empty(rows, width)
+    folder = folder if folder is not None and folder.is_dir() else None
+    with tempfile.TemporaryFile(dir=folder, prefix="graphweft-") as file:
+        nbytes = 4 * rows * width
+        try:
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+        except OSError as failure:
+            where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
+            raise DataError(f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}") from None
+        return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; modes are put back one by one, since some modules may be frozen."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

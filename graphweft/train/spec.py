@@ -119,7 +119,8 @@ class TrainSpec(LoopOptions, TableOptions):
     readout: str = option("sum", "", "graphs: how the nodes of a graph are combined.", choices=READOUTS, resume="given")
     fold: int | None = option(None, "K", "graphs: the test set is fold K of 10, from 0.", "the split of the source",
         least=0, most=FOLDS - 1, resume="given")
-    mode: str = option("full", "", "full: all nodes in every step; mini: sampled; macro: part by part.", choices=MODES)
+    mode: str = option("full", "", "full: all nodes in every step; mini: sampled; macro: part by part; mapped: as "
+        "mini, features of a store in a memory map.", choices=MODES)
     fanouts: str | None = option(None, "K,K,...", "mini: in-edges sampled per node, one number per layer.", "15,10,5",
         check=check_fanouts, drawn=True)
     batch_size: int = option(USUAL_BATCH, "N", "mini: training nodes, or graphs, per step.", least=1, most=2**31 - 1,
@@ -255,9 +256,7 @@ class TrainSpec(LoopOptions, TableOptions):
 
     def _check_typed(self) -> None:
         """Mini-batches of a typed graph are drawn relation by relation, from the whole graph, around labelled nodes."""
-        if self.mode == "macro":
-            raise ConfigError(f"mode: expected full or mini for {self.model}, a model of types, got 'macro'")
-        usual = {"task": "nodes", "sampler": "neighbor", "macro": None}
+        usual = {"task": "nodes", "sampler": "neighbor"} | ({} if self.mode == "macro" else {"macro": None})
         for name, wanted in usual.items():
             if getattr(self, name) != wanted:
                 raise ConfigError(f"{name}: expected {wanted} for {self.model}, got {getattr(self, name)}")

@@ -28,12 +28,14 @@ from graphweft.schedule.subtasks import Subtasks
 from graphweft.train import spec
 from graphweft.train.chosen import Loop
 from graphweft.train.disk_batches import DiskBatches
+from graphweft.train.disk_link import DiskLinkTask
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import EdgeTask, WholeEdgeTask
 from graphweft.train.embedding_task import EmbeddingTask
 from graphweft.train.full_batch import FullBatch, features_of, is_plain
 from graphweft.train.graph_task import GraphTask
 from graphweft.train.grouped import Grouped, check_macro_run
+from graphweft.train.grouped_links import GroupedLinks
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
@@ -242,15 +244,25 @@ def sampled(
                 raise ConfigError(f"{name} cannot be combined with a model that learns without labels; leave it out")
         return EmbeddingTask(given.model, *data, drawn.batch_size, *keys, loop.metrics)
     if isinstance(given.ds, StoredGraph):
-        if given.task != "nodes" or given.ranks.is_shared:
+        if given.task not in ("nodes", "link") or given.ranks.is_shared:
             what = "ranks" if given.ranks.is_shared else f"task={given.task}"
             raise ConfigError(f"{what} cannot be combined with a store; gw.load(path) reads it into memory")
         own |= {"memory": memory, "scratch": scratch}
-        on_disk: Callable[..., MiniBatch] = DiskBatches
-        batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+        if given.task == "link":
+            _check_link(drawn)
+            own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "memory": memory, "scratch": scratch}
+            of_links: Callable[..., MiniBatch] = DiskLinkTask
+            batch = of_links(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
+        else:
+            on_disk: Callable[..., MiniBatch] = DiskBatches
+            batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+    elif given.task == "link" and given.mode == "macro":
+        _check_link(drawn._replace(macro=None))
+        own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "macro": drawn.macro, "memory": memory}
+        grouped: Callable[..., MiniBatch] = GroupedLinks
+        batch = grouped(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own, scratch=scratch)
     elif given.task == "link":
-        if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
-            raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")
+        _check_link(drawn)
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics}
         linked: Callable[..., LinkTask] = partial(RankedLinkTask, given.ranks) if given.ranks.is_shared else LinkTask
         batch = linked(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
@@ -258,7 +270,7 @@ def sampled(
         check_macro_run(given.ds, given.task, drawn.sampler, drawn.prepare, given.edges.inputs is not None)
         own |= {"memory": memory, "scratch": scratch}
         drawing = (drawn.fanouts, drawn.batch_size)
-        return Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
+        batch = Grouped(model, *data, *drawing, *keys, drawn.macro, drawn.accumulate, **own)
     else:
         kind = WholeEdgeTask if given.mode == "full" else _KINDS.get(given.task, MiniBatch)
         made: Callable[..., MiniBatch] = kind
@@ -289,3 +301,9 @@ def _scheduled(given: Given, drawn: Drawn, schedule: Schedule, keys: Keys) -> Mi
     batch = ScheduledMiniBatch(schedule, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
     batch.use(given.edges)
     return batch
+
+
+def _check_link(drawn: Drawn) -> None:
+    """Raises: ConfigError for options that link prediction does not have."""
+    if drawn.macro is not None or drawn.accumulate > 1 or drawn.sampler != "neighbor" or drawn.prepare != "whole":
+        raise ConfigError("task='link' cannot be combined with macro, accumulate, sampler or prepare")

@@ -84,7 +84,8 @@ class Trainer:
             Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
         mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
-            "macro" (as "mini", in groups of parts of a store), "auto" (:attr:`plan`); None: "full", for pairs "mini".
+            "macro" (as "mini", in groups of parts of a store), "mapped" ("mini" with the features of a store in a map),
+            "auto" (:attr:`plan`); None: "full", for pairs "mini".
         weight_decay: Strength of the L2 penalty (decoupled for adamw).
         weight_decay_on: "all" decays every parameter; "first" the first layer only, as in the GCN paper.
         optimizer: "adam", "adamw", "sgd", or one of ``torch.optim`` with learning rate and weight decay of its own.

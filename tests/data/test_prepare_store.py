@@ -429,12 +429,12 @@ def test_bad_input_is_told_in_one_line(files: dict[str, Any], tmp_path: Path) ->
 
 
 def test_graphs_that_no_store_holds_are_refused(tmp_path: Path) -> None:
-    typed = gw.Graph.hetero({("a", "to", "b"): ([0], [0])}, num_nodes={"a": 1, "b": 1})
-    with pytest.raises(gw.ConfigError, match="got a typed graph"):
-        gw.prepare_store(gw.Dataset("typed", typed), tmp_path / "s", parts=1)
-    weighted = gw.Dataset("weighted", gw.Graph([0], [1]), np.eye(2), [0, 1], edge_weight=[2.0])
-    with pytest.warns(gw.DataWarning, match="edge_weight are not kept"):
-        gw.prepare_store(weighted, tmp_path / "s", parts=1)
+    several = gw.Dataset("two", gw.Graph([0], [1]), np.eye(2), [0, 1], graph_ptr=[0, 1, 2])
+    with pytest.raises(gw.ConfigError, match="got a set of 2 graphs"):
+        gw.prepare_store(several, tmp_path / "s", parts=1)
+    described = gw.Dataset("described", gw.Graph([0], [1]), np.eye(2), [0, 1], edge_features=[[2.0]])
+    with pytest.warns(gw.DataWarning, match="edge_features are not kept"):
+        gw.prepare_store(described, tmp_path / "s", parts=1)
 
 
 def test_a_full_disk_is_one_line_and_the_build_goes_on(files: dict[str, Any], tmp_path: Path) -> None:

@@ -18,3 +18,12 @@ def test_a_few(what: str, count: int, said: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
     assert re.search(said, done.stdout)
+
+
+@pytest.mark.parametrize("more", [[], ["--typed"]])
+def test_a_few_faults(more: list[str]) -> None:
+    script = SCRIPT.with_name("store_faults.py")
+    command = [sys.executable, str(script), "--count", "9", "--seed", "1", *more]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-1000:]
+    assert re.search(r"9 damages, 0 silent\n9 full disks, 0 wrong\n4 failing reads, 0 wrong", done.stdout)

@@ -91,7 +91,8 @@ def test_nothing_of_a_store_stays_in_the_page_cache(way: str, tmp_path: Path) ->
         assert _resident(store.path) <= store.nbytes // 50
     loader = gw.Loader(gw.Store(store.path), fanouts=[5], batch_size=100, memory=2_000_000)
     for _ in loader:
-        assert _resident(store.path) <= store.nbytes // 50
+        under_way = 8 * 4 * 4096  # what eight readers have asked for
+        assert _resident(store.path) <= store.nbytes // 50 + under_way
 
 
 def test_a_mapped_part_is_compared_with_its_checksums(tmp_path: Path) -> None:

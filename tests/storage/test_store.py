@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from stored_kinds import academic
 
 import graphweft as gw
 from graphweft.data.stored import read_store
@@ -37,6 +38,7 @@ def _kinds() -> dict[str, gw.Dataset]:
         "columns": gw.Dataset("columns", graph, x, rng.normal(size=(50, 2)).astype(np.float32), task="regression"),
         "sparse": gw.Dataset("sparse", graph, gw.SparseFeatures.from_dense(torch.from_numpy(x).relu()), classes),
         "no features": gw.Dataset("bare", graph, None, classes),
+        "weights": gw.Dataset("weights", graph, x, classes, edge_weight=rng.random(300)),
         "no edges": gw.Dataset("lonely", gw.Graph([], [], num_nodes=9), np.eye(9, dtype=np.float32), [0, 1, 2] * 3),
     }
 
@@ -67,13 +69,65 @@ def test_features_are_rounded_to_the_dtype_of_the_store(dtype: str, tmp_path: Pa
 def test_blocks_are_aligned_and_maps_agree_with_reads(tmp_path: Path) -> None:
     store = gw.prepare_store(_kinds()["classes"], tmp_path / "s", parts=4)
     for number, entry in enumerate(store.manifest.parts):
-        assert [b.offset % 4096 for b in entry.blocks] == [0] * len(BLOCKS)
+        assert [b.offset % 4096 for b in entry.blocks] == [0] * 6
         assert (tmp_path / "s" / entry.file).stat().st_size == entry.nbytes
         read, seen = store.part(number), store.part(number, mapped=True)
         assert all(torch.equal(getattr(read, name), getattr(seen, name)) for name in ("x", "y", "indptr", "indices"))
         rows = np.diff(read.indptr.numpy())
         keys = np.repeat(np.arange(len(rows)), rows) * store.num_nodes + read.indices.numpy()
         assert (np.diff(keys) >= 0).all()
+
+
+def _edges_by_relation(ds: gw.Dataset) -> list[list[tuple[int, int, float]]]:
+    src, dst = (ends.tolist() for ends in ds.graph.edges())
+    weights = [0.0] * len(src) if ds.edge_weight is None else ds.edge_weight.tolist()
+    rows = list(zip(src, dst, weights, strict=True))
+    return [sorted(rows[a:b]) for a, b in itertools.pairwise(ds.graph.layout.edge_offsets)]
+
+
+@pytest.mark.parametrize("weights", [False, True])
+@pytest.mark.parametrize("method", ["hash", "multilevel"])
+def test_a_store_holds_a_typed_graph(method: str, weights: bool, tmp_path: Path) -> None:
+    ds = academic(weights)
+    store = gw.prepare_store(ds, tmp_path / "s", parts=4, memory="64MB", method=method)
+    again = gw.load(tmp_path / "s")
+    assert again.graph.layout == ds.graph.layout and again.target_type == "paper"
+    assert _edges_by_relation(again) == _edges_by_relation(ds)
+    assert {name: x.shape for name, x in again.features.items()} == {n: x.shape for n, x in ds.features.items()}
+    assert all(torch.equal(again.features[name], ds.features[name]) for name in ds.features)
+    assert torch.equal(again.y, ds.y) and torch.equal(again.val_idx, ds.val_idx)
+    assert store.num_features == 640 + 20 + 240 + 9 and store.row_width == 640
+    held = json.loads((tmp_path / "s" / MANIFEST).read_text())
+    assert held["version"] == 2 and [r[1] for r in held["types"]["relations"]][:2] == ["writes", "cites"]
+    for number in range(4):
+        part = store.part(number)
+        assert part.relations is not None and (part.weights is not None) == weights
+        rows = np.repeat(np.arange(part.num_nodes), np.diff(part.indptr.numpy()))
+        keys = (rows * 6 + part.relations.numpy()) * store.num_nodes + part.indices.numpy()
+        assert (np.diff(keys) >= 0).all()
+        assert [len(part.features[t]) for t in (1, 2)] == list(store.manifest.parts[number].types[1:3])
+
+
+def test_weights_go_with_their_edges(tmp_path: Path) -> None:
+    ds = _kinds()["weights"]
+    gw.prepare_store(ds, tmp_path / "s", parts=3, method="hash")
+    again = gw.load(tmp_path / "s")
+    rows = []
+    for held in (ds, again):
+        assert held.edge_weight is not None
+        ends = [side.tolist() for side in held.graph.edges()]
+        rows.append(sorted(zip(*ends, held.edge_weight.tolist(), strict=True)))
+    assert rows[0] == rows[1]
+
+
+def test_a_store_of_version_1_opens(tmp_path: Path) -> None:
+    """One without types and weights is written as before they were there."""
+    gw.prepare_store(_kinds()["classes"], tmp_path / "s", parts=2)
+    held = json.loads((tmp_path / "s" / MANIFEST).read_text())
+    assert held["version"] == 1 and "types" not in held
+    assert set(held["shape"]) == {"num_features", "feature_dtype", "index_dtype", "label_dtype", "label_columns"}
+    assert "types" not in held["parts"][0]
+    assert gw.Store(tmp_path / "s").types is None
 
 
 def test_a_given_partition_is_kept(tmp_path: Path) -> None:
@@ -84,9 +138,15 @@ def test_a_given_partition_is_kept(tmp_path: Path) -> None:
         assert store.part(number).node_ids.tolist() == (part == number).nonzero().reshape(-1).tolist()
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+def _with_block(name: str, path: Path) -> gw.Store:
+    """A store of two parts with a block of that name."""
+    ds = _kinds()["classes"] if name == "x" else academic(weights=True)
+    return gw.prepare_store(ds, path, parts=2, method="hash")
+
+
+@pytest.mark.parametrize("name", (*BLOCKS, "x.1", "x.2"))
 def test_a_flipped_bit_is_told_with_its_block(name: str, tmp_path: Path) -> None:
-    store = gw.prepare_store(_kinds()["classes"], tmp_path / "s", parts=2)
+    store = _with_block(name, tmp_path / "s")
     entry = store.manifest.parts[1]
     block = entry.block(name)
     file = tmp_path / "s" / entry.file
@@ -101,9 +161,9 @@ def test_a_flipped_bit_is_told_with_its_block(name: str, tmp_path: Path) -> None
         fresh.verify()
 
 
-@pytest.mark.parametrize("name", BLOCKS)
+@pytest.mark.parametrize("name", (*BLOCKS, "x.1", "x.2"))
 def test_a_truncated_file_is_told_with_its_block(name: str, tmp_path: Path) -> None:
-    store = gw.prepare_store(_kinds()["classes"], tmp_path / "s", parts=2)
+    store = _with_block(name, tmp_path / "s")
     entry = store.manifest.parts[0]
     block = entry.block(name)
     file = tmp_path / "s" / entry.file

@@ -221,7 +221,6 @@ def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder:
         ({"memory": MEMORY, "batch_size": 500}, r"memory: expected room for \d+ rows .* a smaller batch_size"),
         ({"memory": MEMORY, "macro": "large:1/2"}, "macro cannot be combined with mode mini on a store"),
         ({"memory": MEMORY, "sampler": "shadow", "fanouts": None}, "sampler: expected one of .*, got shadow"),
-        ({"task": "link"}, "task=link cannot be combined with a store"),
         ({"mode": "full", "fanouts": None, "batch_size": None}, "mode: expected macro or mini for a store, got 'full'"),
     ):
         with pytest.raises(gw.ConfigError, match=text):

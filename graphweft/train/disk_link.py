@@ -1,0 +1,95 @@
+"""Link prediction from a store: the batches of memory, bit for bit, with features read from disk.
+
+Comes in: a model, a store with its structure in memory, a budget. Goes out: epochs and scores for the trainer. Splits,
+negatives, draws and updates are those of :class:`LinkTask`; rows of features come as in mode mini from a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset
+from graphweft.data.stored_graph import StoredGraph
+from graphweft.loader.disk import DiskTables, tables_of
+from graphweft.loader.disk_link import DiskLinkLoader
+from graphweft.loader.link import LinkLoader
+from graphweft.nn.stack import Stack
+from graphweft.storage.memory_size import memory_bytes
+from graphweft.train.disk_batches import EVALUATION, check_mapped
+from graphweft.train.disk_counts import FromDisk
+from graphweft.train.link_task import LinkTask
+from graphweft.train.named_metrics import Metric
+from graphweft.train.settle import Features
+from graphweft.train.stored_inference import StoredInference
+from graphweft.train.update import Update
+
+_EDGE_BYTES = 120  # of an edge: the training graph, known pairs, the edges to predict, and what splitting them takes
+
+
+class DiskLinkTask(LinkTask, FromDisk):
+    """Trains on edges of a store whose features are on disk.
+
+    Args: as for :class:`LinkTask`, with a store as ``ds``, and
+        memory: Bytes for structure, pairs, rows of features, batches drawn ahead and evaluation.
+        scratch: Folder of temporary files.
+
+    Raises: ConfigError for a typed store, a model that is no stack of layers, or too little memory.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: StoredGraph,
+        x: Features,
+        optimizer: torch.optim.Optimizer | Update,
+        fanouts: Sequence[int] | None,
+        batch_size: int,
+        seed: int,
+        key: Callable[[int, int], int],
+        loss: Any = None,
+        metrics: Sequence[Metric] = (),
+        memory: int | str | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        if ds.store.types is not None:
+            raise ConfigError("task=link cannot be combined with a store of a typed graph")
+        if not isinstance(model, Stack):
+            raise ConfigError(
+                f"task=link cannot be combined with a store and {type(model).__name__}, which is no stack of layers"
+            )
+        check_mapped(ds, memory)
+        budget = memory_bytes(memory)
+        self._evaluated_in = budget // EVALUATION
+        self._scratch = scratch
+        more = self._evaluated_in + _EDGE_BYTES * ds.store.num_edges
+        self._disk = tables_of(ds, budget, more, ds.mapped)
+        super().__init__(model, ds, x, optimizer, fanouts, batch_size, seed, key, loss, metrics)
+
+    def _training(self, ds: Dataset, x: Features) -> tuple[Dataset, Any]:
+        """The store, and tables over the training graph."""
+        held = self._disk
+        tables = (held.stored, held.memory, self.split.graph, held.y, held.train_idx)
+        return ds, DiskTables(*tables, mapped=held.mapped)
+
+    def _loader(self, batch_size: int, seed: int, made: type[LinkLoader] = DiskLinkLoader) -> LinkLoader:
+        """Batches of training edges."""
+        return super()._loader(batch_size, seed, made)
+
+    def logits(self) -> Tensor:
+        """The embeddings, (N, C), from all neighbours in the training graph."""
+        assert isinstance(self.model, Stack) and isinstance(self.ds, StoredGraph)  # as was checked
+        place = (self.split.graph, self.ds.store, self.ds.row_ids, self._evaluated_in, self._scratch)
+        return StoredInference(self.model, *place).outputs(self.edge_data.inputs)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        return {**super().identity(), "store": self.store.manifest.crc32}
+
+
+__all__ = ["DiskLinkTask"]

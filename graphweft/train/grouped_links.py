@@ -1,0 +1,209 @@
+"""Link prediction in mode "macro": pairs inside of groups of parts of a store, scores of the whole graph.
+
+Comes in: a model, a store, how many parts make a group or how much memory there is. Goes out: epochs and scores for the
+trainer. Which pairs are held out follows from a hash of their nodes; embeddings are evaluated part by part from all
+neighbours in the training graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from graphweft._errors import ConfigError, DataError
+from graphweft.data.stored import StoredDataset
+from graphweft.loader.groups import group_bytes, parts_within
+from graphweft.loader.link_groups import Ids, LinkGroupLoader, TrainingParts, share_of
+from graphweft.nn.stack import Stack
+from graphweft.storage.memory_size import memory_bytes, shown_bytes
+from graphweft.storage.store import Store
+from graphweft.train.link_task import LinkTask
+from graphweft.train.macro import Macro
+from graphweft.train.named_metrics import Metric
+from graphweft.train.options import check_macro
+from graphweft.train.part_inference import PartInference
+from graphweft.train.samplers import fitting_fanouts
+from graphweft.train.settle import Features
+from graphweft.train.update import Update
+
+_MOST = 10_000  # held-out edges of a part of the split that are kept for evaluation
+_LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
+
+
+class GroupedLinks(LinkTask):
+    """Trains on edges inside of groups of parts.
+
+    Args: as for :class:`LinkTask`, with a store as ``ds``, and
+        macro: "parts:B/P"; None: as many parts as fit into ``memory``.
+        memory: Bytes for the groups that are in memory at once.
+        scratch: Folder of temporary files.
+
+    Raises: ConfigError for options that do not fit, or too little memory; DataError without edges to hold out.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        ds: StoredDataset,
+        x: Features,
+        optimizer: torch.optim.Optimizer | Update,
+        fanouts: Sequence[int] | None,
+        batch_size: int,
+        seed: int,
+        key: Callable[[int, int], int],
+        loss: Any = None,
+        metrics: Sequence[Metric] = (),
+        macro: Macro | None = None,
+        memory: int | str | None = None,
+        scratch: Path | None = None,
+    ) -> None:
+        self.model, self.optimizer, self.metrics, self.ds = model, optimizer, metrics, ds
+        self.store, self._x = _checked(model, ds), x
+        self._own = loss if callable(loss) else None
+        count = _count(self.store, macro, memory)
+        self.fanouts = fitting_fanouts(model, fanouts)
+        self.loader: Any = LinkGroupLoader(self.store, self.fanouts, batch_size, True, seed, count=count)
+        self.details, self._key, self._seed, self._group = {}, key, seed, count
+        source = TrainingParts(self.store, seed)
+        self._inference = PartInference(model, source, memory_bytes(memory), count, scratch)
+        self._names = torch.cat([self.store.node_ids(number) for number in range(len(self.store))])
+        held = [self._names[pairs] for pairs in _held_out(self.store, seed)]
+        if min(pairs.shape[1] for pairs in held) == 0:
+            raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
+        self.split: Any = SimpleNamespace(val=held[0], test=held[1])
+        self._negative: Any = _Negatives(self.store, self._names)
+
+    @property
+    def x(self) -> Features:
+        """The width of the features alone."""
+        return self._x
+
+    @x.setter
+    def x(self, x: Features) -> None:
+        self._x = x
+
+    def prepare(self) -> None:
+        """Nothing is compiled ahead: every group is another graph."""
+
+    def use(self, edge_data: Any) -> None:
+        """Raises: ConfigError for values of edges."""
+        if edge_data.inputs is not None:
+            raise ConfigError("task=link cannot be combined with edge_weight in mode macro; use edge_data='ignore'")
+
+    def logits(self) -> Tensor:
+        """The embeddings, (N, C), in the order of the source, from all neighbours in the training graph."""
+        found = self._inference.outputs(np.arange(self.store.num_nodes))
+        return torch.empty_like(found).index_copy_(0, self._names, found)
+
+    def identity(self) -> dict[str, Any]:
+        """What decides the batches, for checkpoints."""
+        drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size, "task": "link"}
+        return {**drawn, "group": f"{self._group}/{len(self.store)}", "store": self.store.manifest.crc32}
+
+
+class _Negatives:
+    """Uniform pairs of a store that are no edges, in the numbers of the source."""
+
+    def __init__(self, store: Store, names: Tensor) -> None:
+        self._store, self._names = store, names.numpy()
+        self._place = np.empty_like(self._names)
+        self._place[self._names] = np.arange(len(self._names))
+
+    def pairs(self, places: Tensor, *, seed: int, stage: int) -> tuple[Tensor, Tensor]:
+        """One pair for each place."""
+        rng = np.random.default_rng([seed, stage])
+        src, dst = self._drawn(rng, lambda count: rng.integers(0, len(self._names), count), places.numel())
+        return torch.from_numpy(self._names[src]), torch.from_numpy(self._names[dst])
+
+    def tails(self, src: Tensor, amount: int, *, seed: int, stage: int) -> Tensor:
+        """(n, amount) nodes that each source has no edge to."""
+        rng, own = np.random.default_rng([seed, stage, 1]), self._place[src.numpy()].repeat(amount)
+        _, dst = self._drawn(rng, lambda count: own, len(own))
+        return torch.from_numpy(self._names[dst]).reshape(-1, amount)
+
+    def _drawn(self, rng: np.random.Generator, first: Callable[[int], Ids], count: int) -> tuple[Ids, Ids]:
+        """Pairs of ids of the store; those that are edges or loops are drawn again."""
+        src, dst = first(count).copy(), rng.integers(0, len(self._names), count)
+        for _ in range(64):
+            again = np.flatnonzero(_are_edges(self._store, src, dst) | (src == dst))
+            if len(again) == 0:
+                break
+            src[again] = first(count)[again]
+            dst[again] = rng.integers(0, len(self._names), len(again))
+        return src, dst
+
+
+def _are_edges(store: Store, src: Ids, dst: Ids) -> Any:
+    """Which pairs are edges: one pass over the structure."""
+    found, nodes = np.zeros(len(src), np.bool_), store.num_nodes
+    of = np.searchsorted(store.bounds[1:], dst, "right")
+    for number in np.unique(of).tolist():
+        offsets, sources = store.structure(number)
+        here = np.flatnonzero(of == number)
+        keys = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)) * nodes + sources  # ascending, as rows are
+        wanted = (dst[here] - store.bounds[number]) * nodes + src[here]
+        at = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+        found[here] = keys[at] == wanted if len(keys) else False
+    return found
+
+
+def _held_out(store: Store, seed: int) -> list[Tensor]:
+    """(2, at most 10,000) edges of validation and of the test, ids of the store, chosen by hash of part and place."""
+    nodes = store.num_nodes
+    found: list[list[Ids]] = [[], []]
+    for number in range(len(store)):
+        offsets, sources = store.structure(number)
+        own = np.repeat(np.arange(store.bounds[number], store.bounds[number + 1]), np.diff(offsets))
+        shares = share_of(sources, own, nodes, seed)
+        for part in (0, 1):
+            at = np.flatnonzero(shares == part + 1)
+            found[part].append(np.stack([sources[at].astype(np.int64), own[at]]))
+    chosen = []
+    for pieces in found:
+        ends = np.concatenate(pieces, axis=1)
+        order = np.random.default_rng(seed).permutation(ends.shape[1])[:_MOST]
+        chosen.append(torch.from_numpy(np.ascontiguousarray(ends[:, order])))
+    return chosen
+
+
+def _checked(model: nn.Module, ds: Any) -> Store:
+    """Raises: ConfigError for a typed store, data in memory, or a model that is no stack of layers."""
+    if not isinstance(ds, StoredDataset):
+        raise ConfigError("task=link with mode=macro cannot be combined with data in memory; it is for a gw.Store")
+    if ds.store.types is not None:
+        raise ConfigError("task=link cannot be combined with a store of a typed graph")
+    if not isinstance(model, Stack):
+        raise ConfigError(
+            f"task=link cannot be combined with a store and {type(model).__name__}, which is no stack of layers"
+        )
+    return ds.store
+
+
+def _count(store: Store, macro: Macro | None, memory: int | str | None) -> int:
+    """Parts of a group. Raises: ConfigError for other stages, hubs, reuse, or too little memory."""
+    parts, budget = len(store), memory_bytes(memory)
+    if macro is not None and (macro.hubs is not None or macro.reuse > 1):
+        raise ConfigError("task=link cannot be combined with hubs or reuse")
+    if macro is not None and not isinstance(macro.stages, str):
+        raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages!r:.60}")
+    links = int(np.sort(store.edge_counts)[-1]) * _LINK_BYTES
+    if macro is None:
+        return parts_within(store, max(budget // 2, 1))
+    kind, count, of = check_macro(macro.stages)
+    if kind != "parts" or of != parts:
+        raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages}")
+    needed = group_bytes(store, count) + links * count
+    if memory is not None and needed > budget:
+        raise ConfigError(
+            f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}"
+        )
+    return count
+
+
+__all__ = ["GroupedLinks"]

@@ -1,0 +1,143 @@
+"""Link prediction from a store: the losses of memory bit for bit, and its scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import graphweft as gw
+from graphweft.loader.link_groups import LinkGroupLoader, share_of
+
+MEMORY = 3_900_000  # about three quarters of the rows have room
+
+
+@pytest.fixture(scope="module")
+def ds() -> gw.Dataset:
+    return gw.synthetic("default", scale=0.1, num_features=512)
+
+
+@pytest.fixture(scope="module")
+def folder(ds: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("link") / "store"
+    gw.prepare_store(ds, path, parts=4, method="hash")
+    return path
+
+
+def _trainer(ds: gw.Dataset, data: Any, kind: str = "SAGE", **more: Any) -> gw.Trainer:
+    torch.manual_seed(0)
+    model = getattr(gw.nn, kind)(ds.num_features, 16, 8, num_layers=2, dropout=0.2)
+    options = {"mode": "mini", "task": "link", "fanouts": (4, 3), "batch_size": 32, "seed": 0, "restore_best": False}
+    return gw.Trainer(model, data, **{**options, **more})
+
+
+def _losses(trainer: gw.Trainer) -> list[float]:
+    return [record.loss for record in trainer.history]
+
+
+@pytest.mark.parametrize("kind", ["SAGE", "GCN"])
+def test_losses_are_those_of_memory_bit_for_bit(kind: str, ds: gw.Dataset, folder: Path) -> None:
+    disk, memory = _trainer(ds, gw.Store(folder), kind, memory=MEMORY), _trainer(ds, ds, kind)
+    told, known = disk.fit(2), memory.fit(2)
+    assert _losses(disk) == _losses(memory)
+    weights = zip(disk.model.parameters(), memory.model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in weights)
+    assert told[-1].val_acc == pytest.approx(known[-1].val_acc, abs=1e-3)
+    for name in ("val_mrr", "test_ap", "test_hits"):
+        assert getattr(told[-1], name) == pytest.approx(getattr(known[-1], name), abs=5e-3)
+    assert (told[-1].metrics["rows_read"] or 0) > 0  # not all rows have room
+
+
+def test_an_interrupted_run_goes_on(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
+    whole = _trainer(ds, gw.Store(folder), memory=MEMORY)
+    whole.fit(3)
+    _trainer(ds, gw.Store(folder), memory=MEMORY, out=tmp_path / "run").fit(1)
+    again = _trainer(ds, gw.Store(folder), memory="6MB", out=tmp_path / "run")
+    again.resume()
+    again.fit(2)
+    assert _losses(again) == _losses(whole)
+
+
+def test_weights_of_the_training_graph_are_used(ds: gw.Dataset, tmp_path: Path) -> None:
+    weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(0))
+    gw.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=3, method="hash")
+    disk = _trainer(ds, gw.Store(tmp_path / "s"), memory=MEMORY)
+    memory = _trainer(ds, gw.load(tmp_path / "s"))
+    without = _trainer(ds, gw.load(tmp_path / "s"), edge_data="ignore")
+    for trainer in (disk, memory, without):
+        trainer.fit(1)
+    assert _losses(disk) == _losses(memory) != _losses(without)
+
+
+def test_pairs_of_a_group_are_its_training_edges_in_both_directions(ds: gw.Dataset, folder: Path) -> None:
+    store = gw.Store(folder)
+    names = torch.cat([store.node_ids(number) for number in range(4)])
+    edges = set(zip(*(ends.tolist() for ends in ds.graph.edges()), strict=True))
+    loader = LinkGroupLoader(store, (4, 3), 64, True, 5, count=2)
+    found: list[tuple[int, int]] = []
+    for batch in loader:
+        assert batch.edge_label_index is not None
+        own = names[batch.group.n_id]
+        src, dst = own[batch.n_id[batch.edge_label_index]]
+        count = batch.batch_size
+        rows = list(zip(src.tolist(), dst.tolist(), strict=True))
+        assert set(rows[:count]) <= edges and not set(rows[count:]) & edges
+        found += rows[:count]
+        # neither a pair of the batch nor one that is held out passes a message, in whatever direction
+        tails, heads = own[batch.n_id[batch.edge_index]]
+        messages = set(zip(tails.tolist(), heads.tolist(), strict=True))
+        assert not messages & {pair for a, b in rows[:count] for pair in ((a, b), (b, a))}
+        place = torch.argsort(names)
+        ids = place[tails].numpy(), place[heads].numpy()
+        assert (share_of(*ids, store.num_nodes, 5) == 0).all()
+    assert len(set(found)) == len(found) and {(b, a) for a, b in found} == set(found)
+    part = torch.repeat_interleave(torch.arange(4), torch.tensor([p.nodes for p in store.manifest.parts]))
+    of = torch.empty(ds.num_nodes, dtype=torch.int64)
+    of[names] = part
+    place = torch.argsort(names)
+    known = [(a, b) for a, b in edges if a != b]
+    ends = torch.tensor(known).T
+    trained = share_of(place[ends[0]].numpy(), place[ends[1]].numpy(), store.num_nodes, 5) == 0
+    groups = [set(group.parts) for group in loader.plan(0)]
+    inside = [any({int(of[a]), int(of[b])} <= parts for parts in groups) for a, b in known]
+    assert set(found) == {pair for pair, here, kept in zip(known, inside, trained, strict=True) if here and kept}
+
+
+def test_links_train_in_groups_and_are_scored_on_the_whole_graph(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
+    store = gw.Store(folder)
+    options: dict[str, Any] = {"mode": "macro", "macro": "parts:2/4", "batch_size": 128}
+    trainer = _trainer(ds, store, **options)
+    told = trainer.fit(3)
+    assert told[-1].loss < told[0].loss and told[-1].val_acc > 0.55
+    src, dst = (ends.long() for ends in ds.graph.edges())
+    names = torch.cat([store.node_ids(number) for number in range(4)])
+    place = torch.argsort(names)
+    kept = share_of(place[src].numpy(), place[dst].numpy(), store.num_nodes, 0) == 0
+    left = ds.graph.edge_subgraph(torch.from_numpy(kept).nonzero().reshape(-1))
+    known = trainer.model.eval()(left, ds.x).detach()
+    assert torch.allclose(trainer.predict(), known, atol=1e-4)
+    edges = set(zip(src.tolist(), dst.tolist(), strict=True))
+    negative = trainer._batch._negative  # type: ignore[attr-defined]
+    pairs = torch.stack(negative.pairs(torch.arange(500), seed=0, stage=1)).T.tolist()
+    assert not {tuple(pair) for pair in pairs} & edges and all(a != b for a, b in pairs)
+    tails = negative.tails(torch.arange(20), 30, seed=0, stage=1)
+    assert not {(a, b) for a in range(20) for b in tails[a].tolist()} & edges
+    first = _trainer(ds, store, out=tmp_path / "run", **options)
+    first.fit(1)
+    again = _trainer(ds, gw.Store(folder), out=tmp_path / "run", **options)
+    again.resume()
+    again.fit(2)
+    assert _losses(again) == _losses(trainer)
+
+
+def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder: Path) -> None:
+    store = gw.Store(folder)
+    for options, text in (
+        ({"memory": 100_000}, r"memory: expected more than \d+ MB, the structure and labels of"),
+        ({"memory": MEMORY, "accumulate": 2}, "task='link' cannot be combined with macro, accumulate, sampler"),
+    ):
+        with pytest.raises(gw.ConfigError, match=text):
+            _trainer(ds, store, **options)

@@ -1,0 +1,228 @@
+"""Typed graphs and weighted edges from a store: the bits of memory, and the scores of the whole graph."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from stored_kinds import academic
+
+import graphweft as gw
+from graphweft.data.flat_features import with_flat_features
+from graphweft.loader.group_loader import GroupLoader
+from graphweft.loader.groups import read_group
+from graphweft.run import run
+from graphweft.train.spec import TrainSpec
+
+PARTS, MEMORY = 4, 1_200_000  # about half of the rows have room
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("typed") / "store"
+    gw.prepare_store(academic(), path, parts=PARTS, memory="64MB", method="hash")
+    return path
+
+
+def _model(kind: str, features: int, **more: Any) -> Any:
+    torch.manual_seed(0)
+    options = {"num_relations": 6, "num_layers": 2, "dropout": 0.2, **more}
+    if kind == "HGT":
+        options |= {"num_node_types": 4, "heads": 2}
+    return getattr(gw.nn, kind)(features, 16, 3, **options)
+
+
+def _trainer(kind: str, data: Any, features: int, mode: str = "mini", **more: Any) -> gw.Trainer:
+    options = {"fanouts": (3, 3), "batch_size": 16, "seed": 0, "restore_best": False, **more}
+    return gw.Trainer(_model(kind, features), data, mode=mode, **options)
+
+
+def _same(one: gw.Trainer, other: gw.Trainer) -> bool:
+    weights = zip(one.model.parameters(), other.model.parameters(), strict=True)
+    losses = [[record.loss for record in trainer.history] for trainer in (one, other)]
+    return losses[0] == losses[1] and all(torch.equal(a, b) for a, b in weights)
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "HGT"])
+def test_losses_of_a_typed_store_are_those_of_memory_bit_for_bit(kind: str, folder: Path) -> None:
+    store, ds = gw.Store(folder), gw.load(folder)
+    disk = _trainer(kind, store, store.num_features, memory=MEMORY)
+    memory = _trainer(kind, ds, store.num_features)
+    told = disk.fit(3)
+    memory.fit(3)
+    assert _same(disk, memory)
+    assert told[-1].loss < told[0].loss
+    assert (told[-1].metrics["bytes_read"] or 0) > 0  # not all rows have room
+    assert torch.allclose(disk.predictions().outputs, memory.predictions().outputs, atol=1e-4)
+    assert disk.evaluate("test") == pytest.approx(memory.evaluate("test"), abs=2 / 80)
+
+
+def test_a_loader_gives_the_typed_batches_of_memory(folder: Path) -> None:
+    options: dict[str, Any] = {"fanouts": [3, 2], "batch_size": 16, "shuffle": True, "seed": 5}
+    disk, memory = gw.Loader(gw.Store(folder), memory=MEMORY, **options), gw.Loader(gw.load(folder), **options)
+    known = gw.load(folder).features
+    for mine, other in zip(disk, memory, strict=True):
+        for name in ("n_id", "y", "edge_index", "e_id"):
+            assert torch.equal(getattr(mine, name), getattr(other, name)), name
+        papers = mine["paper"].n_id
+        at = ((mine.n_id >= 240) & (mine.n_id < 600)).nonzero().reshape(-1)
+        rows = mine.x.to_dense()[at]
+        assert torch.equal(rows[:, 240:880], known["paper"][papers])
+        assert not rows[:, :240].any() and not rows[:, 880:].any()
+
+
+@pytest.mark.parametrize("kind", ["GCN", "SAGE"])
+def test_weights_of_a_store_are_used_as_those_of_memory(kind: str, tmp_path: Path) -> None:
+    ds = gw.synthetic("default", scale=0.05)
+    gw.prepare_store(replace(ds, edge_weight=torch.rand(ds.num_edges)), tmp_path / "s", parts=PARTS, method="hash")
+    store, again = gw.Store(tmp_path / "s"), gw.load(tmp_path / "s")
+
+    def trainer(data: Any, **more: Any) -> gw.Trainer:
+        torch.manual_seed(0)
+        model = getattr(gw.nn, kind)(ds.num_features, 16, ds.num_classes, num_layers=2)
+        options = {"mode": "mini", "fanouts": (4, 3), "batch_size": 32, "seed": 0, "restore_best": False}
+        return gw.Trainer(model, data, **options, **more)
+
+    disk, memory, without = (trainer(store, memory="1MB"), trainer(again), trainer(again, edge_data="ignore"))
+    for one in (disk, memory, without):
+        one.fit(2)
+    assert _same(disk, memory) and not _same(disk, without)
+    assert torch.allclose(disk.predictions().outputs, memory.predictions().outputs, atol=1e-4)
+
+
+def _by_relation(ds: gw.Dataset, names: torch.Tensor, graph: gw.Graph, weights: torch.Tensor | None) -> list[Any]:
+    """Edges of a graph by relation, with ends in the numbers of the source."""
+    src, dst = (names[ends.long()].tolist() for ends in graph.edges())
+    held = [0.0] * len(src) if weights is None else weights.tolist()
+    rows = list(zip(src, dst, held, strict=True))
+    return [sorted(rows[a:b]) for a, b in itertools.pairwise(graph.layout.edge_offsets)]
+
+
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_typed_group_is_the_induced_graph(weights: bool, tmp_path: Path) -> None:
+    ds = academic(weights)
+    store = gw.prepare_store(ds, tmp_path / "s", parts=PARTS, method="hash")
+    group = read_group(store, [3, 1])
+    source = torch.cat([store.node_ids(number) for number in range(PARTS)])[group.n_id]
+    inside = torch.zeros(ds.num_nodes, dtype=torch.bool)
+    inside[source] = True
+    assert torch.equal(source.sort().values, torch.cat([store.node_ids(n) for n in (1, 3)]).sort().values)
+    src, dst = ds.graph.edges()
+    kept = (inside[src.long()] & inside[dst.long()]).nonzero().reshape(-1)
+    known = ds.graph.edge_subgraph(kept)
+    of_known = None if ds.edge_weight is None else ds.edge_weight[kept]
+    expected = _by_relation(ds, torch.arange(ds.num_nodes), known, of_known)
+    assert _by_relation(ds, source, group.graph, group.edge_weight) == expected
+    assert group.graph.node_types == ds.graph.node_types and torch.equal(group.y, ds.y[source])
+    for at in range(4):  # nodes are type after type
+        a, b = group.graph.layout.node_offsets[at : at + 2]
+        first, end = ds.graph.layout.node_offsets[at : at + 2]
+        assert ((source[a:b] >= first) & (source[a:b] < end)).all()
+    assert torch.equal(group.rows(torch.arange(len(source))).to_dense(), with_flat_features(ds).x.to_dense()[source])
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "HGT"])
+def test_a_typed_store_trains_in_groups(kind: str, folder: Path, tmp_path: Path) -> None:
+    store, ds = gw.Store(folder), gw.load(folder)
+    options: dict[str, Any] = {"mode": "macro", "macro": "parts:2/4"}
+    trainer = _trainer(kind, store, store.num_features, **options)
+    told = trainer.fit(6)
+    assert told[-1].loss < 0.7 * told[0].loss
+    x = with_flat_features(ds).x
+    known = trainer.model.eval()(ds.graph, x).detach()
+    assert torch.allclose(trainer.predictions().outputs, known, atol=1e-4)  # every in-edge of the whole graph
+    right = (known[ds.test_idx].argmax(1) == ds.y[ds.test_idx]).double().mean()
+    assert trainer.evaluate("test") == pytest.approx(float(right))
+    first = _trainer(kind, store, store.num_features, out=tmp_path / "run", **options)
+    first.fit(2)
+    again = _trainer(kind, gw.Store(folder), store.num_features, out=tmp_path / "run", **options)
+    again.resume()
+    again.fit(4)
+    assert _same(again, trainer)
+
+
+def test_every_seed_of_a_typed_store_is_in_one_batch(folder: Path) -> None:
+    store, ds = gw.Store(folder), gw.load(folder)
+    source = torch.cat([store.node_ids(number) for number in range(PARTS)])
+    seeds = torch.isin(source, ds.train_idx).nonzero().reshape(-1)
+    loader = GroupLoader(store, seeds, [2, 2], 16, True, 3, count=2)
+    for _ in range(2):
+        found = []
+        for batch in loader:
+            names = source[batch.data.n_id[batch.n_id[: batch.batch_size]]]
+            assert torch.equal(source[seeds[batch.input_id]], names)
+            found += names.tolist()
+        assert sorted(found) == ds.train_idx.tolist()
+
+
+@pytest.mark.parametrize("kind", ["GCN", "SAGE"])
+def test_groups_use_the_weights_of_a_store(kind: str, tmp_path: Path) -> None:
+    ds = gw.synthetic("default", scale=0.05)
+    weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(0))
+    store = gw.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=PARTS, method="hash")
+
+    def trainer(**more: Any) -> gw.Trainer:
+        torch.manual_seed(0)
+        model = getattr(gw.nn, kind)(ds.num_features, 16, ds.num_classes, num_layers=2)
+        options = {"mode": "macro", "macro": "parts:2/4", "fanouts": (4, 3), "batch_size": 32, "seed": 0}
+        made = gw.Trainer(model, store, restore_best=False, **options, **more)
+        made.fit(2)
+        return made
+
+    weighted, without = trainer(), trainer(edge_data="ignore")
+    assert [r.loss for r in weighted.history] != [r.loss for r in without.history]
+    for one, given in ((weighted, weight), (without, None)):
+        known = one.model.eval()(ds.graph, ds.x, edge_weight=given).detach()
+        assert torch.allclose(one.predictions().outputs, known, atol=1e-4)
+
+
+def test_models_and_stores_that_do_not_fit_are_told(folder: Path, tmp_path: Path) -> None:
+    store = gw.Store(folder)
+    plain = gw.prepare_store(gw.synthetic("default", scale=0.02), tmp_path / "plain", parts=2)
+    for mode in ("mini", "macro"):
+        with pytest.raises(
+            gw.ConfigError, match=r"model: expected gw\.nn\.RGCN or HGT for a store of a typed graph, got SAGE"
+        ):
+            gw.Trainer(gw.nn.SAGE(store.num_features, 8, 3), store, mode=mode)
+        with pytest.raises(
+            gw.ConfigError, match="model: expected one without types for a store without types, got RGCN"
+        ):
+            gw.Trainer(_model("RGCN", 64), plain, mode=mode)
+        with pytest.raises(gw.ConfigError, match="RGCN without in_features cannot be combined with a store"):
+            gw.Trainer(gw.nn.RGCN(None, 8, 3, num_relations=6, num_nodes=store.num_nodes), store, mode=mode)
+    with pytest.raises(gw.ConfigError, match="macro: hubs cannot be combined with a typed graph"):
+        _trainer("RGCN", store, store.num_features, "macro", macro="parts:2/4+hubs:20KB")
+
+
+@pytest.mark.parametrize("kind", ["RGCN", "SAGE"])
+def test_mapped_features_give_the_losses_of_memory(kind: str, folder: Path, tmp_path: Path) -> None:
+    if kind == "SAGE":
+        folder = gw.prepare_store(gw.synthetic("default", scale=0.05), tmp_path / "s", parts=3).path
+    store, found = gw.Store(folder), []
+    for mode, data in (("mapped", store), ("mini", gw.load(folder))):
+        torch.manual_seed(0)
+        model = _model(kind, store.num_features) if kind == "RGCN" else gw.nn.SAGE(64, 16, 8, num_layers=2)
+        options: dict[str, Any] = {"fanouts": (3, 3), "batch_size": 16, "seed": 0, "restore_best": False}
+        trainer = gw.Trainer(model, data, mode=mode, **options)
+        trainer.fit(2)
+        found.append(trainer)
+    assert _same(*found)
+    assert (found[0].history[-1].metrics["rows_read"] or 0) > 0
+    with pytest.raises(gw.ConfigError, match="mode=mapped cannot be combined with memory=1GB"):
+        gw.Trainer(found[0].model, store, mode="mapped", memory="1GB", fanouts=(3, 3))
+    with pytest.raises(gw.ConfigError, match="mode=mapped cannot be combined with data in memory"):
+        gw.Trainer(found[0].model, gw.load(folder), mode="mapped", fanouts=(3, 3))
+
+
+@pytest.mark.parametrize("mode", ["macro", "mini", "mapped"])
+def test_the_command_trains_on_a_typed_store(mode: str, folder: Path, tmp_path: Path) -> None:
+    memory = None if mode == "mapped" else "64MB"
+    spec = {"data": str(folder), "mode": mode, "memory": memory, "fanouts": "3,3", "batch_size": 32, "epochs": 2}
+    told = run(TrainSpec(model="rgcn", out=str(tmp_path / mode), **spec))
+    assert (told["epochs"], told["dataset"]) == (2, "academic") and told["test_acc_at_best_val"] > 0.4
+    with pytest.raises(gw.ConfigError, match="model: expected rgcn or hgt for a typed store, got sage"):
+        run(TrainSpec(model="sage", out=str(tmp_path / "other"), **spec))
