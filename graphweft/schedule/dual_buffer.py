@@ -1,4 +1,4 @@
-"""The order of work of one epoch with two buffers: three workers, whoever drives them and by whatever clock.
+"""The order of work of one epoch with two buffers: three workers, in virtual time or on threads.
 
 Comes in: a :class:`Plan` and a number of batches. Goes out: generators of the CPU, the link and the device, which ask
 to run a step or to wait. They are driven by :func:`simulate` in virtual time, and by threads in ``run.py``. In every
@@ -118,7 +118,7 @@ class Epoch:
 
     Attributes:
         workers: By place; each yields what it asks for and is continued once that is done.
-        line: What is known of the epoch's waits and phases; whoever drives the workers adds spans.
+        line: What is known of the epoch's waits and phases; the driver of the workers adds spans.
     """
 
     def __init__(self, plan: Plan, batches: int) -> None:

@@ -1,4 +1,4 @@
-"""Mini-batches trained at an emulated device: the same bits as on the CPU, whoever prepares them; what users see."""
+"""Mini-batches trained at an emulated device: the same bits as on the CPU, at either place; options, errors and reports."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_run_over_two_places_is_the_cpu_s_bit_for_bit(name: str) -> None:
 
 
 @pytest.mark.parametrize("share", ["auto", "cpu", "device"])
-def test_whoever_prepares_the_batches_the_run_is_the_same(share: str) -> None:
+def test_runs_are_the_same_for_every_share(share: str) -> None:
     make = RUNS["gcn, dropout"][0]
     found = trained(make, device="emulated", schedule=share)
     assert_same(numbers(trained(make)), numbers(found))
