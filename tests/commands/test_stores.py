@@ -86,7 +86,7 @@ def test_prepare_inspect_train_resume_and_predict(files: Path, capsys: pytest.Ca
         (["train", "--memory", "lots"], "--memory: expected a size such as 8GB or 512MB, got 'lots'"),
         (["train", "--task", "link", "--memory", "1GB"], "memory=1GB cannot be combined with task=link"),
         (["train", "--mode", "macro", "--macro", "large:1/8"], "--macro: expected parts:A/B with mode macro"),
-        (["train", "--mode", "macro", "--model", "rgcn"], "--mode: expected full or mini for rgcn"),
+        (["train", "--mode", "macro", "--model", "rgcn"], "--mode: expected full or mini for RGCN and data in memory"),
     ],
 )
 def test_bad_arguments_are_one_line(

@@ -309,7 +309,7 @@ def test_logits_of_the_wrong_shape() -> None:
         ({"mode": "mini", "fanouts": (5, 0)}, "fanouts: expected numbers >= 1, or -1 for all, one a layer"),
         ({"mode": "mini", "batch_size": 0}, "batch_size: expected an integer from 1"),
         ({"mode": "macro"}, "macro: expected parts:B/P with mode macro on a dataset in memory, got None"),
-        ({"mode": "fast"}, "mode: expected one of full, mini, macro, auto, got 'fast'$"),
+        ({"mode": "fast"}, "mode: expected one of full, mini, macro, auto, mapped, got 'fast'$"),
     ],
 )
 def test_options_out_of_range(options: dict, words: str) -> None:
