@@ -1,4 +1,4 @@
-"""Mini-batches trained at an emulated device: the same bits as on the CPU, at either place; options, errors and reports."""
+"""Mini-batches trained at an emulated device: the same bits as on the CPU, at either place; options and errors."""
 
 from __future__ import annotations
 
