@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.loader.disk import DiskTables, tables_of
@@ -23,7 +22,7 @@ from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
-from graphweft.train.link_task import LinkTask
+from graphweft.train.link_task import LinkTask, check_stored_links
 from graphweft.train.named_metrics import Metric
 from graphweft.train.settle import Features
 from graphweft.train.stored_inference import StoredInference
@@ -57,12 +56,7 @@ class DiskLinkTask(LinkTask, FromDisk):
         memory: int | str | None = None,
         scratch: Path | None = None,
     ) -> None:
-        if ds.store.types is not None:
-            raise ConfigError("task=link cannot be combined with a store of a typed graph")
-        if not isinstance(model, Stack):
-            raise ConfigError(
-                f"task=link cannot be combined with a store and {type(model).__name__}, which is no stack of layers"
-            )
+        check_stored_links(model, ds.store)
         check_mapped(ds, memory)
         budget = memory_bytes(memory)
         self._evaluated_in = budget // EVALUATION

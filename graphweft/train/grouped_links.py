@@ -20,10 +20,9 @@ from graphweft._errors import ConfigError, DataError
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.groups import group_bytes, parts_within
 from graphweft.loader.link_groups import Ids, LinkGroupLoader, TrainingParts, share_of
-from graphweft.nn.stack import Stack
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
-from graphweft.train.link_task import LinkTask
+from graphweft.train.link_task import LinkTask, check_stored_links
 from graphweft.train.macro import Macro
 from graphweft.train.named_metrics import Metric
 from graphweft.train.options import check_macro
@@ -33,6 +32,7 @@ from graphweft.train.settle import Features
 from graphweft.train.update import Update
 
 _MOST = 10_000  # held-out edges of a part of the split that are kept for evaluation
+_TURNS = 64  # of drawing, before pairs without an edge are taken to be too few
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
 
 
@@ -130,13 +130,16 @@ class _Negatives:
     def _drawn(self, rng: np.random.Generator, first: Callable[[int], Ids], count: int) -> tuple[Ids, Ids]:
         """Pairs of ids of the store; those that are edges or loops are drawn again."""
         src, dst = first(count).copy(), rng.integers(0, len(self._names), count)
-        for _ in range(64):
+        for _ in range(_TURNS):
             again = np.flatnonzero(_are_edges(self._store, src, dst) | (src == dst))
             if len(again) == 0:
-                break
+                return src, dst
             src[again] = first(count)[again]
             dst[again] = rng.integers(0, len(self._names), len(again))
-        return src, dst
+        raise DataError(
+            f"expected pairs of nodes without an edge to evaluate against, found none for {len(again)} of {count} in "
+            f"{_TURNS} turns; use mode=mini, which counts those that are left"
+        )
 
 
 def _are_edges(store: Store, src: Ids, dst: Ids) -> Any:
@@ -176,12 +179,7 @@ def _checked(model: nn.Module, ds: Any) -> Store:
     """Raises: ConfigError for a typed store, data in memory, or a model that is no stack of layers."""
     if not isinstance(ds, StoredDataset):
         raise ConfigError("task=link with mode=macro cannot be combined with data in memory; it is for a gw.Store")
-    if ds.store.types is not None:
-        raise ConfigError("task=link cannot be combined with a store of a typed graph")
-    if not isinstance(model, Stack):
-        raise ConfigError(
-            f"task=link cannot be combined with a store and {type(model).__name__}, which is no stack of layers"
-        )
+    check_stored_links(model, ds.store)
     return ds.store
 
 
@@ -192,13 +190,12 @@ def _count(store: Store, macro: Macro | None, memory: int | str | None) -> int:
         raise ConfigError("task=link cannot be combined with hubs or reuse")
     if macro is not None and not isinstance(macro.stages, str):
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages!r:.60}")
-    links = int(np.sort(store.edge_counts)[-1]) * _LINK_BYTES
     if macro is None:
         return parts_within(store, max(budget // 2, 1))
     kind, count, of = check_macro(macro.stages)
     if kind != "parts" or of != parts:
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages}")
-    needed = group_bytes(store, count) + links * count
+    needed = group_bytes(store, count) + int(max(store.edge_counts)) * _LINK_BYTES * count
     if memory is not None and needed > budget:
         raise ConfigError(
             f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}"

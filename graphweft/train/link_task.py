@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from graphweft._errors import DataError
+from graphweft._errors import ConfigError, DataError
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.link_split import split_links
 from graphweft.loader.link import LinkLoader
 from graphweft.loader.link_batch import LinkBatch
+from graphweft.nn.stack import Stack
 from graphweft.sample.negative import NegativeSampler
+from graphweft.storage.store import Store
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
 from graphweft.train.metrics import Evaluation, binary_cross_entropy
@@ -152,6 +154,16 @@ class LinkTask(MiniBatch):
         with span("backward", "backward"):
             (loss if weight == 1 else loss * weight).backward()  # type: ignore[no-untyped-call]
         return loss.detach()
+
+
+def check_stored_links(model: nn.Module, store: Store) -> None:
+    """Raises: ConfigError for a typed store, or a model that is no stack of layers."""
+    if store.types is not None:
+        raise ConfigError("task=link cannot be combined with a store of a typed graph")
+    if not isinstance(model, Stack):
+        raise ConfigError(
+            f"task=link cannot be combined with a store and {type(model).__name__}, which is no stack of layers"
+        )
 
 
 def _together(positive: Tensor, negative: Tensor) -> tuple[Tensor, Tensor]:

@@ -171,9 +171,7 @@ class PartInference:
         weights: NDArray[np.float32] | None,
     ) -> tuple[Graph, Ids, EdgeInputs | None]:
         """The nodes of a part and the sources of their in-edges as a graph, their ids, and weights of the edges."""
-        degrees = offsets[nodes + 1] - offsets[nodes]
-        indptr = np.concatenate([[0], np.cumsum(degrees)])
-        places = np.arange(int(indptr[-1])) - np.repeat(indptr[:-1] - offsets[nodes], degrees)
+        indptr, places = _in_edges(nodes, offsets)
         taken = sources[places].astype(np.int64)
         own = nodes + start
         others = np.setdiff1d(taken, own)
@@ -198,9 +196,7 @@ class PartInference:
         types = self.source.types
         assert types is not None  # there are relations
         kinds = len(types.node_types)
-        degrees = offsets[nodes + 1] - offsets[nodes]
-        indptr = np.concatenate([[0], np.cumsum(degrees)])
-        places = np.arange(int(indptr[-1])) - np.repeat(indptr[:-1] - offsets[nodes], degrees)
+        indptr, places = _in_edges(nodes, offsets)
         taken, own = sources[places].astype(np.int64), nodes + start
         ids = np.union1d(own, taken)
         of = (np.searchsorted(self.source.regions[1:], ids, "right")) % kinds
@@ -209,7 +205,7 @@ class PartInference:
         at[order] = np.arange(len(order))
         columns, rows = at[np.searchsorted(ids, taken)], at[np.searchsorted(ids, own)]
         counts = np.zeros(len(ids) + 1, np.int64)
-        counts[rows + 1] = degrees  # own nodes of a part are type after type, so entries keep their order
+        counts[rows + 1] = np.diff(indptr)  # own nodes of a part are type after type, so entries keep their order
         starts = np.concatenate([[0], np.cumsum(np.bincount(of, minlength=kinds))])
         structure = (torch.from_numpy(np.cumsum(counts)), torch.from_numpy(columns.astype(np.int32)))
         graph, _ = typed_graph(types, relations[places], tuple(starts.tolist()), *structure)
@@ -285,6 +281,13 @@ def scratch_rows(folder: Path | None, rows: int, width: int) -> Tensor:
             where, wanted = folder or tempfile.gettempdir(), shown_bytes(nbytes)
             raise DataError(f"{where}: expected room for {wanted} of hidden rows, got: {failure.strerror}") from None
         return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, width)))
+
+
+def _in_edges(nodes: Ids, offsets: Ids) -> tuple[Ids, Ids]:
+    """Where the in-edges of each of some nodes of a part begin among theirs, and their places in the part."""
+    degrees = offsets[nodes + 1] - offsets[nodes]
+    indptr = np.concatenate([[0], np.cumsum(degrees)])
+    return indptr, np.arange(int(indptr[-1])) - np.repeat(indptr[:-1] - offsets[nodes], degrees)
 
 
 @contextmanager

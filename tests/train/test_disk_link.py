@@ -141,3 +141,12 @@ def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder:
     ):
         with pytest.raises(gw.ConfigError, match=text):
             _trainer(ds, store, **options)
+
+
+def test_a_graph_without_negatives_is_one_line(tmp_path: Path) -> None:
+    src, dst = torch.cartesian_prod(torch.arange(30), torch.arange(30)).T
+    ds = gw.Dataset("complete", gw.Graph(src, dst), torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))
+    store = gw.prepare_store(ds, tmp_path / "complete", parts=2, method="range", memory="64MB")
+    trainer = _trainer(ds, store, mode="macro", macro="parts:2/2", batch_size=64)
+    with pytest.raises(gw.DataError, match=r"^expected pairs of nodes without an edge to evaluate against"):
+        trainer.evaluate("test")
