@@ -3,8 +3,11 @@
 
 #include "graphweft/csr.h"
 #include "graphweft/gemm_terms.h"
+#include "graphweft/gemm_tiles.h"
 #include "graphweft/gemm_tn.h"
 #include "graphweft/gemm_tn_terms.h"
+
+GW_GEMM_TILES()
 
 namespace {
 

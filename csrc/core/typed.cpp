@@ -2,6 +2,9 @@
 #include "graphweft/typed.h"
 
 #include "graphweft/edge_softmax.h"
+#include "graphweft/gemm_tiles.h"
+
+GW_GEMM_TILES(extern)
 
 namespace {
 

@@ -90,15 +90,19 @@ struct attention_problem {
   // apart and how many bytes they reach.
   template <class Body>
   void for_each_value_tile(Body&& body) const {
-    if (additive && o.shared)
-      for_each_head_tile(
-          heads, channels,
-          [&](auto tile) {
-            body(tile, tile.c0, int64_t{0}, std::min<int64_t>(channels - tile.c0, decltype(tile)::reach) * 4);
-          },
-          false);
-    else
-      for_each_head_tile(heads, channels, [&](auto tile) { body(tile, tile.first(), tile.step(), tile.bytes()); });
+    const bool shared = additive && o.shared;
+    for_each_head_tile(
+        heads, channels,
+        [&](auto tile) {
+          using T = decltype(tile);
+          if constexpr (T::heads > T::sums) {  // packed heads are never shared
+            body(tile, tile.first(), tile.step(), tile.bytes());
+          } else {
+            const int64_t bytes = shared ? std::min<int64_t>(channels - tile.c0, T::reach) * 4 : tile.bytes();
+            body(tile, shared ? tile.c0 : tile.first(), shared ? 0 : tile.step(), bytes);
+          }
+        },
+        !shared);
   }
 
   GW_INLINE vf::vec act(vf::vec z) const { return additive ? (z > 0.0f ? z : z * slope) : z; }

@@ -139,8 +139,9 @@ struct head_tile {
   }
 };
 
-// Calls visit(tile) for tiles that cover all heads; a vector is part of one head unless `pack`.
-template <class Visit>
+// Calls visit(tile) for tiles that cover all heads; a vector is part of one head unless `pack`. With `Few`, a tile has
+// the heads of one vector: the same bits from less code.
+template <bool Few = few_shapes, class Visit>
 void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pack = true) {
   constexpr int most = head_tile_vectors, lanes = vf::lanes;
   int64_t h = 0;
@@ -148,9 +149,9 @@ void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pac
     constexpr int n = decltype(per_vector)::value;
     if constexpr (n <= lanes) {
       if (!pack || channels * n != lanes) return;
-      if constexpr (4 * n <= lanes)
+      if constexpr (4 * n <= lanes && !Few)
         for (; h + 4 * n <= heads; h += 4 * n) visit(head_tile<4, 1, n, true>{channels, h, 0, lanes});
-      if constexpr (2 * n <= lanes)
+      if constexpr (2 * n <= lanes && !Few)
         for (; h + 2 * n <= heads; h += 2 * n) visit(head_tile<2, 1, n, true>{channels, h, 0, lanes});
       for (; h + n <= heads; h += n) visit(head_tile<1, 1, n, true>{channels, h, 0, lanes});
     }
@@ -160,20 +161,19 @@ void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pac
   const int64_t rest_of_heads = h;
   const auto with = [&](auto count, auto per, int64_t h0, int64_t c0, int tail) {
     constexpr int n = decltype(count)::value, v = decltype(per)::value;
-    if (tail == lanes)
-      visit(head_tile<n, v, 1, true>{channels, h0, c0, tail});
-    else
-      visit(head_tile<n, v, 1, false>{channels, h0, c0, tail});
+    if constexpr (!Few)
+      if (tail == lanes) return visit(head_tile<n, v, 1, true>{channels, h0, c0, tail});
+    visit(head_tile<n, v, 1, false>{channels, h0, c0, tail});
   };
   // As many heads at a time as fit, `per` vectors each.
   const auto narrow = [&](auto per, int64_t c0, int tail) {
     constexpr int v = decltype(per)::value;
     h = rest_of_heads;
-    if constexpr (8 * v <= most)
+    if constexpr (8 * v <= most && !Few)
       for (; h + 8 <= heads; h += 8) with(std::integral_constant<int, 8>{}, per, h, c0, tail);
-    if constexpr (4 * v <= most)
+    if constexpr (4 * v <= most && !Few)
       for (; h + 4 <= heads; h += 4) with(std::integral_constant<int, 4>{}, per, h, c0, tail);
-    if constexpr (2 * v <= most)
+    if constexpr (2 * v <= most && !Few)
       for (; h + 2 <= heads; h += 2) with(std::integral_constant<int, 2>{}, per, h, c0, tail);
     for (; h < heads; ++h) with(std::integral_constant<int, 1>{}, per, h, c0, tail);
   };

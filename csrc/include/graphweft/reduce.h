@@ -48,6 +48,8 @@ void merge_cut_row(const Op& op, typename Op::scratch& scratch, const cut_row& c
 // Calls visit(V, Full, col, tail), the first two as integral constants, for each tile of the columns [col, end).
 template <int MaxVectors, int Lanes, class Visit>
 void for_each_tile(int64_t col, int64_t end, Visit&& visit) {
+  static_assert(MaxVectors == 1 || MaxVectors == 2 || MaxVectors == 4 || MaxVectors == 8,
+                "tiles are 1, 2, 4 or 8 vectors wide");
   for (; col + MaxVectors * Lanes <= end; col += MaxVectors * Lanes)
     visit(std::integral_constant<int, MaxVectors>{}, std::true_type{}, col, Lanes);
   const int rest = int(end - col);
@@ -56,14 +58,12 @@ void for_each_tile(int64_t col, int64_t end, Visit&& visit) {
   const int tail = rest - (vectors - 1) * Lanes;
   const auto narrow = [&](auto v) {
     if (vectors != decltype(v)::value) return;
-    if (tail == Lanes)
-      visit(v, std::true_type{}, col, tail);
-    else
-      visit(v, std::false_type{}, col, tail);
+    if constexpr (!few_shapes)
+      if (tail == Lanes) return visit(v, std::true_type{}, col, tail);
+    visit(v, std::false_type{}, col, tail);
   };
-  static_assert(MaxVectors == 2 || MaxVectors == 4 || MaxVectors == 8, "tiles are 2, 4 or 8 vectors wide");
   narrow(std::integral_constant<int, 1>{});
-  narrow(std::integral_constant<int, 2>{});
+  if constexpr (MaxVectors >= 2) narrow(std::integral_constant<int, 2>{});
   if constexpr (MaxVectors >= 4) {
     narrow(std::integral_constant<int, 3>{});
     narrow(std::integral_constant<int, 4>{});
@@ -90,8 +90,9 @@ void reduce_rows(Op& op, const gw_adjacency& adj, int64_t begin, int64_t end, co
   });
   if (shares.cut_rows().empty()) return;
   typename Op::scratch scratch = op.open(int64_t(pieces.size()), piece{0, 0, 0, 0, -1, -1});
+  // a vector at a time: cut rows are few, and wider tiles would be compiled for them alone
   for (const cut_row& cut : shares.cut_rows())
-    for_each_tile<Op::max_vectors, lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
+    for_each_tile<1, lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
       merge_cut_row<Op, decltype(v)::value, decltype(full)::value>(op, scratch, cut, col, tail);
     });
 }

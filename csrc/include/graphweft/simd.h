@@ -27,6 +27,14 @@ inline constexpr int vector_bytes = 32;
 inline constexpr int vector_bytes = 16;
 #endif
 
+// Kernels for a library that is at hand but not what this machine runs: fewer shapes of tiles are compiled. Results
+// have the same bits, in more time.
+#if defined(GW_FEW_SHAPES)
+inline constexpr bool few_shapes = true;
+#else
+inline constexpr bool few_shapes = false;
+#endif
+
 template <class T>
 struct simd {
   static constexpr int lanes = vector_bytes / int(sizeof(T));

@@ -50,6 +50,32 @@ int64_t next_panel(int64_t rest) {
   return rest <= widest_panel<P> ? rest : panel_width<P>;
 }
 
+// The columns [begin, end) of x, times `scale` where there is one, in the panel; returns its elements from row to row.
+template <class E, class P>
+int64_t fill_panel(const spmm_operands<E, P>& o, int64_t rows, const typename E::real* scale, int64_t begin,
+                   int64_t end) {
+  using held = typename P::stored;
+  constexpr int64_t line = 64 / int64_t(sizeof(held));
+  const int64_t pitch = (end - begin + line - 1) / line * line;
+  parallel_ranges(rows, 4096, [&](int64_t row, int64_t last) {
+    for (; row < last; ++row) {
+      for_each_tile<4, E::lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
+        constexpr int vectors = decltype(v)::value;
+        constexpr bool whole = decltype(full)::value;
+        typename E::vec t[vectors];
+        tile_io<E, vectors, whole>::load(o.x + row * o.ldx + col, tail, t);
+        if (scale)
+          for (auto& part : t) part *= scale[row];
+        if constexpr (std::is_same_v<E, P>)
+          tile_io<E, vectors, whole>::store(o.panel + row * pitch + (col - begin), tail, t);
+        else
+          P::store(o.panel + row * pitch + (col - begin), t);
+      });
+    }
+  });
+  return pitch;
+}
+
 template <class E, class P, class Index, bool Weighted>
 class spmm_op {
  public:
@@ -58,7 +84,10 @@ class spmm_op {
   using held = typename P::stored;
   using real = typename E::real;
   using vec = typename E::vec;
-  static constexpr int max_vectors = sizeof(Index) == 8 ? 2 : std::is_same_v<E, f32> ? 8 : 4;
+  // Rows of bfloat16 pairs take two vectors at least.
+  static constexpr int max_vectors = sizeof(Index) == 8 || few_shapes || std::is_same_v<E, f64> ? 2
+                                     : std::is_same_v<E, f32>                                   ? 8
+                                                                                                : 4;
 
   spmm_op(const gw_adjacency& adj, const spmm_operands<E, P>& operands, int64_t width, const balanced_pieces& shares)
       : adj_(adj),
@@ -73,27 +102,8 @@ class spmm_op {
 
   // Copies the columns [begin, end) of x, times the source scale, to the panel and reads them there from now on.
   void use_panel(int64_t begin, int64_t end) {
-    constexpr int64_t line = 64 / int64_t(sizeof(held));
-    const int64_t pitch = (end - begin + line - 1) / line * line;
-    parallel_ranges(adj_.num_cols, 4096, [&](int64_t row, int64_t last) {
-      for (; row < last; ++row) {
-        const real scale = folds_scale() ? o_.src_scale[row] : real(1);
-        for_each_tile<4, E::lanes>(begin, end, [&](auto v, auto full, int64_t col, int tail) {
-          constexpr int vectors = decltype(v)::value;
-          constexpr bool whole = decltype(full)::value;
-          vec t[vectors];
-          tile_io<E, vectors, whole>::load(o_.x + row * o_.ldx + col, tail, t);
-          if (folds_scale())
-            for (auto& part : t) part *= scale;
-          if constexpr (std::is_same_v<E, P>)
-            tile_io<E, vectors, whole>::store(o_.panel + row * pitch + (col - begin), tail, t);
-          else
-            P::store(o_.panel + row * pitch + (col - begin), t);
-        });
-      }
-    });
+    ldx_ = fill_panel<E, P>(o_, adj_.num_cols, folds_scale() ? o_.src_scale : nullptr, begin, end);
     x_ = o_.panel - begin;
-    ldx_ = pitch;
   }
 
   void finish_sums(float* out) const { sums_.finish(out); }

@@ -44,7 +44,7 @@ class extremum_op {
   using real = typename E::real;
   using vec = typename E::vec;
   using ids = typename id_vector<E>::vec;
-  static constexpr int max_vectors = sizeof(Index) == 4 ? 4 : 2;
+  static constexpr int max_vectors = sizeof(Index) == 8 || few_shapes ? 1 : 4;
   // Lanes hold the column itself where it fits, else the edge's position in its row.
   static constexpr bool holds_column = sizeof(Index) <= sizeof(lane_id<E>);
 
@@ -204,7 +204,7 @@ class routed_op {
   using real = typename E::real;
   using vec = typename E::vec;
   using ids = typename id_vector<E>::vec;
-  static constexpr int max_vectors = sizeof(Index) == 4 ? 4 : 2;
+  static constexpr int max_vectors = sizeof(Index) == 8 || few_shapes ? 1 : 4;
 
   routed_op(const gw_adjacency& adj, const routed_operands<E, Index>& operands, int64_t width,
             const balanced_pieces& shares)

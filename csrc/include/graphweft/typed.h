@@ -98,7 +98,7 @@ void sum_pairs(const gw_typed_sums& sums, const typed_rows& t, float* y) {
   const auto* edge = static_cast<const I*>(sums.edge);
   parallel_chunks(sums.num_blocks, [&](int64_t block) {
     const int64_t begin = sums.block_row[block], end = sums.block_row[block + 1], last = sums.indptr[end];
-    for_each_head_tile(t.heads, t.width / t.heads, [&](auto tile) {
+    for_each_head_tile<few_shapes || sizeof(I) == 8>(t.heads, t.width / t.heads, [&](auto tile) {
       using T = decltype(tile);
       for (int64_t i = begin; i < end; ++i) {
         typename T::vec total[T::vectors], v[T::vectors];
@@ -191,7 +191,7 @@ void typed_dots(const gw_typed_pairs& pairs, const typed_rows& src, const typed_
     row_queue ahead = next.queue(w.steps(end - begin));
     w.multiply(room + type * place, end - begin, x.get(), q.get(), nullptr, &ahead);
     const int64_t last = pairs.entries[end];
-    for_each_head_tile(far.heads, far.width / far.heads, [&](auto tile) {
+    for_each_head_tile<few_shapes || sizeof(I) == 8>(far.heads, far.width / far.heads, [&](auto tile) {
       using T = decltype(tile);
       for (int64_t p = begin; p < end; ++p) {
         typename T::vec mine[T::vectors];

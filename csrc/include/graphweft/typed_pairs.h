@@ -83,7 +83,7 @@ class pair_view {
 
   // out[p - begin] = the sum over pair p's edges of weight[e] times the row of the other end.
   void summed(int64_t begin, int64_t end, const typed_rows& rows, float* out) const {
-    for_each_head_tile(rows.heads, rows.width / rows.heads, [&](auto tile) {
+    for_each_head_tile<few_shapes || sizeof(I) == 8>(rows.heads, rows.width / rows.heads, [&](auto tile) {
       using T = decltype(tile);
       const int64_t last = all.entries[end];
       for (int64_t p = begin; p < end; ++p) {
