@@ -43,14 +43,23 @@ from graphweft.frontend.unsteady import what_is_unsteady
 
 aten = torch.ops.aten
 
+
+
+def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Zeros in pages that the system hands out when they are written: sums start from them, and few are ever read."""
+    if dtype not in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool):
+        return torch.zeros(shape, dtype=dtype)
+    return torch.from_numpy(np.zeros(shape, torch.empty(0, dtype=dtype).numpy().dtype))
+
+
 # made of a tensor's shape and dtype alone
 _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
-    aten.new_zeros.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
-    aten.zeros_like.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
+    aten.new_zeros.default: lambda out, args: _zeros(out.shape, out.dtype),
+    aten.zeros_like.default: lambda out, args: _zeros(out.shape, out.dtype),
     aten.new_ones.default: lambda out, args: torch.ones(out.shape, dtype=out.dtype),
     aten.ones_like.default: lambda out, args: torch.ones(out.shape, dtype=out.dtype),
-    aten.new_empty.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
-    aten.empty_like.default: lambda out, args: torch.zeros(out.shape, dtype=out.dtype),
+    aten.new_empty.default: lambda out, args: _zeros(out.shape, out.dtype),
+    aten.empty_like.default: lambda out, args: _zeros(out.shape, out.dtype),
     aten.new_full.default: lambda out, args: torch.full(out.shape, args[2], dtype=out.dtype),
     aten.full_like.default: lambda out, args: torch.full(out.shape, args[1], dtype=out.dtype),
 }

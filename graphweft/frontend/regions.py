@@ -34,6 +34,7 @@ _FLOATS = (torch.float32, torch.float64)
 _SHORT = 64  # numbers of a constant that rules may read
 _MOST_GRAPHS = 32  # of one program
 AHEAD = "rows of edges joined, picked or written by position"
+_LAID = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)  # operands are laid over each other
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
 
 
@@ -264,10 +265,11 @@ class _Writer:
         def read(leaf: Any) -> Any:
             if isinstance(leaf, Var):
                 return self.value(leaf)
-            return self.constant(leaf, rowed) if isinstance(leaf, Tensor) else leaf
+            return self.constant(_unlaid(leaf) if laid else leaf, rowed) if isinstance(leaf, Tensor) else leaf
 
-        args, kwargs = pytree.tree_map(read, (step.args, step.kwargs))
         first = step.outs[0]
+        laid = step.target in _LAID and first is not None and any(var.shape == first.shape for var in step.reads)
+        args, kwargs = pytree.tree_map(read, (step.args, step.kwargs))
         out = None
         if len(step.outs) == 1 and first is not None:
             out = Out(tuple(Size(size) for size in first.shape), first.dtype)
@@ -303,6 +305,14 @@ class _Writer:
 def _is_given(table: Any) -> bool:
     """Whether a table is an argument: its rows are nodes or edges, not a table of parameters."""
     return isinstance(table, Var) and table.source is not None and table.source[0] == "arg"
+
+
+def _unlaid(tensor: Tensor) -> Tensor:
+    """One number in place of each that is repeated along a dimension, as a node's degree along its features."""
+    for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            tensor = tensor.narrow(axis, 0, 1)
+    return tensor
 
 
 def _order(x: Raised) -> tuple[int, ...]:

@@ -75,6 +75,8 @@ def _rows(b: Builder, v: Value) -> Value | None:
     fn, dims = v["fn"], v.tensor.dims
     if fn == "relu":
         return b.add(Op.RELU, v.inputs[0])
+    if fn == "div":
+        return _divided(b, v)
     if fn not in ("add", "mul"):
         return None
     for x, y in (v.inputs, v.inputs[::-1]):
@@ -89,3 +91,14 @@ def _rows(b: Builder, v: Value) -> Value | None:
         if y.tensor.rows is not None and y.tensor.dims in ((), (1,)) and fn == "mul":
             return b.add(Op.ROW_SCALE, x, y if not y.tensor.dims else b.add(Op.RESHAPE, y, dims=()))
     return None
+
+
+def _divided(b: Builder, v: Value) -> Value | None:
+    """Rows over one number each, as sums over degrees: times its reciprocal, which is a stage of the kernel before."""
+    (x, y), dims = v.inputs, v.tensor.dims
+    if x.tensor.rows is None or x.tensor.dims != dims or dims == (1,) or y.tensor.rows is None:
+        return None
+    if y.tensor.dims not in ((), (1,)) or y.tensor.dtype != v.tensor.dtype:
+        return None
+    each = y if not y.tensor.dims else b.add(Op.RESHAPE, y, dims=())
+    return b.add(Op.ROW_SCALE, x, b.add(Op.EWISE, each, fn="reciprocal"))
