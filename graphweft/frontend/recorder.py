@@ -44,7 +44,6 @@ from graphweft.frontend.unsteady import what_is_unsteady
 aten = torch.ops.aten
 
 
-
 def _zeros(shape: torch.Size, dtype: torch.dtype) -> Tensor:
     """Zeros in pages that the system hands out when they are written: sums start from them, and few are ever read."""
     if dtype not in (torch.float32, torch.float64, torch.int64, torch.int32, torch.bool):

@@ -1,4 +1,4 @@
-"""``gw.compile`` on means over neighbours: the numbers of a node are kept once, and no batch pays for the one before."""
+"""``gw.compile`` on means over neighbours: counts are kept once a node and divide within the sum."""
 
 from __future__ import annotations
 
