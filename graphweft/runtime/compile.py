@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
+from graphweft._backward import gradients_from
 from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft._torch_private import transforms_are_on
@@ -366,7 +367,7 @@ class CompiledFunction:
         leaves = {name: t for name, t in arguments.parameters.items() if t.requires_grad}
 
         def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
-            found = torch.autograd.grad(outputs["out"], list(leaves.values()), gradient, allow_unused=True)
+            found = gradients_from([outputs["out"]], list(leaves.values()), [gradient])
             return dict(zip(leaves, found, strict=True))
 
         return {name: tensor.detach() for name, tensor in outputs.items()}, pullback

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
+from graphweft._backward import backward_from
 from graphweft._errors import ConfigError, DataError, MemoryBudgetError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
@@ -347,7 +348,7 @@ class FullBatch(Steps):
         with span("loss", "loss"):
             loss, gradient = self._loss(logits.detach())
         with span("backward", "backward"):
-            logits.backward(gradient)
+            backward_from(logits, gradient)
         return loss
 
     def _loss(self, logits: Tensor) -> tuple[Tensor, Tensor]:

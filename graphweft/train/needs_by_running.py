@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphweft._backward import backward_from
 from graphweft._budget import lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
@@ -47,7 +48,7 @@ def step_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> t
 
     def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
         out = model.train()(graph, rows, **edges.of_subgraph(e_id))
-        out.backward(torch.zeros_like(out))
+        backward_from(out, torch.zeros_like(out))
         model.zero_grad(set_to_none=True)
 
     return _on_parts(model, ds, x, run)
