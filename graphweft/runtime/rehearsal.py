@@ -8,6 +8,7 @@ the memory of a run is predicted.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from graphweft._memory import SMALL, Pool
 from graphweft.ir.ops import LEAVES
@@ -53,15 +54,36 @@ class _Imagined(Pool):
             self._small -= region[1]
 
 
-def taken_bytes(runs: Sequence[Plan], sizes: Sizes, loss: float = 0.0, taped: bool = False) -> int:
-    """What ``runs``, one after the other, take of the pool and of the heap; ``loss``: bytes of the loss's gradient.
+@dataclass(frozen=True)
+class Run:
+    """Something that takes memory and gives it back to the pool.
 
-    Hoisted values and inputs do not count. ``taped``: the first run is recorded, and its small tensors stay.
+    Attributes:
+        plan: What is run; None: nothing but what is beside it.
+        sizes: The numbers behind its symbols.
+        loss: Bytes of the loss's gradient.
+        beside: Regions that are held while it runs.
+        is_taped: It is recorded, and its small tensors stay.
     """
-    pool = _Imagined(taped)
-    for plan in runs:
-        _run(plan, sizes, pool, loss)
+
+    plan: Plan | None
+    sizes: Sizes
+    loss: float = 0.0
+    beside: tuple[float, ...] = ()
+    is_taped: bool = False
+
+
+def taken_bytes(*runs: Run) -> int:
+    """What ``runs``, one after the other, take of the pool and of the heap. Hoisted values and inputs do not count."""
+    pool = _Imagined(False)
+    for run in runs:
+        held = [pool.lend(size) for size in run.beside]
+        pool.keeps_small = run.is_taped
+        if run.plan is not None:
+            _run(run.plan, run.sizes, pool, run.loss)
         pool.keeps_small = False
+        for region in held:
+            pool.take_back(region)
     return pool.stats().mapped + int(_HEAP * pool.most_small)
 
 
@@ -108,4 +130,4 @@ def _calls(
                 pool.take_back(held.pop(at))
 
 
-__all__ = ["taken_bytes"]
+__all__ = ["Run", "taken_bytes"]

@@ -16,13 +16,13 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning
 from graphweft.runtime.footprint import Footprint
-from graphweft.runtime.rehearsal import taken_bytes
+from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse, with_passing
+from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
 from graphweft.train.settle import Features
 
@@ -51,17 +51,23 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     """
     with lifted():
         mini.prepare()
-        base = base_needs(mini.ds, mini.model)
         held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
-        base = _with_evaluation(mini, budget, replace(base, step=step))
+        base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
+        base, beside = _with_evaluation(mini, budget, base)
+    most = max(len(mini.loader), 1)
 
     def under(way: CoreSplit) -> Needs:
-        own = max(way.workers, 1) * (making - held + min(_WORKER, making))
-        return with_passing(replace(base, batches=(way.ahead + 1) * held + own))
+        own = min(max(way.workers, 1), most) * (making - held + min(_WORKER, making))
+        return replace(base, batches=min(way.ahead + 1, most) * held + own)
 
-    ways = {way: under(way) for way in mini.loader.ways}
+    def untrimmed(needs: Needs) -> Needs:
+        steps, pooled = needs.batches + needs.step, needs.evaluation - beside
+        return replace(needs, trims=False, evaluation=beside + max(0, pooled - steps))
+
+    trimmed = {way: under(way) for way in mini.loader.ways}
+    ways = {way: untrimmed(needs) for way, needs in trimmed.items()}
     if not all(map(budget.fits, ways.values())):
-        ways = {way: with_passing(replace(needs, trims=True)) for way, needs in ways.items()}
+        ways = trimmed
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
@@ -73,7 +79,7 @@ def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
     if staged is not None:
         plan, sizes = staged
         held, making = plan.prepared_bytes(sizes)
-        return held, making, taken_bytes([plan.plan], sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes))
+        return held, making, taken_bytes(Run(plan.plan, sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes)))
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
         places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
         found = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
@@ -81,28 +87,31 @@ def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
     return found
 
 
-def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
-    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for."""
+def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[Needs, int]:
+    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for.
+
+    And what of it is not taken of the pool.
+    """
     model = mini.model
     if not is_plain(model):
-        evaluation, lasting = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data)
-        return replace(base, evaluation=evaluation, functions=lasting, measured=True)
+        taken = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data)
+        return replace(base, evaluation=taken.total, measured=True), taken.beside
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
     tiles = [tile for tile in _TILES if tile < mini.ds.num_nodes]
-    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack) or not tiles:
-        return needs
+    if budget.fits(needs) or not isinstance(model, Stack) or not tiles:
+        return needs, 0
     found: Needs | None = None
     for tile in tiles:  # the smallest first, as finding out takes much of what a tile does
         needs = replace(base, evaluation=_tiled(mini, model, tile))
-        fits = budget.fits(with_passing(replace(needs, trims=True)))
+        fits = budget.fits(needs)
         if found is None or fits:
             found, budget.tile = needs, tile
-        larger = with_passing(replace(needs, evaluation=_LARGER * needs.evaluation, trims=True))
+        larger = replace(needs, evaluation=_LARGER * needs.evaluation)
         if not fits or not budget.fits(larger):
             break
     assert found is not None  # there are tiles
-    return found
+    return found, 0
 
 
 def _whole(mini: MiniBatch, model: CompiledModule) -> Footprint:

@@ -18,24 +18,23 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._budget import Budget, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
-from graphweft._memory import POOL, heap_bytes
+from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
-from graphweft.runtime.rehearsal import taken_bytes
+from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.macro import Macro
 
-# Modules that compile and train, above a bare import, and what passes while plans are made and values are computed
-# once, which grows with the run up to a bound.
-_LEAST_PROGRAM, _MOST_PROGRAM, _PASSING = 10 << 20, 24 << 20, 0.3
+# Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, Python objects.
+_TO_COME = 6 << 20
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
 _AGAIN = 1.15  # times what was measured, for another measurement
-_MARGIN = 1.08  # what rounding to pages, small tensors and Python objects add
+_MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
 
 
@@ -44,21 +43,19 @@ class Needs:
     """Bytes of a run by account.
 
     Attributes:
-        program: Modules that compile and train.
-        functions: What compiling and running code of the user's own leaves in memory.
+        program: Modules that compile and train, the plans of the run, its kernels and threads.
         data: Features, labels and the graph as given.
         structure: Further forms of the graph.
         kept: Values computed once.
         parameters: Weights, gradients, the optimiser's moments, the best weights.
         batches: Batches that are prepared ahead.
         step: The most that a step takes at once: activations, gradients, room of kernels.
-        evaluation: The most that an evaluation takes at once, in mode "full" beside what is free after a step.
+        evaluation: The most that an evaluation takes at once; where nothing is trimmed, beside what is free after steps.
         trims: Whether what batches took is given back before an evaluation, and the other way round.
         measured: Whether some of it was measured by running, which differs from time to time.
     """
 
     program: int = 0
-    functions: int = 0
     data: int = 0
     structure: int = 0
     kept: int = 0
@@ -72,7 +69,7 @@ class Needs:
     @property
     def total(self) -> int:
         """The peak."""
-        always = self.program + self.functions + self.data + self.structure + self.kept + self.parameters
+        always = self.program + self.data + self.structure + self.kept + self.parameters
         steps = self.batches + self.step
         return int(_MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
 
@@ -101,9 +98,12 @@ class RunBudget:
     """
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
+        lean_heap()
         around = in_force()
-        floor = max(0, own_bytes() - data_bytes(ds)) if around is None else around.floor
+        own, data = own_bytes(), data_bytes(ds)
+        floor = max(0, own - data) if around is None else around.floor
         self._budget = Budget(memory_bytes(memory), floor)
+        self._before = own - data - floor, own - POOL.stats().mapped
         self.needs: Needs | None = None
         self.tile: int | None = None
         self._kept: int | None = None
@@ -112,6 +112,12 @@ class RunBudget:
     def limit(self) -> int:
         """Bytes that may be taken."""
         return self._budget.limit
+
+    def taken(self) -> int:
+        """Bytes that the process has taken beside the data and what the pool lends."""
+        POOL.trim()
+        before, rest = self._before
+        return max(0, before + own_bytes() - POOL.stats().mapped - rest)
 
     @property
     def trims(self) -> bool:
@@ -184,13 +190,15 @@ def budget_of(
     return RunBudget(memory, ds)
 
 
-def base_needs(ds: Dataset, model: nn.Module) -> Needs:
+def base_needs(ds: Dataset, model: nn.Module, budget: RunBudget) -> Needs:
     """The accounts that every run in memory has."""
     weights = sum(p.nbytes for p in model.parameters())
-    return Needs(program=_LEAST_PROGRAM, data=data_bytes(ds), parameters=_COPIES * weights)
+    return Needs(program=budget.taken() + _TO_COME, data=data_bytes(ds), parameters=_COPIES * weights)
 
 
-def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool) -> Needs:
+def full_needs(
+    base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool, records: bool
+) -> Needs:
     """Accounts of mode "full".
 
     Args:
@@ -200,6 +208,7 @@ def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes,
         sizes: The numbers behind the symbols of both.
         loss: Bytes of the loss's gradient by the outputs.
         released: Whether dense features are given up once they are aggregated.
+        records: Whether the step is recorded.
     """
     step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
     kept = max(step.hoisted, evaluation.hoisted)
@@ -208,15 +217,9 @@ def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes,
     if released and kept and not reads and isinstance(ds.x, Tensor) and not isinstance(ds.x, SparseFeatures):
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
-    steps, both = (taken_bytes(runs, sizes, loss, taped=True) for runs in ((plans[0],) * 2, (*plans, *plans)))
-    found = replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
-    return with_passing(found)
-
-
-def with_passing(needs: Needs) -> Needs:
-    """``needs`` with what passes while the run is prepared."""
-    rest = replace(needs, program=0).total
-    return replace(needs, program=min(_LEAST_PROGRAM + int(_PASSING * rest), _MOST_PROGRAM))
+    first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
+    steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
+    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
 
 
 def data_bytes(ds: Dataset) -> int:
@@ -270,5 +273,4 @@ __all__ = [
     "full_needs",
     "loss_bytes",
     "rehearse",
-    "with_passing",
 ]

@@ -10,7 +10,7 @@ import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -28,30 +28,46 @@ from graphweft.train.edge_data import EdgeData
 Features = Tensor | SparseFeatures
 
 _STRIDES = (5, 2)  # every so many nodes are the parts
+_TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
 _SPARE = 1.1  # of what is measured: parts are not quite like the whole
 
 
-def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> tuple[int, int]:
-    """The most that a pass over all nodes takes, and what stays of the first pass: modules and programs."""
+class Taken(NamedTuple):
+    """The most bytes that something takes: of the pool, which keeps them, and beside it."""
+
+    pool: int
+    beside: int
+
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.pool + self.beside
+
+
+def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> Taken:
+    """The most that a pass over all nodes takes."""
+    return _on_parts(model, ds, x, lambda *part: _evaluate(model, edges, *part))
+
+
+def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> Taken:
+    """The most that steps over all nodes and evaluations in turn take."""
 
     def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
-        model.eval()
-        with torch.no_grad():
-            model(graph, rows, **edges.of_subgraph(e_id))
+        for _ in range(_TURNS):
+            out = model.train()(graph, rows, **edges.of_subgraph(e_id))
+            backward_from(out, torch.zeros_like(out))
+            model.zero_grad(set_to_none=True)
+            del out
+            _evaluate(model, edges, graph, rows, e_id)
 
     return _on_parts(model, ds, x, run)
 
 
-def step_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> tuple[int, int]:
-    """As :func:`evaluation_bytes`, of a pass and its gradients."""
-
-    def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
-        out = model.train()(graph, rows, **edges.of_subgraph(e_id))
-        backward_from(out, torch.zeros_like(out))
-        model.zero_grad(set_to_none=True)
-
-    return _on_parts(model, ds, x, run)
+def _evaluate(model: nn.Module, edges: EdgeData, graph: Graph, rows: Features, e_id: Tensor) -> None:
+    model.eval()
+    with torch.no_grad():
+        model(graph, rows, **edges.of_subgraph(e_id))
 
 
 @contextmanager
@@ -66,12 +82,10 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 
 def _on_parts(
     model: nn.Module, ds: Dataset, x: Features, run: Callable[[Graph, Any, Tensor], object]
-) -> tuple[int, int]:
+) -> Taken:
     """The most that ``run`` takes on the whole graph: on parts it is measured, and grows with nodes and edges."""
     if not ds.num_nodes:
-        return 0, 0
-    POOL.trim()
-    before = own_bytes()
+        return Taken(0, 0)
     pieces, rows, training = Pieces(ds.graph), [], model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for step in _STRIDES:
@@ -82,17 +96,23 @@ def _on_parts(
     model.train(training)
     del call, part
     POOL.trim()
-    lasting = max(0, own_bytes() - before)
     (n, e, few), (m, f, more) = rows
+    return Taken(*(_grown((n, e, a), (m, f, b)) for a, b in zip(few, more, strict=True)))
+
+
+def _grown(smaller: tuple[float, float, int], larger: tuple[float, float, int]) -> int:
+    """Bytes of the whole from those of two parts, with their shares of the nodes and of the edges."""
+    (n, e, few), (m, f, more) = smaller, larger
     by_edge = max(0.0, (more - few * m / n) / (f - e * m / n)) if f * n > e * m else 0.0
     by_node = max(0.0, (more - by_edge * f) / m)
-    return int(_SPARE * (by_node + by_edge)), lasting
+    return int(_SPARE * (by_node + by_edge))
 
 
-def _measured_peak(run: Callable[[], object]) -> int:
+def _measured_peak(run: Callable[[], object]) -> Taken:
     """The most that the second of two runs takes."""
     run()
     POOL.trim()
+    held = POOL.stats().mapped
     before = most = own_bytes()
     ended = threading.Event()
 
@@ -109,7 +129,8 @@ def _measured_peak(run: Callable[[], object]) -> int:
         most = max(most, own_bytes())
         ended.set()
         watcher.join()
-    return most - before
+    pool = POOL.stats().mapped - held
+    return Taken(pool, max(0, most - before - pool))
 
 
-__all__ = ["evaluation_bytes", "kept_buffers", "step_bytes"]
+__all__ = ["Taken", "evaluation_bytes", "kept_buffers", "run_bytes"]

@@ -129,7 +129,7 @@ def make_steps(
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
     if budget is not None:
-        budget.check_least(base_needs(given.ds, given.model))
+        budget.check_least(base_needs(given.ds, given.model, budget))
     promise = Promise(budget=budget)
     mode = given.mode
     if mode == "auto" and (given.task in EDGE_TASKS or (budget is None and not is_plain(given.model))):
