@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Value
-from graphweft.ir.residency import StructType
+from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.work import Sizes, tensor_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
@@ -38,10 +38,23 @@ class Footprint:
     structure: int = 0
 
 
+def value_bytes(value: Value, sizes: Sizes) -> float:
+    """Memory of a value's result: as :func:`tensor_bytes`, of sparse rows their share of the stored entries.
+
+    Dropped entries share the places of those that they come from.
+    """
+    if not isinstance(value.type, TensorType) or not value.type.sparse or not sizes.nonzeros:
+        return tensor_bytes(value, sizes)
+    rows = sizes.rows.get(str(value.type.rows), 1)
+    entries = rows * max(sizes.nonzeros.values()) / max(sizes.rows.get("N") or sizes.rows.get("V") or rows, 1)
+    width = value.type.dtype.itemsize
+    return width * entries if value.op is Op.DROPOUT else (width + _NARROW) * entries + _WIDE * (rows + 1)
+
+
 def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     """Walks the forward and backward calls of ``plan``; ``symmetric``: the graph given is its own reverse."""
     values = plan.compiled.program.values
-    size = [tensor_bytes(value, sizes) for value in values]
+    size = [value_bytes(value, sizes) for value in values]
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     hoisted = {item.slot for item in plan.hoisted}
     free = inputs | hoisted

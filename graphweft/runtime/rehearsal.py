@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from graphweft._memory import SMALL, Pool
 from graphweft.ir.ops import LEAVES
-from graphweft.passes.work import Sizes, tensor_bytes
-from graphweft.runtime.footprint import covered
+from graphweft.passes.work import Sizes
+from graphweft.runtime.footprint import covered, value_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 
@@ -90,7 +90,7 @@ def taken_bytes(*runs: Run) -> int:
 def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> None:
     """The forward calls, and the backward calls where there are some."""
     values = plan.compiled.program.values
-    size = [tensor_bytes(value, sizes) for value in values]
+    size = [value_bytes(value, sizes) for value in values]
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     free = inputs | {item.slot for item in plan.hoisted}
     held: dict[int, tuple[int, int]] = {}

@@ -161,7 +161,8 @@ class FullBatch(Steps):
     def needs_within(self, budget: RunBudget) -> Needs:
         """The memory that training takes where it keeps as much as ``budget`` leaves room for; it may not fit."""
         if not is_plain(self.model) or _config.current().opt_level == 0:
-            taken = run_bytes(self.model, self.ds, self.x, self.edge_data)
+            room = budget.limit - base_needs(self.ds, self.model, budget).total
+            taken = run_bytes(self.model, self.ds, self.x, self.edge_data, room)
             return replace(base_needs(self.ds, self.model, budget), step=taken.total, measured=True)
         needs = self.needs(budget)
         if budget.fits(needs):

@@ -94,7 +94,7 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[N
     """
     model = mini.model
     if not is_plain(model):
-        taken = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data)
+        taken = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data, budget.limit - base.total)
         return replace(base, evaluation=taken.total, measured=True), taken.beside
     whole = _whole(mini, model)
     needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)

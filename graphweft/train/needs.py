@@ -217,6 +217,8 @@ def full_needs(
     if released and kept and not reads and isinstance(ds.x, Tensor) and not isinstance(ds.x, SparseFeatures):
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
+    if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
+        structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
     first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
     steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)

@@ -6,7 +6,6 @@ budget and its model is somebody's own code, of which only running shows what it
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,10 +26,12 @@ from graphweft.train.edge_data import EdgeData
 
 Features = Tensor | SparseFeatures
 
-_STRIDES = (5, 2)  # every so many nodes are the parts
+_STRIDES = (5, 2, 1)  # every so many nodes are the parts
+_MOST = 256 << 20  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
 _SPARE = 1.1  # of what is measured: parts are not quite like the whole
+_AGAIN = 1.02  # of what is measured on the whole: another run takes a little more or less
 
 
 class Taken(NamedTuple):
@@ -45,13 +46,13 @@ class Taken(NamedTuple):
         return self.pool + self.beside
 
 
-def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> Taken:
-    """The most that a pass over all nodes takes."""
-    return _on_parts(model, ds, x, lambda *part: _evaluate(model, edges, *part))
+def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
+    """The most that a pass over all nodes takes; ``room``: bytes that finding out may take."""
+    return _on_parts(model, ds, x, room, lambda *part: _evaluate(model, edges, *part))
 
 
-def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> Taken:
-    """The most that steps over all nodes and evaluations in turn take."""
+def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
+    """As :func:`evaluation_bytes`, of steps over all nodes and evaluations in turn."""
 
     def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
         for _ in range(_TURNS):
@@ -61,7 +62,7 @@ def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> Ta
             del out
             _evaluate(model, edges, graph, rows, e_id)
 
-    return _on_parts(model, ds, x, run)
+    return _on_parts(model, ds, x, room, run)
 
 
 def _evaluate(model: nn.Module, edges: EdgeData, graph: Graph, rows: Features, e_id: Tensor) -> None:
@@ -81,23 +82,40 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 
 
 def _on_parts(
-    model: nn.Module, ds: Dataset, x: Features, run: Callable[[Graph, Any, Tensor], object]
+    model: nn.Module, ds: Dataset, x: Features, room: int, run: Callable[[Graph, Any, Tensor], object]
 ) -> Taken:
-    """The most that ``run`` takes on the whole graph: on parts it is measured, and grows with nodes and edges."""
+    """The most that ``run`` takes on the whole graph: measured there, or on parts where that may exceed ``room``."""
     if not ds.num_nodes:
         return Taken(0, 0)
-    pieces, rows, training = Pieces(ds.graph), [], model.training
+    pieces, found, training = Pieces(ds.graph), list[tuple[float, float, Taken]](), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
-        for step in _STRIDES:
-            nodes = torch.arange(0, ds.num_nodes, step)
-            part = pieces.induced(nodes, nodes.numel())
-            call = functools.partial(run, part.subgraph, gather_rows(x, nodes), part.e_id)
-            rows.append((nodes.numel() / ds.num_nodes, part.num_edges / max(ds.num_edges, 1), _measured_peak(call)))
+        for stride in _STRIDES:
+            if found and _most(found[-1], stride) > min(room, _MOST if stride == 1 else room):
+                break
+            nodes = torch.arange(0, ds.num_nodes, stride)
+            if stride == 1:
+                graph, e_id = ds.graph, torch.arange(ds.num_edges)
+            else:
+                part = pieces.induced(nodes, nodes.numel())
+                graph, e_id = part.subgraph, part.e_id
+                del part
+            taken = _measured(lambda rows, of=(graph, e_id): run(of[0], rows, of[1]), x, nodes, whole=stride == 1)
+            found.append((nodes.numel() / ds.num_nodes, graph.num_edges / max(ds.num_edges, 1), taken))
+            del graph, e_id
     model.train(training)
-    del call, part
     POOL.trim()
-    (n, e, few), (m, f, more) = rows
+    if found[-1][0] == 1.0:
+        return Taken(*(int(_AGAIN * count) for count in found[-1][2]))
+    if len(found) == 1:
+        return Taken(*(_most((*found[0][:2], Taken(0, count)), 1) for count in found[0][2]))
+    (n, e, few), (m, f, more) = found
     return Taken(*(_grown((n, e, a), (m, f, b)) for a, b in zip(few, more, strict=True)))
+
+
+def _most(part: tuple[float, float, Taken], stride: int) -> int:
+    """Bytes that every ``stride``-th node takes at most, from what a part takes: all of it grows with the edges."""
+    nodes, _, taken = part
+    return int(taken.total / (nodes * stride) ** 2)
 
 
 def _grown(smaller: tuple[float, float, int], larger: tuple[float, float, int]) -> int:
@@ -108,10 +126,18 @@ def _grown(smaller: tuple[float, float, int], larger: tuple[float, float, int]) 
     return int(_SPARE * (by_node + by_edge))
 
 
-def _measured_peak(run: Callable[[], object]) -> Taken:
-    """The most that the second of two runs takes."""
-    run()
+def _measured(run: Callable[[Any], object], x: Features, nodes: Tensor, whole: bool) -> Taken:
+    """The most that a second run takes, with the forms of the graph that the first one leaves behind.
+
+    Rows are gathered for each, as models may keep others beside them, such as dense ones beside sparse ones.
+    """
+    is_own = whole and not isinstance(x, SparseFeatures)
     POOL.trim()
+    none = POOL.stats().mapped
+    run(x if is_own else gather_rows(x, nodes))
+    POOL.trim()
+    forms = POOL.stats().mapped - none
+    rows = x if is_own else gather_rows(x, nodes)
     held = POOL.stats().mapped
     before = most = own_bytes()
     ended = threading.Event()
@@ -124,13 +150,13 @@ def _measured_peak(run: Callable[[], object]) -> Taken:
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        run()
+        run(rows)
     finally:
         most = max(most, own_bytes())
         ended.set()
         watcher.join()
     pool = POOL.stats().mapped - held
-    return Taken(pool, max(0, most - before - pool))
+    return Taken(pool + forms, max(0, most - before - pool))
 
 
 __all__ = ["Taken", "evaluation_bytes", "kept_buffers", "run_bytes"]
