@@ -224,7 +224,7 @@ def keep_heap() -> bool:
     torch faults all pages of its large tensors again. :meth:`Pool.trim` returns what is kept.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if option is None or lean_heap.cache_info().currsize:  # not the GNU C library, or it is to keep little
+    if option is None or heap_is_lean():  # not the GNU C library, or it is to keep little
         return False
     return bool(option(_MMAP_MAX, 0)) and bool(option(_TRIM_THRESHOLD, -1))
 
@@ -241,6 +241,11 @@ def lean_heap() -> bool:
         return False
     sizes = {_MMAP_MAX: _USUAL_MMAPS, _MMAP_THRESHOLD: SMALL, _TRIM_THRESHOLD: SMALL}
     return all([option(name, value) for name, value in sizes.items()])
+
+
+def heap_is_lean() -> bool:
+    """Whether :func:`lean_heap` was called."""
+    return bool(lean_heap.cache_info().currsize)
 
 
 class _MallInfo(ctypes.Structure):

@@ -108,6 +108,10 @@ class Plan:
         self._forward = tuple(zip(launches, self.forward, strict=False))
         self._backward = tuple(zip(launches[len(self.forward) :], self.backward, strict=True))
 
+    def interprets(self, call: KernelCall) -> bool:
+        """Whether torch computes a call's values one by one."""
+        return call.value not in self.walks and self.target.launcher(call) is None
+
     @property
     def text(self) -> str:
         """The calls, one a line; equal texts mean equal plans."""

@@ -23,6 +23,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Reference, Watch, owning, sent
+from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import Tape
@@ -184,7 +185,7 @@ class FullBatch(Steps):
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
         base = base_needs(self.ds, self.model, budget)
-        records = "seed" not in step.fixed and all(map(step.target.launcher, (*step.forward, *step.backward)))
+        records = "seed" not in step.fixed and not any(map(step.interprets, (*step.forward, *step.backward)))
         return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features, records)
 
     def _compile(self, model: CompiledModule) -> None:
@@ -292,7 +293,7 @@ class FullBatch(Steps):
             return cells, pullback(gradient)
 
         self._recorded, self._settings = self._state(), settings_of(self.model.train())
-        return Tape.record(gradients, [arguments, read, hoisted], function.footprint(arguments).peak)
+        return Tape.record(gradients, [arguments, read, hoisted], footprint(*function.sized_plan(arguments)).peak)
 
     def _replays(self) -> bool:
         """Whether everything is where it was when the tape was recorded, and nobody wants to see the calls."""

@@ -15,7 +15,7 @@ from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning
-from graphweft.runtime.footprint import Footprint
+from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
@@ -53,21 +53,21 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         mini.prepare()
         held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
         base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
-        base, beside = _with_evaluation(mini, budget, base)
+        base, evaluation = _with_evaluation(mini, budget, base)
     most = max(len(mini.loader), 1)
 
-    def under(way: CoreSplit) -> Needs:
-        own = min(max(way.workers, 1), most) * (making - held + min(_WORKER, making))
-        return replace(base, batches=min(way.ahead + 1, most) * held + own)
+    def under(way: CoreSplit, trims: bool) -> Needs:
+        ready, made = min(way.ahead + 1, most), min(max(way.workers, 1), most)
+        steps = Run(beside=(step, *[held] * ready, *[making - held] * made))
+        batches = ready * held + made * (making - held + min(_WORKER, making))
+        if trims:
+            return replace(base, batches=batches)
+        more = taken_bytes(steps, evaluation) - taken_bytes(steps)
+        return replace(base, batches=batches, trims=False, evaluation=more)
 
-    def untrimmed(needs: Needs) -> Needs:
-        steps, pooled = needs.batches + needs.step, needs.evaluation - beside
-        return replace(needs, trims=False, evaluation=beside + max(0, pooled - steps))
-
-    trimmed = {way: under(way) for way in mini.loader.ways}
-    ways = {way: untrimmed(needs) for way, needs in trimmed.items()}
+    ways = {way: under(way, trims=False) for way in mini.loader.ways}
     if not all(map(budget.fits, ways.values())):
-        ways = trimmed
+        ways = {way: under(way, trims=True) for way in mini.loader.ways}
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
@@ -87,20 +87,18 @@ def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
     return found
 
 
-def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[Needs, int]:
-    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for.
-
-    And what of it is not taken of the pool.
-    """
+def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[Needs, Run]:
+    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for; and that."""
     model = mini.model
     if not is_plain(model):
         taken = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data, budget.limit - base.total)
-        return replace(base, evaluation=taken.total, measured=True), taken.beside
-    whole = _whole(mini, model)
-    needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
+        run = Run(beside=(taken.pool,), by_torch=taken.beside)
+        return replace(base, evaluation=taken.total, measured=True), run
+    whole, run = _whole(mini, model)
+    needs = replace(base, evaluation=taken_bytes(run), kept=whole.hoisted, structure=whole.structure)
     tiles = [tile for tile in _TILES if tile < mini.ds.num_nodes]
     if budget.fits(needs) or not isinstance(model, Stack) or not tiles:
-        return needs, 0
+        return needs, run
     found: Needs | None = None
     for tile in tiles:  # the smallest first, as finding out takes much of what a tile does
         needs = replace(base, evaluation=_tiled(mini, model, tile))
@@ -111,17 +109,17 @@ def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[N
         if not fits or not budget.fits(larger):
             break
     assert found is not None  # there are tiles
-    return found, 0
+    return found, Run(beside=(found.evaluation,))
 
 
-def _whole(mini: MiniBatch, model: CompiledModule) -> Footprint:
-    """What a pass over the whole graph takes."""
+def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
+    """What a pass over the whole graph takes, and the pass."""
     training = model.training
     with torch.no_grad(), owning(mini.x):
         arguments = model.eval().arguments(mini.ds.graph, mini.x, None, mini.edge_data.inputs)
-        taken = model.function.footprint(arguments)
+        plan, sizes = model.function.sized_plan(arguments)
     model.train(training)
-    return taken
+    return footprint(plan, sizes, mini.ds.graph.is_symmetric), Run(plan, sizes)
 
 
 def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
@@ -143,7 +141,7 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
                 read = mini.x.take_rows(block.src_ids)
                 gathered = read.nnz * 2 * real
             given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
-            taken = model.layer_function(index).footprint(given)
+            taken = footprint(*model.layer_function(index).sized_plan(given))
             kept = nodes * real * (max(widths) + (width if index else 0))
             most = max(most, kept + gathered + taken.peak + taken.hoisted + taken.structure)
     model.train(training)

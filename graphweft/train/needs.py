@@ -30,12 +30,13 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.macro import Macro
 
-# Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, Python objects.
+# Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
 _TO_COME = 6 << 20
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
 _AGAIN = 1.15  # times what was measured, for another measurement
 _MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
+UNLIMITED = 1 << 60  # bytes that everything keeps to
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Needs:
         parameters: Weights, gradients, the optimiser's moments, the best weights.
         batches: Batches that are prepared ahead.
         step: The most that a step takes at once: activations, gradients, room of kernels.
-        evaluation: The most that an evaluation takes at once; where nothing is trimmed, beside what is free after steps.
+        evaluation: The most that an evaluation takes at once; where nothing is trimmed, beside what steps have freed.
         trims: Whether what batches took is given back before an evaluation, and the other way round.
         measured: Whether some of it was measured by running, which differs from time to time.
     """
@@ -98,7 +99,8 @@ class RunBudget:
     """
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
-        lean_heap()
+        if memory_bytes(memory) < UNLIMITED:
+            lean_heap()
         around = in_force()
         own, data = own_bytes(), data_bytes(ds)
         floor = max(0, own - data) if around is None else around.floor
@@ -267,6 +269,7 @@ def loss_bytes(rows: int, columns: int) -> int:
 
 
 __all__ = [
+    "UNLIMITED",
     "Needs",
     "RunBudget",
     "base_needs",
