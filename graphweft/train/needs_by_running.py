@@ -6,6 +6,8 @@ budget and its model is somebody's own code, of which only running shows what it
 
 from __future__ import annotations
 
+import functools
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,9 +27,10 @@ from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 
 Features = Tensor | SparseFeatures
+_Running = Callable[[Graph, Any, dict[str, Any]], object]
 
 _STRIDES = (5, 2, 1)  # every so many nodes are the parts
-_MOST = 256 << 20  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
+_MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
 _SPARE = 1.1  # of what is measured: parts are not quite like the whole
@@ -48,27 +51,27 @@ class Taken(NamedTuple):
 
 def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
     """The most that a pass over all nodes takes; ``room``: bytes that finding out may take."""
-    return _on_parts(model, ds, x, room, lambda *part: _evaluate(model, edges, *part))
+    return _on_parts(model, ds, x, edges, room, functools.partial(_evaluate, model))
 
 
 def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
     """As :func:`evaluation_bytes`, of steps over all nodes and evaluations in turn."""
 
-    def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
+    def run(graph: Graph, rows: Features, given: dict[str, Any]) -> None:
         for _ in range(_TURNS):
-            out = model.train()(graph, rows, **edges.of_subgraph(e_id))
+            out = model.train()(graph, rows, **given)
             backward_from(out, torch.zeros_like(out))
             model.zero_grad(set_to_none=True)
             del out
-            _evaluate(model, edges, graph, rows, e_id)
+            _evaluate(model, graph, rows, given)
 
-    return _on_parts(model, ds, x, room, run)
+    return _on_parts(model, ds, x, edges, room, run)
 
 
-def _evaluate(model: nn.Module, edges: EdgeData, graph: Graph, rows: Features, e_id: Tensor) -> None:
+def _evaluate(model: nn.Module, graph: Graph, rows: Features, given: dict[str, Any]) -> None:
     model.eval()
     with torch.no_grad():
-        model(graph, rows, **edges.of_subgraph(e_id))
+        model(graph, rows, **given)
 
 
 @contextmanager
@@ -81,27 +84,17 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
             buffer.copy_(buffers[name])
 
 
-def _on_parts(
-    model: nn.Module, ds: Dataset, x: Features, room: int, run: Callable[[Graph, Any, Tensor], object]
-) -> Taken:
+def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> Taken:
     """The most that ``run`` takes on the whole graph: measured there, or on parts where that may exceed ``room``."""
     if not ds.num_nodes:
         return Taken(0, 0)
-    pieces, found, training = Pieces(ds.graph), list[tuple[float, float, Taken]](), model.training
+    found, training = list[tuple[float, float, Taken]](), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for stride in _STRIDES:
-            if found and _most(found[-1], stride) > min(room, _MOST if stride == 1 else room):
+            if found and _most(found[-1], stride) > (min(room, _MOST) if stride == 1 else room):
                 break
-            nodes = torch.arange(0, ds.num_nodes, stride)
-            if stride == 1:
-                graph, e_id = ds.graph, torch.arange(ds.num_edges)
-            else:
-                part = pieces.induced(nodes, nodes.numel())
-                graph, e_id = part.subgraph, part.e_id
-                del part
-            taken = _measured(lambda rows, of=(graph, e_id): run(of[0], rows, of[1]), x, nodes, whole=stride == 1)
-            found.append((nodes.numel() / ds.num_nodes, graph.num_edges / max(ds.num_edges, 1), taken))
-            del graph, e_id
+            found.append(_on_part(ds, x, edges, stride, run))
+            gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
     POOL.trim()
     if found[-1][0] == 1.0:
@@ -110,6 +103,24 @@ def _on_parts(
         return Taken(*(_most((*found[0][:2], Taken(0, count)), 1) for count in found[0][2]))
     (n, e, few), (m, f, more) = found
     return Taken(*(_grown((n, e, a), (m, f, b)) for a, b in zip(few, more, strict=True)))
+
+
+def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> tuple[float, float, Taken]:
+    """Every ``stride``-th node: its shares of the nodes and of the edges, and what it takes."""
+    if stride == 1:
+        given = edges.keywords()
+
+        def alias() -> Features:
+            return x.alias() if isinstance(x, SparseFeatures) else x
+
+        return 1.0, 1.0, _measured(lambda rows: run(ds.graph, rows, given), alias)
+    nodes = torch.arange(0, ds.num_nodes, stride)
+    part = Pieces(ds.graph).induced(nodes, nodes.numel())
+    given = edges.of_subgraph(part.e_id)
+    graph = part.subgraph
+    del part
+    taken = _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes))
+    return nodes.numel() / ds.num_nodes, graph.num_edges / max(ds.num_edges, 1), taken
 
 
 def _most(part: tuple[float, float, Taken], stride: int) -> int:
@@ -126,18 +137,17 @@ def _grown(smaller: tuple[float, float, int], larger: tuple[float, float, int]) 
     return int(_SPARE * (by_node + by_edge))
 
 
-def _measured(run: Callable[[Any], object], x: Features, nodes: Tensor, whole: bool) -> Taken:
+def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Taken:
     """The most that a second run takes, with the forms of the graph that the first one leaves behind.
 
-    Rows are gathered for each, as models may keep others beside them, such as dense ones beside sparse ones.
+    Each has features of its own, as models may keep others beside them, such as dense ones beside sparse ones.
     """
-    is_own = whole and not isinstance(x, SparseFeatures)
     POOL.trim()
     none = POOL.stats().mapped
-    run(x if is_own else gather_rows(x, nodes))
+    run(given())
     POOL.trim()
     forms = POOL.stats().mapped - none
-    rows = x if is_own else gather_rows(x, nodes)
+    rows = given()
     held = POOL.stats().mapped
     before = most = own_bytes()
     ended = threading.Event()
