@@ -17,6 +17,7 @@ from pathlib import Path
 from graphweft._errors import MemoryBudgetError
 
 _STATM = Path("/proc/self/statm")
+_BETWEEN = 1 << 20  # bytes that torch's small tensors may take before the next look; free memory is given back before
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -69,7 +70,7 @@ class Budget:
 
         Raises: MemoryBudgetError.
         """
-        if self.used() + more <= self.limit:
+        if self.used() + more + _BETWEEN <= self.limit:
             return
         release()
         needed = self.used() + more

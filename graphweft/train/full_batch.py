@@ -171,7 +171,7 @@ class FullBatch(Steps):
         budget.keep_at_most(0)
         with budget.bounded():
             least = self.needs(budget)
-        budget.keep_at_most(budget.limit - least.total)
+        budget.keep_at_most(budget.room - least.total)
         with budget.bounded():
             needs = self.needs(budget)
         if budget.fits(needs):

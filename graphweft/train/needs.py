@@ -32,8 +32,11 @@ from graphweft.train.macro import Macro
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
 _TO_COME = 6 << 20
+_PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes before it is known what a run needs
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
 _AGAIN = 1.15  # times what was measured, for another measurement
+_ROOM, _SPARE = 1.03, 2 << 20  # times what is predicted, and bytes, that a budget has to leave room for
+_OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
 _MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
 UNLIMITED = 1 << 60  # bytes that everything keeps to
@@ -76,8 +79,15 @@ class Needs:
 
     @property
     def least(self) -> int:
-        """The budget that is named where this does not fit: one that does, also when it is measured again."""
-        return int(_AGAIN * self.total) if self.measured else self.total
+        """The smallest budget that this fits into: with room for what nobody is asked about, as torch's small tensors.
+
+        What was measured is measured again by the next run.
+        """
+        return int((_AGAIN if self.measured else _ROOM) * self.total) + _SPARE + _OTHERWISE
+
+    def fits(self, limit: int) -> bool:
+        """Whether a budget of ``limit`` bytes would do. One that is named as the least, too, where it is measured."""
+        return int(_ROOM * self.total) + _SPARE <= limit
 
     def text(self) -> str:
         """``data 161 MB, step 240 MB``: accounts that are not empty."""
@@ -128,7 +138,12 @@ class RunBudget:
 
     def fits(self, needs: Needs) -> bool:
         """Whether a run that needs so much keeps to the budget."""
-        return needs.total <= self.limit
+        return needs.fits(self.limit)
+
+    @property
+    def room(self) -> int:
+        """Bytes of :attr:`Needs.total` that fit."""
+        return int((self.limit - _SPARE) / _ROOM)
 
     def keep_at_most(self, count: int | None) -> None:
         """Values computed once may take so many bytes; None: as many as usual."""
@@ -144,13 +159,22 @@ class RunBudget:
         self.needs, self._budget.accounts = needs, needs.text()
 
     def check_least(self, needs: Needs) -> None:
-        """A run takes at least so much. Raises: MemoryBudgetError."""
+        """A run takes so much. Raises: MemoryBudgetError."""
         if not self.fits(needs):
-            raise MemoryBudgetError(
-                f"memory: expected at least {shown_bytes(needs.least)} for this run ({needs.text()}), "
-                f"got {shown_bytes(self.limit)}",
-                needs.least,
-            )
+            raise refusal(needs, self.limit)
+
+    def check_begun(self, needs: Needs, more: int, records: bool) -> None:
+        """Finding out what a run takes is possible.
+
+        Args:
+            needs: What is known before that.
+            more: What it may take at most.
+            records: Whether the model's own code is recorded and run.
+
+        Raises: MemoryBudgetError.
+        """
+        if needs.data + self.taken() + (_RECORDING if records else _PLANNING) > self.limit:
+            raise refusal(replace(needs, step=more), self.limit)
 
     def check(self) -> None:
         """The process keeps to the budget now. Raises: MemoryBudgetError."""
@@ -170,6 +194,12 @@ class RunBudget:
         """Whatever runs in the block keeps to the budget."""
         with self._budget.enforced(), self.bounded():
             yield
+
+
+def refusal(needs: Needs, limit: int) -> MemoryBudgetError:
+    """The error of a run that does not fit."""
+    text = f"expected at least {shown_bytes(needs.least)} for this run ({needs.text()}), got {shown_bytes(limit)}"
+    return MemoryBudgetError(f"memory: {text}", needs.least)
 
 
 def budget_of(
@@ -263,6 +293,15 @@ def rehearse(make: Callable[[], Any], train: Callable[[Any], object]) -> tuple[i
     return held + small, making + 2 * small, step + small
 
 
+def most_bytes(ds: Dataset, model: nn.Module) -> int:
+    """More than a run on all nodes takes beside data and parameters, from widths alone.
+
+    Every layer's rows with their gradients, and copies of both; scores of edges.
+    """
+    widths = sum(p.shape[-1] for p in model.parameters() if p.dim() >= 2)
+    return 4 * torch.float32.itemsize * (ds.num_nodes * (widths + ds.num_features) + ds.num_edges)
+
+
 def loss_bytes(rows: int, columns: int) -> int:
     """A float32 gradient of the loss."""
     return torch.float32.itemsize * rows * columns
@@ -277,5 +316,7 @@ __all__ = [
     "data_bytes",
     "full_needs",
     "loss_bytes",
+    "most_bytes",
+    "refusal",
     "rehearse",
 ]

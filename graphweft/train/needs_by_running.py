@@ -29,7 +29,7 @@ from graphweft.train.edge_data import EdgeData
 Features = Tensor | SparseFeatures
 _Running = Callable[[Graph, Any, dict[str, Any]], object]
 
-_STRIDES = (5, 2, 1)  # every so many nodes are the parts
+_STRIDES = (16, 5, 2, 1)  # every so many nodes are the parts
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
@@ -101,7 +101,7 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
         return Taken(*(int(_AGAIN * count) for count in found[-1][2]))
     if len(found) == 1:
         return Taken(*(_most((*found[0][:2], Taken(0, count)), 1) for count in found[0][2]))
-    (n, e, few), (m, f, more) = found
+    (n, e, few), (m, f, more) = found[-2:]
     return Taken(*(_grown((n, e, a), (m, f, b)) for a, b in zip(few, more, strict=True)))
 
 
