@@ -53,13 +53,15 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         mini.prepare()
         held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
         base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
-        base, evaluation = _with_evaluation(mini, budget, base)
-    most = max(len(mini.loader), 1)
+        most = max(len(mini.loader), 1)
+        count = {way: (min(way.ahead + 1, most), min(max(way.workers, 1), most)) for way in mini.loader.ways}
+        taken = {w: n * held + m * (making - held + min(_WORKER, making)) for w, (n, m) in count.items()}
+        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=min(taken.values())))
 
     def under(way: CoreSplit, trims: bool) -> Needs:
-        ready, made = min(way.ahead + 1, most), min(max(way.workers, 1), most)
+        ready, made = count[way]
         steps = Run(beside=(step, *[held] * ready, *[making - held] * made))
-        batches = ready * held + made * (making - held + min(_WORKER, making))
+        batches = taken[way]
         if trims:
             return replace(base, batches=batches)
         more = taken_bytes(steps, evaluation) - taken_bytes(steps)

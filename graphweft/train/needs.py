@@ -22,6 +22,7 @@ from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
+from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
@@ -35,7 +36,7 @@ _TO_COME = 6 << 20
 _PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes before it is known what a run needs
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
 _AGAIN = 1.15  # times what was measured, for another measurement
-_ROOM, _SPARE = 1.03, 2 << 20  # times what is predicted, and bytes, that a budget has to leave room for
+_ROOM, _SPARE = 1.03, 4 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
 _MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
@@ -249,11 +250,20 @@ def full_needs(
     if released and kept and not reads and isinstance(ds.x, Tensor) and not isinstance(ds.x, SparseFeatures):
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
+    if isinstance(ds.x, SparseFeatures) and any(map(_reads_dense, plans)):
+        structure += ds.num_nodes * ds.x.width * ds.x.values.element_size()
     if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
         structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
     first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
     steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
     return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
+
+
+def _reads_dense(plan: Plan) -> bool:
+    """Whether torch computes with sparse features, of which dense rows are then made and kept."""
+    calls = (call for call in (*plan.forward, *plan.backward) if plan.interprets(call))
+    kinds = (slot.value.type for call in calls for slot in call.reads)
+    return any(isinstance(kind, TensorType) and kind.sparse for kind in kinds)
 
 
 def data_bytes(ds: Dataset) -> int:

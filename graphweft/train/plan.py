@@ -212,8 +212,8 @@ def _reason(way: Way, taken: Way, limit: int | None) -> str:
     if way.refused:
         return way.refused
     if not _fits(way, limit):
-        assert way.peak_bytes is not None and limit is not None  # it does not fit
-        return f"needs {shown_bytes(way.peak_bytes)} of {shown_bytes(limit)}, most of it {way.largest}"
+        assert way.needs is not None and limit is not None  # it does not fit
+        return f"needs {shown_bytes(way.needs.least)} of {shown_bytes(limit)}, most of it {way.largest}"
     if way.epoch_seconds is None or taken.epoch_seconds is None:
         return "its seconds are not known"
     ratio = way.epoch_seconds / taken.epoch_seconds

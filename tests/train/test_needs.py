@@ -19,6 +19,7 @@ from graphweft.runtime import rehearsal
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
+from graphweft.train.ways import unlimited
 
 MB = 10**6
 
@@ -57,9 +58,9 @@ def test_the_pool_maps_for_a_step_what_was_predicted(
     trainer.prepare()
     batch = trainer._batch
     assert isinstance(batch, FullBatch)
-    whole = batch.needs()
+    whole = batch.needs(unlimited(ds))
     monkeypatch.setattr(rehearsal, "_HEAP", 0)  # the pool's part alone
-    predicted = batch.needs()
+    predicted = batch.needs(unlimited(ds))
     assert predicted.step < whole.step
     batch._tape = None
     pool = Pool()
@@ -105,7 +106,9 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     given: dict[str, Any] = {"mode": "mini", "fanouts": (10, 10), "batch_size": 512}
     usual = gw.Trainer(_model("SAGE", ds, 128), ds, memory="4GB", **given)
     assert usual.needs is not None
-    short = gw.Trainer(_model("SAGE", ds, 128), ds, memory=usual.needs.total - usual.needs.evaluation // 3, **given)
+    with pytest.raises(gw.MemoryBudgetError) as caught:
+        gw.Trainer(_model("SAGE", ds, 128), ds, memory=data_bytes(ds) + 20 * MB, **given)
+    short = gw.Trainer(_model("SAGE", ds, 128), ds, memory=caught.value.least, **given)
     assert short.needs is not None
     assert short.needs.total < usual.needs.total
     batch = short._batch
