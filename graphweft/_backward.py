@@ -37,7 +37,7 @@ def backward_from(outputs: Tensor, gradient: Tensor) -> None:
         >>> weight.grad
         tensor([3., 6.])
     """
-    _Start.apply([gradient], outputs).backward()
+    _Start.apply([gradient], outputs).backward()  # type: ignore[no-untyped-call]
 
 
 def gradients_from(
@@ -52,7 +52,7 @@ def gradients_from(
     if create_graph:  # the gradients that are given belong to the graph as well
         return torch.autograd.grad(outputs, wanted, gradients, create_graph=True, allow_unused=True)
     with torch.enable_grad():
-        start = _Start.apply(gradients, *outputs)
+        start = _Start.apply(gradients, *outputs)  # type: ignore[no-untyped-call]
     return torch.autograd.grad(start, wanted, retain_graph=retain_graph, allow_unused=True)
 
 
