@@ -256,7 +256,8 @@ def sampled(
             batch = of_links(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
         else:
             on_disk: Callable[..., MiniBatch] = DiskBatches
-            batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+            own |= {name: getattr(drawn, name) for name in ("macro", "accumulate", "sampler", "prepare")}
+            batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
     elif given.task == "link" and given.mode == "macro":
         _check_link(drawn._replace(macro=None))
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "macro": drawn.macro, "memory": memory}
