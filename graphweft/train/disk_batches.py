@@ -92,7 +92,8 @@ class DiskBatches(FromDisk):
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
         self._room = evaluation_bytes, scratch
         self._inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
-        super().__init__(model, ds, *given, sampler=sampler, **own)
+        own["sampler"] = sampler
+        super().__init__(model, ds, *given, **own)
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows."""
