@@ -17,16 +17,34 @@ from pathlib import Path
 from graphweft._errors import MemoryBudgetError
 
 _STATM = Path("/proc/self/statm")
+_BETWEEN = 1 << 20  # bytes that torch's small tensors may take before the next look; free memory is given back before
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def own_bytes() -> int:
-    """Resident memory of this process that belongs to no file."""
+    """Resident memory of this process that belongs to no file and is not :func:`uncounted`."""
     try:
         sizes = _STATM.read_text().split()
-        return (int(sizes[1]) - int(sizes[2])) * _PAGE
+        return (int(sizes[1]) - int(sizes[2])) * _PAGE - _Uncounted.nbytes
     except (OSError, ValueError, IndexError):  # not Linux
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class _Uncounted:
+    """Bytes that no budget counts."""
+
+    nbytes = 0
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """Imports of other packages in the block are no part of a run, as those of a bare ``import graphweft`` are not.
+
+    Only for what happens once in a process.
+    """
+    before = own_bytes()
+    yield
+    _Uncounted.nbytes += max(0, own_bytes() - before)
 
 
 @dataclass
@@ -52,7 +70,7 @@ class Budget:
 
         Raises: MemoryBudgetError.
         """
-        if self.used() + more <= self.limit:
+        if self.used() + more + _BETWEEN <= self.limit:
             return
         release()
         needed = self.used() + more
@@ -108,4 +126,4 @@ def shown_bytes(count: int) -> str:
     return f"{-(-count // 10**6)} MB"
 
 
-__all__ = ["Budget", "admit", "in_force", "lifted", "own_bytes", "shown_bytes"]
+__all__ = ["Budget", "admit", "in_force", "lifted", "own_bytes", "shown_bytes", "uncounted"]

@@ -26,7 +26,8 @@ _HUGE = 1 << 21
 SMALL = 1 << 20  # below this, torch's own allocator serves
 _GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of mallopt's options in <malloc.h>
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of mallopt's options in <malloc.h>
+_USUAL_MMAPS = 65536  # blocks that the GNU C library maps at most
 
 _NUMPY: dict[torch.dtype, type[np.generic]] = {
     torch.float32: np.float32, torch.float64: np.float64, torch.int64: np.int64, torch.int32: np.int32,
@@ -223,9 +224,28 @@ def keep_heap() -> bool:
     torch faults all pages of its large tensors again. :meth:`Pool.trim` returns what is kept.
     """
     option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if option is None:  # not the GNU C library
+    if option is None or heap_is_lean():  # not the GNU C library, or it is to keep little
         return False
     return bool(option(_MMAP_MAX, 0)) and bool(option(_TRIM_THRESHOLD, -1))
+
+
+@functools.cache
+def lean_heap() -> bool:
+    """From now on the C library gives freed blocks of a megabyte and more back at once; whether it can do so.
+
+    Left alone it does so from 128 KiB up, but a block that is freed raises that bound to its own size, up to 32 MiB:
+    then tensors of torch's own leave tens of megabytes behind, in gaps that the next ones do not fit.
+    """
+    option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if option is None:  # not the GNU C library
+        return False
+    sizes = {_MMAP_MAX: _USUAL_MMAPS, _MMAP_THRESHOLD: SMALL, _TRIM_THRESHOLD: SMALL}
+    return all([option(name, value) for name, value in sizes.items()])
+
+
+def heap_is_lean() -> bool:
+    """Whether :func:`lean_heap` was called."""
+    return bool(lean_heap.cache_info().currsize)
 
 
 class _MallInfo(ctypes.Structure):

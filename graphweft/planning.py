@@ -86,6 +86,7 @@ def plan(
     profile = profile if isinstance(profile, Machine) else Machine.read(os.fspath(profile))
     if isinstance(model, str):
         model = TrainSpec(model=model)
+    keep_features = not isinstance(model, TrainSpec)  # as gw.Trainer and the command do
     if isinstance(model, TrainSpec):
         spec = _with(model, data, memory, mode, fanouts, batch_size, macro)
         memory, mode = spec.memory, spec.mode
@@ -104,7 +105,7 @@ def plan(
         on_device(built, device, mode)
     shared = as_schedule(schedule, device) or "auto"
     drawn = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole", shared)
-    found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,))
+    found = _in_memory(built, ds, memory, profile, drawn, PLANNED if mode == "auto" else (mode,), keep_features)
     if ranks > 1:
         found = replace(found, others=(*found.others, _shared(found, ranks)))
     return found
@@ -117,7 +118,13 @@ def plan_run(spec: TrainSpec, machine: str | None, ranks: int) -> Plan:
 
 
 def _in_memory(
-    model: nn.Module, ds: Dataset, memory: int | str | None, machine: Machine, drawn: Drawn, modes: tuple[str, ...]
+    model: nn.Module,
+    ds: Dataset,
+    memory: int | str | None,
+    machine: Machine,
+    drawn: Drawn,
+    modes: tuple[str, ...],
+    keep_features: bool,
 ) -> Plan:
     """The plan that a trainer of the same arguments follows."""
     ds, ranks = as_read(check_parts(model, ds, "nodes"), model), Ranks()
@@ -128,7 +135,7 @@ def _in_memory(
         model, ds, loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"), "nodes", "auto", ranks
     )
     budget = budget_of(memory, ds, "full", "nodes", None, ranks)
-    return planned(given, drawn, False, (0, lambda epoch, place: 0), budget, machine, modes)[0]
+    return planned(given, drawn, keep_features, (0, lambda epoch, place: 0), budget, machine, modes)[0]
 
 
 def _with(

@@ -34,6 +34,7 @@ ROOM_OF_MODULE = {
         [
             "_abi",
             "_errors",
+            "_backward",
             "_budget",
             "_machine",
             "_checks",

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft._backward import gradients_from
 from graphweft._errors import GraphWeftError
 from graphweft._torch_private import pytree, wrapper_subclass
 from graphweft.graph.graph import Graph
@@ -120,5 +121,5 @@ class _Defer(torch.autograd.Function):
             fields = {name: (t, kind) for (name, kind), t in zip(ctx.kinds.items(), leaves, strict=True)}
             rows = ctx.compute(fields)
         wanted = [t for t, n in zip(leaves, needed, strict=True) if n]
-        found = iter(torch.autograd.grad(rows, wanted, gradient, allow_unused=True, create_graph=again))
+        found = iter(gradients_from([rows], wanted, [gradient], create_graph=again))
         return None, None, *(next(found) if n else None for n in needed)

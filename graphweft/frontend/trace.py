@@ -27,6 +27,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphweft import _torch_recording as recording
+from graphweft._budget import uncounted
 from graphweft._errors import FieldError, GraphWeftError
 from graphweft._torch_private import pytree
 from graphweft._torch_recording import (
@@ -237,6 +238,15 @@ IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
 }
 
 
+@functools.cache
+def _kind_of_sizes() -> type[Sizes]:
+    """Symbolic sizes. The first import of them, and the first object, bring 100 MB of torch's compiler and sympy."""
+    with uncounted():
+        kind: type[Sizes] = importlib.import_module(_SIZES).Sizes
+        kind()
+    return kind
+
+
 def trace(
     function: Callable[..., Any],
     specs: Sequence[Spec],
@@ -252,7 +262,7 @@ def trace(
 
     Raises: UnraisableError for what cannot be recorded; FieldError and other errors of user code as they are.
     """
-    sizes: Sizes = importlib.import_module(_SIZES).Sizes()
+    sizes = _kind_of_sizes()()
     fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
     rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
     sizes.messages = _expression(messages)

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphweft._backward import gradients_from
 from graphweft._errors import IRError
 from graphweft._torch_private import transforms_are_on
 from graphweft.graph.block import Block
@@ -139,7 +140,8 @@ def _edge_margin_grad(value: Value, graph: Graph, e: Tensor, dout: Tensor) -> Te
     with torch.enable_grad():
         leaf = _alias(e, again)
         margins = _edge_margin(value, graph, leaf)
-    return torch.autograd.grad(margins, leaf, dout, create_graph=again)[0]
+    found = gradients_from([margins], [leaf], [dout], create_graph=again)[0]
+    return torch.zeros_like(leaf) if found is None else found
 
 
 def _alias(x: Tensor, again: bool) -> Tensor:
@@ -210,7 +212,7 @@ def _attention_grad(value: Value, graph: Graph, _: Graph, *operands: Any) -> Ten
         leaves: list[Any] = [_alias(t, again) if is_dense(t) else t for t in given]
         out = _attention(value, graph, *leaves)
     wanted: Tensor = leaves[value["wrt"]]
-    found = torch.autograd.grad(out, wanted, dout, allow_unused=True, create_graph=again)[0]
+    found = gradients_from([out], [wanted], [dout], create_graph=again)[0]
     return torch.zeros_like(wanted) if found is None else found
 
 

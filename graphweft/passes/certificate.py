@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
+from graphweft._backward import gradients_from
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, topological
@@ -299,13 +300,8 @@ class _Bench:
         if not given or not leaves:
             return {}
         seeds = [self._trial.cotangent(name, x.shape) for name, x in given.items()]
-        found = torch.autograd.grad(
-            list(given.values()),
-            list(leaves.values()),
-            [shaken(seed, run) if run else seed for seed in seeds],
-            retain_graph=True,
-            allow_unused=True,
-        )
+        seeds = [shaken(seed, run) if run else seed for seed in seeds]
+        found = gradients_from(list(given.values()), list(leaves.values()), seeds, retain_graph=True)
         pairs = zip(leaves.items(), found, strict=True)
         return {f"grad:{n}": torch.zeros_like(leaf) if g is None else g for (n, leaf), g in pairs}
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
+from graphweft._backward import gradients_from
 from graphweft._errors import CertificateWarning, ConfigError, GraphWeftError, ShapeError
 from graphweft._memory import POOL
 from graphweft._torch_private import transforms_are_on
@@ -39,9 +40,9 @@ from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import IndexType, Residency, StructType, TensorType, edges_of
 from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
+from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
 from graphweft.runtime.constants import is_declared, is_owned, sent
-from graphweft.runtime.footprint import Footprint, footprint
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
 from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
@@ -332,13 +333,12 @@ class CompiledFunction:
                 _ = value.csc_structure  # the form that aggregations read
         return values
 
-    def footprint(self, arguments: Arguments) -> Footprint:
-        """Predicted memory of a step with ``arguments``. Raises: GraphWeftError where no plan runs it."""
+    def sized_plan(self, arguments: Arguments) -> tuple[Plan, Sizes]:
+        """The plan for ``arguments``, and its sizes. Raises: GraphWeftError where no plan runs it."""
         plan = self.ready(arguments)
         if plan is None:
-            raise GraphWeftError("footprint: expected a computation with a plan")
-        sizes = measure_sizes(plan.compiled.program, arguments.named(), _config.current().memory)
-        return footprint(plan, sizes)
+            raise GraphWeftError("sizes: expected a computation with a plan")
+        return plan, measure_sizes(plan.compiled.program, arguments.named(), _config.current().memory)
 
     def plans(self) -> list[Plan]:
         """All plans compiled so far, oldest first."""
@@ -366,7 +366,7 @@ class CompiledFunction:
         leaves = {name: t for name, t in arguments.parameters.items() if t.requires_grad}
 
         def pullback(gradient: Tensor) -> dict[str, Tensor | None]:
-            found = torch.autograd.grad(outputs["out"], list(leaves.values()), gradient, allow_unused=True)
+            found = gradients_from([outputs["out"]], list(leaves.values()), [gradient])
             return dict(zip(leaves, found, strict=True))
 
         return {name: tensor.detach() for name, tensor in outputs.items()}, pullback

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 from graphweft.ir.ops import LEAVES, STRUCTURE, Op
 from graphweft.ir.program import Value
-from graphweft.ir.residency import StructType
+from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.work import Sizes, tensor_bytes
 from graphweft.runtime.kernel_call import KernelCall
-from graphweft.runtime.plan import Plan
+from graphweft.runtime.plan import Form, Plan, form_of
 
 _NARROW, _WIDE = 4, 8  # bytes of an id
 
@@ -38,10 +38,24 @@ class Footprint:
     structure: int = 0
 
 
+def value_bytes(value: Value, sizes: Sizes) -> float:
+    """Memory of a value's result: as :func:`tensor_bytes`, of sparse rows their share of the stored entries.
+
+    Nothing of sparse rows with dropout: what reads them draws it again.
+    """
+    if not isinstance(value.type, TensorType) or not value.type.sparse or not sizes.nonzeros:
+        return tensor_bytes(value, sizes)
+    if value.op is Op.DROPOUT:
+        return 0
+    rows = sizes.rows.get(str(value.type.rows), 1)
+    entries = rows * max(sizes.nonzeros.values()) / max(sizes.rows.get("N") or sizes.rows.get("V") or rows, 1)
+    return (value.type.dtype.itemsize + _NARROW) * entries + _WIDE * (rows + 1)
+
+
 def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     """Walks the forward and backward calls of ``plan``; ``symmetric``: the graph given is its own reverse."""
     values = plan.compiled.program.values
-    size = [tensor_bytes(value, sizes) for value in values]
+    size = [value_bytes(value, sizes) for value in values]
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     hoisted = {item.slot for item in plan.hoisted}
     free = inputs | hoisted
@@ -53,7 +67,9 @@ def footprint(plan: Plan, sizes: Sizes, symmetric: bool = False) -> Footprint:
     if plan.backward:
         after, _ = _walk(plan, plan.backward, saved | outputs | seeds, size, free, sizes)
         peak = max(peak, after)
-    structure = sum(_structure_bytes(item.value, sizes, symmetric) for item in plan.hoisted)
+    program, before = plan.compiled.program, plan.compiled.hoisted
+    forms = {item.value: form_of(item.value, program, before) for item in plan.hoisted}
+    structure = sum(_structure_bytes(value, form, sizes, symmetric) for value, form in forms.items())
     kept = sum(size[s] for s in hoisted), sum(size[s] for s in saved)
     return Footprint(int(kept[0]), int(kept[1]), int(peak), structure)
 
@@ -79,16 +95,18 @@ def covered(call: KernelCall, size: list[float]) -> set[int]:
     return set(next(([slot.at] for slot in call.reads if slot.at in call.frees and size[slot.at] == made), []))
 
 
-def _structure_bytes(value: Value, sizes: Sizes, symmetric: bool) -> int:
+def _structure_bytes(value: Value, form: Form, sizes: Sizes, symmetric: bool) -> int:
     """Memory of a graph that ``value`` makes: offsets, and per edge its far end and, where it is numbered anew, its id.
 
-    Degrees and the like count nothing here.
+    A reverse is made in the form that is read; rows of a symmetric graph are its own. Degrees and the like count
+    nothing here.
     """
     if value.op not in STRUCTURE or not isinstance(value.type, StructType) or value.op is Op.WITHOUT_LOOPS:
         return 0
-    if value.op is Op.REVERSE and symmetric and value.type.square:
+    reverse = value.op is Op.REVERSE
+    if reverse and (form is Form.NONE or (form is Form.ROWS and symmetric and value.type.square)):
         return 0
     edges, rows = sizes.rows.get(value.type.edge, 0), sizes.rows.get(value.type.dst, 0)
     width = _NARROW if edges < 1 << 31 else _WIDE
-    arrays = 2 if value.op is Op.ONE_LOOP else 1
+    arrays = 2 if value.op is Op.ONE_LOOP or (reverse and form is not Form.ROWS) else 1
     return arrays * width * edges + _WIDE * (rows + 1)

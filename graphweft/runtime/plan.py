@@ -7,6 +7,7 @@ backward is exactly what a backward call reads. Called by ``function.py``; made 
 
 from __future__ import annotations
 
+import enum
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,10 @@ class Plan:
         launches, self.walks = self.target.bind((*self.forward, *self.backward))
         self._forward = tuple(zip(launches, self.forward, strict=False))
         self._backward = tuple(zip(launches[len(self.forward) :], self.backward, strict=True))
+
+    def interprets(self, call: KernelCall) -> bool:
+        """Whether torch computes a call's values one by one."""
+        return call.value not in self.walks and self.target.launcher(call) is None
 
     @property
     def text(self) -> str:
@@ -302,21 +307,40 @@ def _rerun(launch: Launch, call: KernelCall, env: Slots) -> None:
     launch(env)
 
 
+class Form(enum.Enum):
+    """What calls read of a graph: nothing; rows without ids of edges; with them; those of its reverse as well."""
+
+    NONE, ROWS, EDGES, BOTH = range(4)
+
+
+_FORMS: dict[Form, Callable[[Any], object]] = {
+    Form.NONE: lambda made: None,
+    Form.ROWS: lambda made: made.csc_structure,
+    Form.EDGES: lambda made: made.csc,
+    Form.BOTH: lambda made: (made.csc, made.reverse().csc),
+}
+
+
 def forms_of(value: Value, program: Program, before: Collection[Value] | None = ()) -> Callable[[Any], object]:
     """Makes the compressed forms of a graph that the calls of ``program`` will read.
 
     ``before``: values that are made before the calls; None: nothing is made ahead.
     """
-    if not isinstance(value.type, StructType) or before is None:
-        return lambda made: None
+    return _FORMS[Form.NONE if before is None else form_of(value, program, before)]
+
+
+def form_of(value: Value, program: Program, before: Collection[Value]) -> Form:
+    """The compressed forms of a graph that the calls of ``program`` will read; ``before`` as for :func:`forms_of`."""
+    if not isinstance(value.type, StructType):
+        return Form.NONE
     readers = [v for v in program.users()[value] if v not in before and v.op not in BY_PAIRS]
     if not readers:
-        return lambda made: None
+        return Form.NONE
     if any(reader.op is Op.SPMM_MAX_GRAD for reader in readers):
-        return lambda made: (made.csc, made.reverse().csc)
+        return Form.BOTH
     if all(reader.op is Op.SPMM and len(reader.inputs) == 2 for reader in readers):
-        return lambda made: made.csc_structure
-    return lambda made: made.csc
+        return Form.ROWS
+    return Form.EDGES
 
 
 def _shape_of(item: Any) -> Any:

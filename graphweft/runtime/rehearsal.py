@@ -8,25 +8,34 @@ the memory of a run is predicted.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
-from graphweft._memory import SMALL, Pool
+from graphweft._memory import SMALL, Pool, heap_is_lean
 from graphweft.ir.ops import LEAVES
-from graphweft.passes.work import Sizes, tensor_bytes
-from graphweft.runtime.footprint import covered
+from graphweft.ir.program import Value
+from graphweft.passes.work import Sizes
+from graphweft.runtime.footprint import covered, value_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 
 _TOP = 1 << 47  # above all imagined mappings
-_HEAP = 1.5  # times the tensors that lie on it: what the heap of the C library takes for sizes that come and go
+_HEAP = 1.5  # times the small tensors that lie on it: what the heap of the C library takes for sizes that come and go
+_USUAL = 1.2  # times all that lies on it, where freed blocks stay there: gaps that the next ones do not fit
 
 
 class _Imagined(Pool):
-    """A pool that maps nothing; ``keeps_small``: small tensors stay, as on a tape, whose calls know addresses."""
+    """A pool and a heap that map nothing.
 
-    def __init__(self, keeps_small: bool) -> None:
-        self.keeps_small = keeps_small
+    Attributes:
+        keeps_small: Small tensors stay, as on a tape, whose calls know addresses.
+        most: The most that both take together.
+    """
+
+    def __init__(self) -> None:
+        self.keeps_small, self.is_lean = False, heap_is_lean()
         super().__init__()
-        self._next, self._small, self.most_small = _TOP, 0, 0
+        self._next = _TOP
+        self._small = self._most_small = self._torch = self._most_torch = self.most = 0
 
     def _map(self, size: int) -> int:
         self._next -= size  # as Linux does it: below the mapping before, so that both merge
@@ -36,39 +45,74 @@ class _Imagined(Pool):
     def trim(self) -> None:
         """Nothing: there is nothing to give back to the system."""
 
-    def lend(self, nbytes: float) -> tuple[int, int]:
+    def lend(self, nbytes: float, by_torch: bool = False) -> tuple[int, int]:
         """A region of at least so many bytes; without an address where torch's own allocator serves."""
-        if nbytes >= SMALL:
-            size = self.rounded(int(nbytes))
-            return self._take(size), size
-        self._small += int(nbytes)
-        self.most_small = max(self.most_small, self._small)
-        return 0, int(nbytes)
+        size = int(nbytes)
+        if size < SMALL:
+            self._small += size
+            self._most_small = max(self._most_small, self._small)
+            region = 0, size
+        elif by_torch:
+            self._torch += size
+            self._most_torch = max(self._most_torch, self._torch)
+            region = -1, size
+        else:
+            size = self.rounded(size)
+            region = self._take(size), size
+        torch = self._torch if self.is_lean else int(_USUAL * self._most_torch)
+        self.most = max(self.most, self._mapped + torch + int(_HEAP * self._most_small))
+        return region
 
     def take_back(self, region: tuple[int, int]) -> None:
         """The region is free."""
-        if region[0]:
+        if region[0] > 0:
             self._give_back(*region)
+        elif region[0] < 0:
+            self._torch -= region[1]
         elif not self.keeps_small:
             self._small -= region[1]
 
 
-def taken_bytes(runs: Sequence[Plan], sizes: Sizes, loss: float = 0.0, taped: bool = False) -> int:
-    """What ``runs``, one after the other, take of the pool and of the heap; ``loss``: bytes of the loss's gradient.
+@dataclass(frozen=True)
+class Run:
+    """Something that takes memory and gives it back.
 
-    Hoisted values and inputs do not count. ``taped``: the first run is recorded, and its small tensors stay.
+    Attributes:
+        plan: What is run; None: nothing but what is beside it.
+        sizes: The numbers behind its symbols.
+        loss: Bytes of the loss's gradient.
+        beside: Regions of the pool that are held while it runs.
+        by_torch: Bytes of torch's own allocator that are held while it runs.
+        is_taped: It is recorded, and its small tensors stay.
     """
-    pool = _Imagined(taped)
-    for plan in runs:
-        _run(plan, sizes, pool, loss)
+
+    plan: Plan | None = None
+    sizes: Sizes = field(default_factory=lambda: Sizes({}))
+    loss: float = 0.0
+    beside: tuple[float, ...] = ()
+    by_torch: float = 0.0
+    is_taped: bool = False
+
+
+def taken_bytes(*runs: Run) -> int:
+    """What ``runs``, one after the other, take of the pool and of the heap. Hoisted values and inputs do not count."""
+    pool = _Imagined()
+    for run in runs:
+        held = [pool.lend(size) for size in run.beside]
+        held.append(pool.lend(run.by_torch, by_torch=True))
+        pool.keeps_small = run.is_taped
+        if run.plan is not None:
+            _run(run.plan, run.sizes, pool, run.loss)
         pool.keeps_small = False
-    return pool.stats().mapped + int(_HEAP * pool.most_small)
+        for region in held:
+            pool.take_back(region)
+    return pool.most
 
 
 def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> None:
     """The forward calls, and the backward calls where there are some."""
     values = plan.compiled.program.values
-    size = [tensor_bytes(value, sizes) for value in values]
+    size = [value_bytes(value, sizes) for value in values]
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
     free = inputs | {item.slot for item in plan.hoisted}
     held: dict[int, tuple[int, int]] = {}
@@ -95,11 +139,14 @@ def _calls(
     """Regions come and go as ``calls`` run; ``held`` are those of slots."""
     for call in calls:
         over = covered(call, size) if call.over else set()
+        by_torch = plan.interprets(call)
+        if by_torch:
+            _interpreted(call, sizes, pool)
         for slot in call.writes:
             at = slot.at
             taken = next((held.pop(i) for i in over if i in held), None)
             if at not in free and size[at]:
-                held[at] = taken or pool.lend(size[at])
+                held[at] = taken or pool.lend(size[at], by_torch)
         room = plan.target.scratch(call, sizes)
         if room:
             pool.take_back(pool.lend(room))
@@ -108,4 +155,17 @@ def _calls(
                 pool.take_back(held.pop(at))
 
 
-__all__ = ["taken_bytes"]
+def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
+    """The values of a call's body come and go in torch's own memory, each until its last reader in the body."""
+    last = {operand: value for value in call.body for operand in value.inputs}
+    held: dict[Value, tuple[int, int]] = {}
+    for value in call.body:
+        held[value] = pool.lend(value_bytes(value, sizes), by_torch=True)
+        for operand in dict.fromkeys(value.inputs):
+            if operand in held and last[operand] is value:
+                pool.take_back(held.pop(operand))
+    for region in held.values():
+        pool.take_back(region)
+
+
+__all__ = ["Run", "taken_bytes"]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft._backward import gradients_from
 from graphweft._errors import FallbackWarning, GraphWeftError, IRError
 from graphweft._torch_private import is_wrapped, transforms_are_on
 from graphweft.ir.grad import Derivative, derivative
@@ -245,13 +246,8 @@ def _pulled(outputs: Named, wanted: Named, seeds: Named, create_graph: bool) -> 
     named = [name for name in seeds if name in outputs and outputs[name].requires_grad]
     if not named or not wanted:
         return {}
-    found = torch.autograd.grad(
-        [outputs[name] for name in named],
-        list(wanted.values()),
-        [seeds[name] for name in named],
-        create_graph=create_graph,
-        allow_unused=True,
-    )
+    given = [outputs[name] for name in named], list(wanted.values()), [seeds[name] for name in named]
+    found = gradients_from(*given, create_graph=create_graph)
     return {name: x for name, x in zip(wanted, found, strict=True) if x is not None}
 
 

@@ -33,7 +33,8 @@ from graphweft.passes.pipeline import FORWARD, Request, run_passes
 from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
 from graphweft.passes.transfers import MOVER
-from graphweft.passes.work import Sizes, group_work, tensor_bytes
+from graphweft.passes.work import Sizes, group_work
+from graphweft.runtime.footprint import value_bytes
 from graphweft.runtime.function import Pullback, linearize
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.lower import lower
@@ -316,15 +317,12 @@ class _Preparation:
 
 
 def _held_bytes(value: Value, sizes: Sizes) -> float:
-    """Memory of a value of the first stage: of a block offsets and edges, of sparse rows their share of the entries."""
+    """Memory of a value of the first stage: of a block offsets and edges."""
     if isinstance(value.type, StructType):
         return 8.0 * sizes.rows.get(value.type.dst, 0) + 8.0 * sizes.rows.get(value.type.edge, 0)
-    rows = sizes.rows.get(str(value.type.rows), 1)
     if isinstance(value.type, IndexType):
-        return 8.0 * rows
-    if value.type.sparse:
-        return 8.0 * rows * (1 + sizes.nonzeros.get("x", 0) / max(sizes.rows.get("N", 1), 1))
-    return tensor_bytes(value, sizes)
+        return 8.0 * sizes.rows.get(str(value.type.rows), 1)
+    return value_bytes(value, sizes)
 
 
 def batch_sizes(program: Program, graph: Graph, x: Features, reference: Sample) -> Sizes:

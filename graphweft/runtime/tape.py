@@ -51,12 +51,13 @@ class Tape:
             arena, watch = Pool(), _Watch()
             arena.confine(int(nbytes * _GROWTH**attempt))
             # what is made on first use is made by the first run; the second is written down
-            found = cls._once(body, arena, _Watch(keeps=False)) and cls._once(body, arena, watch)
-            if found and not watch.computed:
+            first = _Watch(keeps=False)
+            found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))
+            if isinstance(found, tuple) and not watch.computed:
                 return cls(arena, *found, [*alive, *watch.given])
             found = None
             arena.trim()
-            if watch.computed:
+            if first.computed or watch.computed:
                 return None
         return None
 

@@ -85,9 +85,13 @@ class Target:
         """Bytes that a call takes beside its operands and results while it runs."""
         return 0
 
+    def launcher(self, call: KernelCall) -> Launcher | None:
+        """What makes the launcher of a call; None where the interpreter runs it."""
+        return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
+
     def launch(self, call: KernelCall) -> Launch:
         """The launcher of one call."""
-        launcher = self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))
+        launcher = self.launcher(call)
         found = None if launcher is None else launcher(call)
         return interpreted(call) if found is None else found
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graphweft import _config
+from graphweft._budget import in_force
 from graphweft._errors import DenseFeaturesWarning, DenseSizeError
 from graphweft.storage.feature import SparseFeatures
 
@@ -33,7 +34,9 @@ _REGISTRIES: dict[str, dict[Any, Any]] = {}
 def dense_rows(who: str, *features: SparseFeatures, kept: bool = False) -> list[Tensor]:
     """Dense matrices of ``features``; ``kept``: the same tensors at every call, which live as long as the features.
 
-    Raises: DenseSizeError where they are larger than ``Config.memory`` (4 GiB where that is 0). Warns: with
+    Raises: DenseSizeError where they are larger than ``Config.memory`` (4 GiB where that is 0, or a run has a budget).
+
+    Warns: with
     :class:`DenseFeaturesWarning`, once for each place that calls ``who``.
     """
     _check(who, features)
@@ -43,7 +46,7 @@ def dense_rows(who: str, *features: SparseFeatures, kept: bool = False) -> list[
 def _check(who: str, features: Sequence[SparseFeatures]) -> None:
     """Raises above the bound, warns below it."""
     nbytes = sum(x.num_rows * x.width * x.dtype.itemsize for x in features)
-    bound = _config.current().memory or BOUND
+    bound = BOUND if in_force() is not None else _config.current().memory or BOUND  # a budget is kept to as a whole
     size = " and ".join(f"{x.num_rows} x {x.width}" for x in features)
     got = f"{size} ({nbytes / 1e6:,.1f} MB)"
     if nbytes > bound:

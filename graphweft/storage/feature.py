@@ -307,6 +307,10 @@ class SparseFeatures(torch.Tensor):
         turned.__dict__["transposed"] = (self._adjacency, self._numbers)
         return turned
 
+    def alias(self) -> SparseFeatures:
+        """The same features in the same memory, with nothing kept beside them yet."""
+        return self._over(self._adjacency, self._numbers)
+
     def to_dense(self) -> torch.Tensor:  # type: ignore[override]
         """A new dense matrix (N, F)."""
         out = empty(tuple(self.shape), self.dtype).zero_()

@@ -7,7 +7,6 @@ batches at hand and, by their next use, of coming ones.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,11 @@ from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.mini_batch import AnyLoader, NodeBatches
-from graphweft.train.named_metrics import Metric
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import AnySampler
 from graphweft.train.settle import Features
 from graphweft.train.stored_inference import StoredInference
-from graphweft.train.target import Target
-from graphweft.train.update import Update
 
 EVALUATION = 8  # one in so many bytes of the budget is for evaluation
 _SAMPLERS = ("neighbor", "layer", "saint-node", "saint-edge", "saint-walk")
@@ -77,36 +73,27 @@ class DiskBatches(FromDisk):
         self,
         model: nn.Module,
         ds: StoredGraph,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        fanouts: Sequence[int] | None,
-        batch_size: int,
-        seed: int,
-        key: Callable[[int, int], int],
+        *given: Any,
         macro: Macro | None = None,
-        accumulate: int = 1,
         sampler: str | AnySampler = "neighbor",
-        prepare: str = "whole",
         memory: int | str | None = None,
         scratch: Path | None = None,
-        target: Target | None = None,
-        metrics: Sequence[Metric] = (),
+        **own: Any,
     ) -> None:
         if macro is not None:
             raise ConfigError("macro cannot be combined with mode mini on a store; mode macro has groups of parts")
         check_typed_model(model, ds.store)
         if not isinstance(sampler, str) or sampler not in _SAMPLERS:
-            given = sampler if isinstance(sampler, str) else type(sampler).__name__
-            raise ConfigError(f"sampler: expected one of {', '.join(_SAMPLERS)} with a store, got {given}")
+            name = sampler if isinstance(sampler, str) else type(sampler).__name__
+            raise ConfigError(f"sampler: expected one of {', '.join(_SAMPLERS)} with a store, got {name}")
         check_mapped(ds, memory)
         budget = memory_bytes(memory)
         evaluation_bytes = budget // EVALUATION
         self._disk = tables_of(ds, budget, evaluation_bytes, ds.mapped)
         self._room = evaluation_bytes, scratch
         self._inference = PartInference(model, ds.store, evaluation_bytes, 1, scratch)
-        more: dict[str, Any] = {"target": target, "metrics": metrics}
-        drawn = (fanouts, batch_size, seed, key, None, accumulate, sampler, prepare)
-        super().__init__(model, ds, x, optimizer, *drawn, **more)
+        own["sampler"] = sampler
+        super().__init__(model, ds, *given, **own)
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """A loader over the training rows."""

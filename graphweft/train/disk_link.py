@@ -6,11 +6,9 @@ negatives, draws and updates are those of :class:`LinkTask`; rows of features co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from graphweft.data.dataset import Dataset
@@ -23,10 +21,8 @@ from graphweft.storage.memory_size import memory_bytes
 from graphweft.train.disk_batches import EVALUATION, check_mapped
 from graphweft.train.disk_counts import FromDisk
 from graphweft.train.link_task import LinkTask, check_stored_links
-from graphweft.train.named_metrics import Metric
 from graphweft.train.settle import Features
 from graphweft.train.stored_inference import StoredInference
-from graphweft.train.update import Update
 
 _EDGE_BYTES = 120  # of an edge: the training graph, known pairs, the edges to predict, and what splitting them takes
 
@@ -45,16 +41,10 @@ class DiskLinkTask(LinkTask, FromDisk):
         self,
         model: nn.Module,
         ds: StoredGraph,
-        x: Features,
-        optimizer: torch.optim.Optimizer | Update,
-        fanouts: Sequence[int] | None,
-        batch_size: int,
-        seed: int,
-        key: Callable[[int, int], int],
-        loss: Any = None,
-        metrics: Sequence[Metric] = (),
+        *given: Any,
         memory: int | str | None = None,
         scratch: Path | None = None,
+        **own: Any,
     ) -> None:
         check_stored_links(model, ds.store)
         check_mapped(ds, memory)
@@ -63,7 +53,7 @@ class DiskLinkTask(LinkTask, FromDisk):
         self._scratch = scratch
         more = self._evaluated_in + _EDGE_BYTES * ds.store.num_edges
         self._disk = tables_of(ds, budget, more, ds.mapped)
-        super().__init__(model, ds, x, optimizer, fanouts, batch_size, seed, key, loss, metrics)
+        super().__init__(model, ds, *given, **own)
 
     def _training(self, ds: Dataset, x: Features) -> tuple[Dataset, Any]:
         """The store, and tables over the training graph."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
+from graphweft._backward import backward_from
 from graphweft._errors import ConfigError, DataError, MemoryBudgetError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import active, span
@@ -22,6 +23,7 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_parametrized, settings_of
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Reference, Watch, owning, sent
+from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sizes import measure_sizes
 from graphweft.runtime.tape import Tape
@@ -32,8 +34,8 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric, measured
-from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes, with_passing
-from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers, step_bytes
+from graphweft.train.needs import Needs, RunBudget, base_needs, full_needs, loss_bytes
+from graphweft.train.needs_by_running import kept_buffers, run_bytes
 from graphweft.train.settle import Features, settle_model
 from graphweft.train.target import Cells, OwnCells, Target, target_of
 from graphweft.train.update import Update
@@ -150,7 +152,7 @@ class FullBatch(Steps):
         with budget.bounded():
             with torch.random.fork_rng(devices=[]), kept_buffers(self.model), owning(self.x, self._wanted):
                 self._settle(self.model)
-            settled = self.needs()  # measured costs may ask for another order
+            settled = self.needs(budget)  # measured costs may ask for another order
         if budget.fits(settled):
             budget.settle(settled)
         else:
@@ -160,32 +162,31 @@ class FullBatch(Steps):
     def needs_within(self, budget: RunBudget) -> Needs:
         """The memory that training takes where it keeps as much as ``budget`` leaves room for; it may not fit."""
         if not is_plain(self.model) or _config.current().opt_level == 0:
-            given = self.model, self.ds, self.x, self.edge_data
-            evaluation, lasting = evaluation_bytes(*given)
-            step, more = step_bytes(*given)
-            needs = with_passing(replace(base_needs(self.ds, self.model), evaluation=evaluation, step=step))
-            return replace(needs, functions=lasting + more, measured=True)
-        needs = self.needs()
+            room = budget.limit - base_needs(self.ds, self.model, budget).total
+            taken = run_bytes(self.model, self.ds, self.x, self.edge_data, room)
+            return replace(base_needs(self.ds, self.model, budget), step=taken.total, measured=True)
+        needs = self.needs(budget)
         if budget.fits(needs):
             return needs
         budget.keep_at_most(0)
         with budget.bounded():
-            least = self.needs()
-        budget.keep_at_most(budget.limit - least.total)
+            least = self.needs(budget)
+        budget.keep_at_most(budget.room - least.total)
         with budget.bounded():
-            needs = self.needs()
+            needs = self.needs(budget)
         if budget.fits(needs):
             return needs
         budget.keep_at_most(0)
         return least
 
-    def needs(self) -> Needs:
+    def needs(self, budget: RunBudget) -> Needs:
         """The memory that training takes, by account. Raises: ConfigError as :meth:`plans`."""
         step, evaluation, wanted, sizes = self.plans()
         rows = self.ds.num_nodes if wanted is None else wanted.numel()
         loss = loss_bytes(rows, self.ds.num_classes)
-        base = base_needs(self.ds, self.model)
-        return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features)
+        base = base_needs(self.ds, self.model, budget)
+        records = "seed" not in step.fixed and not any(map(step.interprets, (*step.forward, *step.backward)))
+        return full_needs(base, self.ds, (step, evaluation), sizes, loss, not self._keep_features, records)
 
     def _compile(self, model: CompiledModule) -> None:
         """Compiles the passes of an evaluation and of a step, hoists, and records the step where that can be done."""
@@ -292,7 +293,7 @@ class FullBatch(Steps):
             return cells, pullback(gradient)
 
         self._recorded, self._settings = self._state(), settings_of(self.model.train())
-        return Tape.record(gradients, [arguments, read, hoisted], function.footprint(arguments).peak)
+        return Tape.record(gradients, [arguments, read, hoisted], footprint(*function.sized_plan(arguments)).peak)
 
     def _replays(self) -> bool:
         """Whether everything is where it was when the tape was recorded, and nobody wants to see the calls."""
@@ -347,7 +348,7 @@ class FullBatch(Steps):
         with span("loss", "loss"):
             loss, gradient = self._loss(logits.detach())
         with span("backward", "backward"):
-            logits.backward(gradient)
+            backward_from(logits, gradient)
         return loss
 
     def _loss(self, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
+from graphweft._backward import backward_from
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DataError, ShapeError
 from graphweft._trace import span
@@ -183,7 +184,7 @@ class GraphTask(MiniBatch):
         with span("loss", "loss"):
             loss, gradient = self._loss(logits.detach(), batch.index)
         with span("backward", "backward"):
-            logits.backward(gradient if weight == 1 else gradient * weight)
+            backward_from(logits, gradient if weight == 1 else gradient * weight)
             if made.grad is not None:  # a readout may read the features alone
                 add_gradients(calls.parameters, pullback(made.grad))
         return loss

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config, _machine
+from graphweft._backward import backward_from
 from graphweft._draws import call_key, keyed, mixed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
@@ -416,7 +417,7 @@ class MiniBatch(Steps):
         with span("loss", "loss"):
             loss, gradient = self._loss(logits.detach(), self._label_rows(batch), norm)
         with span("backward", "backward"):
-            logits.backward(gradient if weight == 1 else gradient * weight)  # type: ignore[no-untyped-call]
+            backward_from(logits, gradient if weight == 1 else gradient * weight)
         return loss
 
     def gradients(self, batch: Batch | PreparedBatch) -> Tensor:

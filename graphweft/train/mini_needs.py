@@ -15,14 +15,14 @@ from graphweft.loader.fastest_choice import CoreSplit
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning
-from graphweft.runtime.footprint import Footprint
-from graphweft.runtime.rehearsal import taken_bytes
+from graphweft.runtime.footprint import Footprint, footprint
+from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE
 from graphweft.train.mini_batch import MiniBatch
-from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse, with_passing
+from graphweft.train.needs import Needs, RunBudget, base_needs, loss_bytes, rehearse
 from graphweft.train.needs_by_running import evaluation_bytes, kept_buffers
 from graphweft.train.settle import Features
 
@@ -51,17 +51,25 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     """
     with lifted():
         mini.prepare()
-        base = base_needs(mini.ds, mini.model)
         held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
-        base = _with_evaluation(mini, budget, replace(base, step=step))
+        base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
+        most = max(len(mini.loader), 1)
+        count = {way: (min(way.ahead + 1, most), min(max(way.workers, 1), most)) for way in mini.loader.ways}
+        taken = {w: n * held + m * (making - held + min(_WORKER, making)) for w, (n, m) in count.items()}
+        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=min(taken.values())))
 
-    def under(way: CoreSplit) -> Needs:
-        own = max(way.workers, 1) * (making - held + min(_WORKER, making))
-        return with_passing(replace(base, batches=(way.ahead + 1) * held + own))
+    def under(way: CoreSplit, trims: bool) -> Needs:
+        ready, made = count[way]
+        steps = Run(beside=(step, *[held] * ready, *[making - held] * made))
+        batches = taken[way]
+        if trims:
+            return replace(base, batches=batches)
+        more = taken_bytes(steps, evaluation) - taken_bytes(steps)
+        return replace(base, batches=batches, trims=False, evaluation=more)
 
-    ways = {way: under(way) for way in mini.loader.ways}
+    ways = {way: under(way, trims=False) for way in mini.loader.ways}
     if not all(map(budget.fits, ways.values())):
-        ways = {way: with_passing(replace(needs, trims=True)) for way, needs in ways.items()}
+        ways = {way: under(way, trims=True) for way in mini.loader.ways}
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
@@ -73,7 +81,7 @@ def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
     if staged is not None:
         plan, sizes = staged
         held, making = plan.prepared_bytes(sizes)
-        return held, making, taken_bytes([plan.plan], sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes))
+        return held, making, taken_bytes(Run(plan.plan, sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes)))
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
         places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
         found = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
@@ -81,38 +89,39 @@ def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
     return found
 
 
-def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> Needs:
-    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for."""
+def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[Needs, Run]:
+    """``base`` with an evaluation of all nodes at once, or of as many as the budget leaves room for; and that."""
     model = mini.model
     if not is_plain(model):
-        evaluation, lasting = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data)
-        return replace(base, evaluation=evaluation, functions=lasting, measured=True)
-    whole = _whole(mini, model)
-    needs = replace(base, evaluation=whole.peak, kept=whole.hoisted, structure=whole.structure)
+        taken = evaluation_bytes(model, mini.ds, mini.x, mini.edge_data, budget.limit - base.total)
+        run = Run(beside=(taken.pool,), by_torch=taken.beside)
+        return replace(base, evaluation=taken.total, measured=True), run
+    whole, run = _whole(mini, model)
+    needs = replace(base, evaluation=taken_bytes(run), kept=whole.hoisted, structure=whole.structure)
     tiles = [tile for tile in _TILES if tile < mini.ds.num_nodes]
-    if budget.fits(with_passing(replace(needs, trims=True))) or not isinstance(model, Stack) or not tiles:
-        return needs
+    if budget.fits(needs) or not isinstance(model, Stack) or not tiles:
+        return needs, run
     found: Needs | None = None
     for tile in tiles:  # the smallest first, as finding out takes much of what a tile does
         needs = replace(base, evaluation=_tiled(mini, model, tile))
-        fits = budget.fits(with_passing(replace(needs, trims=True)))
+        fits = budget.fits(needs)
         if found is None or fits:
             found, budget.tile = needs, tile
-        larger = with_passing(replace(needs, evaluation=_LARGER * needs.evaluation, trims=True))
+        larger = replace(needs, evaluation=_LARGER * needs.evaluation)
         if not fits or not budget.fits(larger):
             break
     assert found is not None  # there are tiles
-    return found
+    return found, Run(beside=(found.evaluation,))
 
 
-def _whole(mini: MiniBatch, model: CompiledModule) -> Footprint:
-    """What a pass over the whole graph takes."""
+def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
+    """What a pass over the whole graph takes, and the pass."""
     training = model.training
     with torch.no_grad(), owning(mini.x):
         arguments = model.eval().arguments(mini.ds.graph, mini.x, None, mini.edge_data.inputs)
-        taken = model.function.footprint(arguments)
+        plan, sizes = model.function.sized_plan(arguments)
     model.train(training)
-    return taken
+    return footprint(plan, sizes, mini.ds.graph.is_symmetric), Run(plan, sizes)
 
 
 def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
@@ -134,7 +143,7 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
                 read = mini.x.take_rows(block.src_ids)
                 gathered = read.nnz * 2 * real
             given = model.layer_arguments(index, block, read, mini.edge_data.inputs)
-            taken = model.layer_function(index).footprint(given)
+            taken = footprint(*model.layer_function(index).sized_plan(given))
             kept = nodes * real * (max(widths) + (width if index else 0))
             most = max(most, kept + gathered + taken.peak + taken.hoisted + taken.structure)
     model.train(training)

@@ -18,25 +18,29 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._budget import Budget, in_force, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
-from graphweft._memory import POOL, heap_bytes
+from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
+from graphweft.ir.residency import TensorType
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import footprint
 from graphweft.runtime.plan import Plan
-from graphweft.runtime.rehearsal import taken_bytes
+from graphweft.runtime.rehearsal import Run, taken_bytes
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.macro import Macro
 
-# Modules that compile and train, above a bare import, and what passes while plans are made and values are computed
-# once, which grows with the run up to a bound.
-_LEAST_PROGRAM, _MOST_PROGRAM, _PASSING = 10 << 20, 24 << 20, 0.3
+# Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
+_TO_COME = 6 << 20
+_PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes before it is known what a run needs
 _COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
 _AGAIN = 1.15  # times what was measured, for another measurement
-_MARGIN = 1.08  # what rounding to pages, small tensors and Python objects add
+_ROOM, _SPARE = 1.03, 4 << 20  # times what is predicted, and bytes, that a budget has to leave room for
+_OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
+_MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none
+UNLIMITED = 1 << 60  # bytes that everything keeps to
 
 
 @dataclass(frozen=True)
@@ -44,21 +48,19 @@ class Needs:
     """Bytes of a run by account.
 
     Attributes:
-        program: Modules that compile and train.
-        functions: What compiling and running code of the user's own leaves in memory.
+        program: Modules that compile and train, the plans of the run, its kernels and threads.
         data: Features, labels and the graph as given.
         structure: Further forms of the graph.
         kept: Values computed once.
         parameters: Weights, gradients, the optimiser's moments, the best weights.
         batches: Batches that are prepared ahead.
         step: The most that a step takes at once: activations, gradients, room of kernels.
-        evaluation: The most that an evaluation takes at once, in mode "full" beside what is free after a step.
+        evaluation: The most that an evaluation takes at once; where nothing is trimmed, beside what steps have freed.
         trims: Whether what batches took is given back before an evaluation, and the other way round.
         measured: Whether some of it was measured by running, which differs from time to time.
     """
 
     program: int = 0
-    functions: int = 0
     data: int = 0
     structure: int = 0
     kept: int = 0
@@ -72,14 +74,21 @@ class Needs:
     @property
     def total(self) -> int:
         """The peak."""
-        always = self.program + self.functions + self.data + self.structure + self.kept + self.parameters
+        always = self.program + self.data + self.structure + self.kept + self.parameters
         steps = self.batches + self.step
         return int(_MARGIN * (always + (max(steps, self.evaluation) if self.trims else steps + self.evaluation)))
 
     @property
     def least(self) -> int:
-        """The budget that is named where this does not fit: one that does, also when it is measured again."""
-        return int(_AGAIN * self.total) if self.measured else self.total
+        """The smallest budget that this fits into: with room for what nobody is asked about, as torch's small tensors.
+
+        What was measured is measured again by the next run.
+        """
+        return int((_AGAIN if self.measured else _ROOM) * self.total) + _SPARE + _OTHERWISE
+
+    def fits(self, limit: int) -> bool:
+        """Whether a budget of ``limit`` bytes would do. One that is named as the least, too, where it is measured."""
+        return int(_ROOM * self.total) + _SPARE <= limit
 
     def text(self) -> str:
         """``data 161 MB, step 240 MB``: accounts that are not empty."""
@@ -101,9 +110,13 @@ class RunBudget:
     """
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
+        if memory_bytes(memory) < UNLIMITED:
+            lean_heap()
         around = in_force()
-        floor = max(0, own_bytes() - data_bytes(ds)) if around is None else around.floor
+        own, data = own_bytes(), data_bytes(ds)
+        floor = max(0, own - data) if around is None else around.floor
         self._budget = Budget(memory_bytes(memory), floor)
+        self._before = own - data - floor, own - POOL.stats().mapped
         self.needs: Needs | None = None
         self.tile: int | None = None
         self._kept: int | None = None
@@ -113,6 +126,12 @@ class RunBudget:
         """Bytes that may be taken."""
         return self._budget.limit
 
+    def taken(self) -> int:
+        """Bytes that the process has taken beside the data and what the pool lends."""
+        POOL.trim()
+        before, rest = self._before
+        return max(0, before + own_bytes() - POOL.stats().mapped - rest)
+
     @property
     def trims(self) -> bool:
         """Whether an evaluation begins and ends with giving free memory back."""
@@ -120,7 +139,12 @@ class RunBudget:
 
     def fits(self, needs: Needs) -> bool:
         """Whether a run that needs so much keeps to the budget."""
-        return needs.total <= self.limit
+        return needs.fits(self.limit)
+
+    @property
+    def room(self) -> int:
+        """Bytes of :attr:`Needs.total` that fit."""
+        return int((self.limit - _SPARE) / _ROOM)
 
     def keep_at_most(self, count: int | None) -> None:
         """Values computed once may take so many bytes; None: as many as usual."""
@@ -136,13 +160,22 @@ class RunBudget:
         self.needs, self._budget.accounts = needs, needs.text()
 
     def check_least(self, needs: Needs) -> None:
-        """A run takes at least so much. Raises: MemoryBudgetError."""
+        """A run takes so much. Raises: MemoryBudgetError."""
         if not self.fits(needs):
-            raise MemoryBudgetError(
-                f"memory: expected at least {shown_bytes(needs.least)} for this run ({needs.text()}), "
-                f"got {shown_bytes(self.limit)}",
-                needs.least,
-            )
+            raise refusal(needs, self.limit)
+
+    def check_begun(self, needs: Needs, more: int, records: bool) -> None:
+        """Finding out what a run takes is possible.
+
+        Args:
+            needs: What is known before that.
+            more: What it may take at most.
+            records: Whether the model's own code is recorded and run.
+
+        Raises: MemoryBudgetError.
+        """
+        if needs.data + self.taken() + (_RECORDING if records else _PLANNING) > self.limit:
+            raise refusal(replace(needs, step=more), self.limit)
 
     def check(self) -> None:
         """The process keeps to the budget now. Raises: MemoryBudgetError."""
@@ -162,6 +195,12 @@ class RunBudget:
         """Whatever runs in the block keeps to the budget."""
         with self._budget.enforced(), self.bounded():
             yield
+
+
+def refusal(needs: Needs, limit: int) -> MemoryBudgetError:
+    """The error of a run that does not fit."""
+    text = f"expected at least {shown_bytes(needs.least)} for this run ({needs.text()}), got {shown_bytes(limit)}"
+    return MemoryBudgetError(f"memory: {text}", needs.least)
 
 
 def budget_of(
@@ -184,13 +223,15 @@ def budget_of(
     return RunBudget(memory, ds)
 
 
-def base_needs(ds: Dataset, model: nn.Module) -> Needs:
+def base_needs(ds: Dataset, model: nn.Module, budget: RunBudget) -> Needs:
     """The accounts that every run in memory has."""
     weights = sum(p.nbytes for p in model.parameters())
-    return Needs(program=_LEAST_PROGRAM, data=data_bytes(ds), parameters=_COPIES * weights)
+    return Needs(program=budget.taken() + _TO_COME, data=data_bytes(ds), parameters=_COPIES * weights)
 
 
-def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool) -> Needs:
+def full_needs(
+    base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes, loss: int, released: bool, records: bool
+) -> Needs:
     """Accounts of mode "full".
 
     Args:
@@ -200,6 +241,7 @@ def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes,
         sizes: The numbers behind the symbols of both.
         loss: Bytes of the loss's gradient by the outputs.
         released: Whether dense features are given up once they are aggregated.
+        records: Whether the step is recorded.
     """
     step, evaluation = (footprint(plan, sizes, ds.graph.is_symmetric) for plan in plans)
     kept = max(step.hoisted, evaluation.hoisted)
@@ -208,15 +250,20 @@ def full_needs(base: Needs, ds: Dataset, plans: tuple[Plan, Plan], sizes: Sizes,
     if released and kept and not reads and isinstance(ds.x, Tensor) and not isinstance(ds.x, SparseFeatures):
         data -= min(ds.x.nbytes, kept)
     structure = max(step.structure, evaluation.structure)
-    steps, both = (taken_bytes(runs, sizes, loss, taped=True) for runs in ((plans[0],) * 2, (*plans, *plans)))
-    found = replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
-    return with_passing(found)
+    if isinstance(ds.x, SparseFeatures) and any(map(_reads_dense, plans)):
+        structure += ds.num_nodes * ds.x.width * ds.x.values.element_size()
+    if isinstance(ds.x, SparseFeatures) and any(call.kernel == "sparse_matmul" for call in plans[0].backward):
+        structure += ds.x.values.nbytes + ds.x.indices.nbytes + ds.x.indptr.element_size() * ds.x.width
+    first, again, last = Run(plans[0], sizes, loss, is_taped=records), Run(plans[0], sizes, loss), Run(plans[1], sizes)
+    steps, both = taken_bytes(first, again), taken_bytes(first, last, again, last)
+    return replace(base, data=data, structure=structure, kept=kept, step=steps, evaluation=both - steps)
 
 
-def with_passing(needs: Needs) -> Needs:
-    """``needs`` with what passes while the run is prepared."""
-    rest = replace(needs, program=0).total
-    return replace(needs, program=min(_LEAST_PROGRAM + int(_PASSING * rest), _MOST_PROGRAM))
+def _reads_dense(plan: Plan) -> bool:
+    """Whether torch computes with sparse features, of which dense rows are then made and kept."""
+    calls = (call for call in (*plan.forward, *plan.backward) if plan.interprets(call))
+    kinds = (slot.value.type for call in calls for slot in call.reads)
+    return any(isinstance(kind, TensorType) and kind.sparse for kind in kinds)
 
 
 def data_bytes(ds: Dataset) -> int:
@@ -256,12 +303,22 @@ def rehearse(make: Callable[[], Any], train: Callable[[Any], object]) -> tuple[i
     return held + small, making + 2 * small, step + small
 
 
+def most_bytes(ds: Dataset, model: nn.Module) -> int:
+    """More than a run on all nodes takes beside data and parameters, from widths alone.
+
+    Every layer's rows with their gradients, and copies of both; scores of edges.
+    """
+    widths = sum(p.shape[-1] for p in model.parameters() if p.dim() >= 2)
+    return 4 * torch.float32.itemsize * (ds.num_nodes * (widths + ds.num_features) + ds.num_edges)
+
+
 def loss_bytes(rows: int, columns: int) -> int:
     """A float32 gradient of the loss."""
     return torch.float32.itemsize * rows * columns
 
 
 __all__ = [
+    "UNLIMITED",
     "Needs",
     "RunBudget",
     "base_needs",
@@ -269,6 +326,7 @@ __all__ = [
     "data_bytes",
     "full_needs",
     "loss_bytes",
+    "most_bytes",
+    "refusal",
     "rehearse",
-    "with_passing",
 ]

@@ -7,14 +7,16 @@ budget and its model is somebody's own code, of which only running shows what it
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from graphweft._backward import backward_from
 from graphweft._budget import lifted, own_bytes
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
@@ -25,32 +27,51 @@ from graphweft.storage.gather import gather_rows
 from graphweft.train.edge_data import EdgeData
 
 Features = Tensor | SparseFeatures
+_Running = Callable[[Graph, Any, dict[str, Any]], object]
 
-_STRIDES = (5, 2)  # every so many nodes are the parts
+_STRIDES = (16, 5, 2, 1)  # every so many nodes are the parts
+_MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
+_TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
 _SPARE = 1.1  # of what is measured: parts are not quite like the whole
+_AGAIN = 1.02  # of what is measured on the whole: another run takes a little more or less
 
 
-def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> tuple[int, int]:
-    """The most that a pass over all nodes takes, and what stays of the first pass: modules and programs."""
+class Taken(NamedTuple):
+    """The most bytes that something takes: of the pool, which keeps them, and beside it."""
 
-    def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
-        model.eval()
-        with torch.no_grad():
-            model(graph, rows, **edges.of_subgraph(e_id))
+    pool: int
+    beside: int
 
-    return _on_parts(model, ds, x, run)
+    @property
+    def total(self) -> int:
+        """Both."""
+        return self.pool + self.beside
 
 
-def step_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData) -> tuple[int, int]:
-    """As :func:`evaluation_bytes`, of a pass and its gradients."""
+def evaluation_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
+    """The most that a pass over all nodes takes; ``room``: bytes that finding out may take."""
+    return _on_parts(model, ds, x, edges, room, functools.partial(_evaluate, model))
 
-    def run(graph: Graph, rows: Features, e_id: Tensor) -> None:
-        out = model.train()(graph, rows, **edges.of_subgraph(e_id))
-        out.backward(torch.zeros_like(out))
-        model.zero_grad(set_to_none=True)
 
-    return _on_parts(model, ds, x, run)
+def run_bytes(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int) -> Taken:
+    """As :func:`evaluation_bytes`, of steps over all nodes and evaluations in turn."""
+
+    def run(graph: Graph, rows: Features, given: dict[str, Any]) -> None:
+        for _ in range(_TURNS):
+            out = model.train()(graph, rows, **given)
+            backward_from(out, torch.zeros_like(out))
+            model.zero_grad(set_to_none=True)
+            del out
+            _evaluate(model, graph, rows, given)
+
+    return _on_parts(model, ds, x, edges, room, run)
+
+
+def _evaluate(model: nn.Module, graph: Graph, rows: Features, given: dict[str, Any]) -> None:
+    model.eval()
+    with torch.no_grad():
+        model(graph, rows, **given)
 
 
 @contextmanager
@@ -63,35 +84,71 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
             buffer.copy_(buffers[name])
 
 
-def _on_parts(
-    model: nn.Module, ds: Dataset, x: Features, run: Callable[[Graph, Any, Tensor], object]
-) -> tuple[int, int]:
-    """The most that ``run`` takes on the whole graph: on parts it is measured, and grows with nodes and edges."""
+def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room: int, run: _Running) -> Taken:
+    """The most that ``run`` takes on the whole graph: measured there, or on parts where that may exceed ``room``."""
     if not ds.num_nodes:
-        return 0, 0
-    POOL.trim()
-    before = own_bytes()
-    pieces, rows, training = Pieces(ds.graph), [], model.training
+        return Taken(0, 0)
+    found, training = list[tuple[float, float, Taken]](), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
-        for step in _STRIDES:
-            nodes = torch.arange(0, ds.num_nodes, step)
-            part = pieces.induced(nodes, nodes.numel())
-            call = functools.partial(run, part.subgraph, gather_rows(x, nodes), part.e_id)
-            rows.append((nodes.numel() / ds.num_nodes, part.num_edges / max(ds.num_edges, 1), _measured_peak(call)))
+        for stride in _STRIDES:
+            if found and _most(found[-1], stride) > (min(room, _MOST) if stride == 1 else room):
+                break
+            found.append(_on_part(ds, x, edges, stride, run))
+            gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
-    del call, part
     POOL.trim()
-    lasting = max(0, own_bytes() - before)
-    (n, e, few), (m, f, more) = rows
+    if found[-1][0] == 1.0:
+        return Taken(*(int(_AGAIN * count) for count in found[-1][2]))
+    if len(found) == 1:
+        return Taken(*(_most((*found[0][:2], Taken(0, count)), 1) for count in found[0][2]))
+    (n, e, few), (m, f, more) = found[-2:]
+    return Taken(*(_grown((n, e, a), (m, f, b)) for a, b in zip(few, more, strict=True)))
+
+
+def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> tuple[float, float, Taken]:
+    """Every ``stride``-th node: its shares of the nodes and of the edges, and what it takes."""
+    if stride == 1:
+        given = edges.keywords()
+
+        def alias() -> Features:
+            return x.alias() if isinstance(x, SparseFeatures) else x
+
+        return 1.0, 1.0, _measured(lambda rows: run(ds.graph, rows, given), alias)
+    nodes = torch.arange(0, ds.num_nodes, stride)
+    part = Pieces(ds.graph).induced(nodes, nodes.numel())
+    given = edges.of_subgraph(part.e_id)
+    graph = part.subgraph
+    del part
+    taken = _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes))
+    return nodes.numel() / ds.num_nodes, graph.num_edges / max(ds.num_edges, 1), taken
+
+
+def _most(part: tuple[float, float, Taken], stride: int) -> int:
+    """Bytes that every ``stride``-th node takes at most, from what a part takes: all of it grows with the edges."""
+    nodes, _, taken = part
+    return int(taken.total / (nodes * stride) ** 2)
+
+
+def _grown(smaller: tuple[float, float, int], larger: tuple[float, float, int]) -> int:
+    """Bytes of the whole from those of two parts, with their shares of the nodes and of the edges."""
+    (n, e, few), (m, f, more) = smaller, larger
     by_edge = max(0.0, (more - few * m / n) / (f - e * m / n)) if f * n > e * m else 0.0
     by_node = max(0.0, (more - by_edge * f) / m)
-    return int(_SPARE * (by_node + by_edge)), lasting
+    return int(_SPARE * (by_node + by_edge))
 
 
-def _measured_peak(run: Callable[[], object]) -> int:
-    """The most that the second of two runs takes."""
-    run()
+def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Taken:
+    """The most that a second run takes, with the forms of the graph that the first one leaves behind.
+
+    Each has features of its own, as models may keep others beside them, such as dense ones beside sparse ones.
+    """
     POOL.trim()
+    none = POOL.stats().mapped
+    run(given())
+    POOL.trim()
+    forms = POOL.stats().mapped - none
+    rows = given()
+    held = POOL.stats().mapped
     before = most = own_bytes()
     ended = threading.Event()
 
@@ -103,12 +160,13 @@ def _measured_peak(run: Callable[[], object]) -> int:
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        run()
+        run(rows)
     finally:
         most = max(most, own_bytes())
         ended.set()
         watcher.join()
-    return most - before
+    pool = POOL.stats().mapped - held
+    return Taken(pool + forms, max(0, most - before - pool))
 
 
-__all__ = ["evaluation_bytes", "kept_buffers", "step_bytes"]
+__all__ = ["Taken", "evaluation_bytes", "kept_buffers", "run_bytes"]

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from graphweft._errors import MemoryBudgetError
 from graphweft.storage.memory_size import shown_bytes
 from graphweft.train.durations import duration
-from graphweft.train.needs import Needs
+from graphweft.train.needs import Needs, refusal
 
 _LEVEL = 1.10  # ways whose seconds are closer than this are level, and the simpler one is taken
 
@@ -195,11 +194,7 @@ def choose(
     if not fitting:
         least = min((way for way in possible if way.needs is not None), key=lambda way: way.peak_bytes or 0)
         assert least.needs is not None and limit is not None  # it does not fit
-        raise MemoryBudgetError(
-            f"memory: expected at least {shown_bytes(least.needs.least)} for this run ({least.needs.text()}), "
-            f"got {shown_bytes(limit)}",
-            least.needs.least,
-        )
+        raise refusal(least.needs, limit)
     taken = fitting[0]
     if taken.epoch_seconds is not None:
         fastest = min(way.epoch_seconds for way in fitting if way.epoch_seconds is not None)
@@ -209,7 +204,7 @@ def choose(
 
 
 def _fits(way: Way, limit: int | None) -> bool:
-    return limit is None or way.needs is None or way.needs.total <= limit
+    return limit is None or way.needs is None or way.needs.fits(limit)
 
 
 def _reason(way: Way, taken: Way, limit: int | None) -> str:
@@ -217,8 +212,8 @@ def _reason(way: Way, taken: Way, limit: int | None) -> str:
     if way.refused:
         return way.refused
     if not _fits(way, limit):
-        assert way.peak_bytes is not None and limit is not None  # it does not fit
-        return f"needs {shown_bytes(way.peak_bytes)} of {shown_bytes(limit)}, most of it {way.largest}"
+        assert way.needs is not None and limit is not None  # it does not fit
+        return f"needs {shown_bytes(way.needs.least)} of {shown_bytes(limit)}, most of it {way.largest}"
     if way.epoch_seconds is None or taken.epoch_seconds is None:
         return "its seconds are not known"
     ratio = way.epoch_seconds / taken.epoch_seconds

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphweft._backward import backward_from
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._trace import span
 from graphweft.data.dataset import Part
@@ -125,7 +126,7 @@ class RankedFullBatch(FullBatch):
             loss = float(found) * share
         gradient = torch.zeros_like(logits) if gradient is None else gradient
         with span("backward", "backward"), self._sums.during_backward():
-            logits.backward(gradient)  # type: ignore[no-untyped-call]
+            backward_from(logits, gradient)
         self.ranks.at(f"full batch {self._epoch}: sum of losses")
         total = torch.tensor([loss])
         self.ranks.add_up(total)

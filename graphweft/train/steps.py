@@ -40,7 +40,7 @@ from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import Macro, as_macro
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import fit_into
-from graphweft.train.needs import RunBudget, base_needs
+from graphweft.train.needs import RunBudget, base_needs, most_bytes
 from graphweft.train.option_table import check_drawn, check_given
 from graphweft.train.options import EDGE_TASKS, GRAPH_TASKS, check_fanouts
 from graphweft.train.plan import Plan, Way, choose
@@ -129,7 +129,8 @@ def make_steps(
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
     if budget is not None:
-        budget.check_least(base_needs(given.ds, given.model))
+        first = base_needs(given.ds, given.model, budget), most_bytes(given.ds, given.model)
+        budget.check_begun(*first, records=not is_plain(given.model))
     promise = Promise(budget=budget)
     mode = given.mode
     if mode == "auto" and (given.task in EDGE_TASKS or (budget is None and not is_plain(given.model))):
@@ -255,7 +256,8 @@ def sampled(
             batch = of_links(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
         else:
             on_disk: Callable[..., MiniBatch] = DiskBatches
-            batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+            own |= {name: getattr(drawn, name) for name in ("macro", "accumulate", "sampler", "prepare")}
+            batch = on_disk(model, *data, drawn.fanouts, drawn.batch_size, *keys, **own)
     elif given.task == "link" and given.mode == "macro":
         _check_link(drawn._replace(macro=None))
         own = {"loss": loop.chosen.loss, "metrics": loop.metrics, "macro": drawn.macro, "memory": memory}

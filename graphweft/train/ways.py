@@ -23,7 +23,7 @@ from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch, is_plain
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import needs_within
-from graphweft.train.needs import RunBudget
+from graphweft.train.needs import UNLIMITED, RunBudget
 from graphweft.train.plan import GraphStatistics, Way
 
 Works = list[tuple[Work, float]]
@@ -31,12 +31,11 @@ Works = list[tuple[Work, float]]
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
 _TERMS = {"rows": "elementwise", "plain": "elementwise", "draw": "sampling", "update": "update"}
 _WALKS = "edge values"
-_UNLIMITED = 1 << 60
 
 
 def unlimited(ds: Dataset) -> RunBudget:
     """A budget that everything keeps to."""
-    return RunBudget(_UNLIMITED, ds)
+    return RunBudget(UNLIMITED, ds)
 
 
 def full_way(full: FullBatch, budget: RunBudget, machine: Machine) -> Way:

@@ -21,15 +21,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from fuzz.stores import forked
+from fuzz.stores import anonymous, forked
 from nn.models import UserGAT, UserGCN
 from torch import Tensor, nn
 
 import graphweft as gw
-from graphweft._budget import own_bytes
 from graphweft._memory import POOL
+from graphweft.frontend.symbolic_sizes import Sizes
 from graphweft.train.needs import data_bytes
 from graphweft.train.trainer import Trainer  # its modules are no part of a run
+
+Sizes()  # nor are those of torch that recording a user's function imports
 
 MODES = ("full", "mini", "auto")
 GRAPHS = {"arxiv": 0.3, "products": 0.03, "flickr": 0.3, "pubmed": 1.0, "reddit": 0.02}
@@ -97,12 +99,12 @@ def data_of(case: dict[str, Any]) -> gw.Dataset:
 def run(case: dict[str, Any], memory: int) -> dict[str, Any]:
     """Trains within a budget: what was predicted, and the peak; or the least that is asked for."""
     ds = data_of(case)
-    floor, peak, ended = own_bytes() - data_bytes(ds), 0, threading.Event()
+    floor, peak, ended = anonymous() - data_bytes(ds), 0, threading.Event()
 
     def watch() -> None:
         nonlocal peak
         while not ended.wait(_EVERY):
-            peak = max(peak, own_bytes())
+            peak = max(peak, anonymous())
 
     thread = threading.Thread(target=watch)
     thread.start()

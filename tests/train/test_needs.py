@@ -16,9 +16,11 @@ import graphweft as gw
 from graphweft._memory import POOL, Pool
 from graphweft.data.dataset import Dataset
 from graphweft.runtime import rehearsal
+from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
+from graphweft.train.ways import unlimited
 
 MB = 10**6
 
@@ -57,9 +59,9 @@ def test_the_pool_maps_for_a_step_what_was_predicted(
     trainer.prepare()
     batch = trainer._batch
     assert isinstance(batch, FullBatch)
-    whole = batch.needs()
+    whole = batch.needs(unlimited(ds))
     monkeypatch.setattr(rehearsal, "_HEAP", 0)  # the pool's part alone
-    predicted = batch.needs()
+    predicted = batch.needs(unlimited(ds))
     assert predicted.step < whole.step
     batch._tape = None
     pool = Pool()
@@ -105,7 +107,9 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     given: dict[str, Any] = {"mode": "mini", "fanouts": (10, 10), "batch_size": 512}
     usual = gw.Trainer(_model("SAGE", ds, 128), ds, memory="4GB", **given)
     assert usual.needs is not None
-    short = gw.Trainer(_model("SAGE", ds, 128), ds, memory=usual.needs.total - usual.needs.evaluation // 3, **given)
+    with pytest.raises(gw.MemoryBudgetError) as caught:
+        gw.Trainer(_model("SAGE", ds, 128), ds, memory=data_bytes(ds) + 20 * MB, **given)
+    short = gw.Trainer(_model("SAGE", ds, 128), ds, memory=caught.value.least, **given)
     assert short.needs is not None
     assert short.needs.total < usual.needs.total
     batch = short._batch
@@ -182,3 +186,19 @@ def test_the_peak_is_within_the_budget_and_near_what_was_predicted(kind: str, mo
     predicted, measured = json.loads(run.stdout.splitlines()[-1])
     assert measured <= memory * MB
     assert predicted == pytest.approx(measured, rel=0.2)
+
+
+def test_sparse_features_with_dropout_are_counted_by_their_entries() -> None:
+    ds = gw.synthetic("pubmed", scale=0.6, seed=0)
+    assert isinstance(ds.x, SparseFeatures)
+    dense = ds.x.num_rows * ds.x.width * 4
+    trainer = gw.Trainer(gw.nn.GIN(ds.num_features, 64, ds.num_classes, num_layers=2, dropout=0.5), ds)
+    trainer.prepare()
+    batch = trainer._batch
+    assert isinstance(batch, FullBatch)
+    needs, pool = batch.needs(unlimited(ds)), Pool()
+    with POOL.within(pool):
+        batch.step()
+        batch.step()
+    assert needs.structure >= 8 * ds.x.nnz  # turned for the gradient of the first weight
+    assert needs.step == pytest.approx(pool.stats().mapped, rel=0.3) and needs.step < 1.2 * dense

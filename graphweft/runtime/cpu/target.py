@@ -11,6 +11,7 @@ from math import prod
 
 import torch
 
+from graphweft.ir.ops import Op
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
@@ -39,7 +40,12 @@ class _Cpu(Target):
         return Bound(launches, frozenset(call.value for call in walks))
 
     def scratch(self, call: KernelCall, sizes: Sizes) -> int:
-        """Products over many rows copy part of each row before: of wide ones, and of those that are rounded."""
+        """Products over many rows copy part of each row before: of wide ones, and of those that are rounded.
+
+        Those of sparse rows with dropout draw it before.
+        """
+        if call.kernel == "sparse_matmul" and any(slot.value.op is Op.DROPOUT for slot in call.reads):
+            return call.value.tensor.dtype.itemsize * max(sizes.nonzeros.values(), default=0)
         kinds = {slot.role: slot.value.type for slot in call.reads}
         graph, x = kinds.get("graph"), kinds.get("x")
         if call.kernel != "spmm" or not isinstance(graph, StructType) or not isinstance(x, TensorType):
