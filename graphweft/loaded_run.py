@@ -151,7 +151,7 @@ class Run:
         Raises: DataError for other features.
         """
         found = self.predictions(ds)
-        return found.probabilities if probabilities else found.labels
+        return found.chosen(probabilities)
 
     def predictions(self, ds: Dataset | None = None) -> Predictions:
         """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""

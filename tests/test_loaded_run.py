@@ -177,7 +177,7 @@ def test_other_data_are_told_from_the_runs_own(tmp_path) -> None:
     spec = on_tables(tmp_path, epochs=2)
     run(spec)
     users, transfers = fraud_tables()
-    users.assign(fraud="no").to_csv(spec.nodes, index=False)
+    users.assign(fraud=users.fraud.map({"no": "yes", "yes": "no"})).to_csv(spec.nodes, index=False)
     loaded = gw.load_run(tmp_path / "run")
     with pytest.raises(DataError, match=r"expected the data that the run in .* was trained on, got others"):
         loaded.predict()

@@ -1,11 +1,15 @@
 """Accuracy of tasks beside node classification against loops of PyTorch Geometric at equal settings.
 
     python benchmarks/accuracy/tasks.py gae dgi node2vec regression edge --data cora.npz --seeds 5
+    python benchmarks/accuracy/tasks.py dgi --data cora.npz --alone   # without the peer, for a published number
     python benchmarks/accuracy/tasks.py gae --data cora.npz --seeds 1 --epochs 3 --out /dev/null   # a try
 
 gae: a graph auto-encoder (GCN 32, 16), ROC AUC on held-out edges, the same edges and negatives on both sides.
-dgi: Deep Graph Infomax (one GCN layer of 512, ReLU), accuracy of a logistic regression on the split of the file.
-node2vec: the same accuracy; PyTorch Geometric's module needs torch_cluster, so its column stays empty.
+dgi: Deep Graph Infomax as published (one GCN layer of 512, PReLU, features scaled to sum 1), accuracy on the split of
+the file of a logistic regression on the embeddings as they are, 100 steps of Adam (0.01). Published for Cora:
+82.3 +- 0.6 (Velickovic et al., 2019).
+node2vec: the accuracy of a logistic regression with a penalty on scaled columns; PyTorch Geometric's module needs
+torch_cluster, so its column stays empty.
 regression: RMSE of values made on the spot from the mean features of the neighbours, GraphSAGE 64.
 edge: accuracy on whether an edge joins nodes of one class, GraphSAGE 64 and a perceptron over both ends, all in-edges
 of the ends of 1024 pairs a step.
@@ -36,7 +40,7 @@ from graphweft.train.link_metrics import roc_auc
 from graphweft.train.probe import probe
 
 COLUMNS = ("dataset", "task", "score", "epochs", "seeds", "ours_mean", "ours_sd", "pyg_mean", "pyg_sd")
-EPOCHS = {"gae": 200, "dgi": 100, "node2vec": 5, "regression": 100, "edge": 30}
+EPOCHS = {"gae": 200, "dgi": 300, "node2vec": 5, "regression": 100, "edge": 30}
 SCORES = {"gae": "ROC AUC", "dgi": "accuracy", "node2vec": "accuracy", "regression": "RMSE", "edge": "accuracy"}
 Pair = tuple[float, float | None]
 
@@ -55,18 +59,18 @@ def train(parameters: object, epochs: int, loss: Callable[[], Tensor], lr: float
         optimizer.step()
 
 
-class Rectified(nn.Module):
-    """A layer and its ReLU."""
+class Activated(nn.Module):
+    """A layer and a PReLU with a slope a column."""
 
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, layer: nn.Module, width: int) -> None:
         super().__init__()
-        self.layer = layer
+        self.layer, self.slope = layer, nn.PReLU(width)
 
     def forward(self, first: object, second: object) -> Tensor:
-        return self.layer(first, second).relu()
+        return self.slope(self.layer(first, second))
 
 
-def gae(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+def gae(ds: gw.Dataset, seed: int, epochs: int, _: bool) -> Pair:
     """Areas under the ROC curve."""
     from torch_geometric.nn import GAE, GCN
 
@@ -92,27 +96,43 @@ def read_by(z: Tensor, ds: gw.Dataset) -> float:
     return 100 * probe(z, ds.y, ds.labelled("train"), {"test": ds.labelled("test")})["test"]
 
 
-def dgi(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+def read_as_published(z: Tensor, ds: gw.Dataset) -> float:
+    """Accuracy of the classifier of the DGI paper on embeddings."""
+    reader = nn.Linear(z.shape[1], ds.num_classes)
+    nn.init.xavier_uniform_(reader.weight)
+    nn.init.zeros_(reader.bias)
+    rows, test = ds.labelled("train"), ds.labelled("test")
+    train(reader.parameters(), 100, lambda: functional.cross_entropy(reader(z[rows]), ds.y[rows]))
+    with torch.no_grad():
+        return 100 * float((reader(z[test]).argmax(1) == ds.y[test]).double().mean())
+
+
+def dgi(ds: gw.Dataset, seed: int, epochs: int, alone: bool) -> Pair:
     """Accuracies on embeddings."""
     from torch_geometric.nn import DeepGraphInfomax, GCNConv
 
+    ds = ds.row_normalized()
     torch.manual_seed(seed)
-    model = gw.nn.DGI(Rectified(gw.nn.GCN(ds.num_features, 512, 512, num_layers=1)), 512)
+    model = gw.nn.DGI(Activated(gw.nn.GCN(ds.num_features, 512, 512, num_layers=1), 512), 512)
     trainer = gw.Trainer(model, ds, lr=0.001, seed=seed, restore_best=False, eval_every=10**6)
     trainer.fit(epochs)
+    mine = read_as_published(trainer.predict(), ds)
+    if alone:
+        return mine, None
     x, edges = dense(ds), torch.stack(ds.graph.edges())
     peer = DeepGraphInfomax(
         512,
-        Rectified(GCNConv(ds.num_features, 512)),
+        Activated(GCNConv(ds.num_features, 512), 512),
         summary=lambda z, *_: torch.sigmoid(z.mean(0)),
         corruption=lambda x, edges: (x[torch.randperm(x.shape[0])], edges),
     )
     train(peer.parameters(), epochs, lambda: peer.loss(*peer(x, edges)), lr=0.001)
     with torch.no_grad():
-        return read_by(trainer.predict(), ds), read_by(peer.encoder(x, edges), ds)
+        z = peer.encoder(x, edges)
+    return mine, read_as_published(z, ds)
 
 
-def node2vec(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+def node2vec(ds: gw.Dataset, seed: int, epochs: int, _: bool) -> Pair:
     """Accuracy on embeddings."""
     torch.manual_seed(seed)
     trainer = gw.Trainer(
@@ -122,7 +142,7 @@ def node2vec(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
     return read_by(trainer.predict(), ds), None
 
 
-def regression(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+def regression(ds: gw.Dataset, seed: int, epochs: int, _: bool) -> Pair:
     """Root mean squared errors."""
     from torch_geometric.nn import GraphSAGE
 
@@ -145,7 +165,7 @@ def regression(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
     return trainer.evaluate("test"), float(error)
 
 
-def edge(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
+def edge(ds: gw.Dataset, seed: int, epochs: int, _: bool) -> Pair:
     """Accuracies on edges."""
     from torch_geometric.nn import GraphSAGE
 
@@ -172,7 +192,7 @@ def edge(ds: gw.Dataset, seed: int, epochs: int) -> Pair:
     return 100 * trainer.evaluate("test"), 100 * float((said == label[made.test_idx]).float().mean())
 
 
-CASES: dict[str, Callable[[gw.Dataset, int, int], Pair]] = {
+CASES: dict[str, Callable[[gw.Dataset, int, int, bool], Pair]] = {
     "gae": gae,
     "dgi": dgi,
     "node2vec": node2vec,
@@ -184,7 +204,7 @@ CASES: dict[str, Callable[[gw.Dataset, int, int], Pair]] = {
 def row(task: str, ds: gw.Dataset, options: argparse.Namespace) -> dict[str, object]:
     """Means and deviations over the seeds."""
     epochs = options.epochs or EPOCHS[task]
-    found = [CASES[task](ds, seed, epochs) for seed in range(options.seeds)]
+    found = [CASES[task](ds, seed, epochs, options.alone) for seed in range(options.seeds)]
     out: dict[str, object] = {"dataset": ds.name, "task": task, "score": SCORES[task], "epochs": epochs}
     out["seeds"] = options.seeds
     for name, column in zip(("ours", "pyg"), zip(*found, strict=True), strict=True):
@@ -201,6 +221,7 @@ def main() -> None:
     parser.add_argument("--data", required=True)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--alone", action="store_true", help="dgi: without the peer")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS / "tasks.csv")
     options = parser.parse_args()

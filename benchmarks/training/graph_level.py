@@ -146,8 +146,8 @@ def copied(mine: gw.nn.GraphModel, theirs: Peer) -> None:
     stack: Any = mine.encoder
     for layer, conv in zip(stack.layers, theirs.stack.convs, strict=True):
         first, second = conv.nn.lins
-        layer.weight1.data, layer.bias1.data = first.weight.data.T.clone(), first.bias.data.clone()
-        layer.weight2.data, layer.bias2.data = second.weight.data.T.clone(), second.bias.data.clone()
+        layer.weight1.data, layer.bias1.data = first.weight.data.T.contiguous(), first.bias.data.clone()
+        layer.weight2.data, layer.bias2.data = second.weight.data.T.contiguous(), second.bias.data.clone()
     mine.head.load_state_dict(theirs.head.state_dict())
 
 

@@ -236,6 +236,8 @@ def fit_labels(columns: Sequence[Column], task: str | None) -> tuple[tuple[str, 
     if column.kind not in ("text", "boolean") and not column.is_whole:
         raise DataError(f"{column.who}: expected classes, got {column.first(~column.missing)}; task='regression' fits")
     names = set(column.texts()) - {""}
+    if len(names) == 1:
+        raise DataError(f"{column.who}: expected at least two classes, got {min(names)!r} in every row with a label")
     if column.kind == "number":
         if task is None and len(names) > _MANY_CLASSES:
             raise DataError(

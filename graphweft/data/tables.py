@@ -121,6 +121,9 @@ def _assemble(nodes: Table | None, edges: Table, encoding: TableEncoding) -> dic
     values, ends = _numbered(ids, src, dst, encoding.unknown_ids)
     kept = ((ends[0] >= 0) & (ends[1] >= 0)).nonzero().reshape(-1)
     notes: list[str] = []
+    if kept.numel() == 0 < ends.shape[1]:
+        who = "edges" if ids is None else ids.who
+        raise DataError(f"{src.who}: expected edges between ids of {who}, got none among {ends.shape[1]:,} edges")
     if kept.numel() < ends.shape[1]:
         notes.append(f"{ends.shape[1] - kept.numel():,} edges have ends that are not among the nodes and are left out")
     keep = None if kept.numel() == ends.shape[1] else kept.numpy()
@@ -195,8 +198,9 @@ def _keys(columns: Sequence[Column]) -> list[list[Any]]:
 
     Raises: DataError where one column has numbers and another texts that are none.
     """
-    whole = [column.is_whole for column in columns]
-    if all(whole):
+    empty = [len(column.values) == 0 for column in columns]  # of either kind
+    whole = [column.is_whole and not none for column, none in zip(columns, empty, strict=True)]
+    if all(number or none for number, none in zip(whole, empty, strict=True)):
         return [column.values.astype(np.int64).tolist() for column in columns]
     texts = [column.texts() for column in columns]
     plain = [number or all(map(_is_integer, column)) for number, column in zip(whole, texts, strict=True)]

@@ -79,6 +79,10 @@ class EpochLoader(abc.ABC, Generic[B]):
     def make(self, places: Tensor, epoch: int) -> B:
         """What is yielded for the items at ``places``; called from any thread."""
 
+    def __repr__(self) -> str:
+        order = ", shuffle=True" if self.shuffle else ""
+        return f"{self.who}({self.num_items} items, batch_size={self.batch_size}{order}, {len(self)} batches an epoch)"
+
     def _identity(self) -> dict[str, Any]:
         """What decides the batches: numbers, texts and lists of them. Subclasses add theirs."""
         return {

@@ -71,6 +71,14 @@ class Predictions:
         """(N, C) probabilities. Raises: ConfigError for values."""
         return probabilities(self.outputs, self.label_task)
 
+    def chosen(self, probabilities: bool) -> Tensor:
+        """Probabilities, or else labels. Raises: ConfigError for other than True or False."""
+        if not isinstance(probabilities, bool):
+            got = type(probabilities).__name__
+            remedy = "gw.load_run(folder).predict(ds) takes other data"
+            raise ConfigError(f"predict: expected probabilities=True or False, got {got}; {remedy}")
+        return self.probabilities if probabilities else self.labels
+
     @property
     def id_name(self) -> str:
         """The name of the column of ids: as in the table they came from."""

@@ -7,7 +7,7 @@ Comes in: keyword arguments. Goes out: a frozen :class:`TrainSpec`. Used by :mod
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,16 @@ MODELS = ("gcn", "sage", "gin", "gat", "gatv2", "cgat", "transformer", *PROPAGAT
 ATTENTIVE = ("gat", "gatv2", "cgat", "transformer")
 TYPED = ("rgcn", "hgt")
 LOOPING = ("gcn", "gat", "gatv2", "cgat", *PROPAGATING)  # they add self-loops, which types have no relation for
+OF_SOME_MODELS: dict[str, tuple[str, ...]] = {  # options that other models have no use for
+    "heads": (*ATTENTIVE, "hgt"),
+    "out_heads": ATTENTIVE,
+    "attention_dropout": ATTENTIVE,
+    "value_dropout": ("gat", "cgat"),
+    "bases": ("rgcn",),
+    "hops": ("appnp",),
+    "alpha": PROPAGATING,
+}
+OF_ENCODERS = ("model", "layers", "dropout", "norm", "reduce", "residual", "activation")  # node2vec has no layers
 NORMALIZE = ("none", "row")
 NORMS = ("none", "batch", "layer")
 REDUCES = ("auto", "sum", "mean", "max")
@@ -184,8 +194,19 @@ class TrainSpec(LoopOptions, TableOptions):
             raise ConfigError(f"hidden: expected a width that {self.heads} heads divide, got {self.hidden}")
         if self.model in TYPED and mode != "full":
             self._check_typed()
-        if self.value_dropout and self.model not in ("gat", "cgat"):
-            raise ConfigError(f"value_dropout: expected 0 with model {self.model}, got {self.value_dropout}")
+        self._check_used()
+
+    def _check_used(self) -> None:
+        """No option is given that the model would ignore. Raises: ConfigError."""
+        usual = {field.name: field.default for field in fields(self)}
+        for name, models in OF_SOME_MODELS.items():
+            if getattr(self, name) != usual[name] and self.model not in models:
+                value, known = getattr(self, name), ", ".join(models)
+                raise ConfigError(f"{name}={value} cannot be combined with model {self.model}; it is for {known}")
+        for name in OF_ENCODERS if self.task == "node2vec" else ():
+            if getattr(self, name) != usual[name]:
+                value = getattr(self, name)
+                raise ConfigError(f"{name}={value} cannot be combined with task node2vec, which has no layers")
 
     def _check_features(self) -> None:
         if self.features == "embedding" and self.model in TYPED:

@@ -388,9 +388,9 @@ class Trainer:
         For links, and models that learn without labels, the embeddings. The weights are those that the model has now.
         ``probabilities`` gives those of the classes or labels instead, (N, C) float32.
 
-        Raises: ConfigError for probabilities of values or links.
+        Raises: ConfigError for probabilities of values or links, or for data, which :class:`gw.Run` predicts.
         """
-        return self.predictions().probabilities if probabilities else self.predictions().labels
+        return self.predictions().chosen(probabilities)
 
     def predictions(self) -> Predictions:
         """The result of :meth:`predict` with ids, probabilities and ``save("predictions.csv")``."""

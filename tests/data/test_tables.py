@@ -397,3 +397,29 @@ def test_training_on_tables_learns() -> None:
     trainer.fit(epochs=60)
     guess = trainer.history.constant_guess
     assert trainer.evaluate("test") > max(0.85, guess + 0.1)
+
+
+PAIRED = {"id": "user", "source": "from", "target": "to"}
+THREE = {"user": ["a", "b", "c"], "age": [1.0, 2.0, 4.0]}
+
+
+def test_a_table_without_edges_has_ids_of_any_kind() -> None:
+    for people in (THREE, {**THREE, "user": [7, 8, 9]}):
+        ds = gw.Dataset.from_tables(people, {"from": [], "to": []}, **PAIRED)
+        assert (ds.num_nodes, ds.num_edges) == (3, 0)
+
+
+def test_no_edge_between_the_nodes_is_an_error_though_unknown_ends_may_be_dropped() -> None:
+    line = r"^edges, column 'from': expected edges between ids of nodes, column 'user', got none among 2 edges$"
+    with pytest.raises(DataError, match=line):
+        gw.Dataset.from_tables(THREE, {"from": ["A", "B"], "to": ["B", "C"]}, **PAIRED, unknown_ids="drop")
+
+
+@pytest.mark.parametrize("label", [["no", "no", None], [True, True, True], [3, 3, 3]])
+def test_labels_of_one_class_are_refused(label: list) -> None:
+    people = {**THREE, "y": label}
+    edges = {"from": ["a"], "to": ["b"]}
+    with pytest.raises(DataError, match=r"^nodes, column 'y': expected at least two classes, got '.*' in every row"):
+        gw.Dataset.from_tables(people, edges, **PAIRED, label="y")
+    if label[0] != "no":
+        assert gw.Dataset.from_tables(people, edges, **PAIRED, label="y", task="regression").y.tolist() == label

@@ -98,3 +98,8 @@ def test_wrong_use_is_told_in_one_line(arguments: dict[str, object], message: st
 def test_another_dataset_is_refused() -> None:
     with pytest.raises(gw.ConfigError, match=r"expected a gw\.GraphDataset, got Dataset; gw\.GraphDataset\.from_list"):
         gw.GraphLoader(gw.synthetic("default", scale=0.01))
+
+
+def test_a_loader_says_what_it_yields() -> None:
+    made = repr(gw.GraphLoader(_whole(), batch_size=16, shuffle=True))
+    assert made == "GraphLoader(50 items, batch_size=16, shuffle=True, 4 batches an epoch)"

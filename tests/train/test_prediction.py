@@ -53,6 +53,16 @@ def test_several_labels_and_values() -> None:
     assert values.columns()["prediction_1"].tolist() == OUTPUTS[:, 1].tolist()
 
 
+def test_data_in_the_place_of_a_flag_are_refused() -> None:
+    found = made([0, 1, -1])
+    assert torch.equal(found.chosen(True), OUTPUTS.softmax(1)) and torch.equal(found.chosen(False), OUTPUTS.argmax(1))
+    with pytest.raises(ConfigError, match=r"^predict: expected probabilities=True or False, got Dataset; gw.load_run"):
+        found.chosen(found.ds)
+    trainer = gw.Trainer(gw.nn.GCN(3, 4, 2), gw.Dataset("d", GRAPH, np.eye(3), [0, 1, 0], train_idx=[0, 1, 2]))
+    with pytest.raises(ConfigError, match=r"got Dataset; gw\.load_run"):
+        trainer.predict(found.ds)
+
+
 def test_classes_keep_their_kind() -> None:
     edges = {"source": ["a"], "target": ["b"]}
     for label, names in (([10, 30, 10], [10, 30]), ([True, False, True], [False, True]), (["x", "y", "x"], ["x", "y"])):

@@ -25,7 +25,7 @@ BAD: list[tuple[str, Any]] = [
     ("dropout", float("nan")), ("weight_decay", -1e-3), ("weight_decay", float("inf")), ("weight_decay_on", "last"),
     ("normalize", "col"), ("norm", "group"), ("reduce", "min"), ("mode", "x"),
     ("seed", -1), ("seed", 2**63), ("threads", -1), ("threads", 10**6), ("patience", -1), ("eval_every", 0),
-    ("stop_on", "f1"), ("out_heads", 0), ("activation", "tanh"), ("attention_dropout", 1.0), ("value_dropout", 0.5),
+    ("stop_on", "f1"), ("out_heads", 0), ("activation", "tanh"), ("attention_dropout", 1.0), ("value_dropout", 1.0),
     ("macro", "large"), ("macro", "parts:9/8"), ("macro", 3), ("quality", 0.0), ("accumulate", 0),
     ("fanouts", "5,0"), ("fanouts", "a"), ("batch_size", 0), ("sampler", "best"), ("sampler", 7),
     ("prepare", "twice"), ("edge_data", "some"), ("trace", 5),
@@ -43,6 +43,35 @@ def test_a_value_out_of_range_is_named_with_what_was_expected(name: str, value: 
     with pytest.raises(ConfigError, match=f"^{name}: expected .* got ") as caught:
         TrainSpec(**{name: value})
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"heads": 3}, "heads=3 cannot be combined with model gcn; it is for gat, gatv2, cgat, transformer, hgt"),
+        ({"model": "hgt", "out_heads": 2}, "out_heads=2 cannot be combined with model hgt; it is for gat, gatv2, cgat"),
+        ({"model": "sage", "attention_dropout": 0.0}, "attention_dropout=0.0 cannot be combined with model sage"),
+        ({"model": "gatv2", "value_dropout": 0.5}, "value_dropout=0.5 cannot be combined with model gatv2"),
+        ({"model": "hgt", "bases": 2}, "bases=2 cannot be combined with model hgt; it is for rgcn"),
+        ({"model": "gcnii", "hops": 3}, "hops=3 cannot be combined with model gcnii; it is for appnp"),
+        ({"alpha": 0.3}, "alpha=0.3 cannot be combined with model gcn; it is for appnp, gcnii"),
+        ({"task": "node2vec", "layers": 3}, "layers=3 cannot be combined with task node2vec, which has no layers"),
+        ({"task": "node2vec", "model": "sage"}, "model=sage cannot be combined with task node2vec"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_an_option_that_the_model_would_ignore_is_refused(given: dict[str, Any], line: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{line}"):
+        TrainSpec(**given)
+
+
+def test_options_are_taken_by_the_models_that_have_them() -> None:
+    for given in (
+        {"model": "hgt", "heads": 4},
+        {"model": "appnp", "hops": 3, "alpha": 0.2},
+        {"model": "rgcn", "bases": 2},
+    ):
+        assert vars(TrainSpec(**given)).items() >= given.items()
 
 
 def test_every_option_is_checked() -> None:
