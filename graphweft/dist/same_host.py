@@ -118,21 +118,22 @@ class SameHost:
         """
         assert self._sums is not None  # asked before
         while len(self._open) >= _SLOTS - 1:  # else two ranks might wait for each other to read
-            self._open[0]()
+            self._open.pop(0)()
         mine = tensor.clone(memory_format=torch.contiguous_format)  # others read it while the sum is written
         received = [mine if rank == self._rank else torch.empty_like(mine) for rank in range(len(self._pids))]
         wait = self._sums.begin([mine] * len(received), received, kept=True)
 
-        def finish() -> None:
-            if finish not in self._open:
-                return
-            self._open.remove(finish)
+        def end() -> None:
             wait()
             torch.add(received[0], received[1], out=tensor)
             for other in received[2:]:
                 tensor.add_(other)
 
-        self._open.append(finish)
+        def finish() -> None:
+            while end in self._open:  # messages are read in their order
+                self._open.pop(0)()
+
+        self._open.append(end)
         return finish
 
     def _next(self, other: int) -> int:
