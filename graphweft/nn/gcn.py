@@ -75,8 +75,8 @@ class GCNConv(CompiledModule):
         if not bare or self.reduce != "sum" or not isinstance(graph, Block) or not graph.is_whole:
             return given
         assert given.x is not None  # as checked
-        looped, scale = derived(graph, _looped, given.x.dtype)
-        fields = {SCALE: (scale, Residency.SRC), OWN_SCALE: (scale[: looped.num_dst], Residency.DST)}
+        looped, scale, own = derived(graph, _looped, given.x.dtype)
+        fields = {SCALE: (scale, Residency.SRC), OWN_SCALE: (own, Residency.DST)}
         return replace(given, graph=looped, fields={**given.fields, **fields})
 
     def block(self, block: Block) -> Block:
@@ -169,10 +169,10 @@ class GCNConv(CompiledModule):
         )
 
 
-def _looped(block: Block, dtype: torch.dtype) -> tuple[Graph, Tensor]:
-    """A block with one self-loop at every destination, and the factor of each source's row."""
+def _looped(block: Block, dtype: torch.dtype) -> tuple[Graph, Tensor, Tensor]:
+    """A block with one self-loop at every destination, and the factors of the rows of sources and of destinations."""
     scale = (block.src_degrees().to(dtype) + 1).rsqrt()
-    return block.with_one_loop(), constant(scale)
+    return block.with_one_loop(), constant(scale), constant(scale[: block.num_dst].clone())
 
 
 class GCN(Stack):
