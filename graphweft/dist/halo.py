@@ -17,6 +17,8 @@ from graphweft._memory import empty
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.graph.block import Block
+from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.sparse import spmm
 from graphweft.storage.gather import gather_rows_into
 
 T = TypeVar("T")
@@ -71,7 +73,7 @@ class _Trip:
         self._finish: Callable[[], None]
         self._table: Tensor | None = None
         self._near: Tensor | None = None  # gradients of own rows that the boundary reads
-        self._received: list[Tensor] = []
+        self._received: Tensor | None = None
 
     def begin(self) -> None:
         """Sends what others borrow, and makes room for the ghosts."""
@@ -97,24 +99,24 @@ class _Trip:
         """Sends the ghosts' gradients to their owners."""
         part, near = self._part, self._read.numel()
         self._near = gradient[:near]
-        self._received = [empty((places.numel(), gradient.shape[1]), gradient.dtype) for places in part.lent]
+        lent = [places.numel() for places in part.lent]
+        self._received = empty((sum(lent), gradient.shape[1]), gradient.dtype)
         sent = torch.split(gradient[near:], part.borrowed)
-        self._finish = _exchanged(part.ranks, sent, self._received, None if self._left is None else self._left.home)
+        received = torch.split(self._received, lent)
+        self._finish = _exchanged(part.ranks, sent, received, None if self._left is None else self._left.home)
 
     def end_home(self) -> Tensor:
-        """The gradient of own rows, (own, width), with what other ranks have for them added rank by rank."""
-        part, near = self._part, self._near
-        assert near is not None  # begun
-        own = empty((part.own.numel(), near.shape[1]), near.dtype)
-        if self._read is part.near and part.reads_all:
-            own.copy_(near)
-        else:
-            own.zero_().index_copy_(0, self._read, near)
+        """The gradient of own rows, (own, width), with what other ranks have for them, added up rank by rank."""
+        part, near, received = self._part, self._near, self._received
+        assert near is not None and received is not None  # begun
+        if self._read is not part.near or not part.reads_all:
+            whole = empty((part.own.numel(), near.shape[1]), near.dtype)
+            near = whole.zero_().index_copy_(0, self._read, near)
         self._finish()
-        for places, received in zip(part.lent, self._received, strict=True):
-            own.index_add_(0, places, received)
-        self._near, self._received = None, []
-        return own
+        self._near = self._received = None
+        if near.dtype == torch.float32:  # one pass that reads, adds and writes
+            return spmm(part.home, received, epilogue=Epilogue(addend=near))
+        return near.index_add(0, torch.cat(part.lent), received)
 
 
 def _picked(rows: Tensor, places: Tensor, out: Tensor | None = None) -> Tensor:

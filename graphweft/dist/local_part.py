@@ -7,10 +7,13 @@ before any ghost is there. Source: Morphling, section IV-D (local layout).
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
 from graphweft.dist.ranks import Ranks
+from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.graph import Graph
 
@@ -21,9 +24,10 @@ class LocalPart:
     """What one rank has of a graph, and what the computation of its rows reads.
 
     Attributes:
-        own: int64 ids of its nodes: the interior ascending, then the boundary ascending.
+        own: int64 ids of its nodes: the interior ascending, then the boundary ascending; without ``splits`` those of
+            ``first`` ascending, then the others.
         targets: int64 ids of the own nodes that rows are computed for, in the same order; ``own`` where all are.
-        interior: How many of the targets have in-edges from own nodes alone.
+        interior: How many of the targets, in front, have in-edges from own nodes alone; 0 without ``splits``.
         ghosts: int64 ids of other ranks' nodes with an edge into a target, rank by rank, ascending within one.
         block: In-edges of the targets; sources are ``own[near]``, then ``ghosts``.
         near: int64 places in ``own`` of what the targets read, the targets first.
@@ -43,6 +47,8 @@ class LocalPart:
         base: The part whose ``own`` this one has; None: a part of its own, for all nodes of the rank.
         rows: With ``base``: int64 ids of the targets, on any rank.
         splits: Whether interior and boundary may be computed apart.
+        first: int64 ids of nodes that come first in ``own``, where nothing is computed apart: a restricted part whose
+            targets they are reads own rows as they lie.
     """
 
     def __init__(
@@ -54,6 +60,7 @@ class LocalPart:
         base: LocalPart | None = None,
         rows: Tensor | None = None,
         splits: bool = True,
+        first: Tensor | None = None,
     ) -> None:
         self.ranks, self._graph, self._owner, self._home, self._splits = ranks, graph, owner, home, splits
         mine = owner == ranks.rank
@@ -62,11 +69,11 @@ class LocalPart:
             wanted[rows] = True
             mine &= wanted
         ids = mine.nonzero().reshape(-1)
+        if not splits:  # in the order of the base
+            ids = _in_front(ids, first) if base is None else base.own[mine[base.own]]
         indptr, _, sources = self._in_edges(ids)
         foreign = owner[sources] != ranks.rank
-        outside = torch.cat([torch.zeros(1, dtype=sources.dtype), foreign.cumsum(0, dtype=sources.dtype)])
-        bound = outside[indptr[1:]] > outside[indptr[:-1]]
-        self.targets, self.interior = torch.cat([ids[~bound], ids[bound]]), int((~bound).sum())
+        self.targets, self.interior = self._with_interior_first(ids, indptr, foreign) if splits else (ids, 0)
         self.own: Tensor = self.targets if base is None else base.own
         ghosts = torch.unique(sources[foreign]).long()
         self.ghosts = ghosts[torch.argsort(owner[ghosts], stable=True)]
@@ -74,9 +81,9 @@ class LocalPart:
         place = torch.empty(graph.num_nodes, dtype=torch.int64)
         place[self.own] = torch.arange(self.own.numel())
         self.lent = [place[ids] for ids in self._asked_for()]
-        reads = sources[~foreign]
-        self.reads_all = whole = base is None
-        self.near = torch.arange(self.own.numel()) if whole else self._reads(place, self.targets, reads)
+        whole = base is None
+        self.near = self._near(place, sources[~foreign], whole)
+        self.reads_all = whole or (not splits and self.near.numel() == self.own.numel())
         number = torch.empty(graph.num_nodes, dtype=torch.int32)
         self.block = self._block(number, self.targets, torch.cat([self.own[self.near], self.ghosts]))
         self.inner: Block | None = None
@@ -97,6 +104,29 @@ class LocalPart:
         All ranks call it with rows that are the same, or those of their own.
         """
         return LocalPart(self.ranks, self._graph, self._owner, self._home, self, rows, self._splits)
+
+    @cached_property
+    def home(self) -> Adjacency:
+        """For every own node the places of its rows among those that were lent, rank by rank."""
+        rows = torch.cat(self.lent).int()
+        places = torch.arange(rows.numel(), dtype=torch.int32)
+        return Adjacency.from_coo(rows, places, self.own.numel(), rows.numel())
+
+    def _with_interior_first(self, ids: Tensor, indptr: Tensor, foreign: Tensor) -> tuple[Tensor, int]:
+        """Nodes with own sources alone, then the others; how many the first are. ``foreign``: by in-edge of ``ids``."""
+        kind = torch.int32 if foreign.numel() < 2**31 else torch.int64
+        outside = torch.cat([torch.zeros(1, dtype=kind), foreign.cumsum(0, dtype=kind)])
+        bound = outside[indptr[1:]] > outside[indptr[:-1]]
+        return torch.cat([ids[~bound], ids[bound]]), int((~bound).sum())
+
+    def _near(self, place: Tensor, sources: Tensor, whole: bool) -> Tensor:
+        """Places of what the targets read of own nodes, ``sources`` among them; all in order, where that costs less."""
+        every = torch.arange(self.own.numel())
+        if whole:
+            return every
+        near = self._reads(place, self.targets, sources)
+        is_in_front = not self._splits and torch.equal(self.own[: self.targets.numel()], self.targets)
+        return every if is_in_front and near.numel() * 4 > every.numel() * 3 else near
 
     def _split(self, number: Tensor, place: Tensor, whole: bool) -> None:
         """Blocks of interior and boundary, where the interior is worth it."""
@@ -157,3 +187,11 @@ class LocalPart:
         wanted = [torch.empty(int(size), dtype=torch.int64) for size in sizes]
         self.ranks.exchange(asked, wanted)
         return wanted
+
+
+def _in_front(ids: Tensor, first: Tensor | None) -> Tensor:
+    """``ids``, ascending, with those that are in ``first`` in front."""
+    if first is None:
+        return ids
+    named = torch.isin(ids, first)
+    return torch.cat([ids[named], ids[~named]])

@@ -179,14 +179,18 @@ class Ranks:
         """As :meth:`add_up`; the result waits for its end. The tensor is not touched meanwhile."""
         if self.size == 1:
             return lambda: None
-        with self._watched():
-            work = dist.all_reduce(tensor, async_op=True)
         self.bytes_sent += ring_bytes(tensor.nbytes, self.size)
+        wait: Callable[[], object]
+        with self._watched():
+            if self._near is not None and self._near.adds(tensor):
+                wait = self._near.begin_sum(tensor)
+            else:
+                work = dist.all_reduce(tensor, async_op=True)
+                wait = (lambda: None) if work is None else work.wait
 
         def finish() -> None:
             with self._watched(), span("sum over ranks", "network"):
-                if work is not None:
-                    work.wait()
+                wait()
 
         return finish
 

@@ -26,6 +26,7 @@ from graphweft._trace import span
 
 _SLOTS = 4  # messages of a pair under way
 _TRACER = 0x59616D61  # PR_SET_PTRACER: processes of the same starter may read this one's memory where Yama restricts it
+_MOST_SUMMED = 1 << 20  # bytes that every rank reads of every other to add them up
 _SPINS, _YIELDS = 20, 20  # looks before a waiting rank yields, and before it sleeps
 _NAP, _LONG_NAP = 3e-5, 5e-4  # seconds
 _LOOK = 0.2  # seconds between two looks whether the other process is alive
@@ -44,12 +45,17 @@ class SameHost:
         table: Shared memory, int64 (size, size, 2 + 2 * slots): for sender and receiver how many messages were posted,
             how many were read, then address and size of the last ones.
         timeout: Seconds to wait for another rank.
+        sums: A table like ``table`` for the messages of sums, whose order among other messages may differ by rank.
     """
 
-    def __init__(self, rank: int, pids: Sequence[int], table: np.ndarray, timeout: float) -> None:
+    def __init__(
+        self, rank: int, pids: Sequence[int], table: np.ndarray, timeout: float, sums: np.ndarray | None = None
+    ) -> None:
         self._rank, self._pids, self._table, self._timeout = rank, pids, table, timeout
         self._posted, self._read = [0] * len(pids), [0] * len(pids)
         self._held: list[list[tuple[int, Tensor]]] = [[] for _ in pids]
+        self._sums = None if sums is None else SameHost(rank, pids, sums, timeout)
+        self._open: list[Callable[[], None]] = []
 
     @classmethod
     def join(cls, texts: Callable[[str], list[str]], rank: int, size: int, timeout: float) -> SameHost | None:
@@ -57,7 +63,7 @@ class SameHost:
 
         ``texts`` gives every rank's text to all.
         """
-        shape = (size, size, 2 + 2 * _SLOTS)
+        shape = (2, size, size, 2 + 2 * _SLOTS)
         handle, token = -1, torch.randint(2**62, (1,))
         if rank == 0 and hasattr(os, "memfd_create"):
             handle = os.memfd_create("graphweft-ranks")
@@ -73,7 +79,8 @@ class SameHost:
                     _copy(one["pid"], one["at"], found)
                     if int(found) != one["token"]:
                         raise OSError("another process")
-                made = cls(rank, [one["pid"] for one in said], _mapped(said[0], shape), timeout)
+                table, sums = _mapped(said[0], shape)
+                made = cls(rank, [one["pid"] for one in said], table, timeout, sums)
         agreed = all(text == "yes" for text in texts("yes" if made is not None else "no"))
         if handle >= 0:
             os.close(handle)  # all that could have mapped it
@@ -98,6 +105,35 @@ class SameHost:
                     self._until(r, lambda r=r, number=number: self._done(r) >= number)  # type: ignore[misc]
                     self._let_go(r)
 
+        return finish
+
+    def adds(self, tensor: Tensor) -> bool:
+        """Whether :meth:`begin_sum` takes a tensor: a large one is added up with fewer bytes in other ways."""
+        return self._sums is not None and tensor.nbytes <= _MOST_SUMMED
+
+    def begin_sum(self, tensor: Tensor) -> Callable[[], None]:
+        """Begins to add up a tensor over ranks, in place, in the order of the ranks; the result waits for the end.
+
+        Raises: RuntimeError (from the result as well), as :meth:`begin`.
+        """
+        assert self._sums is not None  # asked before
+        while len(self._open) >= _SLOTS - 1:  # else two ranks might wait for each other to read
+            self._open.pop(0)()
+        mine = tensor.clone(memory_format=torch.contiguous_format)  # others read it while the sum is written
+        received = [mine if rank == self._rank else torch.empty_like(mine) for rank in range(len(self._pids))]
+        wait = self._sums.begin([mine] * len(received), received, kept=True)
+
+        def end() -> None:
+            wait()
+            torch.add(received[0], received[1], out=tensor)
+            for other in received[2:]:
+                tensor.add_(other)
+
+        def finish() -> None:
+            while end in self._open:  # messages are read in their order
+                self._open.pop(0)()
+
+        self._open.append(end)
         return finish
 
     def _next(self, other: int) -> int:

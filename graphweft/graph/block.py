@@ -72,6 +72,7 @@ class Block(Graph):
     Attributes:
         edge_norm: float32 (num_edges,) factors that make sums over a destination's edges unbiased estimates of the sums
             over all of its in-edges; None where the sampler has none.
+        is_whole: Whether it is known to have all in-edges of its destinations, as a rank's part has.
 
     Nodes are numbered as in the batch: sources are the batch's nodes ``n_id[:num_src]``. Edges are numbered destination
     by destination; ``e_id`` has their ids in the graph they were drawn from.
@@ -83,19 +84,23 @@ class Block(Graph):
         (1, 3, [2])
     """
 
-    __slots__ = ("_drawn", "edge_norm")
+    __slots__ = ("_drawn", "edge_norm", "is_whole")
 
     _drawn: DrawnEdges
     edge_norm: torch.Tensor | None
+    is_whole: bool
 
     @classmethod
     def of(
         cls, drawn: DrawnEdges, num_src: int, edge_norm: torch.Tensor | None = None, *, stays: bool = False
     ) -> Block:
-        """The block over drawn edges; all rows count. ``stays``: it is used again and again, as a rank's part is."""
+        """The block over drawn edges; all rows count.
+
+        ``stays``: it is used again and again, and has all in-edges of its destinations, as a rank's part.
+        """
         block = cls.from_adjacency(Adjacency(drawn.indptr, drawn.indices, None, num_src), bipartite=True)
         assert isinstance(block, Block)
-        block._drawn, block.edge_norm = drawn, edge_norm
+        block._drawn, block.edge_norm, block.is_whole = drawn, edge_norm, stays
         return block if stays else block.as_drawn()
 
     def __getstate__(self) -> dict[str, Any]:

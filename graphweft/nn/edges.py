@@ -23,6 +23,7 @@ from graphweft.runtime.constants import Watch
 
 WEIGHT, ATTR = "edge:weight", "edge:attr"  # names of fields; no parameter can be called so
 LOOP, DEGREE = "edge:loop", "edge:degree"
+SCALE, OWN_SCALE = "edge:scale", "edge:own scale"  # of the rows of sources and of destinations
 
 Carried = tuple[Graph, dict[str, Field]]
 

@@ -7,18 +7,24 @@ expectation the sum over all of them, and exactly that when all are drawn.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block
+from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
-from graphweft.nn.edges import DEGREE, LOOP, WEIGHT, Carried, EdgeInputs
+from graphweft.ir.residency import Residency
+from graphweft.nn.edges import DEGREE, LOOP, OWN_SCALE, SCALE, WEIGHT, Carried, EdgeInputs
 from graphweft.nn.frame import Frame
 from graphweft.nn.module import CompiledModule, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
+from graphweft.runtime.compile import Arguments, Features
+from graphweft.runtime.constants import constant
 
 
 class GCNConv(CompiledModule):
@@ -60,6 +66,19 @@ class GCNConv(CompiledModule):
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self.reduce = reduce
 
+    def arguments(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Arguments:
+        """On a block with all in-edges, one with self-loops and the factors of its rows, as on a whole graph."""
+        given = super().arguments(graph, x, rows, edges)
+        bare = edges is None or (edges.weight is None and edges.attr is None)
+        if not bare or self.reduce != "sum" or not isinstance(graph, Block) or not graph.is_whole:
+            return given
+        assert given.x is not None  # as checked
+        looped, scale, own = derived(graph, _looped, given.x.dtype)
+        fields = {SCALE: (scale, Residency.SRC), OWN_SCALE: (own, Residency.DST)}
+        return replace(given, graph=looped, fields={**given.fields, **fields})
+
     def block(self, block: Block) -> Block:
         """Without self-loops: the node itself has a term of its own."""
         return block.without_self_loops()
@@ -72,6 +91,10 @@ class GCNConv(CompiledModule):
         """Transform, then aggregate; the compiler may turn the two around."""
         if frame.of_edges(WEIGHT) is not None:
             return self._define_weighted(frame, x)
+        scale, own = frame.of_edges(SCALE), frame.of_edges(OWN_SCALE)
+        if scale is not None and own is not None:
+            h = frame.aggregate(frame.add(Op.ROW_SCALE, frame.matmul(x, self.weight), scale), "sum")
+            return frame.bias(frame.add(Op.ROW_SCALE, h, own), self.bias)
         if frame.on_block:
             return self._define_on_block(frame, x)
         graph = frame.one_loop()
@@ -144,6 +167,12 @@ class GCNConv(CompiledModule):
         return frame.bias(
             frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, own_degree, exponent=exponent, eps=1.0)), self.bias
         )
+
+
+def _looped(block: Block, dtype: torch.dtype) -> tuple[Graph, Tensor, Tensor]:
+    """A block with one self-loop at every destination, and the factors of the rows of sources and of destinations."""
+    scale = (block.src_degrees().to(dtype) + 1).rsqrt()
+    return block.with_one_loop(), constant(scale), constant(scale[: block.num_dst].clone())
 
 
 class GCN(Stack):

@@ -286,5 +286,6 @@ def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool) -> tuple[Loca
     """This rank's part, and the ids in the whole graph of its nodes, where it has that part alone."""
     if isinstance(ds, PartDataset):
         return LocalPart(ranks, ds.graph, ds.owner, ds.home, splits=splits), ds.ids
-    epoch = exchange_of(model, ds.labelled("train"), ranks.halo)
-    return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch), splits=splits), None
+    train = ds.labelled("train")
+    epoch = exchange_of(model, train, ranks.halo)
+    return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch), splits=splits, first=train), None

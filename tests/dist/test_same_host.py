@@ -55,6 +55,28 @@ def test_messages_arrive_whole_and_in_order(kept: bool) -> None:
     assert all(len(held) <= 4 for rank in ranks for held in rank._held)
 
 
+def test_sums_are_equal_on_both_sides_whatever_the_order_of_their_ends() -> None:
+    """Seven sums under way at once, more than messages may be; the last is asked for first, others never."""
+    pids, tables = (os.getpid(), os.getpid()), np.zeros((2, 2, 2, 10), dtype=np.int64)
+    ranks = [SameHost(rank, pids, tables[0], 60.0, tables[1]) for rank in range(2)]
+    generator = torch.Generator().manual_seed(0)
+    given = [torch.randn(2, 5 + size, generator=generator) for size in range(7)]
+    found = [[rows[rank].clone() for rows in given] for rank in range(2)]
+
+    def run(rank: int) -> None:
+        ends = [ranks[rank].begin_sum(tensor) for tensor in found[rank]]
+        ends[-1]()
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for rank in range(2):
+        assert all(torch.equal(sum_, rows[0] + rows[1]) for sum_, rows in zip(found[rank], given, strict=True))
+    assert not ranks[0].adds(torch.empty(1 << 19))
+
+
 def test_a_rank_that_does_not_come_is_named() -> None:
     first, _ = pair((os.getpid(), os.getpid()), timeout=0.3)
     finish = first.begin([torch.empty(0), torch.ones(2)], [torch.empty(0), torch.empty(2)], False)
