@@ -542,7 +542,7 @@ def record(
     swap: Callable[[Mapping[tuple[str, Any], Tensor]], contextlib.AbstractContextManager[None]],
     held: Mapping[tuple[str, Any], Tensor],
     constants: Sequence[Tensor] = (),
-    left: Callable[[], Sequence[Tensor]] = tuple,
+    left: Callable[[Callable[[Tensor], bool]], Sequence[Tensor]] | None = None,
 ) -> Tape:
     """Runs ``function(flat arguments)`` on stand-ins.
 
@@ -552,7 +552,8 @@ def record(
         swap: Puts stand-ins in the place of parameters and buffers while its context lasts.
         held: Parameters and buffers by source.
         constants: More tensors that code may read; their numbers count as structure.
-        left: Gives the tensors that the run left in attributes; they must be structure.
+        left: Gives the tensors that the run left in attributes, asked with a test for those that follow from features.
+            They come after what the function returns: the tape's results are the pair.
 
     Raises: UnraisableError with the user's line.
     """
@@ -575,10 +576,9 @@ def record(
         stand_ins[source] = seen[id(tensor)][1]
     with swap(stand_ins):
         try:
-            tape = recorder.run(lambda: function(given))
-            if any(map(recorder.is_moving, left())):
-                raise UnraisableError("forward, which keeps what follows from features in attributes of the module")
-            return tape
+            if left is None:
+                return recorder.run(lambda: function(given))
+            return recorder.run(lambda: (function(given), left(recorder.is_moving)))
         except UnraisableError as failure:
             failure.line = failure.line or recorder.line
             raise

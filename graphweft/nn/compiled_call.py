@@ -27,11 +27,13 @@ from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import record
 from graphweft.frontend.regions import AHEAD
 from graphweft.frontend.source import raising_line, user_depth
+from graphweft.frontend.tape import Tape
 from graphweft.graph.graph import Graph
 from graphweft.nn.call_form import ORDINARY, flattened, restored
 from graphweft.nn.data_arguments import Opened, has_data
 from graphweft.nn.edge_arguments import as_tensors, parts_of, with_edge_index
 from graphweft.nn.guards import Attributes, Guard, tensors_in
+from graphweft.nn.left_attributes import LEFT, NOW, Place, Unreadable, checked
 from graphweft.nn.recorded import Env, Recorded
 from graphweft.nn.settings import is_watched
 from graphweft.runtime.compile import Arguments, CompiledFunction
@@ -47,7 +49,6 @@ Forward = Callable[..., Any]
 
 
 ORIGINALS: dict[type, type[nn.Module]] = {}  # classes of compiled modules, and those of the modules as written
-_NOW = threading.local()  # whether this thread records
 
 
 class Refused(Exception):
@@ -100,7 +101,7 @@ class CompiledCalls:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What the module's forward returns."""
-        if getattr(_NOW, "recording", False):  # as a part of what is recorded
+        if getattr(NOW, "recording", False):  # as a part of what is recorded
             return self._forward(self.module, *args, **kwargs)
         try:
             flat, spec = flattened(args, kwargs)
@@ -140,6 +141,9 @@ class CompiledCalls:
         self.last, self.reason = found, None
         for path, name, value in found.assigned:
             setattr(self.module.get_submodule(path), name, value)
+        result, tensors = result
+        for (path, name), tensor in zip(found.left, tensors, strict=True):
+            setattr(self.module.get_submodule(path), name, tensor)
         return result
 
     def of_method(self, method: Forward) -> CompiledCalls:
@@ -275,17 +279,13 @@ class CompiledCalls:
                     opened.check()
                 return result
 
-            constants = [t for inner in module.modules() for t in tensors_in(list(vars(inner).values()))]
-            attributes = Attributes(module)
-            _NOW.recording = True
-            try:
-                tape = record(run, flat, self._swapped, held, constants, attributes.tensors_set)
-            finally:
-                _NOW.recording = False
-                assigned = attributes.put_back()
-            if assigned is None or not all(_can_be_repeated(value) for _, _, value in assigned):
-                raise UnraisableError(f"forward of {type(module).__name__}, which changes attributes of the module")
-            made = Recorded(tape, assigned)
+            def once() -> tuple[Tape, list[tuple[str, str, Any]], list[Place]]:
+                return self._recorded_once(run, flat, held)
+
+            tape, assigned, left = checked(module, self._guard.left, once)
+            if not all(_can_be_repeated(value) for _, _, value in assigned):
+                raise UnraisableError(_CHANGES.format(type(module).__name__))
+            made = Recorded(tape, assigned, left)
         except UnraisableError as failure:
             found = failure.with_traceback(None)
             found.__cause__ = found.__context__ = None
@@ -297,10 +297,41 @@ class CompiledCalls:
             )
         if not made.regions:
             return UnraisableError(_NO_SUMS)
+        self._guard.leave(left)
         for step, reason in made.planned.apart:
             if reason not in (_PLAIN_TORCH, AHEAD):
                 self._tell(f"{step.name} ({reason}): runs as it stands, the rest is compiled ({step.line})")
         return made
+
+    def _recorded_once(
+        self, run: Callable[[list[Any]], Any], flat: list[Any], held: Mapping[tuple[str, Any], Tensor]
+    ) -> tuple[Tape, list[tuple[str, str, Any]], list[Place]]:
+        """The tape, attributes that the run set, and those whose tensors follow from features: its last results."""
+        module = self.module
+        attributes, places = Attributes(module), list[Place]()
+
+        def left(moving: Callable[[Tensor], bool]) -> list[Tensor]:
+            found = attributes.values_set()
+            places.extend(place for place, value in found.items() if any(map(moving, tensors_in(value))))
+            if not all(isinstance(found[place], Tensor) for place in places):
+                raise UnraisableError(LEFT)
+            return [found[place] for place in places]
+
+        constants = [
+            tensor
+            for inner in module.modules()
+            for tensor in tensors_in(list(vars(inner).values()))
+            if not isinstance(tensor, Unreadable)
+        ]
+        NOW.recording = True
+        try:
+            tape = record(run, flat, self._swapped, held, constants, left)
+        finally:
+            NOW.recording = False
+            assigned = attributes.put_back()
+        if assigned is None:
+            raise UnraisableError(_CHANGES.format(type(module).__name__))
+        return tape, assigned, places
 
     def _check_module(self, module: nn.Module) -> None:
         """Raises: UnraisableError for modules that are never recorded."""
@@ -419,6 +450,7 @@ class _Inner:
             module.__dict__["forward"] = mine
 
 
+_CHANGES = "forward of {}, which changes attributes of the module"
 _NO_SUMS = "no sums over edges"
 _SPARSE = (
     "a sparse matrix with a gradient or in blocks: the call runs as it stands; edge_index and weights are compiled"

@@ -35,6 +35,7 @@ class Guard:
         root: The module.
 
     Attributes:
+        left: Attributes, as (module, name), that forward sets and does not read; tensors in them are not watched.
         unsteady: What forward reads that differs from call to call, such as an iterator; None for nothing.
 
     Example:
@@ -48,12 +49,13 @@ class Guard:
 
     def __init__(self, root: nn.Module) -> None:
         self._root = root
-        self._held: list[tuple[dict[str, Any], list[str], list[Any], list[Any]]] | None = None
+        self._held: list[tuple[dict[str, Any], list[str], list[Any], list[Any], frozenset[str]]] | None = None
         self._slots: list[tuple[Mapping[str, Any], list[Any]]] = []
         self._empty: list[Any] = []
         self._mutable: list[tuple[Any, Hashable]] = []
         self._outside: list[tuple[Any, Any, Hashable]] = []
         self._key: Hashable = None
+        self.left: set[tuple[str, str]] = set()
         self.unsteady: str | None = None
 
     def read(self) -> Hashable:
@@ -66,8 +68,9 @@ class Guard:
         """Whether all is as it was when it was last described."""
         if self._held is None:
             return False
-        for attributes, names, values, modules in self._held:
-            if list(attributes) != names or not all(map(is_, attributes.values(), values)):
+        for attributes, names, values, modules, left in self._held:
+            read = _without(attributes, left) if left else attributes
+            if list(read) != names or not all(map(is_, read.values(), values)):
                 return False
             inner = attributes["_modules"]
             if len(inner) != len(modules) or not all(map(is_, inner.values(), modules)):
@@ -83,11 +86,12 @@ class Guard:
         self._held, self._slots, self._empty, self._mutable, self._outside = [], [], [], [], []
         parts: list[Hashable] = []
         for name, module in self._root.named_modules():
-            attributes = module.__dict__
+            left = frozenset(attribute for path, attribute in self.left if path == name)
+            read = _without(module.__dict__, left)
             held = _held_by(module)
-            items = tuple(attributes.items())
-            self._held.append((attributes, list(attributes), list(attributes.values()), list(module._modules.values())))
-            self._watch(value for name, value in items if name not in held)
+            items = tuple(read.items())
+            self._held.append((module.__dict__, list(read), list(read.values()), list(module._modules.values()), left))
+            self._watch(v for k, v in items if k not in held)
             empty: list[Hashable] = []  # which parameters and buffers there are, and which of them are None
             for slots in (module._parameters, module._buffers):
                 filled = _filled(slots)
@@ -111,6 +115,11 @@ class Guard:
         parts += [(str(name), before) for _, name, before in self._outside]
         return tuple(parts)
 
+    def leave(self, places: Iterable[tuple[str, str]]) -> None:
+        """Stops watching tensors in these attributes."""
+        self.left.update(places)
+        self._held = None
+
     def containers(self) -> list[Any]:
         """Lists, dicts and sets among the attributes and globals that were described."""
         values = [*self._empty, *(value for value, _ in self._mutable)]
@@ -132,6 +141,11 @@ class Guard:
 
 
 _GONE = object()
+
+
+def _without(attributes: dict[str, Any], left: frozenset[str]) -> dict[str, Any]:
+    """Attributes but for tensors that forward left; anything else in their place is watched."""
+    return {name: value for name, value in attributes.items() if name not in left or type(value) is not Tensor}
 
 
 def _filled(slots: Mapping[str, Any]) -> list[Any]:
@@ -204,14 +218,14 @@ class Attributes:
         self._described = guard.read()
         self._contents = [(held, held.copy()) for held in guard.containers()]
 
-    def tensors_set(self) -> list[Tensor]:
-        """Tensors that are in attributes now and were not before."""
-        found: list[Tensor] = []
+    def values_set(self) -> dict[tuple[str, str], Any]:
+        """What is in attributes now and was not before, by (module, name)."""
+        found: dict[tuple[str, str], Any] = {}
         for path, before in self._before.items():
             module = self._root.get_submodule(path)
             kept = _held_by(module)
-            new = (v for name, v in vars(module).items() if name not in kept and v is not before.get(name, _GONE))
-            found.extend(tensors_in(list(new)))
+            new = {k: v for k, v in vars(module).items() if k not in kept and v is not before.get(k, _GONE)}
+            found.update({(path, name): value for name, value in new.items()})
         return found
 
     def put_back(self) -> list[tuple[str, str, Any]] | None:

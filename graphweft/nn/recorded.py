@@ -130,11 +130,14 @@ class Recorded:
         runs: The same, ready to run.
         sources: Its inputs.
         assigned: Attributes of modules that the run sets, as (module, name, value).
+        left: Those that it sets to the last of its results, as (module, name).
         has_run: Whether it ran to its end before.
     """
 
-    def __init__(self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = ()) -> None:
-        self.tape, self.assigned, self.has_run = tape, tuple(assigned), False
+    def __init__(
+        self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = (), left: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self.tape, self.assigned, self.left, self.has_run = tape, tuple(assigned), tuple(left), False
         self.planned: Planned = plan(tape)
         self.runs: list[RegionRun | StepRun] = [
             RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
@@ -170,7 +173,10 @@ class Recorded:
         held: Held,
         seen: list[tuple[CompiledFunction, Arguments]] | None = None,
     ) -> Any:
-        """What the module returns; ``seen`` receives the compiled functions that run, with their arguments."""
+        """What the module returns, and what it leaves in attributes.
+
+        ``seen`` receives the compiled functions that run, with their arguments.
+        """
         for var in self._overwritten:  # the backward pass may read what is there before
             env[var] = env[var].clone()
         several = [item for item in flat if isinstance(item, Tensor)] if len(self.regions) > 1 else []

@@ -263,3 +263,49 @@ def test_methods_beside_forward_are_compiled_too() -> None:
     assert encode.last is not first
     compiled.counted(x, edge_index), compiled.counted(x, edge_index)  # changes a list: runs as it stands
     assert plain.calls == [5, 5]
+
+
+class Leaves(nn.Module):
+    """Leaves a tensor that follows from features in an attribute; with ``reads``, a later call reads it."""
+
+    def __init__(self, reads: str = "") -> None:
+        super().__init__()
+        self.conv, self.reads = torch_geometric.nn.SAGEConv(16, 8), reads
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        if self.reads == "cached":
+            if not hasattr(self, "mean"):
+                self.mean = self.conv(x, edge_index)
+            return self.mean * 2
+        before = getattr(self, "mean", None)
+        self.mean = self.conv(x, edge_index)
+        if self.reads == "eval" and self.training:
+            return self.mean.relu()
+        if self.reads and before is not None:
+            return self.mean.relu() + before.detach()
+        return self.mean.relu()
+
+
+@pytest.mark.parametrize("reads", ["", "always", "eval", "cached"])
+def test_tensors_left_in_attributes(reads: str) -> None:
+    """They are of the last call, with gradients; where forward reads them, it is the same as if not compiled."""
+    torch.manual_seed(0)
+    plain = Leaves(reads).double()
+    compiled, kept = gw.compile(copy.deepcopy(plain)), []
+    for step in range(6):
+        inputs = convs.random_inputs(step % 2)
+        plain.train(step < 3), compiled.train(step < 3)
+        results = []
+        for module in (plain, compiled):
+            result = module(inputs.x, inputs.edge_index)
+            (result.square().sum() + module.mean.sum()).backward()
+            results.append([result, module.mean, *(p.grad for p in module.parameters())])
+            torch.optim.SGD(module.parameters(), 0.001).step()
+            if reads == "cached":  # its graph has been gone through
+                module.mean = module.mean.detach().requires_grad_()
+        torch.testing.assert_close(results[1], results[0], rtol=1e-8, atol=1e-9)
+        last = calls_of(compiled).last
+        if not reads:
+            assert last is not None and not last.planned.apart
+            kept.append(last)
+    assert reads or kept[0] is kept[2]  # the guard does not see what was left
