@@ -77,13 +77,15 @@ class Batch(Named):
 
     Attributes:
         batch_size: Number of seeds; rows ``[:batch_size]`` of every node table belong to them.
+        num_seeds: Rows that a model returns for ``blocks``: the same.
     """
 
     batch_size: int
+    num_seeds: int
 
     def __init__(self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor) -> None:
         self._sample, self._data, self._input_id = sample, data, input_id
-        self.batch_size, self._rows = sample.batch_size, Rows()
+        self.batch_size, self.num_seeds, self._rows = sample.batch_size, sample.batch_size, Rows()
         self._rows.put("x", x)
         self._views: TypedViews | None = None
 

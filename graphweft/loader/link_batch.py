@@ -38,13 +38,11 @@ class LinkBatch(Batch):
     have ``src_index``, ``dst_pos_index`` and ``dst_neg_index``.
     """
 
-    num_seeds: int
-
     def __init__(
         self, sample: Sample, data: Data | Graph, x: Features | None, input_id: Tensor, relation: Relation | None = None
     ) -> None:
         super().__init__(sample, data, x, input_id)
-        self.num_seeds, self.batch_size, self._relation = sample.batch_size, input_id.numel(), relation
+        self.batch_size, self._relation = input_id.numel(), relation
 
     @Row
     def edge_label_index(self) -> Tensor | None:

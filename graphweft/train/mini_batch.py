@@ -508,7 +508,7 @@ class MiniBatch(Steps):
             logits: Tensor = self.model(batch.blocks, batch.x, **self.edge_data.keywords())
             return logits
         given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)
-        rows: Tensor = self.model(batch.subgraph, batch.x, **given)[: batch.batch_size]
+        rows: Tensor = self.model(batch.subgraph, batch.x, **given)[: batch.num_seeds]
         return rows
 
     def _by_subgraphs(self, sampler: ShadowSampler) -> Tensor:

@@ -9,6 +9,8 @@ from unittest import mock
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional
 
 from graphweft import cli
 from graphweft._errors import ConfigError, DataError
@@ -42,6 +44,36 @@ def test_it_learns_and_reports() -> None:
     assert made.predict().shape == (made.ds.num_nodes, 32)
     with pytest.raises(DataError, match="train split"):
         made.evaluate("train")
+
+
+def test_a_model_of_ones_own_gives_rows_for_all_ends_of_a_batch() -> None:
+    """A batch of 256 pairs has more ends than pairs; the first loss is that of the model on the batch's subgraph."""
+
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(32, 16), nn.Linear(16, 16)
+
+        def forward(self, graph: Graph, x: torch.Tensor) -> torch.Tensor:
+            src, dst = graph.edges()
+            h = self.first(x)
+            h = torch.zeros_like(h).index_add_(0, dst, h[src]).tanh()
+            return self.second(h)
+
+    torch.manual_seed(0)
+    graph = synthetic("default", scale=0.05, seed=1).graph
+    ends = torch.full((graph.num_nodes,), -1)
+    ds = Dataset("own", graph, torch.randn(graph.num_nodes, 32), ends, *[torch.arange(0)] * 3, num_classes=2)
+    model = Own()
+    task = Trainer(model, ds, **OPTIONS)._batch
+    assert isinstance(task, LinkTask)
+    batch = next(iter(task.loader))
+    assert batch.num_seeds > batch.batch_size
+    with torch.no_grad():
+        h = model(batch.subgraph, batch.x)
+        src, dst = batch.edge_label_index
+        expected = functional.binary_cross_entropy_with_logits((h[src] * h[dst]).sum(1), batch.edge_label)
+    torch.testing.assert_close(task._train_on(batch), expected)
 
 
 def test_messages_pass_over_training_edges_less_those_of_the_batch() -> None:
