@@ -25,6 +25,7 @@ from graphweft.ir.program import number
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.nn.compiled import calls_of, is_compiled
 from graphweft.nn.edges import EdgeInputs
+from graphweft.nn.guards import tensors_in
 from graphweft.nn.module import CompiledModule, check_blocks
 from graphweft.nn.products import paused
 from graphweft.nn.stack import Stack
@@ -171,7 +172,9 @@ def _explain_calls(
 
 def _explain_compiled(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], full: bool) -> str:
     """Of every program that a module of ``gw.compile`` runs."""
-    module = copy.deepcopy(module)
+    held = [tensor for inner in module.modules() for tensor in tensors_in(list(vars(inner).values()))]
+    results = {id(tensor): tensor.detach() for tensor in held if not tensor.is_leaf}  # torch copies leaves alone
+    module = copy.deepcopy(module, results)
     calls = calls_of(module)
     seen: list[tuple[CompiledFunction, Arguments]] = []
     calls.seen = seen

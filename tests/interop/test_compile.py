@@ -427,3 +427,24 @@ def test_explain_and_errors() -> None:
     assert "1 program" in told and "forward calls" in told
     with pytest.raises(gw.ConfigError, match=r"expected an nn\.Module, got int"):
         gw.compile(3)
+
+
+def test_explain_of_a_module_that_keeps_results() -> None:
+    """A tensor with a history in an attribute, which torch does not copy; it stays where it is."""
+
+    class Keeping(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = torch.nn.Linear(6, 4)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            self.kept = self.lin(x)
+            return torch.zeros_like(self.kept).index_add(0, edge_index[1], self.kept[edge_index[0]])
+
+    x, edge_index = torch.randn(30, 6), torch.randint(0, 30, (2, 90))
+    compiled = gw.compile(Keeping())
+    compiled(x, edge_index)
+    kept = compiled.kept
+    assert not kept.is_leaf
+    assert "1 program" in gw.explain(compiled, x, edge_index)
+    assert compiled.kept is kept
