@@ -174,8 +174,10 @@ def _explain_compiled(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str
     """Of every program that a module of ``gw.compile`` runs."""
     held = [tensor for inner in module.modules() for tensor in tensors_in(list(vars(inner).values()))]
     results = {id(tensor): tensor.detach() for tensor in held if not tensor.is_leaf}  # torch copies leaves alone
+    made = calls_of(module)
     module = copy.deepcopy(module, results)
     calls = calls_of(module)
+    calls.know(made)
     seen: list[tuple[CompiledFunction, Arguments]] = []
     calls.seen = seen
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():

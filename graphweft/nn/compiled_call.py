@@ -146,6 +146,10 @@ class CompiledCalls:
             setattr(self.module.get_submodule(path), name, tensor)
         return result
 
+    def know(self, other: CompiledCalls) -> None:
+        """Takes over which attributes calls of another such module leave behind."""
+        self._guard.leave(other._guard.left)
+
     def of_method(self, method: Forward) -> CompiledCalls:
         """Calls of another method of the module."""
         found = self._methods.get(method)
