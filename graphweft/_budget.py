@@ -75,8 +75,8 @@ class Budget:
         release()
         needed = self.used() + more
         if needed > self.limit:
-            told = f" ({self.accounts})" if self.accounts else ""
-            text = f"memory: expected at least {shown_bytes(needed)} for this run{told}, got {shown_bytes(self.limit)}"
+            told = f"for this run ({self.accounts})" if self.accounts else "before this run is planned"
+            text = f"memory: expected at least {shown_bytes(needed)} {told}, got {shown_bytes(self.limit)}"
             raise MemoryBudgetError(text, needed)
 
     @contextlib.contextmanager

@@ -22,7 +22,7 @@ from torch import nn
 
 from graphweft import bench
 from graphweft._budget import Budget
-from graphweft._errors import ConfigError, DataError, RankError
+from graphweft._errors import ConfigError, DataError, MemoryBudgetError, RankError
 from graphweft._machine import usable_cores
 from graphweft._native import LEVEL
 from graphweft.data.dataset import Dataset
@@ -138,12 +138,15 @@ def _limited(spec: TrainSpec) -> AbstractContextManager[None]:
 def features_alone(spec: TrainSpec) -> float | None:
     """Test accuracy, at the best validation, of the same recipe without edges: a GCN is a perceptron then.
 
-    It trains for 100 epochs at most, which takes under a second.
+    It trains for 100 epochs at most, which takes under a second. None where the run has left too little memory for it.
     """
-    ds = load_dataset(spec)
-    none = replace(ds, graph=Graph([], [], num_nodes=ds.num_nodes))
     quiet = {"progress": False, "out": None, "trace": None}
-    best = make_trainer(spec, none, make_model(spec, none), **quiet).fit(min(spec.epochs, 100)).best
+    try:
+        ds = load_dataset(spec)
+        none = replace(ds, graph=Graph([], [], num_nodes=ds.num_nodes))
+        best = make_trainer(spec, none, make_model(spec, none), **quiet).fit(min(spec.epochs, 100)).best
+    except MemoryBudgetError:  # the run itself has ended well
+        return None
     return None if best is None else best.test_acc
 
 

@@ -12,7 +12,9 @@ import pytest
 import torch
 from run_files import assert_same_run, lines
 
+import graphweft as gw
 from graphweft import cli
+from graphweft import run as run_module
 from graphweft._errors import CheckpointError, ConfigError, DataError
 from graphweft.loaded_run import load_run
 from graphweft.nn.gat import GAT
@@ -268,6 +270,26 @@ def test_the_first_command_says_what_the_graph_gave(tmp_path: Path, capsys: pyte
     alone, graph = summary["features_alone_acc"], summary["test_acc_at_best_val"]
     assert last == f"test accuracy: features alone {100 * alone:.1f} %, with the graph {100 * graph:.1f} %"
     assert abs(alone - expected) < 0.04 and graph > alone + 0.3
+
+
+def test_a_run_within_memory_ends_where_the_comparison_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What features alone give is asked after the run, whose budget may have no room left."""
+    made: list[Any] = []
+    make = run_module.make_trainer
+
+    def once(*arguments: Any, **options: Any) -> Any:
+        if made:
+            raise gw.MemoryBudgetError("memory: expected at least 79 MB for this run, got 47 MB", 79_000_000)
+        made.append(make(*arguments, **options))
+        return made[0]
+
+    monkeypatch.setattr(run_module, "make_trainer", once)
+    assert cli.main(["train", "--epochs", "2", "--threads", "1", "--out", str(tmp_path), "--quiet"]) == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["features_alone_acc"] is None and summary["epochs"] == 2
+    assert "features alone" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("options", [{"data": "cora", "scale": 0.05}, {"scale": 0.05}, {"scale": 0.05, "mode": "mini"}])

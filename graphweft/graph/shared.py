@@ -6,6 +6,7 @@ the rows of others on demand. Made by ``dist``; models are called with it in the
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -18,7 +19,7 @@ from graphweft.graph.graph import Graph
 T = TypeVar("T")
 
 
-class SharedGraph(Graph):
+class SharedGraph(Graph, ABC):
     """The nodes of one process, and their in-edges, among them those from nodes of other processes.
 
     Node rows are those of own nodes; rows of edges are those of the whole graph, as with the blocks of a batch. What
@@ -39,20 +40,20 @@ class SharedGraph(Graph):
         graph.block = block
         return graph
 
+    @abstractmethod
     def over(self, rows: Any, run: Callable[[Block, Any], T]) -> list[T]:
         """``run(block, rows of its sources)`` for blocks whose destinations are together the own nodes, in order.
 
         Shape: rows (own, columns), as are those of all other processes, which call this together.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def fetched(self, rows: Tensor) -> Tensor:
         """Rows of the sources of :attr:`block`, from own rows (own, columns). All processes call it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def span(self, block: Block) -> slice:
         """Which own nodes are the destinations of a block that :meth:`over` runs."""
-        raise NotImplementedError
 
     @property
     def num_edges(self) -> int:

@@ -65,7 +65,25 @@ def check_macro_run(ds: Dataset, task: str, sampler: Any, prepare: object, reads
         )
 
 
-class Grouped(MiniBatch):
+class OnGroups(MiniBatch):
+    """Steps on groups of parts, whose features are read with them."""
+
+    _x: Features
+
+    @property
+    def x(self) -> Features:
+        """Features of all nodes of a dataset in memory; of a store their width alone."""
+        return self._x
+
+    @x.setter
+    def x(self, x: Features) -> None:
+        self._x = x
+
+    def prepare(self) -> None:
+        """Nothing is compiled ahead: every group is another graph."""
+
+
+class Grouped(OnGroups):
     """Trains a model on batches drawn inside of groups of parts.
 
     Args: as for :class:`MiniBatch`, but for
@@ -138,18 +156,6 @@ class Grouped(MiniBatch):
         """The most influential nodes for the training rows, as many steps away as there are layers."""
         seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         return pin_hubs(self._source, seeds, len(self.fanouts), budget, _label_bytes(self.ds))
-
-    @property
-    def x(self) -> Features:
-        """Features of all nodes of a dataset in memory; of a store their width alone."""
-        return self._x
-
-    @x.setter
-    def x(self, x: Features) -> None:
-        self._x = x
-
-    def prepare(self) -> None:
-        """Nothing is compiled ahead: every group is another graph."""
 
     def step(self) -> Tensor:
         """One epoch, or the rest of one; the mean of its losses before their updates, shape ()."""

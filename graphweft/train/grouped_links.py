@@ -22,6 +22,7 @@ from graphweft.loader.groups import group_bytes, parts_within
 from graphweft.loader.link_groups import Ids, LinkGroupLoader, TrainingParts, share_of
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
+from graphweft.train.grouped import OnGroups
 from graphweft.train.link_task import LinkTask, check_stored_links
 from graphweft.train.macro import Macro
 from graphweft.train.named_metrics import Metric
@@ -36,7 +37,7 @@ _TURNS = 64  # of drawing, before pairs without an edge are taken to be too few
 _LINK_BYTES = 60  # of an edge of a group beside it: the training graph, known pairs, edges to predict and their order
 
 
-class GroupedLinks(LinkTask):
+class GroupedLinks(OnGroups, LinkTask):
     """Trains on edges inside of groups of parts.
 
     Args: as for :class:`LinkTask`, with a store as ``ds``, and
@@ -78,18 +79,6 @@ class GroupedLinks(LinkTask):
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
         self.split: Any = SimpleNamespace(val=held[0], test=held[1])
         self._negative: Any = _Negatives(self.store, self._names)
-
-    @property
-    def x(self) -> Features:
-        """The width of the features alone."""
-        return self._x
-
-    @x.setter
-    def x(self, x: Features) -> None:
-        self._x = x
-
-    def prepare(self) -> None:
-        """Nothing is compiled ahead: every group is another graph."""
 
     def use(self, edge_data: Any) -> None:
         """Raises: ConfigError for values of edges."""

@@ -136,7 +136,8 @@ class PartInference:
                     block, ids = self._typed_block(chosen, int(bounds[number]), offsets, sources, relations)
                     given = self._rows(ids, below)
                 else:
-                    block, ids, edges = self._block(chosen, int(bounds[number]), offsets, sources, weights)
+                    piece = self._piece(chosen, int(bounds[number]), offsets, sources, weights)
+                    block, ids, edges = self._block(len(chosen), *piece)
                     given = self._rows(ids, below)
                 part = model.run_layer(index, block, given, edges)
                 if found is None:
@@ -146,20 +147,14 @@ class PartInference:
         return torch.empty(0, model.out_features) if found is None else found
 
     def _block(
-        self,
-        nodes: Ids,
-        start: int,
-        offsets: Ids,
-        sources: NDArray[np.integer[Any]],
-        weights: NDArray[np.float32] | None,
+        self, own: int, graph: Graph, ids: Ids, edges: EdgeInputs | None
     ) -> tuple[Block, Ids, EdgeInputs | None]:
-        """The nodes of a part with all of their in-edges, the ids of the block's sources, and weights of the edges."""
-        graph, ids, edges = self._piece(nodes, start, offsets, sources, weights)
+        """A piece as a block into its ``own`` first nodes, the ids of the block's sources, and weights of the edges."""
         with_degrees(graph, self._all_degrees()[torch.from_numpy(ids)])
         if edges is not None:
             degree, loop = self._all_weighted()
             edges.normalised_by(degree[torch.from_numpy(ids)], loop[torch.from_numpy(ids)])
-        block = NeighborSampler(graph, [-1]).sample(torch.arange(len(nodes))).blocks[0]
+        block = NeighborSampler(graph, [-1]).sample(torch.arange(own)).blocks[0]
         return block, ids[block.src_ids.numpy()], edges
 
     def _piece(

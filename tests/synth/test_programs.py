@@ -212,7 +212,11 @@ def test_the_seed_may_be_another(gcn: Built, graphs: Graphs, tmp_path: Path) -> 
 def test_no_memory_is_asked_for_after_the_first_epoch(
     build: Build, graphs: Graphs, tmp_path: Path, threads: int
 ) -> None:
-    """Nine epochs take as many blocks as two, but for a few of threads that start: less than one an epoch."""
+    """The same number of blocks for two epochs and for nine: the C library gives out none in between.
+
+    On a busy machine a thread may get no piece of two short epochs, and then takes none of its scratch: of three runs
+    the one counts in which most was taken.
+    """
     counter = Path(__file__).with_name("count_malloc.cpp")
     for index, case in enumerate(({"dropout": 0.5}, {"model": "sage", "reduce": "max", "layers": 3})):
         spec = ProgramSpec(**{"data": str(graphs["sparse" if index == 0 else "dense"]), "hidden": 64, **case})
@@ -220,9 +224,9 @@ def test_no_memory_is_asked_for_after_the_first_epoch(
         counts = []
         for epochs in (2, 9):
             arguments = ("--data", spec.data, "--epochs", epochs, "--threads", threads, "--metrics", tmp_path / "m")
-            counts.append(int(built.run(*arguments, "--json").stderr.removeprefix("blocks ")))
-        assert counts[0] > 0
-        assert abs(counts[1] - counts[0]) < 7
+            said = [built.run(*arguments, "--json").stderr for _ in range(3)]
+            counts.append(max(int(text.removeprefix("blocks ")) for text in said))
+        assert counts[0] == counts[1] > 0
 
 
 @pytest.mark.slow
