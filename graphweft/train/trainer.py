@@ -124,7 +124,7 @@ class Trainer:
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work; "subtasks" or :class:`gw.schedule.Subtasks`: of several.
+        prepare: For "mini": "whole", a batch by one thread; "subtasks" or :class:`gw.schedule.Subtasks`: by several.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
