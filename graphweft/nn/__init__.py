@@ -5,6 +5,7 @@ from graphweft.nn.cgat import CGAT, CGATConv
 from graphweft.nn.cheb import ChebConv
 from graphweft.nn.dgi import DGI
 from graphweft.nn.edge_model import EdgeDecoder, EdgeModel
+from graphweft.nn.edge_softmax import edge_softmax
 from graphweft.nn.gae import GAE, VGAE
 from graphweft.nn.gat import GAT, GATConv, GATv2Conv
 from graphweft.nn.gcn import GCN, GCNConv
@@ -12,9 +13,11 @@ from graphweft.nn.gin import GIN, GINConv
 from graphweft.nn.gine import GINEConv
 from graphweft.nn.graph_model import GraphModel
 from graphweft.nn.graph_pooling import SAGPool, TopKPool
+from graphweft.nn.hetero import HeteroConv, to_hetero
 from graphweft.nn.hgt import HGT, HGTConv
 from graphweft.nn.jumping import JumpingKnowledge
 from graphweft.nn.module import CompiledModule
+from graphweft.nn.multi_update import multi_update_all
 from graphweft.nn.ngcf import NGCF, NGCFConv
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.nn.node_embedding import NodeEmbedding
@@ -53,6 +56,7 @@ __all__ = [
     "GINEConv",
     "GraphModel",
     "HGTConv",
+    "HeteroConv",
     "JumpingKnowledge",
     "NGCFConv",
     "Node2Vec",
@@ -67,9 +71,12 @@ __all__ = [
     "TopKPool",
     "Transformer",
     "TransformerConv",
+    "edge_softmax",
     "graph_softmax",
     "load_pyg_state_dict",
     "mean_log_degree",
+    "multi_update_all",
     "readout",
     "register_rule",
+    "to_hetero",
 ]

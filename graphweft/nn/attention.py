@@ -35,7 +35,7 @@ class AttentionConv(CompiledModule):
 
     def __init__(
         self,
-        in_features: int,
+        in_features: int | tuple[int, int],
         out_features: int,
         heads: int = 1,
         concat: bool = True,
@@ -47,6 +47,7 @@ class AttentionConv(CompiledModule):
         reduce: str = "sum",
         *,
         aggr: str | None = None,
+        residual: bool = False,
     ) -> None:
         who = type(self).__name__
         reduce = reducer(who, reduce, aggr, "sum")
@@ -66,6 +67,7 @@ class AttentionConv(CompiledModule):
         self.channels = out_features // heads if concat else out_features
         self.add_self_loops = add_self_loops
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
+        self.residual_weight = glorot(self.dst_features, out_features) if residual else None
 
     def block(self, block: Block) -> Graph:
         """With exactly one self-loop at every destination, where the layer adds them."""
@@ -77,6 +79,9 @@ class AttentionConv(CompiledModule):
 
     def looped(self, frame: Frame) -> Value:
         """The graph with the self-loops that the layer adds."""
+        if self.add_self_loops and frame.dst is not None:
+            who = type(self).__name__
+            raise ConfigError(f"{who}: add_self_loops=True cannot be combined with features as (x_src, x_dst)")
         has_them = frame.looped or frame.on_block or frame.of_edges(ATTR) is not None
         return frame.one_loop() if self.add_self_loops and not has_them else frame.graph
 
@@ -142,12 +147,14 @@ class AttentionConv(CompiledModule):
         """(heads * channels) as (heads, channels)."""
         return frame.reshape(x, self.heads, self.channels)
 
-    def finish(self, frame: Frame, out: Value) -> Value:
-        """(heads, channels): the heads side by side or their mean, then the bias."""
+    def finish(self, frame: Frame, out: Value, x: Value | None = None) -> Value:
+        """(heads, channels): the heads side by side or their mean, the residual of the input x, then the bias."""
         if self.concat or self.heads == 1:
             out = frame.reshape(out, self.heads * self.channels)
         else:
             out = frame.add(Op.SCALE, frame.add(Op.SUM_DIMS, out, axes=(0,)), factor=1.0 / self.heads)
+        if self.residual_weight is not None and x is not None:
+            out = frame.add(Op.ADD, out, frame.own_product(x, self.residual_weight))
         return frame.bias(out, self.bias)
 
 
@@ -157,19 +164,26 @@ class AdditiveConv(AttentionConv):
     Shape: ``weight`` is (in_features, heads * channels); ``att_src``, ``att_dst`` are (heads, channels).
     """
 
-    def __init__(self, in_features: int, out_features: int, heads: int = 1, **options: Any) -> None:
+    def __init__(self, in_features: int | tuple[int, int], out_features: int, heads: int = 1, **options: Any) -> None:
         super().__init__(in_features, out_features, heads, **options)
-        channels = self.channels
-        self.weight = glorot(in_features, heads * channels, fans=in_features + channels)
+        channels, own = self.channels, self.dst_features
+        self.weight = glorot(self.in_features, heads * channels, fans=self.in_features + channels)
+        is_pair = not isinstance(in_features, int)
+        self.dst_weight = glorot(own, heads * channels, fans=own + channels) if is_pair else None
         self.att_src, self.att_dst = (glorot(heads, channels, fans=channels + 1) for _ in range(2))
 
     def scored(self, frame: Frame, graph: Value, x: Value) -> tuple[Value, Value]:
         """Scores of edges (heads,), and the source rows (heads, channels) to be summed, some of them dropped."""
         rows = frame.matmul(x, self.weight)
         h = self.by_head(frame, rows)
+        if frame.dst is None:
+            own = frame.own(h)
+        else:
+            shared = self.weight if self.dst_weight is None else self.dst_weight
+            own = self.by_head(frame, frame.matmul(frame.dst, shared))
         ends = [
             frame.add(Op.EINSUM, side, frame.param(a), spec="nhc,hc->nh")
-            for side, a in ((h, self.att_src), (frame.own(h), self.att_dst))
+            for side, a in ((h, self.att_src), (own, self.att_dst))
         ]
         total = frame.apply(
             "add", frame.add(Op.BROADCAST_SRC, graph, ends[0]), frame.add(Op.BROADCAST_DST, graph, ends[1])

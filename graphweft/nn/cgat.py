@@ -47,9 +47,9 @@ class CGATConv(AdditiveConv):
             weights = frame.apply("mul", weights, frame.add(Op.BROADCAST_DST, graph, share))
         weights = frame.attention = frame.dropout(weights, self.dropout, self.training)
         if self.heads > 1:
-            return self.finish(frame, frame.weigh(graph, weights, values, self.reduce))
+            return self.finish(frame, frame.weigh(graph, weights, values, self.reduce), x)
         row = frame.weigh(graph, frame.reshape(weights), frame.reshape(values, self.channels), self.reduce)
-        return self.finish(frame, frame.reshape(row, 1, self.channels))  # one head is a sparse product
+        return self.finish(frame, frame.reshape(row, 1, self.channels), x)  # one head is a sparse product
 
 
 class CGAT(AttentionStack):

@@ -110,14 +110,15 @@ class EdgeInputs:
         """The graph as it is, with :meth:`columns` of its edges."""
         return graph, {ATTR: (_of_edges(graph, self.columns()), Residency.EDGE)}
 
-    def without_loops(self, graph: Graph) -> Carried:
+    def without_loops(self, graph: Graph, fill: float = 1.0) -> Carried:
         """The graph less its self-loops, the weights of the other edges, and what a node's own row weighs.
 
-        That is the weight of the node's self-loop, the last one given, or 1. On a block, also the weighted degrees of
-        its sources in the whole graph, their own weight among them.
+        That is the weight of the node's self-loop, the last one given, or ``fill``. On a block, where it is 1, also the
+        weighted degrees of its sources in the whole graph, their own weight among them.
         """
-        if self.fixed and not isinstance(graph, Block) and "plain" in self._kept:
-            return self._kept["plain"]
+        key = f"plain {fill}"
+        if self.fixed and not isinstance(graph, Block) and key in self._kept:
+            return self._kept[key]
         assert self.weight is not None  # checked by the caller
         if isinstance(graph, Block):
             block = graph.without_self_loops()
@@ -131,11 +132,11 @@ class EdgeInputs:
         if not graph.has_self_loops:
             return graph, {WEIGHT: (self.weight, Residency.EDGE)}
         split = derived(graph, _split)
-        own = _or_one(self.weight, split.loop)
+        own = _or_fill(self.weight, split.loop, fill)
         fields = {WEIGHT: (self.weight[split.kept], Residency.EDGE), LOOP: (own, Residency.SRC)}
         made = graph.without_self_loops(), fields
         if self.fixed:
-            self._kept["plain"] = made
+            self._kept[key] = made
         return made
 
     def with_one_loop(self, graph: Graph, fill: float | str) -> Carried:
@@ -203,11 +204,11 @@ def _last(rows: Tensor, ids: Tensor, count: int) -> Tensor:
     return torch.full((count,), -1, dtype=torch.int64).scatter_reduce(0, rows, ids, "amax")
 
 
-def _or_one(weight: Tensor, places: Tensor) -> Tensor:
-    """``weight[places]``, and 1 where a place is -1."""
+def _or_fill(weight: Tensor, places: Tensor, fill: float) -> Tensor:
+    """``weight[places]``, and ``fill`` where a place is -1."""
     if weight.numel() == 0:
-        return weight.new_ones(places.shape)
-    return torch.where(places >= 0, weight[places.clamp(min=0)], weight.new_ones(()))
+        return weight.new_full(places.shape, fill)
+    return torch.where(places >= 0, weight[places.clamp(min=0)], weight.new_full((), fill))
 
 
 def _of_edges(graph: Graph, rows: Tensor) -> Tensor:
@@ -220,7 +221,7 @@ def weighted_degrees(whole: Graph, nodes: Tensor, weight: Tensor) -> tuple[Tenso
     edges, columns = edges.long(), taken.indices.long()
     rows = torch.repeat_interleave(torch.arange(nodes.numel()), taken.degrees())
     own = columns == nodes[rows]
-    loop = _or_one(weight, _last(rows[own], edges[own], nodes.numel()))
+    loop = _or_fill(weight, _last(rows[own], edges[own], nodes.numel()), 1.0)
     others = weight[edges].masked_fill(own, 0.0)
     return weight.new_zeros(nodes.numel()).index_add(0, rows, others) + loop, loop
 

@@ -14,7 +14,9 @@ from graphweft._errors import IRError
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 
-ACTIVATIONS = {"relu": 0.0, "elu": 1.0, "leaky_relu": 0.2}  # with the slope or scale of the negative side
+DST = "rows of destinations"  # name of a field; no parameter can be called so
+SLOPES = {"elu": 1.0, "leaky_relu": 0.2}  # slope or scale of the negative side
+ACTIVATIONS = ("relu", "elu", "leaky_relu", "gelu", "silu", "tanh", "sigmoid", "none")
 
 
 class Frame:
@@ -26,12 +28,14 @@ class Frame:
         training: Whether dropout acts and batch norm uses the batch's own statistics.
         outputs: Outputs beside the result: values to be stored in buffers after the call.
         looped: Whether the graph has the self-loops that layers add.
+        dst: The input features of the destinations, where a call gives rows for either set of nodes.
         attention: The weights of edges by which the last layer summed, (heads,); None before one did.
     """
 
     def __init__(self, builder: Builder, inputs: dict[str, Value], names: dict[int, str], training: bool) -> None:
         self._builder, self._inputs, self._names = builder, inputs, names
         self.graph, self.x, self.training = inputs["graph"], inputs["x"], training
+        self.dst = inputs.get(DST)
         self.outputs: dict[str, Value] = {}
         self.attention: Value | None = None
         self.looped = False
@@ -76,11 +80,15 @@ class Frame:
 
     def own(self, x: Value) -> Value:
         """The rows of the destinations themselves."""
+        if self.dst is not None:
+            if x is not self.x:
+                raise IRError("define: expected the input features, got other rows of the sources")
+            return self.dst
         return self.add(Op.OWN_ROWS, self.graph, x) if self.on_block else x
 
     def own_product(self, x: Value, weight: Tensor) -> Value:
         """``own(x) @ weight``, for sparse rows too."""
-        if x.tensor.sparse:
+        if x.tensor.sparse and self.dst is None:
             return self.own(self.matmul(x, weight))
         return self.matmul(self.own(x), weight)
 
@@ -102,10 +110,16 @@ class Frame:
         return self.add(Op.EWISE, *operands, fn=fn, **attrs)
 
     def activation(self, name: str, x: Value) -> Value:
-        """One of ``ACTIVATIONS``, or ``"none"``."""
-        if name == "none":
-            return x
-        return self.relu(x) if name == "relu" else self.apply(name, x, alpha=ACTIVATIONS[name])
+        """One of ``ACTIVATIONS``."""
+        if name in SLOPES:
+            return self.apply(name, x, alpha=SLOPES[name])
+        if name in ("tanh", "sigmoid"):
+            return self.apply(name, x)
+        if name == "silu":
+            return self.add(Op.MUL, x, self.apply("sigmoid", x))
+        if name == "gelu":
+            return self.gelu(x)
+        return self.relu(x) if name == "relu" else x
 
     def gelu(self, x: Value) -> Value:
         """``x`` times the normal distribution function at ``x``."""

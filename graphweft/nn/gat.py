@@ -31,7 +31,8 @@ class GATConv(AdditiveConv):
     (heads, channels).
 
     Args:
-        in_features: Width of the input rows.
+        in_features: Width of the input rows; a pair for features (x_src, x_dst) of two sets of nodes, each with a
+            weight of its own (``weight``, ``dst_weight``), and ``add_self_loops=False``.
         out_features: Width of the output rows.
         heads: Independent attentions.
         concat: Heads stand side by side; else their mean is taken.
@@ -43,6 +44,7 @@ class GATConv(AdditiveConv):
         add_self_loops: Every node attends to itself, exactly once; the graph must be square then.
         reduce: ``"sum"``, the only way.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
+        residual: Adds the node's own input row times ``residual_weight`` (in_features, out_features).
         edge_dim: Columns of edge features; a score is ``leaky(<a_src, W h_j> + <a_dst, W h_i> + <a_edge, W_e e_ij>)``
             then. Features come as ``edge_attr``; an ``edge_weight`` is one more column, the first.
         fill_value: Features of self-loops: ``"mean"``, over the other edges into the node, or a number.
@@ -60,9 +62,11 @@ class GATConv(AdditiveConv):
         torch.Size([3, 6])
     """
 
+    takes_pairs = True
+
     def __init__(
         self,
-        in_features: int,
+        in_features: int | tuple[int, int],
         out_features: int,
         heads: int = 1,
         *,
@@ -88,7 +92,7 @@ class GATConv(AdditiveConv):
         """Transform, score both ends, attend."""
         graph = self.looped(frame)
         score, values = self.scored(frame, graph, x)
-        return self.finish(frame, frame.attend(graph, score, values, self.dropout, self.training))
+        return self.finish(frame, frame.attend(graph, score, values, self.dropout, self.training), x)
 
 
 class GATv2Conv(AttentionConv):
@@ -106,9 +110,11 @@ class GATv2Conv(AttentionConv):
         torch.Size([3, 6])
     """
 
+    takes_pairs = True
+
     def __init__(
         self,
-        in_features: int,
+        in_features: int | tuple[int, int],
         out_features: int,
         heads: int = 1,
         *,
@@ -123,7 +129,9 @@ class GATv2Conv(AttentionConv):
                 f"GATv2Conv: expected value_dropout 0, got {self.value_dropout}; its values are scored too"
             )
         channels, width = self.channels, heads * self.channels
-        self.weight, self.dst_weight = (glorot(in_features, width, fans=in_features + channels) for _ in range(2))
+        self.weight, self.dst_weight = (
+            glorot(size, width, fans=size + channels) for size in (self.in_features, self.dst_features)
+        )
         self.att = glorot(heads, channels, fans=channels + 1)
         self.src_bias = nn.Parameter(torch.zeros(width)) if self.bias is not None else None
         self.dst_bias = nn.Parameter(torch.zeros(width)) if self.bias is not None else None
@@ -139,7 +147,7 @@ class GATv2Conv(AttentionConv):
             total = frame.apply("add", total, self.by_head(frame, frame.matmul(rows, self.edge_projection)))
         unit = frame.apply("leaky_relu", total, alpha=self.slope)
         score = frame.add(Op.EINSUM, unit, frame.param(self.att), spec="nhc,hc->nh")
-        return self.finish(frame, frame.attend(graph, score, src, self.dropout, self.training))
+        return self.finish(frame, frame.attend(graph, score, src, self.dropout, self.training), x)
 
 
 class GAT(AttentionStack):

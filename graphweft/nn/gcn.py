@@ -39,6 +39,12 @@ class GCNConv(CompiledModule):
         reduce: ``"sum"`` with symmetric normalisation as published; ``"mean"`` or ``"max"`` over the neighbours and the
             node itself.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
+        normalize: For ``"sum"``: the factors of degrees; without them it is the sum over in-neighbours alone, also
+            between two sets of nodes.
+        add_self_loops: Whether the node itself counts among its neighbours; None: as ``normalize``.
+        improved: Self-loops weigh 2; with ``edge_weight``, those that the graph has keep theirs.
+
+    Raises: ConfigError for a value out of range, or for self-loops of a sum without factors.
 
     Example:
         >>> import torch
@@ -58,10 +64,19 @@ class GCNConv(CompiledModule):
         reduce: str = "sum",
         *,
         aggr: str | None = None,
+        normalize: bool = True,
+        add_self_loops: bool | None = None,
+        improved: bool = False,
     ) -> None:
         reduce = reducer("GCNConv", reduce, aggr, "sum")
         check_model("GCNConv", {"in_features": in_features, "out_features": out_features}, 0.0, reduce)
+        if add_self_loops and not normalize:
+            raise ConfigError("GCNConv: add_self_loops=True cannot be combined with normalize=False")
+        loops = normalize if add_self_loops is None else add_self_loops
+        if improved and not (loops and reduce == "sum"):
+            raise ConfigError("GCNConv: improved=True is for reduce='sum' with self-loops")
         super().__init__(in_features)
+        self.normalize, self.add_self_loops, self.improved = normalize, loops, improved
         self.weight = glorot(in_features, out_features)
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self.reduce = reduce
@@ -72,7 +87,8 @@ class GCNConv(CompiledModule):
         """On a block with all in-edges, one with self-loops and the factors of its rows, as on a whole graph."""
         given = super().arguments(graph, x, rows, edges)
         bare = edges is None or (edges.weight is None and edges.attr is None)
-        if not bare or self.reduce != "sum" or not isinstance(graph, Block) or not graph.is_whole:
+        plain = self.reduce == "sum" and self.add_self_loops and not self.improved
+        if not bare or not plain or not isinstance(graph, Block) or not graph.is_whole:
             return given
         assert given.x is not None  # as checked
         looped, scale, own = derived(graph, _looped, given.x.dtype)
@@ -80,15 +96,17 @@ class GCNConv(CompiledModule):
         return replace(given, graph=looped, fields={**given.fields, **fields})
 
     def block(self, block: Block) -> Block:
-        """Without self-loops: the node itself has a term of its own."""
-        return block.without_self_loops()
+        """Without self-loops where the node itself has a term of its own."""
+        return block.without_self_loops() if self.add_self_loops else block
 
     def sampled(self, frame: Frame, block: Value) -> Value:
         """As :meth:`block`."""
-        return frame.add(Op.WITHOUT_LOOPS, block)
+        return frame.add(Op.WITHOUT_LOOPS, block) if self.add_self_loops else block
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Transform, then aggregate; the compiler may turn the two around."""
+        if not self.add_self_loops:
+            return frame.bias(self._neighbors_alone(frame, frame.matmul(x, self.weight)), self.bias)
         if frame.of_edges(WEIGHT) is not None:
             return self._define_weighted(frame, x)
         scale, own = frame.of_edges(SCALE), frame.of_edges(OWN_SCALE)
@@ -97,30 +115,64 @@ class GCNConv(CompiledModule):
             return frame.bias(frame.add(Op.ROW_SCALE, h, own), self.bias)
         if frame.on_block:
             return self._define_on_block(frame, x)
-        graph = frame.one_loop()
         h = frame.matmul(x, self.weight)
+        if self.improved:
+            graph = frame.add(Op.WITHOUT_LOOPS, frame.graph)
+            degree = frame.add(Op.IN_DEGREE, graph, dtype=h.tensor.dtype)
+            scale = frame.add(Op.POW, degree, exponent=-0.5, eps=self._fill)
+            h = frame.add(Op.ROW_SCALE, h, scale)
+            h = frame.add(Op.ADD, frame.aggregate(h, "sum", graph), frame.add(Op.SCALE, h, factor=self._fill))
+            return frame.bias(frame.add(Op.ROW_SCALE, h, scale), self.bias)
+        graph = frame.one_loop()
         if self.reduce != "sum":
             return frame.bias(frame.aggregate(h, self.reduce, graph), self.bias)
         scale = frame.degree_power(graph, -0.5, h)
         h = frame.aggregate(frame.add(Op.ROW_SCALE, h, scale), "sum", graph)
         return frame.bias(frame.add(Op.ROW_SCALE, h, scale), self.bias)
 
+    def _neighbors_alone(self, frame: Frame, h: Value) -> Value:
+        """Without a term of the node itself; normalised by the degrees of the graph as it is, or not at all."""
+        weight = frame.of_edges(WEIGHT)
+        if self.reduce != "sum" or not self.normalize:
+            return frame.aggregate(h, self.reduce, weight=weight)
+        if frame.on_block and weight is not None:
+            raise ConfigError("GCNConv: edge_weight on sampled blocks is not supported with add_self_loops=False")
+        if not frame.on_block:
+            degree = frame.add(Op.IN_DEGREE, frame.graph, dtype=h.tensor.dtype)
+            if weight is not None:
+                degree = frame.add(Op.REDUCE, frame.graph, weight, kind="sum")
+            scale = frame.add(Op.POW, degree, exponent=-0.5)
+            total = frame.aggregate(frame.add(Op.ROW_SCALE, h, scale), "sum", weight=weight)
+            return frame.add(Op.ROW_SCALE, total, scale)
+        degree = frame.add(Op.SRC_DEGREE, frame.graph, dtype=h.tensor.dtype)
+        total = frame.aggregate(frame.add(Op.ROW_SCALE, h, frame.add(Op.POW, degree, exponent=-0.5)), "sum")
+        # k of d neighbours were drawn: times d / k, times d ** -0.5
+        share = frame.add(Op.POW, frame.own(degree), exponent=0.5)
+        return frame.add(Op.ROW_SCALE, total, frame.add(Op.MUL, share, frame.degree_power(frame.graph, -1.0, h)))
+
     def adds_loops(self) -> bool:
-        """As published."""
-        return True
+        """``add_self_loops``."""
+        return self.add_self_loops
 
     def edge_form(self) -> tuple[object, ...]:
-        """Self-loops are left out whatever the reducer."""
-        return (GCNConv,)
+        """Which self-loops there are, and their weight."""
+        return (GCNConv, self.add_self_loops, self.improved)
 
     def carried(self, graph: Graph, edges: EdgeInputs) -> Carried:
-        """Without self-loops: the node itself has a term of its own, of the self-loop's weight, or 1."""
-        return edges.without_loops(graph)
+        """Without self-loops, where the node itself has a term of its own, of the self-loop's weight or that added."""
+        return edges.without_loops(graph, self._fill) if self.add_self_loops else edges.as_given(graph)
+
+    @property
+    def _fill(self) -> float:
+        """What a self-loop weighs that the graph does not have."""
+        return 2.0 if self.improved else 1.0
 
     def _define_weighted(self, frame: Frame, x: Value) -> Value:
         """The weighted sum over neighbours and the node itself, normalised by weighted degrees, or their mean."""
         if self.reduce == "max":
             raise ConfigError("GCNConv: reduce='max' cannot be combined with edge_weight; use 'sum' or 'mean'")
+        if self.improved and frame.on_block:
+            raise ConfigError("GCNConv: edge_weight on sampled blocks is not supported with improved=True")
         weight, loop = frame.of_edges(WEIGHT), frame.of_edges(LOOP)
         assert weight is not None  # as asked by the caller
         h = frame.matmul(x, self.weight)
@@ -137,7 +189,11 @@ class GCNConv(CompiledModule):
             share = frame.add(Op.MUL, count, frame.degree_power(frame.graph, -1.0, h))
             total = frame.add(Op.ROW_SCALE, total, share)
         own = frame.own(h)
-        total = frame.add(Op.ADD, total, own if loop is None else frame.add(Op.ROW_SCALE, own, frame.own(loop)))
+        if loop is not None:
+            own = frame.add(Op.ROW_SCALE, own, frame.own(loop))
+        elif self.improved:
+            own = frame.add(Op.SCALE, own, factor=self._fill)
+        total = frame.add(Op.ADD, total, own)
         if scale is None:
             return frame.bias(
                 frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, count, exponent=-1.0, eps=1.0)), self.bias
@@ -148,7 +204,7 @@ class GCNConv(CompiledModule):
         """Sums of the weights of a node's in-edges and of its own row."""
         degree = frame.add(Op.REDUCE, frame.graph, weight, kind="sum")
         if loop is None:
-            return frame.add(Op.ADD_CONST, degree, constant=1.0)
+            return frame.add(Op.ADD_CONST, degree, constant=self._fill)
         return frame.add(Op.ADD, degree, loop)
 
     def _define_on_block(self, frame: Frame, x: Value) -> Value:
@@ -161,11 +217,12 @@ class GCNConv(CompiledModule):
         upscale = frame.add(Op.MUL, own_degree, frame.degree_power(frame.graph, -1.0, h))
         exponent = -0.5 if self.reduce == "sum" else -1.0
         if self.reduce == "sum":
-            h = frame.add(Op.ROW_SCALE, h, frame.add(Op.POW, degree, exponent=exponent, eps=1.0))
+            h = frame.add(Op.ROW_SCALE, h, frame.add(Op.POW, degree, exponent=exponent, eps=self._fill))
         total = frame.add(Op.ROW_SCALE, frame.aggregate(h, "sum"), upscale)
-        total = frame.add(Op.ADD, total, frame.own(h))
+        own = frame.own(h)
+        total = frame.add(Op.ADD, total, frame.add(Op.SCALE, own, factor=self._fill) if self.improved else own)
         return frame.bias(
-            frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, own_degree, exponent=exponent, eps=1.0)), self.bias
+            frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, own_degree, exponent=exponent, eps=self._fill)), self.bias
         )
 
 
@@ -176,7 +233,8 @@ def _looped(block: Block, dtype: torch.dtype) -> tuple[Graph, Tensor, Tensor]:
 
 
 class GCN(Stack):
-    """A stack of :class:`GCNConv`; arguments as :class:`graphweft.nn.stack.Stack`.
+    """A stack of :class:`GCNConv`; arguments as :class:`graphweft.nn.stack.Stack`; ``normalize``, ``add_self_loops``
+    and ``improved`` as the layer.
 
     Example:
         >>> model = GCN(64, 32, 8, num_layers=3, dropout=0.5)

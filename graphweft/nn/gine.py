@@ -61,7 +61,7 @@ class GINEConv(GINConv):
                 product = frame.apply("add", product, frame.param(self.edge_bias))
             carried = frame.apply("add", carried, product)
         total = frame.add(Op.REDUCE, frame.graph, frame.apply("relu", carried), kind="sum")
-        h = frame.matmul(frame.add(Op.ADD, total, self._own(frame, x)), self.weight1)
+        h = frame.matmul(frame.add(Op.ADD, total, self._own(frame, frame.own(x))), self.weight1)
         h = frame.relu(frame.norm(frame.bias(h, self.bias1), self.norm))
         return frame.bias(frame.matmul(h, self.weight2), self.bias2)
 

@@ -23,9 +23,14 @@ def arguments_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Made | None:
         >>> arguments_of((4, 2), {"bias": False}), arguments_of(([1],), {})
         (((4, 2), {'bias': False}), None)
     """
-    if all(isinstance(value, _PLAIN) for value in (*args, *kwargs.values())):
+    if all(map(_is_plain, (*args, *kwargs.values()))):
         return tuple(args), dict(kwargs)
     return None
+
+
+def _is_plain(value: Any) -> bool:
+    """A plain value, or a tuple of some."""
+    return isinstance(value, _PLAIN) or (type(value) is tuple and all(isinstance(one, _PLAIN) for one in value))
 
 
 class KeepsArguments:
@@ -67,7 +72,7 @@ def described(module: object, made: Made) -> str:
     shown = []
     for name, value in sorted(named.items(), key=lambda item: item[0] not in _SIZES):
         now = getattr(module, name, value)
-        value = now if isinstance(now, _PLAIN) and None not in (now, value) else value
+        value = now if isinstance(now, _PLAIN) and isinstance(value, _PLAIN) and None not in (now, value) else value
         if name in _SIZES:
             shown.append(str(value))
         elif name not in defaults or value != defaults[name]:

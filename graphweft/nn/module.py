@@ -27,7 +27,8 @@ from graphweft.graph.shared import SharedGraph
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import Residency
 from graphweft.nn.edges import Carried, EdgeInputs
-from graphweft.nn.frame import Frame
+from graphweft.nn.frame import DST, Frame
+from graphweft.nn.lazy import Lazy, waits_for_features
 from graphweft.nn.made_with import ConstructorSignature, KeepsArguments, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
@@ -39,6 +40,7 @@ from graphweft.storage.feature import SparseFeatures
 
 REDUCERS = ("sum", "mean", "max")
 NORMS = (None, "batch", "layer")
+_SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 _HALVES = (torch.bfloat16, torch.float16)
 
 
@@ -46,7 +48,9 @@ class CompiledModule(KeepsArguments, nn.Module):
     """A module that is compiled as a whole.
 
     Attributes:
-        in_features: Width of the features it takes.
+        in_features: Width of the features it takes; of a layer between two sets of nodes, of those of the sources.
+        dst_features: Width of the features of the destinations, where a call gives both.
+        takes_pairs: Whether a call may give the features of sources and destinations apart, as a pair.
         takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live,
             with a warning.
         takes_edge_weight: Whether the sums over in-edges are weighted by ``edge_weight``.
@@ -55,6 +59,7 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     takes_sparse = True
     takes_edge_weight = False
+    takes_pairs = False
     tables: ClassVar[Mapping[str, Residency]] = {}
 
     __signature__ = ConstructorSignature()
@@ -64,11 +69,13 @@ class CompiledModule(KeepsArguments, nn.Module):
         reduce, aggr = kwargs.get("reduce"), kwargs.get("aggr")
         if reduce is not None and aggr is not None:
             reducer(cls.__name__, reduce, aggr, usual="")
+        if waits_for_features(args, kwargs) and not issubclass(cls, Lazy):
+            cls = Lazy.of(cls)
         return super().__new__(cls, *args, **kwargs)
 
-    def __init__(self, in_features: int) -> None:
+    def __init__(self, in_features: int | tuple[int, int]) -> None:
         super().__init__()
-        self.in_features = in_features
+        self.in_features, self.dst_features = as_widths(in_features)
         self._function = CompiledFunction(self._describe)
         self._pieces: dict[Hashable, CompiledFunction] = {}  # layers on blocks by number, and other results by name
 
@@ -110,7 +117,7 @@ class CompiledModule(KeepsArguments, nn.Module):
     def forward(
         self,
         graph: Graph | Sequence[Block],
-        x: Features | None = None,
+        x: Features | tuple[Features, Tensor] | None = None,
         rows: Tensor | None = None,
         *,
         edge_weight: Tensor | EdgeInputs | None = None,
@@ -118,6 +125,10 @@ class CompiledModule(KeepsArguments, nn.Module):
         return_attention_weights: bool = False,
     ) -> Any:
         """Output rows of all nodes, or of ``rows`` only; on a batch's ``blocks``, one per layer, those of its seeds.
+
+        On a graph between two sets of nodes, x is a pair (x_src, x_dst), for layers that take one; a layer made for
+        ``in_features=(a, b)`` has weights of its own for either. On one graph for several sets of features, x is
+        (batch, nodes, in_features), and so is the result.
 
         Weights and features of edges are always those of the whole graph, also with blocks, which know their edges.
         With ``return_attention_weights`` a layer with attention returns ``(out, (edge_index, alpha))``, as in PyTorch
@@ -132,26 +143,31 @@ class CompiledModule(KeepsArguments, nn.Module):
         for values of edges that this module cannot use; IndexRangeError for a bad id in rows.
         """
         if traced():
-            given: dict[str, Any] = {"edge_weight": edge_weight, "edge_attr": edge_attr}
-            given["return_attention_weights"] = return_attention_weights
-            return untraced(CompiledModule.forward)(self, graph, x, rows, **given)
+            options: dict[str, Any] = {"edge_weight": edge_weight, "edge_attr": edge_attr}
+            options["return_attention_weights"] = return_attention_weights
+            return untraced(CompiledModule.forward)(self, graph, x, rows, **options)
         edges = edge_weight if isinstance(edge_weight, EdgeInputs) else EdgeInputs(edge_weight, edge_attr)
         if is_parametrized(self) and not parametrize._cache_enabled:
             with parametrize.cached():  # every reading of a parametrized weight is the same tensor in here
                 kept = return_attention_weights
                 return CompiledModule.forward(self, graph, x, rows, edge_weight=edges, return_attention_weights=kept)
+        given: Any = x
+        if isinstance(x, Tensor) and x.layout in _SPARSE and not isinstance(x, SparseFeatures):
+            given = SparseFeatures.from_torch(x)
+        if isinstance(x, Tensor) and x.dim() == 3 and not return_attention_weights:
+            return torch.stack([CompiledModule.forward(self, graph, one, rows, edge_weight=edges) for one in x])
         if return_attention_weights:
-            return self.with_attention(graph, x, rows, edges)
+            return self.with_attention(graph, given, rows, edges)
         if not isinstance(graph, Graph):
-            if x is None:
+            if given is None:
                 raise ShapeError(f"{type(self).__name__}: expected features of the batch's nodes, got None")
-            return self.over_blocks(graph, x, edges)
+            return self.over_blocks(graph, given, edges)
         if isinstance(graph, SharedGraph):
-            made = self.over_shared(graph, x, edges)
+            made = self.over_shared(graph, given, edges)
             return made if rows is None else made[rows]
         if self.runs_apart():
-            return self.apart(graph, x, rows, edges)
-        return self._settled(self._function(self.arguments(graph, x, rows, edges)), graph, rows)
+            return self.apart(graph, given, rows, edges)
+        return self._settled(self._function(self.arguments(graph, given, rows, edges)), graph, rows)
 
     def runs_apart(self) -> bool:
         """Whether the modules inside have to be called one by one: somebody hooked one of them."""
@@ -232,8 +248,10 @@ class CompiledModule(KeepsArguments, nn.Module):
         who = type(self).__name__
         if not isinstance(graph, Graph):
             raise ShapeError(f"{who}: expected a graphweft Graph first, got {type(graph).__name__}")
-        if not isinstance(graph, Block) and not graph.is_square:
-            raise ShapeError(f"{who}: expected a graph over one set of nodes or a sampled Block, got {graph!r}")
+        is_pair = isinstance(x, tuple)
+        if not isinstance(graph, Block) and not graph.is_square and not is_pair:
+            remedy = "; give features as (x_src, x_dst)" if self.takes_pairs else ""
+            raise ShapeError(f"{who}: expected a graph over one set of nodes or a sampled Block, got {graph!r}{remedy}")
         if graph.is_typed and self.adds_loops():
             count = len(graph.relations)
             raise ShapeError(
@@ -248,6 +266,10 @@ class CompiledModule(KeepsArguments, nn.Module):
                     constant(tensor)
         elif isinstance(graph, Block):
             graph = self.block(graph)
+        if is_pair:
+            x, of_edges[DST] = self._split(graph, x)
+        elif self.dst_features != self.in_features:
+            raise ShapeError(f"{who}: expected features as (x_src, x_dst), as in_features is a pair, got one set")
         x = self.features(graph, x)
         if not isinstance(x, Tensor | SparseFeatures):
             raise ShapeError(f"{who}: expected features as a tensor or SparseFeatures, got {type(x).__name__}")
@@ -266,6 +288,22 @@ class CompiledModule(KeepsArguments, nn.Module):
         fields = {name: (tensors.pop(name), residency) for name, residency in self._tables() if name in tensors}
         fields |= of_edges
         return Arguments(graph, x, tensors, rows, seed, self.training, fields, settings=self.settings())
+
+    def _split(self, graph: Graph, x: Any) -> tuple[Features, Field]:
+        """The features of the sources, and those of the destinations as a field. Raises: ConfigError, ShapeError."""
+        who = type(self).__name__
+        if not self.takes_pairs:
+            raise ConfigError(
+                f"{who}: features as (x_src, x_dst) are not supported; SAGE, GIN and GAT layers take them"
+            )
+        if len(x) != 2 or not all(isinstance(one, Tensor | SparseFeatures) for one in x):
+            got = ", ".join(type(one).__name__ for one in x)
+            raise ShapeError(f"{who}: expected features as (x_src, x_dst), got ({got})")
+        wanted, found = (graph.num_dst, self.dst_features), tuple(x[1].shape)
+        if found != wanted:
+            raise ShapeError(f"{who}: expected x_dst of shape {wanted}, got {found}")
+        self._check_dtype(x[1])
+        return x[0], (_dense(who, x[1]) if isinstance(x[1], SparseFeatures) else x[1], Residency.DST)
 
     def settings(self) -> Hashable:
         """All that ``define`` may read beside tensors; what is compiled for other settings does not serve."""
@@ -423,6 +461,17 @@ def make_norm(kind: str | None, width: int) -> nn.Module | None:
     return nn.BatchNorm1d(width) if kind == "batch" else nn.LayerNorm(width)
 
 
+def as_widths(in_features: int | Sequence[int]) -> tuple[int, int]:
+    """(width of the sources' features, width of the destinations'). Raises: ConfigError for more or fewer than two."""
+    if isinstance(in_features, int):
+        return in_features, in_features
+    if not isinstance(in_features, tuple | list) or len(in_features) != 2:
+        raise ConfigError(
+            f"in_features: expected an integer, or a pair of them for (x_src, x_dst), got {in_features!r}"
+        )
+    return in_features[0], in_features[1]
+
+
 def reducer(who: str, reduce: str | None, aggr: str | None, usual: str) -> str:
     """The reducer that a constructor was given under either name, ``usual`` where it was given none.
 
@@ -435,12 +484,18 @@ def reducer(who: str, reduce: str | None, aggr: str | None, usual: str) -> str:
     return "sum" if aggr == "add" else aggr
 
 
-def check_model(name: str, sizes: dict[str, int], dropout: float, reduce: str) -> None:
+def check_model(
+    name: str, sizes: Mapping[str, Any], dropout: float, reduce: str, reducers: Sequence[str] = REDUCERS
+) -> None:
     """Sizes are positive, dropout is a probability below 1, the reducer is known. Raises: ConfigError."""
-    for what, size in sizes.items():
+    parts = sizes.items()
+    if isinstance(given := sizes.get("in_features"), tuple | list):
+        source, own = as_widths(given)
+        parts = {**sizes, "in_features": source, "in_features[1]": own}.items()
+    for what, size in parts:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ConfigError(f"{name}: expected {what} >= 1, got {size!r}")
     if not 0.0 <= dropout < 1.0:
         raise ConfigError(f"{name}: expected dropout in [0, 1), got {dropout}")
-    if reduce not in REDUCERS:
-        raise ConfigError(f"{name}: expected reduce among {', '.join(REDUCERS)}, got {reduce!r}")
+    if reduce not in reducers:
+        raise ConfigError(f"{name}: expected reduce among {', '.join(reducers)}, got {reduce!r}")

@@ -6,9 +6,11 @@ layer, then the layer, then, but for the last, residual, norm and activation.
 
 from __future__ import annotations
 
+import difflib
 import functools
+import inspect
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -25,8 +27,8 @@ from graphweft.graph.shared import SharedGraph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.edges import Carried, EdgeInputs
-from graphweft.nn.frame import ACTIVATIONS, Frame
-from graphweft.nn.module import CompiledModule, check_blocks, check_model, make_norm, reducer
+from graphweft.nn.frame import ACTIVATIONS, SLOPES, Frame
+from graphweft.nn.module import REDUCERS, CompiledModule, check_blocks, check_model, make_norm, reducer
 from graphweft.nn.node_data import NodeData
 from graphweft.nn.settings import tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features
@@ -44,6 +46,7 @@ def _is_plain_layer(layer: nn.Module) -> bool:
         isinstance(layer, CompiledModule)
         and type(layer).forward is CompiledModule.forward
         and "forward" not in layer.__dict__
+        and not layer.runs_apart()
     )
 
 
@@ -52,14 +55,41 @@ def _is_plain_norm(norm: nn.Module) -> bool:
     return type(norm) in _COMPILED_NORMS and "forward" not in norm.__dict__
 
 
-def _activated(name: str, x: Tensor) -> Tensor:
+def activated(name: str, x: Tensor) -> Tensor:
     """``frame.activation`` in torch."""
-    if name == "none":
-        return x
-    if name == "relu":
-        return functional.relu(x)
-    slope = ACTIVATIONS[name]
-    return functional.elu(x, slope) if name == "elu" else functional.leaky_relu(x, slope)
+    if name in SLOPES:
+        return functional.elu(x, SLOPES[name]) if name == "elu" else functional.leaky_relu(x, SLOPES[name])
+    if name in ("tanh", "sigmoid"):
+        return getattr(torch, name)(x)  # type: ignore[no-any-return]
+    if name in ("silu", "gelu"):
+        return getattr(functional, name)(x)  # type: ignore[no-any-return]
+    return functional.relu(x) if name == "relu" else x
+
+
+# Names that PyTorch Geometric's models have for arguments of ours.
+_THEIRS = {"jk": "jumping", "act": "activation", "num_heads": "heads", "dropout_rate": "dropout"}
+
+
+def check_known(kind: type[Stack], options: Mapping[str, Any]) -> None:
+    """Options that the model's layers have. Raises: ConfigError with the name here, or with the nearest one."""
+    layer = kind.layer
+    known = {*layer_options(kind)} if isinstance(layer, type) else set(options)
+    for name in options:
+        if name not in known:
+            own = [*inspect.signature(kind.__init__).parameters][1:]
+            near = difflib.get_close_matches(name, [*own, *known], 1)
+            remedy = _THEIRS.get(name) or (near[0] if near else "")
+            hint = f"; did you mean {remedy}=?" if remedy else ""
+            raise ConfigError(f"{kind.__name__}: got an unexpected argument {name!r}{hint}")
+
+
+def layer_options(kind: type[Stack]) -> list[str]:
+    """Names of all arguments that the constructors of a model's layers take, those of their bases among them."""
+    found: list[str] = []
+    for base in kind.layer.__mro__:  # type: ignore[attr-defined]
+        if "__init__" in vars(base) and base is not object:
+            found += inspect.signature(vars(base)["__init__"]).parameters
+    return found
 
 
 class Stack(CompiledModule):
@@ -75,8 +105,8 @@ class Stack(CompiledModule):
         norm: ``"batch"``, ``"layer"`` or None; after every layer but the last.
         residual: Adds a layer's input to its output where the widths agree.
         reduce: How neighbours are combined: ``"sum"``, ``"mean"`` or ``"max"``; None for the model's usual way.
-        activation: After every layer but the last: ``"relu"``, ``"elu"`` or ``"leaky_relu"`` (slope 0.2); None for the
-            model's usual one.
+        activation: After every layer but the last: ``"relu"``, ``"elu"``, ``"leaky_relu"`` (slope 0.2), ``"gelu"``,
+            ``"silu"``, ``"tanh"``, ``"sigmoid"`` or ``"none"``; None for the model's usual one.
         jumping: ``"cat"``: the result is that of all layers side by side, (``num_layers`` - 1) times ``hidden`` and
             ``out_features`` columns, and the last layer, too, is followed by what the others are (jumping knowledge,
             Xu et al., ICML 2018); ``"last"``: so followed, the last layer's alone. Both are for whole graphs, not for
@@ -90,6 +120,7 @@ class Stack(CompiledModule):
     layer: ClassVar[Callable[..., CompiledModule]]
     usual_reduce: ClassVar[str] = "sum"
     usual_activation: ClassVar[str] = "relu"
+    reducers: ClassVar[tuple[str, ...]] = REDUCERS
 
     def __init__(
         self,
@@ -114,8 +145,9 @@ class Stack(CompiledModule):
             raise ConfigError(f"{type(self).__name__}: expected activation among {known}, got {activation!r}")
         if jumping not in (None, "cat", "last"):
             raise ConfigError(f"{type(self).__name__}: expected jumping 'cat', 'last' or None, got {jumping!r}")
+        check_known(type(self), options)
         sizes = {"in_features": in_features, "hidden": hidden, "out_features": out_features, "num_layers": num_layers}
-        check_model(type(self).__name__, sizes, dropout, reduce)
+        check_model(type(self).__name__, sizes, dropout, reduce, self.reducers)
         super().__init__(in_features)
         self.takes_sparse = getattr(type(self).layer, "takes_sparse", True)
         self.dropout, self.residual, self.out_features = dropout, residual, out_features
@@ -252,7 +284,7 @@ class Stack(CompiledModule):
                 out = out + own
             if len(self.norms):
                 out = self.norms[index](out)
-            out = _activated(self.activation, out)
+            out = activated(self.activation, out)
         return self.finished(index, out)
 
     def _layer_apart(self, layer: nn.Module, graph: Graph, x: Any, edges: EdgeInputs | None) -> Any:

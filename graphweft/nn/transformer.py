@@ -28,7 +28,7 @@ class TransformerConv(AttentionConv):
     channels), ``skip`` is (in_features, out_features), ``edge_projection`` (edge_dim, heads * channels).
 
     Args:
-        in_features: Width of the input rows.
+        in_features: Width of the input rows; a pair for features (x_src, x_dst) of two sets of nodes.
         out_features: Width of the output rows.
         heads: Heads; they divide ``out_features`` where they are put side by side.
         concat: Heads side by side; else their mean, each ``out_features`` wide.
@@ -45,9 +45,11 @@ class TransformerConv(AttentionConv):
         torch.Size([3, 6])
     """
 
+    takes_pairs = True
+
     def __init__(
         self,
-        in_features: int,
+        in_features: int | tuple[int, int],
         out_features: int,
         heads: int = 1,
         concat: bool = True,
@@ -63,12 +65,12 @@ class TransformerConv(AttentionConv):
         options: dict[str, Any] = {"bias": own, "dropout": dropout, "add_self_loops": False, "reduce": reduce}
         super().__init__(in_features, out_features, heads, concat, **options, aggr=aggr)
         self.take_edges(edge_dim, "mean")
-        width, fans = heads * self.channels, in_features + self.channels
-        self.query, self.key, self.value = (glorot(in_features, width, fans=fans) for _ in range(3))
+        width, sizes = heads * self.channels, (self.dst_features, self.in_features, self.in_features)
+        self.query, self.key, self.value = (glorot(size, width, fans=size + self.channels) for size in sizes)
         self.query_bias, self.key_bias, self.value_bias = (
             nn.Parameter(torch.zeros(width)) if bias else None for _ in range(3)
         )
-        self.skip = glorot(in_features, out_features) if root_weight else None
+        self.skip = glorot(self.dst_features, out_features) if root_weight else None
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Score by products, attend, add what is skipped."""

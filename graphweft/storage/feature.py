@@ -226,6 +226,28 @@ class SparseFeatures(torch.Tensor):
         rows = sp.csr_array(matrix, copy=True)  # the caller may write to the matrix later
         return cls(rows.indptr, rows.indices, rows.data, rows.shape, dtype=dtype)
 
+    @classmethod
+    def from_torch(cls, matrix: torch.Tensor) -> SparseFeatures:
+        """A sparse matrix of torch in any layout, as it stands now.
+
+        Raises: DtypeError for a dense one, or for one that wants a gradient, which features have none of.
+        """
+        if matrix.layout == torch.strided or matrix.requires_grad:
+            got = "one that requires a gradient" if matrix.requires_grad else f"a {matrix.layout} one"
+            raise DtypeError(f"SparseFeatures.from_torch: expected a sparse matrix without gradient, got {got}")
+        rows_and_columns = int(matrix.shape[0]), int(matrix.shape[1])
+        size, dtype = rows_and_columns, torch.float64 if matrix.dtype == torch.float64 else torch.float32
+        if matrix.layout == torch.sparse_coo:
+            rows = matrix.coalesce()
+            return cls.from_scipy(
+                sp.coo_array((rows.values().numpy(), tuple(rows.indices().numpy())), size), dtype=dtype
+            )
+        is_csr = matrix.layout == torch.sparse_csr
+        offsets = matrix.crow_indices() if is_csr else matrix.ccol_indices()
+        within = matrix.col_indices() if is_csr else matrix.row_indices()
+        parts = (matrix.values().numpy(), within.numpy(), offsets.numpy())
+        return cls.from_scipy((sp.csr_array if is_csr else sp.csc_array)(parts, size), dtype=dtype)
+
     @property
     def indptr(self) -> torch.Tensor:
         """Offsets of the rows, int64 (N + 1,)."""

@@ -122,7 +122,7 @@ class FullBatch(Steps):
 
     def prepare(self) -> None:
         """Settles what is decided by measuring, then compiles, computes what stays the same, and records the step."""
-        if not isinstance(self.model, CompiledModule):
+        if not isinstance(self.model, CompiledModule) or self.model.runs_apart():
             return
         with kept_buffers(self.model), owning(self.x, self._wanted):
             if self._settles:

@@ -19,6 +19,7 @@ from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.interop.pyg_model import PyGModel, adapted
+from graphweft.nn.lazy import settled
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.node2vec import Node2Vec
 from graphweft.storage.feature import SparseFeatures
@@ -59,6 +60,7 @@ def check_parts(model: object, ds: Any, task: str) -> Any:
         foreign = "; gw.from_pyg(data).dataset() makes one" if hasattr(ds, "to_dict") else ""
         hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign
         raise ConfigError(f"Trainer: expected ds as a gw.Dataset, got {type(ds).__name__}{hint}")
+    settled("Trainer", model, getattr(ds, "x", None))
     ds.check_trainable() if task == "nodes" else ds.check_features()
     for name in ds.deaf_types() if task == "nodes" and isinstance(ds, Dataset) else ():
         text = f"{ds.name}: nodes of type {name!r} have the labels and receive no edge, so they learn from none"

@@ -72,7 +72,7 @@ def settle_model(
 
     ``first_step`` runs a training step without an update; it is measured where nothing is remembered.
     """
-    if model.function.cost_model is not None or _config.current().opt_level < 2:
+    if model.function.cost_model is not None or _config.current().opt_level < 2 or model.runs_apart():
         return
     entries = x.nnz if isinstance(x, SparseFeatures) else x.numel()
     program = model.program(graph, x, rows, edges)
