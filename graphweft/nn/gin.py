@@ -81,6 +81,7 @@ class GINConv(CompiledModule):
             self.bias2 = nn.Parameter(torch.zeros(out_features)) if bias else None
             self.norm = make_norm(mlp_norm, out_features)
         self.reduce = reduce
+        self.takes_sparse = reduce != "max" and mlp is None  # else rows are combined as they are
         if train_eps:
             self.eps = nn.Parameter(torch.tensor(float(eps)))
         else:

@@ -48,7 +48,7 @@ class GINEConv(GINConv):
         check_model("GINEConv", {"edge_dim": edge_dim}, 0.0, self.reduce)
         if self.reduce != "sum":
             raise ConfigError(f"GINEConv: expected reduce 'sum', got {self.reduce!r}")
-        self.edge_dim = edge_dim
+        self.edge_dim, self.takes_sparse = edge_dim, False
         self.edge_projection = glorot(edge_dim, in_features)
         self.edge_bias = nn.Parameter(torch.zeros(in_features)) if bias else None
 

@@ -85,6 +85,7 @@ class SAGEConv(CompiledModule):
         self.pool_bias = nn.Parameter(torch.zeros(width)) if projects else None
         self.lstm = nn.LSTM(width, width, batch_first=True) if reduce == "lstm" else None
         self.reduce, self.normalize = reduce, normalize
+        self.takes_sparse = reduce != "max" or projects  # a maximum is taken over the rows as they are
 
     @property
     def takes_edge_weight(self) -> bool:  # type: ignore[override]

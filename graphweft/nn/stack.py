@@ -149,7 +149,6 @@ class Stack(CompiledModule):
         sizes = {"in_features": in_features, "hidden": hidden, "out_features": out_features, "num_layers": num_layers}
         check_model(type(self).__name__, sizes, dropout, reduce, self.reducers)
         super().__init__(in_features)
-        self.takes_sparse = getattr(type(self).layer, "takes_sparse", True)
         self.dropout, self.residual, self.out_features = dropout, residual, out_features
         self.activation, self.jumping = activation, jumping
         widths = [in_features, *[hidden] * (num_layers - 1), out_features]
@@ -158,6 +157,7 @@ class Stack(CompiledModule):
         self.layers = nn.ModuleList(
             self.make_layer(a, b, last=index == num_layers - 1, **options) for index, (a, b) in enumerate(pairs)
         )
+        self.takes_sparse = getattr(self.layers[0], "takes_sparse", True)
         normed = widths[1:] if jumping else widths[1:-1]
         self.norms = nn.ModuleList(n for n in (make_norm(norm, width) for width in normed) if n is not None)
 

@@ -88,10 +88,9 @@ def random_file(draw: random.Random, file: Path) -> str:
     if draw.random() < 0.3:
         y[classes + 2 :: 7] = -1
     arrays["y"] = y
-    if draw.random() < 0.7:
-        part = rng.integers(0, 3, nodes)
-        part[:3] = (0, 1, 2)
-        arrays |= {f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))}
+    part = rng.integers(0, 3, nodes)
+    part[:3] = (0, 1, 2)
+    arrays |= {f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))}
     (np.savez if draw.random() < 0.5 else np.savez_compressed)(file, **arrays)
     return f"{nodes} nodes, {edges} edges, {width} features, {', '.join(arrays)}"
 

@@ -99,7 +99,7 @@ def test_it_trains_in_the_trainer() -> None:
     x = torch.randn(graph.num_nodes, 6)
     y = (x[:, 0] > 0).long()
     y[graph.layout.node_range("field").start :] = -1
-    split = {"train_idx": torch.arange(12), "val_idx": torch.arange(12, 15), "test_idx": torch.arange(12, 15)}
+    split = {"train_idx": torch.arange(11), "val_idx": torch.arange(11, 13), "test_idx": torch.arange(13, 15)}
     ds = gw.Dataset("typed", graph, x, y, **split)
     model = gw.nn.to_hetero(gw.nn.SAGE(-1, 16, 2), graph)
     with pytest.raises(ConfigError, match="call the model once"):

@@ -241,6 +241,17 @@ def test_sparse_matrices_of_torch_are_sparse_features(layout: torch.layout) -> N
         model(ds.graph, dense.to_sparse(layout=layout).requires_grad_())
 
 
+@pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
+@pytest.mark.parametrize("kind", [gw.nn.GCN, gw.nn.SAGE, gw.nn.GIN])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
+def test_every_reducer_takes_sparse_features(kind: Any, reduce: str) -> None:
+    ds = gw.synthetic("cora", scale=0.1)
+    assert isinstance(ds.x, gw.data.SparseFeatures)
+    model = kind(ds.num_features, 16, ds.num_classes, reduce=reduce)
+    torch.testing.assert_close(model(ds.graph, ds.x), model(ds.graph, ds.x.to_dense()), rtol=1e-4, atol=1e-5)
+    assert gw.Trainer(model, ds).fit(1)["loss"][0] > 0.0
+
+
 ACTIVATIONS = {"gelu": nn.functional.gelu, "silu": nn.functional.silu, "tanh": torch.tanh, "sigmoid": torch.sigmoid}
 
 
