@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, emulated
+from cuda import checked, emulated, sampling
 from nn.models import IN, make
 from torch import Tensor
 from zoo import CASES, random_edges
@@ -31,7 +31,7 @@ from graphweft.ir.interpret import edges_in_row_order, interpret
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs
 from graphweft.runtime import dense
-from graphweft.runtime.cuda import attention_kernels, edges, kernels, walks
+from graphweft.runtime.cuda import attention_kernels, edges, kernels, sampling_kernels, walks
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
@@ -327,6 +327,63 @@ def bits_do_not_depend_on_the_order_of_programs() -> None:
 
 
 @trial
+def batches_are_those_of_the_cpu() -> None:
+    """Nodes, edges and blocks, bit for bit: every kind of fan-outs, and rows of more edges than 16 bits count."""
+    for name in ("empty", "one_loop", *SMALL, "star"):
+        for k, (fanouts, replace) in enumerate(sampling.FANOUTS):
+            graph = GRAPHS[name].graph()
+            seeds = torch.arange(graph.num_nodes - 1, -1, -2)
+            wrong = sampling.differences(graph, fanouts, replace, seeds, 5 + (k << 40))
+            assert not wrong, (name, fanouts, replace, wrong)
+    random = torch.Generator().manual_seed(1)
+    src = torch.randint(0, 50, (70000,), generator=random)
+    hub = gw.Graph(src, torch.cat([torch.zeros(69900, dtype=torch.int64), torch.arange(100) % 50]), num_nodes=50)
+    for fanouts, replace in (((4, 2), False), ((4, 2), True)):
+        assert not sampling.differences(hub, fanouts, replace, torch.tensor([7, 0]), 3)
+
+
+def small_data() -> gw.Dataset:
+    """40 nodes with labels."""
+    found, every = random_edges(40, 160, 3), torch.arange(40)
+    graph = gw.Graph(found.src, found.dst, num_nodes=40)
+    return gw.Dataset("small", graph, drawn(40, 6), every % 3, every[:20], every[20:30], every[30:], 3)
+
+
+@interpreted
+def a_loader_draws_where_it_is_told_to() -> None:
+    """Batches of all epochs; hot rows of features lie there, as many as fit."""
+    ds = small_data()
+    given: dict[str, object] = {"fanouts": (3, 2), "batch_size": 8, "shuffle": True, "seed": 4, "prefetch": 0}
+    wanted = gw.Loader(ds, **given)
+    structure = ds.graph.csc.nbytes + 4 * 40
+    with gw.config(target="cuda"):
+        found = gw.Loader(ds, **given, device="cpu", device_memory=structure + 15 * 24)
+        for _ in range(2):
+            for mine, other in zip(found, wanted, strict=True):
+                for name in ("n_id", "edge_index", "e_id", "x", "y", "input_id"):
+                    assert torch.equal(getattr(mine, name), getattr(other, name)), name
+        rows = found.device_rows
+        assert rows is not None and rows.nbytes == 15 * 24 and 0.4 < rows.hit_ratio < 0.9, rows.hit_ratio
+        state = found.state_dict()
+    wanted.load_state_dict(state)  # the same batches: either continues the other
+
+
+@interpreted
+def a_trainer_draws_where_the_model_is() -> None:
+    """The losses of the CPU's batches and kernels."""
+    losses = []
+    for target in ("cuda", "cpu"):
+        torch.manual_seed(0)
+        net = gw.nn.SAGE(6, 4, 3, num_layers=2)
+        with gw.config(target=target, certify=False):
+            trainer = gw.Trainer(net, small_data(), lr=0.05, mode="mini", fanouts=(3, 2), batch_size=10, progress=False)
+            losses.append([record.loss for record in trainer.fit(epochs=2)])
+        name = "DeviceMiniBatch" if target == "cuda" else "MiniBatch"
+        assert type(trainer._batch).__name__ == name
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
+
+
+@trial
 def the_doctor_finds_every_kernel_right() -> None:
     """And says of one that is not."""
     found = device_check.checks("cpu", nodes=8, degree=2, repetitions=1)
@@ -374,7 +431,7 @@ def no_kernel_is_left_out() -> None:
     """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
     known = {
         item.compiled
-        for item in (vars(kernels) | vars(attention_kernels)).values()
+        for item in (vars(kernels) | vars(attention_kernels) | vars(sampling_kernels)).values()
         if isinstance(item, Kernel) and not item.is_device
     }
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]
