@@ -330,16 +330,16 @@ def bits_do_not_depend_on_the_order_of_programs() -> None:
 def batches_are_those_of_the_cpu() -> None:
     """Nodes, edges and blocks, bit for bit: every kind of fan-outs, and rows of more edges than 16 bits count."""
     for name in ("empty", "one_loop", *SMALL, "star"):
-        for k, (fanouts, replace) in enumerate(sampling.FANOUTS):
+        for k, (fanouts, again) in enumerate(sampling.FANOUTS):
             graph = GRAPHS[name].graph()
             seeds = torch.arange(graph.num_nodes - 1, -1, -2)
-            wrong = sampling.differences(graph, fanouts, replace, seeds, 5 + (k << 40))
-            assert not wrong, (name, fanouts, replace, wrong)
+            wrong = sampling.differences(graph, fanouts, again, seeds, 5 + (k << 40))
+            assert not wrong, (name, fanouts, again, wrong)
     random = torch.Generator().manual_seed(1)
     src = torch.randint(0, 50, (70000,), generator=random)
     hub = gw.Graph(src, torch.cat([torch.zeros(69900, dtype=torch.int64), torch.arange(100) % 50]), num_nodes=50)
-    for fanouts, replace in (((4, 2), False), ((4, 2), True)):
-        assert not sampling.differences(hub, fanouts, replace, torch.tensor([7, 0]), 3)
+    for again in (False, True):
+        assert not sampling.differences(hub, (4, 2), again, torch.tensor([7, 0]), 3)
 
 
 def small_data() -> gw.Dataset:

@@ -1,4 +1,4 @@
-"""Loaders and trainers that are told a device: what is refused, and in which words. Batches: ``tests/cuda/trials.py``."""
+"""Loaders and trainers that are told a device: what is refused. Batches are compared in ``tests/cuda/trials.py``."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_what_is_not_drawn_there_is_refused() -> None:
     with gw.config(target="cuda"):
         with pytest.raises(ConfigError, match="device='cpu' cannot be combined with weight; without device= draws by"):
             gw.Loader(data(), fanouts=[1], weight=torch.ones(4), device="cpu")
-        with pytest.raises(ConfigError, match="device='cpu' cannot be combined with prepare; batch.to"):
+        with pytest.raises(ConfigError, match="device='cpu' cannot be combined with prepare; "):
             gw.Loader(data(), fanouts=[1], prepare=gw.Subtasks(1), device="cpu")
         sampler = gw.LayerSampler(data().graph, [2])
         with pytest.raises(

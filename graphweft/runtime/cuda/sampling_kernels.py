@@ -85,7 +85,7 @@ def draw_few(
 @device
 def wide_below(node, seed_low, seed_high, i, stream, n):
     """A draw of 64 bits, below ``n`` < 2^32, by the upper half of the product."""
-    c0, c1, c2, c3 = drawn_words(node, seed_low, seed_high, i, stream)
+    c0, c1, _, _ = drawn_words(node, seed_low, seed_high, i, stream)
     bound = n.to(tl.uint64)
     return ((c1.to(tl.uint64) * bound + ((c0.to(tl.uint64) * bound) >> 32)) >> 32).to(tl.int64)
 
