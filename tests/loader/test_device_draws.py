@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import graphweft as gw
-from graphweft._errors import ConfigError, MemoryBudgetError
+from graphweft._errors import ConfigError, IndexRangeError, MemoryBudgetError
 from graphweft.loader.device_rows import DeviceRows
+from graphweft.runtime.cuda.sampling import DeviceSampler
 
 
 def data() -> gw.Dataset:
@@ -62,3 +63,15 @@ def test_rows_come_from_where_they_lie() -> None:
         rows = DeviceRows(table, kept, torch.device("cpu"))
         assert torch.equal(rows(ids), table[ids]) and rows.read == 5
         assert rows.hits == sum(kept is None or int(i) in kept.tolist() for i in ids)
+
+
+def test_seeds_are_checked_in_the_words_of_the_cpu() -> None:
+    plan = gw.NeighborSampler(data().graph, [1])
+    there = DeviceSampler(plan, torch.device("cpu"))
+    for seeds, kind in (([2, 0, 3, 0, 2], ConfigError), ([0, 7], IndexRangeError)):
+        texts = []
+        for sampler in (plan, there):
+            with pytest.raises(kind) as failure:
+                sampler.sample(torch.tensor(seeds))
+            texts.append(str(failure.value))
+        assert texts[0] == texts[1]

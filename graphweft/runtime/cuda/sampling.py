@@ -115,11 +115,16 @@ class DeviceSampler:
         for hop, ends in enumerate(drawn.ends[1:]):
             parts = self._block(drawn, columns, hop, ends)
             num_src = drawn.ends[hop + 2] if hop + 2 < len(drawn.ends) else n_id.numel()
-            block = Block.of(DrawnEdges(self.graph, n_id, *(part.cpu() for part in parts)), num_src)
+            block = Block.of(self._edges(n_id, parts), num_src)
             block.csc.keep_twin(Adjacency(parts[0], parts[1], None, num_src))
             made.append(block)
-        every = DrawnEdges(self.graph, n_id, *(part.cpu() for part in (drawn.starts, columns, drawn.places)))
+        every = self._edges(n_id, (drawn.starts, columns, drawn.places))
         return Sample(n_id, drawn.ends[1], tuple(reversed(made)), (every,))
+
+    def _edges(self, n_id: Tensor, parts: tuple[Tensor, Tensor, Tensor]) -> DrawnEdges:
+        """Offsets, numbers of sources and places, copied to host memory."""
+        indptr, indices, places = (part.cpu() for part in parts)
+        return DrawnEdges(self.graph, n_id, indptr, indices, places)
 
     def draw(self, seeds: Ids, key: int) -> tuple[Drawn, Tensor]:
         """All hops, and the numbers of the sources of the drawn edges, int32."""
@@ -144,12 +149,10 @@ class DeviceSampler:
         order = torch.argsort(ids, stable=True)
         again = (ids[order][1:] == ids[order][:-1]).nonzero()
         if again.numel():
-            first, second = order[1:][again].min(), None
-            second = int(first)
+            second = int(order[1:][again].min())
             first = int((ids == ids[second]).nonzero()[0])
-            raise ConfigError(
-                f"sample: expected distinct seeds, got {int(ids[second])} at positions {first} and {second}"
-            )
+            pair = f"{int(ids[second])} at positions {first} and {second}"
+            raise ConfigError(f"sample: expected distinct seeds, got {pair}")
         return ids
 
     def _borrow(self) -> Tensor:
