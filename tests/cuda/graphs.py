@@ -137,8 +137,8 @@ def main(count: int, seconds: float, first: int = 0) -> int:
         try:
             with emulated.watching() as seen:
                 errors = of_kernels(graph(), k)
-                if graph().is_square:
-                    errors["batches"] = float("inf") if sampling.of_graph(graph(), k) else 0.0
+                if k % 2 == 0 and graph().is_square:
+                    errors["batches"] = float("inf") if sampling.of_graph(graph(), k // 2) else 0.0
                 region = names[k % len(names)]
                 if graph().num_edges:
                     errors[f"walks of {region}"] = of_region(graph(), region)
