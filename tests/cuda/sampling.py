@@ -18,7 +18,7 @@ def differences(
     graph: gw.Graph, fanouts: tuple[int, ...], replace: bool, seeds: Tensor, key: int, names: Tensor | None = None
 ) -> list[str]:
     """What is not the same."""
-    plan = gw.NeighborSampler(graph, fanouts, replace, names=names)
+    plan = gw.sampling.NeighborSampler(graph, fanouts, replace, names=names)
     wanted = plan.sample(seeds, seed=key, epoch=2, stage=1)
     found = DeviceSampler(plan, torch.device("cpu")).sample(seeds, seed=key, epoch=2, stage=1)
     pairs = {name: (getattr(found, name), getattr(wanted, name)) for name in ("n_id", "edge_index", "e_id")}

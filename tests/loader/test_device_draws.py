@@ -33,8 +33,8 @@ def test_what_is_not_drawn_there_is_refused() -> None:
         with pytest.raises(ConfigError, match="device='cpu' cannot be combined with weight; without device= draws by"):
             gw.Loader(data(), fanouts=[1], weight=torch.ones(4), device="cpu")
         with pytest.raises(ConfigError, match="device='cpu' cannot be combined with prepare; "):
-            gw.Loader(data(), fanouts=[1], prepare=gw.Subtasks(1), device="cpu")
-        sampler = gw.LayerSampler(data().graph, [2])
+            gw.Loader(data(), fanouts=[1], prepare=gw.schedule.Subtasks(1), device="cpu")
+        sampler = gw.sampling.LayerSampler(data().graph, [2])
         with pytest.raises(
             ConfigError, match=r"cannot be combined with LayerSampler \(samplers there: NeighborSampler"
         ):
@@ -66,7 +66,7 @@ def test_rows_come_from_where_they_lie() -> None:
 
 
 def test_seeds_are_checked_in_the_words_of_the_cpu() -> None:
-    plan = gw.NeighborSampler(data().graph, [1])
+    plan = gw.sampling.NeighborSampler(data().graph, [1])
     there = DeviceSampler(plan, torch.device("cpu"))
     for seeds, kind in (([2, 0, 3, 0, 2], ConfigError), ([0, 7], IndexRangeError)):
         texts = []

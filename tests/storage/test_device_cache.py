@@ -56,7 +56,7 @@ def test_expected_reads_are_near_those_that_are_counted() -> None:
     """Over 600 batches; what they keep serves nearly as many reads as the best choice afterwards would."""
     found = power_law_edges(120, 700, seed=2)
     graph, seeds = gw.Graph(found.src, found.dst, num_nodes=120), torch.arange(0, 120, 3)
-    counts, sampler = torch.zeros(120), gw.NeighborSampler(graph, [3, 2])
+    counts, sampler = torch.zeros(120), gw.sampling.NeighborSampler(graph, [3, 2])
     for epoch in range(60):
         order = seeds[torch.randperm(40, generator=torch.Generator().manual_seed(epoch))]
         for batch in order.split(4):
