@@ -32,8 +32,12 @@ from graphweft.nn.sage import SAGE
 from graphweft.runtime import dense, sparse
 from graphweft.runtime.cuda import edges
 from graphweft.runtime.cuda.jit import find_triton
+from graphweft.runtime.cuda.sampling import DeviceSampler
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.sampler import Sample
 
 _CLOSE = 1e-5  # of the largest number of a result, in float32
+_ROUNDED = 2.0**-8  # of a result in bfloat16
 _OF_MODELS = 1e-3  # the same for gradients of whole models
 _TIMED = 20
 _WIDTH = 64
@@ -80,7 +84,7 @@ def checks(device: str, nodes: int = 100_000, degree: int = 15, repetitions: int
     place = check_device("--device", device)
     find_triton()
     graph = _graph(nodes, degree)
-    works = {**_kernels(graph, place), **_models(_graph(min(nodes, 2000), degree), place)}
+    works = {**_kernels(graph, place), **_batches(graph, place), **_models(_graph(min(nodes, 2000), degree), place)}
     return [_checked(name, work, place, repetitions) for name, work in works.items()]
 
 
@@ -137,6 +141,12 @@ def _kernels(graph: Graph, place: torch.device) -> dict[str, Work]:
             torch.relu(summed + row[0]),
             moved,
         ),
+        "sum over edges of bfloat16": Work(
+            lambda: edges.sum_edges(there, far["x"].bfloat16()).float(),
+            torch.zeros(n, _WIDTH, dtype=torch.float64).index_add(0, dst, x.bfloat16().double()[src]),
+            moved // 2,
+            _ROUNDED,
+        ),
         "largest over edges": Work(lambda: edges.extremum(there, far["x"], False, True)[0], largest, moved),
         "its gradient": Work(lambda: edges.extremum_gradient(there, there_arg, far["dy"]), gradient),
         "softmax over edges": Work(lambda: edges.edge_softmax(there, far["s"], False), soft, 12 * 4 * m),
@@ -153,6 +163,29 @@ def _kernels(graph: Graph, place: torch.device) -> dict[str, Work]:
             lambda: edges.dropout(far["x"], 0.5, 7, 3), dense.dropout(x, 0.5, 7, 3), 8 * _WIDTH * n, 0.0
         ),
     }
+
+
+def _batches(graph: Graph, place: torch.device) -> dict[str, Work]:
+    """Batches that are drawn there: how many of their arrays are not those of the CPU, bit for bit."""
+    seeds = torch.arange(0, graph.num_nodes, max(1, graph.num_nodes // 1000))
+    found = {}
+    for fanouts, replace in (((10, 5), False), ((5, 10), False), ((-1, 3), False), ((10, 5), True)):
+        plan = NeighborSampler(graph, fanouts, replace)
+        wanted, there = _arrays(plan.sample(seeds, seed=3)), DeviceSampler(plan, place)
+
+        def run(wanted: list[Tensor] = wanted, there: DeviceSampler = there) -> Tensor:
+            pairs = zip(_arrays(there.sample(seeds, seed=3)), wanted, strict=True)
+            return torch.tensor([float(not torch.equal(mine, other)) for mine, other in pairs])
+
+        name = f"batches, fan-outs {', '.join(map(str, fanouts))}{', replaced' if replace else ''}"
+        found[name] = Work(run, torch.zeros(len(wanted)), limit=0.0)
+    return found
+
+
+def _arrays(sample: Sample) -> list[Tensor]:
+    """What a batch is."""
+    blocks = [t for block in sample.blocks for t in (block.csc.indptr, block.csc.indices)]
+    return [sample.n_id, sample.edge_index, sample.e_id, *blocks]
 
 
 def _models(graph: Graph, place: torch.device) -> dict[str, Work]:

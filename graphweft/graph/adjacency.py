@@ -18,7 +18,7 @@ from graphweft import _native
 from graphweft._errors import GraphError, IndexRangeError, ShapeError
 from graphweft._memory import empty
 from graphweft._native import declare, pointer
-from graphweft.graph.derived import derived
+from graphweft.graph.derived import derived, keep
 from graphweft.graph.ids import index_dtype, is_wide, summarize
 
 _compress = declare("gw_coo_to_csr")
@@ -103,6 +103,11 @@ class Adjacency:
     def to(self, device: torch.device) -> Adjacency:
         """The same arrays on ``device``, sent once and kept as long as these live; itself where they are there."""
         return self if self.indptr.device == device else derived(self, _sent, device)
+
+    def keep_twin(self, twin: Adjacency) -> None:
+        """:meth:`to` gives ``twin``, the same arrays on a device, from now on where they are wanted there."""
+        if twin.indptr.device != self.indptr.device:
+            keep(self, _sent, twin, twin.indptr.device)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "native"}

@@ -43,8 +43,8 @@ def derived(owner: Any, make: Callable[..., Made], *arguments: Any) -> Made:
         return made
 
 
-def keep(owner: Any, make: Callable[..., Made], value: Made) -> None:
-    """``derived(owner, make)`` is ``value`` from now on, where that is known without computing it.
+def keep(owner: Any, make: Callable[..., Made], value: Made, *arguments: Any) -> None:
+    """``derived(owner, make, *arguments)`` is ``value`` from now on, where that is known without computing it.
 
     Example:
         >>> from graphweft.graph.graph import Graph
@@ -55,7 +55,7 @@ def keep(owner: Any, make: Callable[..., Made], value: Made) -> None:
         >>> derived(graph, degrees)
         7
     """
-    _KEPT.setdefault(owner, {})[make] = value
+    _KEPT.setdefault(owner, {})[(make, *arguments) if arguments else make] = value
 
 
 def is_derived(owner: Any, make: Callable[..., Any], *arguments: Any) -> bool:

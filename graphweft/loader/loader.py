@@ -14,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphweft._checks import checksum
+from graphweft._checks import check_device, checksum
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.loader.batch import Batch, Data, Preparer, check_tables, graph_of, make_batch
+from graphweft.loader.device_draws import drawn_on, hot_rows
+from graphweft.loader.device_rows import DeviceRows
 from graphweft.loader.disk import DiskTables, feed_of, on_disk
 from graphweft.loader.disk_feed import RowCounts
 from graphweft.loader.epoch_order import as_item_weight, as_share
@@ -30,6 +32,7 @@ from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import GroupSampler, Sampler
 from graphweft.sample.segment import SegmentSampler
 from graphweft.storage.feature import is_dense
+from graphweft.storage.memory_size import memory_bytes
 from graphweft.storage.store import Store
 
 _USUAL_FANOUTS = (15, 10, 5)
@@ -107,6 +110,8 @@ class Loader(EpochLoader[Batch]):
         item_weight: Any = None,
         share: Any = None,
         fetch: Any = None,
+        device: Any = None,
+        device_memory: int | str | None = None,
         **others: NoReturn,
     ) -> None:
         refuse("Loader", others)
@@ -135,11 +140,22 @@ class Loader(EpochLoader[Batch]):
         part = as_share("Loader", share, count)
         super().__init__(count, batch_size, shuffle, seed, drop_last, prefetch, workers, drawn, part)
         self._feed = None if stored is None else feed_of(self, stored)
+        self._take_device(device, device_memory, {"prepare": prepare, "time": time, "a store": stored, "fetch": fetch})
 
     @property
     def graph(self) -> Graph:
         """The graph that is sampled."""
         return self.sampler.graph
+
+    def _take_device(self, device: Any, memory: int | str | None, others: dict[str, Any]) -> None:
+        """Who draws, and which rows lie on the device."""
+        self.device = None if device is None else check_device("Loader", device)
+        self._draws = drawn_on(self.device, self.sampler, others)
+        self.device_rows: DeviceRows | None = None
+        if memory is not None:
+            if self.device is None or self._draws is self.sampler or isinstance(self._ds, Graph):
+                raise ConfigError("Loader: expected device_memory with device='cuda' and a dataset with features")
+            self.device_rows = hot_rows(self, self._ds.x, memory_bytes(memory, "device_memory"))
 
     @property
     def data(self) -> Data | Graph:
@@ -187,8 +203,11 @@ class Loader(EpochLoader[Batch]):
             made = self.preparer.prepare(self.sampler, self.seeds[places], (self.seed, epoch, 0), table)
             return make_batch(made.sample, self._ds, self._inputs(places), made.x)
         if self.seed_time is None:
-            sample = self.sampler.sample(self.seeds[places], seed=self.seed, epoch=epoch)
-            return make_batch(sample, self._ds, self._inputs(places))
+            sample = self._draws.sample(self.seeds[places], seed=self.seed, epoch=epoch)
+            if self.device is None:
+                return make_batch(sample, self._ds, self._inputs(places))
+            rows = None if self.device_rows is None else self.device_rows(sample.n_id)
+            return make_batch(sample, self._ds, self._inputs(places), rows).to(self.device)
         assert isinstance(self.sampler, SegmentSampler)  # it alone has times
         times = self.seed_time[places]
         sample = self.sampler.sample(self.seeds[places], time=times, keys=places, seed=self.seed, epoch=epoch)

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from graphweft._errors import ConfigError
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.program import Value
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.sample.sampler import Sampler
 
 Launch = Callable[[Slots], None]
 # looks at a call once; None where it cannot run this one
@@ -59,6 +61,27 @@ class Target:
     ) -> None:
         self.name, self.device, self.without, self.worth = name, device, frozenset(without), worth
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
+        self._samplers: dict[type, Callable[[Any, torch.device], Sampler]] = {}
+
+    @property
+    def has_samplers(self) -> bool:
+        """Whether it draws batches itself."""
+        return bool(self._samplers)
+
+    def samples(self, kind: type, make: Callable[[Any, torch.device], Sampler]) -> None:
+        """Registers what draws the batches of samplers of a ``kind`` on a device, the same bit for bit."""
+        self._samplers[kind] = make
+
+    def sampler(self, plan: Any, device: torch.device) -> Sampler:
+        """What draws the batches of ``plan`` on ``device``. Raises: ConfigError for one that is not drawn there."""
+        make = self._samplers.get(type(plan))
+        if make is None:
+            there = ", ".join(sorted(kind.__name__ for kind in self._samplers)) or "none"
+            raise ConfigError(
+                f"device='{device}' cannot be combined with {type(plan).__name__} (samplers there: {there}); "
+                "without device= batches are made on the CPU, and batch.to(device) sends them"
+            )
+        return make(plan, device)
 
     def launches(self, kernel: str, *dtypes: torch.dtype) -> Callable[[Launcher], Launcher]:
         """Registers a launcher for results of ``dtypes``, or of any."""

@@ -13,6 +13,7 @@ from torch import nn
 
 from graphweft._checks import check_device
 from graphweft._errors import ConfigError
+from graphweft.runtime.targets import target_of
 from graphweft.schedule.known_places import PLACES
 
 
@@ -30,6 +31,8 @@ def on_device(model: Any, device: Any, mode: str) -> None:
         if isinstance(model, nn.Module):
             model.to(place)
     if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":
+        if mode == "mini" and target_of(place).has_samplers:
+            return
         remedy = "a loop of your own over a loader takes batch.to(device)"
         raise ConfigError(f"device={str(place)!r} cannot be combined with mode={mode!r}; {remedy}")
 

@@ -27,6 +27,7 @@ from graphweft.schedule.places import Schedule
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.train import spec
 from graphweft.train.chosen import Loop
+from graphweft.train.device_batches import DeviceMiniBatch, check_drawn_there, draws_on_device
 from graphweft.train.disk_batches import DiskBatches
 from graphweft.train.disk_link import DiskLinkTask
 from graphweft.train.edge_data import EdgeData
@@ -238,6 +239,12 @@ def sampled(
     batch: MiniBatch
     if isinstance(drawn.schedule, Schedule):
         return _scheduled(given._replace(model=model), drawn, drawn.schedule, keys)
+    if draws_on_device(model):
+        check_drawn_there(given, drawn)
+        there: Callable[..., MiniBatch] = DeviceMiniBatch
+        batch = there(model, *data, drawn.fanouts, drawn.batch_size, *keys, *drawn[2:6], **own)
+        batch.use(given.edges)
+        return batch
     if given.task == "unsupervised":
         usual = Drawn(None, drawn.batch_size, None, 1, "neighbor", "whole")
         for name, value, wanted in zip(Drawn._fields, drawn, usual, strict=True):

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from cuda import emulated, graphs
+from cuda import emulated, graphs, sampling
 from zoo import CASES
 
 import graphweft as gw
 from graphweft.runtime import sparse
-from graphweft.runtime.cuda import attention_kernels, edges, jit, kernels
+from graphweft.runtime.cuda import attention_kernels, edges, jit, kernels, sampling_kernels
 from graphweft.runtime.cuda.jit import Kernel, find_triton
 
 ZOO = {case.name: case for case in CASES}
@@ -70,6 +70,14 @@ MUTANTS = {
     "attention not rescaled": Mutant("attend", "block * shrink[:, None]", "block", "star"),
     "attention's share left out": Mutant("attend_gradient_of_sources", "(dot - share)", "dot"),
     "slope of the leaky unit": Mutant("attend_gradient_of_targets", "> 0, 1.0, SLOPE)", "> 0, SLOPE, 1.0)"),
+    "draws of another hop": Mutant("draw_few", "i // 4, hop)", "i // 4, hop + 1)"),
+    "draws beside the bound": Mutant("draw_few", "else last + 1", "else last"),
+    "drawn twice": Mutant("draw_few", "tl.where(taken, last, now)", "now"),
+    "order not moved": Mutant("draw_few", "place >= at", "place > at"),
+    "shuffle not kept": Mutant("draw_many", "room + place, mine", "room + i, mine", "star"),
+    "numbers by place": Mutant("number_new", "(first + number)", "(first + at)"),
+    "known nodes numbered again": Mutant("first_new", "& (known < 0)", ""),
+    "edges of the next row": Mutant("keep_first", "values + start + i", "values + begin + i"),
     "missing barrier": Mutant(SOFT, r"bar\.(warp\.)?sync[^;]*;", "", compiled="all"),
     "missing barrier after reading": Mutant(SOFT, r"bar\.sync[^;]*;", "", compiled="all"),
     "lanes that do not meet": Mutant(SUM, r"(shfl\.sync\.bfly[^,]*,[^,]*), 16,", r"\1, 1,", width=64, compiled="all"),
@@ -91,6 +99,10 @@ def errors(mutant: Mutant) -> float:
     graph = ZOO[mutant.graph].graph()
     if mutant.kernel.startswith("attend"):
         return graphs.of_region(graph, "attention, add")
+    if hasattr(sampling_kernels, mutant.kernel):
+        seeds = torch.arange(0, graph.num_nodes, 2)
+        drawn = (sampling.differences(graph, *how, seeds, 9) for how in sampling.FANOUTS[3:8])
+        return float("inf") if any(drawn) else 0.0
     seed = graphs.WIDTHS.index(mutant.width)
     found = graphs.of_kernels(graph, seed)
     x = graphs.drawn(graph.num_src, mutant.width, seed=1).sign()  # equal ones abound
@@ -113,7 +125,7 @@ def changed(kernel: Kernel, mutant: Mutant) -> Any:
 
 def verdict(mutant: Mutant) -> str:
     """How it is found; empty if it is not."""
-    kernel = getattr(attention_kernels if mutant.kernel.startswith("attend") else kernels, mutant.kernel)
+    kernel = (vars(kernels) | vars(attention_kernels) | vars(sampling_kernels))[mutant.kernel]
     applied = []
 
     def of_text(text: str) -> str:
@@ -150,7 +162,7 @@ def verdict(mutant: Mutant) -> str:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     gw.passes.pipeline.WORTH_A_KERNEL = 0
-    for mutant in {(m.graph, m.width): m for m in MUTANTS.values()}.values():
+    for mutant in {(m.graph, m.width, m.kernel in vars(sampling_kernels)): m for m in MUTANTS.values()}.values():
         with emulated.watching():
             assert errors(mutant) <= graphs.CLOSE, mutant
     for name, mutant in MUTANTS.items():

@@ -40,6 +40,8 @@ def arithmetic(parts: tuple[str, ...], kind: str) -> Function:
         found = _wide(name, kind)
     elif "hi" in parts and name in ("mul", "mad"):
         found = _high(name, kind)
+    elif kind == "bf16":
+        found = _short(_float(name, parts, "f32"))
     elif kind[0] == "f":
         found = _float(name, parts, kind)
     else:
@@ -234,6 +236,13 @@ def conversion(parts: tuple[str, ...]) -> Function:
         return a.astype(wanted)
 
     return run
+
+
+def _short(inner: Function | None) -> Function | None:
+    """A function of float32 on bfloat16: rounded once."""
+    if inner is None:
+        return None
+    return lambda *given: _to_short(inner(*map(_from_short, given)))
 
 
 def _to_short(a: Array) -> Array:

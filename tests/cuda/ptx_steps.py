@@ -253,10 +253,24 @@ def _choose(i: Instruction) -> Step:
 
 
 def _convert(i: Instruction) -> Step:
+    if len(i.operands) == 3 and i.parts[-2] in ("f16x2", "bf16x2"):
+        return _convert_pair(i)
     function, read = conversion(i.parts), operand(i.operands[1], i.parts[-1])
     if len(i.operands) != 2:
         raise NotImplementedError(f"ptx: {i.text} is not known")
     return lambda machine, lanes: machine.put(i.operands[0], lanes, function(np.asarray(read(machine, lanes))))
+
+
+def _convert_pair(i: Instruction) -> Step:
+    """Two numbers of 16 bits in one register: the first operand in the upper half."""
+    function = conversion((*i.parts[:-2], i.parts[-2].removesuffix("x2"), i.parts[-1]))
+    high, low = (operand(text, i.parts[-1]) for text in i.operands[1:])
+
+    def run(machine: Any, lanes: Any) -> None:
+        bits = [function(np.asarray(read(machine, lanes))).view(np.uint16) for read in (high, low)]
+        machine.put(i.operands[0], lanes, bits[0].astype(np.uint32) << np.uint32(16) | bits[1])
+
+    return run
 
 
 def _with_carry(i: Instruction) -> Step:

@@ -27,6 +27,7 @@ def _sums(width: int, stages: int) -> tuple[Any, ...]:
     columns = min(128, walks.padded(width))
     fixed = {"HAS_WEIGHT": stages > 0, "HAS_IDS": False, "HAS_SCALE": stages > 0, "OWN": 0.5 * (stages > 0)}
     fixed |= {"F": width, "STAGES": stages, "BE": edges.edges_at_once(columns, 4), "BF": columns}
+    fixed |= {"BS": min(fixed["BE"], max(1, 128 // columns))}
     return kernels.sum_edges, fixed
 
 

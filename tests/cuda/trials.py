@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, emulated
+from cuda import checked, emulated, sampling
 from nn.models import IN, make
 from torch import Tensor
 from zoo import CASES, random_edges
@@ -31,7 +31,7 @@ from graphweft.ir.interpret import edges_in_row_order, interpret
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs
 from graphweft.runtime import dense
-from graphweft.runtime.cuda import attention_kernels, edges, kernels, walks
+from graphweft.runtime.cuda import attention_kernels, edges, kernels, sampling_kernels, walks
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
@@ -94,6 +94,85 @@ def sums_over_edges() -> None:
             scaled = x.double() * scale.double()[:, None]
             total = dense_of(graph, weight) @ scaled + 0.5 * scaled
             close(got, Epilogue(**stages, relu=True).reference(total))
+
+
+HALVES = {torch.float16: 1e-3, torch.bfloat16: 8e-3}  # about one rounding of the result
+
+
+def near(got: Tensor, wanted: Tensor) -> None:
+    """Of numbers that are stored in 16 bits and added up in float32."""
+    scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
+    bar = HALVES[got.dtype]
+    torch.testing.assert_close(got.double(), wanted.double(), rtol=bar, atol=bar * scale)
+
+
+@trial
+def rows_of_sixteen_bits() -> None:
+    """Every kernel that is written once on float16 and bfloat16: rounded when stored, never when added up."""
+    for dtype in HALVES:
+        for name in ("multi_edges", "star"):
+            graph = GRAPHS[name].graph()
+            n, dst, ids = graph.num_nodes, *edges_in_row_order(graph)[1:]
+            x, weight = drawn(n, 12, dtype=dtype), drawn(graph.num_edges, dtype=dtype, seed=1)
+            stages = {"row_scale": drawn(n, dtype=dtype, seed=2), "bias": drawn(12, dtype=dtype, seed=3)}
+            total = dense_of(graph, weight) @ x.double() + 0.5 * x.double()
+            double = {key: t.double() for key, t in stages.items()}
+            near(
+                edges.sum_edges(graph, x, weight, None, 0.5, stages, True),
+                Epilogue(**double, relu=True).reference(total),
+            )
+            near(edges.finish_rows(x, None, stages, False), Epilogue(**double).reference(x.double()))
+            found, arg = edges.extremum(graph, x, False, True)
+            best, wanted = gw.runtime.sparse.spmm_max(graph.csc, x.float(), minimum=False)
+            assert (
+                arg is not None and wanted is not None and torch.equal(arg, wanted) and torch.equal(found.float(), best)
+            )
+            slope = drawn(n, 12, dtype=dtype, seed=5)
+            back = torch.zeros(n, 12, dtype=torch.float64)
+            back.scatter_add_(0, arg.long().clamp(min=0), torch.where(arg >= 0, slope, 0.0).double())
+            near(edges.extremum_gradient(graph, arg, slope), back)
+            scores = drawn(graph.num_edges, 2, dtype=dtype, seed=6).mul(3)
+            leaf = scores.double().requires_grad_()
+            parts = [torch.softmax(leaf[ids[dst == row]], 0) for row in range(n)]
+            soft = torch.cat([leaf[:0], *parts])[torch.argsort(ids)]
+            near(edges.edge_softmax(graph, scores, False), soft.detach())
+            given, rounded = drawn(graph.num_edges, 2, dtype=dtype, seed=7), soft.detach().to(dtype)
+            share = torch.zeros(n, 2, dtype=torch.float64).index_add_(0, dst, (rounded.double() * given.double())[ids])
+            place = torch.empty_like(ids)
+            place[ids] = dst
+            slopes = rounded.double() * (given.double() - share[place])
+            near(edges.edge_softmax_gradient(graph, rounded, given), slopes)
+            kept = edges.dropout(x, 0.5, 3, 1)
+            near(kept, dense.dropout(x.float(), 0.5, 3, 1).double())
+
+
+@trial
+def sums_of_many_small_numbers_keep_them() -> None:
+    """4,000 edges of 1 each: bfloat16 that is added up in 8 bits of precision stays at 256."""
+    graph = gw.Graph(torch.arange(4000) % 5, torch.zeros(4000, dtype=torch.int64), num_nodes=5)
+    for dtype in HALVES:
+        assert float(edges.sum_edges(graph, torch.ones(5, 4, dtype=dtype))[0, 0]) == float(
+            torch.tensor(4000.0).to(dtype)
+        )
+
+
+@trial
+def neighbours_rounded_and_own_rows_not() -> None:
+    """``precision="bf16"``: rows are read in bfloat16, results and a node's own row are float32."""
+    graph = GRAPHS["star"].graph()
+    x = drawn(graph.num_nodes, 12)
+    got = edges.sum_edges(graph, x, own=1.0, rounded=torch.bfloat16)
+    assert got.dtype == torch.float32
+    close(got, dense_of(graph) @ x.bfloat16().double() + x.double())
+    net, outputs = gw.nn.GCN(6, 8, 3), []
+    dense_graph = gw.Graph(torch.arange(12).repeat(6), (torch.arange(72) * 5) % 12, num_nodes=12)
+    rows = drawn(12, 6)
+    for target, precision in (("cuda", "bf16"), ("cuda", "float32"), ("reference", "float32")):
+        with gw.config(target=target, precision=precision, certify=False), torch.no_grad():
+            outputs.append(net(dense_graph, rows))
+    torch.testing.assert_close(outputs[1], outputs[2], rtol=1e-5, atol=1e-5)
+    far = float((outputs[0] - outputs[2]).abs().max() / outputs[2].abs().max())
+    assert 1e-5 < far < 1e-2, far  # rounded, and no more than that
 
 
 @trial
@@ -327,6 +406,63 @@ def bits_do_not_depend_on_the_order_of_programs() -> None:
 
 
 @trial
+def batches_are_those_of_the_cpu() -> None:
+    """Nodes, edges and blocks, bit for bit: every kind of fan-outs, and rows of more edges than 16 bits count."""
+    for name in ("empty", "one_loop", *SMALL, "star"):
+        for k, (fanouts, again) in enumerate(sampling.FANOUTS):
+            graph = GRAPHS[name].graph()
+            seeds = torch.arange(graph.num_nodes - 1, -1, -2)
+            wrong = sampling.differences(graph, fanouts, again, seeds, 5 + (k << 40))
+            assert not wrong, (name, fanouts, again, wrong)
+    random = torch.Generator().manual_seed(1)
+    src = torch.randint(0, 50, (70000,), generator=random)
+    hub = gw.Graph(src, torch.cat([torch.zeros(69900, dtype=torch.int64), torch.arange(100) % 50]), num_nodes=50)
+    for again in (False, True):
+        assert not sampling.differences(hub, (4, 2), again, torch.tensor([7, 0]), 3)
+
+
+def small_data() -> gw.Dataset:
+    """40 nodes with labels."""
+    found, every = random_edges(40, 160, 3), torch.arange(40)
+    graph = gw.Graph(found.src, found.dst, num_nodes=40)
+    return gw.Dataset("small", graph, drawn(40, 6), every % 3, every[:20], every[20:30], every[30:], 3)
+
+
+@interpreted
+def a_loader_draws_where_it_is_told_to() -> None:
+    """Batches of all epochs; hot rows of features lie there, as many as fit."""
+    ds = small_data()
+    given: dict[str, object] = {"fanouts": (3, 2), "batch_size": 8, "shuffle": True, "seed": 4, "prefetch": 0}
+    wanted = gw.Loader(ds, **given)
+    structure = ds.graph.csc.nbytes + 4 * 40
+    with gw.config(target="cuda"):
+        found = gw.Loader(ds, **given, device="cpu", device_memory=structure + 15 * 24)
+        for _ in range(2):
+            for mine, other in zip(found, wanted, strict=True):
+                for name in ("n_id", "edge_index", "e_id", "x", "y", "input_id"):
+                    assert torch.equal(getattr(mine, name), getattr(other, name)), name
+        rows = found.device_rows
+        assert rows is not None and rows.nbytes == 15 * 24 and 0.4 < rows.hit_ratio < 0.9, rows.hit_ratio
+        state = found.state_dict()
+    wanted.load_state_dict(state)  # the same batches: either continues the other
+
+
+@interpreted
+def a_trainer_draws_where_the_model_is() -> None:
+    """The losses of the CPU's batches and kernels."""
+    losses = []
+    for target in ("cuda", "cpu"):
+        torch.manual_seed(0)
+        net = gw.nn.SAGE(6, 4, 3, num_layers=2)
+        with gw.config(target=target, certify=False):
+            trainer = gw.Trainer(net, small_data(), lr=0.05, mode="mini", fanouts=(3, 2), batch_size=10, progress=False)
+            losses.append([record.loss for record in trainer.fit(epochs=2)])
+        name = "DeviceMiniBatch" if target == "cuda" else "MiniBatch"
+        assert type(trainer._batch).__name__ == name
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
+
+
+@trial
 def the_doctor_finds_every_kernel_right() -> None:
     """And says of one that is not."""
     found = device_check.checks("cpu", nodes=8, degree=2, repetitions=1)
@@ -374,7 +510,7 @@ def no_kernel_is_left_out() -> None:
     """Every kernel that is written once was launched by a trial before this one, and every launcher ran."""
     known = {
         item.compiled
-        for item in (vars(kernels) | vars(attention_kernels)).values()
+        for item in (vars(kernels) | vars(attention_kernels) | vars(sampling_kernels)).values()
         if isinstance(item, Kernel) and not item.is_device
     }
     assert known <= set(LAUNCHED), [item.__name__ for item in known - set(LAUNCHED)]

@@ -98,7 +98,8 @@ def attend(
         top = above
     inverse = 1.0 / tl.where(total == 0.0, 1.0, total)
     result = tl.sum(block, axis=0)[None, :] * inverse[:, None]
-    tl.store(out + (row * H + h) * C + c, result, mask=inside)
+    stored = (tl.arange(0, BE)[:, None] == 0) & inside
+    tl.store(out + (row * H + h) * C + c + stored * 0, tl.broadcast_to(result, [BE, BC]), mask=stored)
     tl.store(tops + row * H + h + one, top)
     tl.store(inverses + row * H + h + one, inverse)
 
@@ -201,7 +202,9 @@ def attend_gradient_of_sources(
             of_x += ds[:, None] * tl.where(far + mine > 0, 1.0, SLOPE) * v
         else:
             block += (ds * SCALE)[:, None] * far
-    tl.store(made_x + (row * H + h) * C + c, tl.sum(of_x, axis=0)[None, :], mask=inside)
+    stored = (tl.arange(0, BE)[:, None] == 0) & inside
+    total = tl.broadcast_to(tl.sum(of_x, axis=0)[None, :], [BE, BC])
+    tl.store(made_x + (row * H + h) * C + c + stored * 0, total, mask=stored)
     if SCORE == 0:
         tl.store(made + row * H + h, tl.sum(block, axis=0))
     elif SCORE == 2:

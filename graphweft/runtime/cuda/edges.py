@@ -56,6 +56,7 @@ def sum_edges(
     own: float = 0.0,
     given: Given | None = None,
     relu: bool = False,
+    rounded: torch.dtype | None = None,
 ) -> Tensor:
     """Rows summed over in-edges, each times a weight of the edge and a factor of its source, then an epilogue.
 
@@ -67,6 +68,7 @@ def sum_edges(
         own: What a node's own row is multiplied by.
         given: Operands of the epilogue by stage.
         relu: Whether it has one.
+        rounded: The dtype that neighbours' rows are read in, where it is not that of ``x``.
     """
     csc = graph.csc_structure if weight is None else graph.csc
     rows, width = csc.num_rows, x.shape[1]
@@ -80,6 +82,7 @@ def sum_edges(
         csc.indptr,
         csc.indices,
         ids,
+        x if rounded is None else x.to(rounded),
         x,
         x if weight is None else weight.contiguous(),
         x if scale is None else scale.contiguous(),
@@ -93,6 +96,7 @@ def sum_edges(
         OWN=own,
         STAGES=bits,
         BE=edges,
+        BS=min(edges, max(1, _WARP_READS // columns)),
         BF=columns,
         warps=warps_for(edges * columns),
     )

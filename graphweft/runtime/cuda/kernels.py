@@ -2,8 +2,8 @@
 
 Comes in: arrays of a graph's in-edges, rows, and constants. Goes out: rows. One program computes a row, or a tile of
 its columns; hubs are looped over in order; nothing is added up by atomics, so equal calls give equal bits. Sums are
-taken in float32 or, for float64, in float64. Widths are constants, so that rows are read by vectors. Called by
-``products.py`` and ``softmax.py``. Source: Morphling, algorithm 2 with the tile outside.
+taken in float32, of float16 and bfloat16 too, or, for float64, in float64. Widths are constants, so that rows are read
+by vectors. Called by ``edges.py``. Source: Morphling, algorithm 2 with the tile outside.
 """
 # Triton has types of its own, and Python's are not checked here.
 # mypy: ignore-errors
@@ -22,6 +22,15 @@ tl: Any = None  # triton.language, once a kernel is asked for
 def edge_numbers(ids, p, here, HAS_IDS: tl.constexpr):
     """The numbers of the edges at places ``p`` in row order."""
     return tl.load(ids + p, mask=here, other=0).to(tl.int64) if HAS_IDS else p.to(tl.int64)
+
+
+@device
+def first_row(rows: tl.constexpr, here):
+    """Which elements of a block a program stores when all of its rows are the same: those of the first.
+
+    A whole block is stored 16 bytes a thread, where a single row would be spread over all threads of a warp.
+    """
+    return (tl.arange(0, rows)[:, None] == 0) & here[None, :]
 
 
 @device
@@ -47,37 +56,40 @@ def finished(
 
 @kernel
 def sum_edges(
-    offsets, columns, ids, x, weight, scale, row_scale, bias,
+    offsets, columns, ids, x, own, weight, scale, row_scale, bias,
     addend, mask, post_scale, y, short, F: tl.constexpr, HAS_WEIGHT: tl.constexpr,
     HAS_IDS: tl.constexpr, HAS_SCALE: tl.constexpr, OWN: tl.constexpr, STAGES: tl.constexpr, BE: tl.constexpr,
-    BF: tl.constexpr
+    BS: tl.constexpr, BF: tl.constexpr
 ):  # fmt: skip
-    """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * x[i])``."""
+    """``y[i] = epilogue(sum over edges j -> i of weight * scale[j] * x[j] + OWN * scale[i] * own[i])``."""
+    ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
     here = f < F
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    block = tl.zeros([BE, BF], y.dtype.element_ty)  # its edges are added up after the last one
+    block = tl.zeros([BE, BF], ACC)  # its edges are added up after the last one
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         some = p < end
         col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
-        t = tl.load(x + col[:, None] * F + f[None, :], mask=some[:, None] & here[None, :], other=0.0)
+        t = tl.load(x + col[:, None] * F + f[None, :], mask=some[:, None] & here[None, :], other=0.0).to(ACC)
         if HAS_WEIGHT:
             place = edge_numbers(ids, p, some, HAS_IDS)
             t = t * tl.load(weight + place, mask=some, other=0.0)[:, None]
         if HAS_SCALE:
             t = t * tl.load(scale + col, mask=some, other=0.0)[:, None]
         block += t
-    total = tl.sum(block, axis=0)
+    total = tl.broadcast_to(tl.sum(block, axis=0)[None, :], [BS, BF])
+    here = first_row(BS, here)
+    f = f[None, :]
     if OWN != 0.0:
-        mine = tl.load(x + row * F + f, mask=here, other=0.0) * OWN
+        mine = tl.load(own + row * F + f + here * 0, mask=here, other=0.0).to(ACC) * OWN
         if HAS_SCALE:
             mine = mine * tl.load(scale + row)
         total += mine
-    total = finished(total, row, f, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
-    tl.store(y + row * F + f, total, mask=here)
+    total = finished(total, row, f + here * 0, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
+    tl.store(y + row * F + f + here * 0, total, mask=here)
 
 
 @kernel
@@ -92,6 +104,7 @@ def finish_rows(
     row = tl.minimum(row, rows - 1)
     source = tl.load(ids + row).to(tl.int64) if HAS_IDS else row
     t = tl.load(x + source * F + f, mask=here, other=0.0)
+    t = t if y.dtype.element_ty == tl.float64 else t.to(tl.float32)
     t = finished(t, row, f, here, row_scale, bias, addend, mask, post_scale, short, F, STAGES)
     tl.store(y + row * F + f, t, mask=here)
 
@@ -109,24 +122,28 @@ def extremum_of_edges(
     end = tl.load(offsets + row + 1)
     # Every place of a block has an extremum of its own; they meet after the last edge.
     least: tl.constexpr = float("inf") if MINIMUM else float("-inf")
-    best = tl.full([BE, BF], least, y.dtype.element_ty)
+    ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
+    best = tl.full([BE, BF], least, ACC)
     first = tl.zeros([BE, BF], tl.int32)  # where all are infinite, none beats the start, and the first edge counts
     k = tl.arange(0, BE)
     for at in range(begin, end, BE):
         some = at + k < end
         col = tl.load(columns + at + k, mask=some, other=0).to(tl.int64)
-        t = tl.load(x + col[:, None] * F + f[None, :], mask=some[:, None] & here[None, :], other=least)
+        t = tl.load(x + col[:, None] * F + f[None, :], mask=some[:, None] & here[None, :], other=least).to(ACC)
         beats = ((t >= best if MINIMUM else t <= best) == 0) & (best == best)  # also where t is the first NaN
         best = tl.where(beats, t, best)
         if WANT_ARG:
             first = tl.where(beats, (at - begin).to(tl.int32) + k[:, None], first)
     top = tl.reduce(best, 0, gw_min if MINIMUM else gw_max)
     has_edges = f * 0 + begin < end
-    tl.store(y + row * F + f, tl.where(has_edges, top, 0.0), mask=here)
+    stored = first_row(BE, here)
+    place_of = row * F + f[None, :] + stored * 0
+    tl.store(y + place_of, tl.where(has_edges, top, 0.0)[None, :] + tl.zeros([BE, BF], top.dtype), mask=stored)
     if WANT_ARG:
         is_top = (best == top[None, :]) | (best != best)
         place = begin + tl.min(tl.where(is_top, first, 0x7FFFFFFF), axis=0)
-        tl.store(arg + row * F + f, tl.load(columns + place, mask=here & has_edges, other=-1), mask=here)
+        found = tl.load(columns + place, mask=here & has_edges, other=-1)
+        tl.store(arg + place_of, tl.broadcast_to(found[None, :], [BE, BF]), mask=stored)
 
 
 @kernel
@@ -135,24 +152,30 @@ def extremum_gradient(
 ):  # fmt: skip
     """``dx[j]`` = sum of ``dy[i]`` over destinations i whose ``arg`` is j.
 
-    Rows are sources; parallel edges lie side by side, and the first of them counts.
+    Rows are sources; parallel edges lie side by side, and the first of them counts. What is hit lies scattered: as a
+    line it is read one element a thread, so that a request touches a sector once.
     """
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
+    along = dy + (tl.program_id(1) * BF + tl.arange(0, BE * BF) % BF)
+    own = row.to(arg.dtype.element_ty)
     here = f < F
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    block = tl.zeros([BE, BF], dx.dtype.element_ty)
+    block = tl.zeros([BE * BF], tl.float64 if dx.dtype.element_ty == tl.float64 else tl.float32)
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         some = p < end
-        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
-        again = tl.load(columns + p - 1, mask=some & (p > begin), other=-1).to(tl.int64) == col
-        some = (some & (again == 0))[:, None] & here[None, :]
-        place = col[:, None] * F + f[None, :]
-        hit = tl.load(arg + place, mask=some, other=-1).to(tl.int64) == row
-        block += tl.load(dy + place, mask=some & hit, other=0.0)
-    tl.store(dx + row * F + f, tl.sum(block, axis=0), mask=here)
+        col = tl.load(columns + p, mask=some, other=0)
+        again = tl.load(columns + p - 1, mask=some & (p > begin), other=-1) == col
+        some = (some & (again == 0))[:, None]
+        some = some if F % BF == 0 else some & here[None, :]
+        hit = tl.load(arg + col.to(tl.int64)[:, None] * F + f[None, :], mask=some, other=-1) == own
+        source = tl.reshape(tl.where(hit, col[:, None], -1), [BE * BF])
+        block += tl.load(along + source.to(tl.int64) * F, mask=source >= 0, other=0.0)
+    stored = first_row(BE, here)
+    total = tl.broadcast_to(tl.sum(tl.reshape(block, [BE, BF]), axis=0)[None, :], [BE, BF])
+    tl.store(dx + row * F + f[None, :] + stored * 0, total, mask=stored)
 
 
 @kernel
@@ -165,13 +188,14 @@ def softmax_of_edges(
     h = tl.program_id(1) * BH + tl.arange(0, BH)
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    top = tl.full([BH], float("-inf"), y.dtype.element_ty)
-    total = tl.zeros([BH], y.dtype.element_ty)
+    ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
+    top = tl.full([BH], float("-inf"), ACC)
+    total = tl.zeros([BH], ACC)
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         here = (p < end)[:, None] & (h < H)[None, :]
         place = edge_numbers(ids, p, p < end, HAS_IDS)
-        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=float("-inf"))
+        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=float("-inf")).to(ACC)
         above = gw_max(top, tl.reduce(t, 0, gw_max))
         base = tl.where(above == float("-inf"), 0.0, above)
         shrink = tl.where(top == above, 1.0, tl.exp(top - base))
@@ -181,7 +205,7 @@ def softmax_of_edges(
         p = at + tl.arange(0, BE)
         here = (p < end)[:, None] & (h < H)[None, :]
         place = edge_numbers(ids, p, p < end, HAS_IDS)
-        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=0.0) - top[None, :]
+        t = tl.load(x + place[:, None] * H + h[None, :], mask=here, other=0.0).to(ACC) - top[None, :]
         t = t - tl.log(total)[None, :] if LOG else tl.exp(t) / total[None, :]
         tl.store(y + place[:, None] * H + h[None, :], t, mask=here)
 
@@ -195,20 +219,22 @@ def softmax_gradient(
     h = tl.program_id(1) * BH + tl.arange(0, BH)
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    total = tl.zeros([BH], y.dtype.element_ty)
+    ACC: tl.constexpr = tl.float64 if y.dtype.element_ty == tl.float64 else tl.float32
+    total = tl.zeros([BH], ACC)
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         here = (p < end)[:, None] & (h < H)[None, :]
         place = edge_numbers(ids, p, p < end, HAS_IDS)
         there = place[:, None] * H + h[None, :]
-        total += tl.sum(tl.load(s + there, mask=here, other=0.0) * tl.load(g + there, mask=here, other=0.0), axis=0)
+        t = tl.load(s + there, mask=here, other=0.0).to(ACC) * tl.load(g + there, mask=here, other=0.0).to(ACC)
+        total += tl.sum(t, axis=0)
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         here = (p < end)[:, None] & (h < H)[None, :]
         place = edge_numbers(ids, p, p < end, HAS_IDS)
         there = place[:, None] * H + h[None, :]
-        t = tl.load(g + there, mask=here, other=0.0) - total[None, :]
-        tl.store(y + there, tl.load(s + there, mask=here, other=0.0) * t, mask=here)
+        t = tl.load(g + there, mask=here, other=0.0).to(ACC) - total[None, :]
+        tl.store(y + there, tl.load(s + there, mask=here, other=0.0).to(ACC) * t, mask=here)
 
 
 @device
@@ -238,5 +264,6 @@ def drop_elements(
     word = tl.where((at & 2) != 0, second, first)
     draw = tl.where((at & 1) != 0, word >> 16, word & 0xFFFF)
     source = tl.load(ids + at // F, mask=here, other=0).to(tl.int64) * F + at % F if HAS_IDS else at
-    t = tl.load(x + source, mask=here, other=0.0) * FACTOR
+    t = tl.load(x + source, mask=here, other=0.0)
+    t = (t if y.dtype.element_ty == tl.float64 else t.to(tl.float32)) * FACTOR
     tl.store(y + at, tl.where(draw.to(tl.int32) >= THRESHOLD, t, 0.0), mask=here)

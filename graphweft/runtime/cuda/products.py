@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 
 from graphweft.runtime.cuda import edges
 from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
 
+_ROUNDED_REUSE = 4  # edges a row from which rounding all rows first costs less than it saves
 _STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
 
 
@@ -58,11 +60,14 @@ def spmm(call: KernelCall) -> Launch:
     """Rows summed over edges."""
     graph, x, out, epilogue = call.operand("graph"), call.operand("x"), call.writes[0].at, Epilogue(call)
     weight, scale, own = call.reading("weight"), call.reading("src_scale"), float(call.get("self_coef") or 0.0)
+    rounds = call.get("rows") == "bf16"
 
     def run(slots: Slots) -> None:
         def summed(given: dict[str, Tensor], relu: bool) -> Tensor:
             weights, factors = (None if at is None else slots[at] for at in (weight, scale))
-            return edges.sum_edges(slots[graph], slots[x], weights, factors, own, given, relu)
+            often = slots[graph].num_edges >= _ROUNDED_REUSE * slots[x].shape[0]
+            rounded = torch.bfloat16 if rounds and often else None
+            return edges.sum_edges(slots[graph], slots[x], weights, factors, own, given, relu, rounded)
 
         slots[out] = epilogue.run(slots, summed)
 

@@ -13,8 +13,10 @@ from torch import Tensor
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
 from graphweft.runtime.cuda import attention, edges, products
+from graphweft.runtime.cuda.sampling import DeviceSampler
 from graphweft.runtime.cuda.walks import edge_walk, row_region
 from graphweft.runtime.target import Target, whole
+from graphweft.sample.neighbor import NeighborSampler
 
 _REALS = (torch.float32, torch.float64)
 
@@ -54,3 +56,4 @@ CUDA.launches("attention", torch.float32)(attention.forward)
 CUDA.launches("attention_grad", torch.float32)(attention.backward)
 CUDA.launches("row_nest", torch.float32)(row_region)
 CUDA.launches("spmm_arg")(whole(_arg))
+CUDA.samples(NeighborSampler, DeviceSampler)

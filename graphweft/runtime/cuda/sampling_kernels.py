@@ -1,0 +1,183 @@
+"""Kernels of neighbour sampling: draws of in-edges, and numbers for what they reach.
+
+Comes in: in-edges of a graph, nodes of a hop, the key of a batch. Goes out: places in rows, ids, numbers. The draws are
+those of ``csrc/include/graphweft/pick.h``, number for number: Philox by node and hop, 32 bits a draw where a row has at
+most 64 draws and 65,536 edges, else 64. Nothing is stored by two programs, and there are no atomics: what is new is
+found among sorted ids. Called by ``sampling.py``. Sources: Floyd's algorithms F and P, and the first steps of a
+Fisher-Yates shuffle (Bentley and Floyd, CACM 1987).
+"""
+# Triton has types of its own, and Python's are not checked here.
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+from typing import Any
+
+from graphweft.runtime.cuda.jit import device, kernel
+from graphweft.runtime.cuda.kernels import drawn_words
+
+tl: Any = None  # triton.language, once a kernel is asked for
+
+
+@kernel
+def count_draws(
+    offsets, nodes, begins, degrees, counts, rows, width, REPLACE: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Where the in-edges of each node begin, how many they are, and how many are drawn."""
+    row = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = row < rows
+    node = tl.load(nodes + row, mask=here, other=0)
+    begin = tl.load(offsets + node, mask=here, other=0)
+    degree = tl.load(offsets + node + 1, mask=here, other=0) - begin
+    count = tl.where(degree > 0, width, 0) if REPLACE else tl.minimum(degree, width)
+    tl.store(begins + row, begin, mask=here)
+    tl.store(degrees + row, degree, mask=here)
+    tl.store(counts + row, count, mask=here)
+
+
+@kernel
+def draw_few(
+    nodes, names, begins, degrees, starts, columns, places, ids, rows, least, seed_low, seed_high, hop,
+    KIND: tl.constexpr, HAS_NAMES: tl.constexpr, NARROW: tl.constexpr, FEW: tl.constexpr, K: tl.constexpr,
+    BR: tl.constexpr
+):  # fmt: skip
+    """Rows with few draws, each a row of a block; KIND 0: with replacement, 1: a set, 2: in random order."""
+    row = (tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR))[:, None]
+    i = tl.arange(0, K)[None, :]
+    here = row < rows
+    node = tl.load(nodes + row, mask=here, other=0)
+    if HAS_NAMES:
+        node = tl.load(names + node, mask=here, other=0)
+    begin = tl.load(begins + row, mask=here, other=0)
+    degree = tl.load(degrees + row, mask=here, other=0)
+    start = tl.load(starts + row, mask=here, other=0)
+    count = tl.load(starts + row + 1, mask=here, other=0) - start
+    mine = here & (degree <= NARROW) & (count <= FEW)
+    n, k = tl.where(mine, degree, 0).to(tl.int32), tl.where(mine, count, 0).to(tl.int32)
+    c0, c1, c2, c3 = drawn_words(node + i * 0, seed_low, seed_high, i // 4, hop)
+    word = tl.where(i % 4 >= 2, tl.where(i % 2 == 1, c3, c2), tl.where(i % 2 == 1, c1, c0))
+    last = n - k + i
+    bound = n + i * 0 if KIND == 0 else last + 1
+    drawn = ((word.to(tl.uint64) * bound.to(tl.uint64)) >> 32).to(tl.int32)
+    value = drawn
+    place = i + n * 0
+    if KIND > 0:
+        value = n * 0 + i * 0 - 1
+        for t in range(0, K):
+            now = tl.sum(tl.where(i == t, drawn, 0), axis=1)[:, None]
+            # beyond a row's own draws nothing moves
+            hit = (value == now) & (t < k)
+            taken = tl.max(hit.to(tl.int32), axis=1)[:, None] > 0
+            at = t
+            if KIND == 2:  # `last` goes in front of what was drawn again, and all from there on move up
+                at = tl.where(taken, tl.sum(tl.where(hit, place, 0), axis=1)[:, None], t)
+                place = tl.where((place >= at) & (i < t), place + 1, place)
+            value = tl.where(i == t, tl.where(taken, last, now), value)
+            place = tl.where(i == t, at, place)
+        whole = (k >= n) & (least >= n)
+        value = tl.where(whole, i, value)
+        place = tl.where(whole, i, place)
+    kept = mine & (i < k)
+    tl.store(places + start + place, value, mask=kept)
+    tl.store(ids + start + place, tl.load(columns + begin + value, mask=kept, other=0).to(tl.int64), mask=kept)
+
+
+@device
+def wide_below(node, seed_low, seed_high, i, stream, n):
+    """A draw of 64 bits, below ``n`` < 2^32, by the upper half of the product."""
+    c0, c1, _, _ = drawn_words(node, seed_low, seed_high, i, stream)
+    bound = n.to(tl.uint64)
+    return ((c1.to(tl.uint64) * bound + ((c0.to(tl.uint64) * bound) >> 32)) >> 32).to(tl.int64)
+
+
+@kernel
+def draw_many(
+    which, nodes, names, begins, degrees, starts, rooms, columns, order, places, ids, least, seed_low,
+    seed_high, stream, REPLACE: tl.constexpr, HAS_NAMES: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """A row of many draws, or of many edges, by one program: the steps of a shuffle follow each other.
+
+    ``order`` has room for a row's edges from ``rooms`` on.
+    """
+    own = tl.program_id(0).to(tl.int64)
+    row = tl.load(which + own)
+    node = tl.load(nodes + row)
+    if HAS_NAMES:
+        node = tl.load(names + node)
+    begin = tl.load(begins + row)
+    n = tl.load(degrees + row)
+    start = tl.load(starts + row)
+    k = tl.load(starts + row + 1) - start
+    lane = tl.arange(0, BLOCK)
+    if REPLACE:
+        for at in range(0, k, BLOCK):
+            i = at + lane
+            value = wide_below(node + i * 0, seed_low, seed_high, i, stream, n)
+            tl.store(places + start + i, value.to(tl.int32), mask=i < k)
+            source = tl.load(columns + begin + value, mask=i < k, other=0).to(tl.int64)
+            tl.store(ids + start + i, source, mask=i < k)
+    else:
+        if (k >= n) & (least >= n):
+            for at in range(0, k, BLOCK):
+                i = at + lane
+                tl.store(places + start + i, i.to(tl.int32), mask=i < k)
+                tl.store(ids + start + i, tl.load(columns + begin + i, mask=i < k, other=0).to(tl.int64), mask=i < k)
+        else:
+            room = order + tl.load(rooms + own)
+            for at in range(0, n, BLOCK):
+                tl.store(room + at + lane, (at + lane).to(tl.int32), mask=at + lane < n)
+            tl.debug_barrier()
+            for i in range(0, k):
+                place = i + wide_below(node, seed_low, seed_high, i, stream, n - i)
+                theirs = tl.load(room + place)
+                mine = tl.load(room + i)
+                tl.debug_barrier()  # all threads have read before one of them writes
+                tl.store(room + place, mine)
+                tl.store(places + start + i, theirs)
+                tl.store(ids + start + i, tl.load(columns + begin + theirs.to(tl.int64)).to(tl.int64))
+                tl.debug_barrier()
+
+
+@kernel
+def first_new(ids, numbers, flags, count, BLOCK: tl.constexpr):
+    """Whether an id, among ascending ones, is the first of its kind and has no number."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = at < count
+    own = tl.load(ids + at, mask=here, other=0)
+    before = tl.load(ids + at - 1, mask=here & (at > 0), other=-1)
+    known = tl.load(numbers + own, mask=here, other=0)
+    tl.store(flags + at, ((own != before) & (known < 0)).to(tl.int32), mask=here)
+
+
+@kernel
+def number_new(ids, flags, upto, nodes, numbers, first, count, BLOCK: tl.constexpr):
+    """Numbers what is flagged, from ``first`` on; ``upto``: flags up to and with each."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    new = at < count
+    new = new & (tl.load(flags + at, mask=new, other=0) > 0)
+    own = tl.load(ids + at, mask=new, other=0)
+    number = tl.load(upto + at, mask=new, other=1) - 1
+    tl.store(nodes + number, own, mask=new)
+    tl.store(numbers + own, (first + number).to(tl.int32), mask=new)
+
+
+@kernel
+def look_up(ids, numbers, out, count, BLOCK: tl.constexpr):
+    """The numbers of ids."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = at < count
+    own = tl.load(ids + at, mask=here, other=0)
+    tl.store(out + at, tl.load(numbers + own, mask=here, other=0), mask=here)
+
+
+@kernel
+def keep_first(starts, kept, values, out, BLOCK: tl.constexpr):
+    """The first values of each row, as many as ``kept`` has room for."""
+    row = tl.program_id(0).to(tl.int64)
+    start = tl.load(starts + row)
+    begin = tl.load(kept + row)
+    count = tl.load(kept + row + 1) - begin
+    lane = tl.arange(0, BLOCK)
+    for at in range(0, count, BLOCK):
+        i = at + lane
+        tl.store(out + begin + i, tl.load(values + start + i, mask=i < count, other=0), mask=i < count)

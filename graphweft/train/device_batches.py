@@ -1,0 +1,99 @@
+"""Mini-batches that are drawn and trained on the device of the model.
+
+Comes in: what a :class:`MiniBatch` takes. Goes out: updates of a model there. The batches are those of the CPU, bit for
+bit; features and labels are sent once, and rows of batches are read there. Made by ``steps.py`` where the target of the
+model's device draws batches.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft._errors import ConfigError
+from graphweft.data.stored_graph import StoredGraph
+from graphweft.runtime.constants import owning, sent
+from graphweft.runtime.targets import target_of
+from graphweft.storage.feature import SparseFeatures
+from graphweft.train.device import device_of
+from graphweft.train.full_batch import evaluation
+from graphweft.train.metrics import Evaluation
+from graphweft.train.mini_batch import AnyLoader, MiniBatch, NodeBatches
+
+
+def draws_on_device(model: Any) -> bool:
+    """Whether batches are drawn where ``model`` is."""
+    return target_of(device_of(model)).has_samplers
+
+
+def check_drawn_there(given: Any, drawn: Any) -> None:
+    """Raises: ConfigError for tasks, data and options that only the CPU has."""
+    refused = {
+        f"task={given.task}": given.task != "nodes",
+        f"mode={given.mode}": given.mode != "mini",
+        "a store": isinstance(given.ds, StoredGraph),
+        "ranks": given.ranks.is_shared,
+        "macro": drawn.macro is not None,
+        "prepare": drawn.prepare != "whole",
+    }
+    for name, is_given in refused.items():
+        if is_given:
+            raise ConfigError(f"{name} cannot be combined with device='{device_of(given.model)}'")
+
+
+class DeviceMiniBatch(MiniBatch):
+    """As :class:`MiniBatch`, on the device of the model.
+
+    Args:
+        model: On a device.
+        args: As for :class:`MiniBatch`.
+        kwargs: Likewise.
+
+    Sparse features are dense there.
+
+    Raises: ConfigError for samplers that do not draw there.
+    """
+
+    def __init__(self, model: Any, *args: Any, **kwargs: Any) -> None:
+        self.device = device_of(model)
+        super().__init__(model, *args, **kwargs)
+
+    def _load(self) -> tuple[AnyLoader, None]:
+        """A loader over the training rows that draws on the device."""
+        batch_size, seed, _, _ = self._given
+        seeds = torch.unique(self.rows["train"], sorted=True)
+        if isinstance(self.x, SparseFeatures):
+            self.x = self.x.to_dense()
+        room = self.x.nbytes + self.ds.graph.csc.nbytes + 4 * self.ds.num_nodes  # evaluation has all of it there anyway
+        drawn: dict[str, Any] = {"sampler": self.sampler, "device": self.device, "device_memory": room}
+        return NodeBatches(self._tables, seeds, None, batch_size, True, seed, **drawn), None
+
+    def _there(self, item: Tensor) -> Tensor:
+        """Numbers of the dataset on the device, sent once."""
+        if item.device == self.device:
+            return item
+        with owning(item):
+            return sent(item, self.device)
+
+    def _is_staged(self) -> bool:
+        return False  # what is compiled with its sampler runs on the CPU
+
+    def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        assert norm is None  # of samplers that do not draw here
+        return self.target.loss(logits, self._there(self.ds.y)[seeds])
+
+    def logits(self) -> Tensor:
+        """Logits of all nodes from all of their neighbours, in evaluation mode, shape (N, C), in host memory."""
+        self.model.eval()
+        with torch.no_grad(), owning(self.x):
+            logits: Tensor = self.model(self.ds.graph, self._there(self.x), **self.edge_data.keywords())
+        return logits.to(self.ds.y.device)
+
+    def evaluate(self) -> Evaluation:
+        """Score of every split and the validation loss."""
+        return evaluation(self.target, self.logits(), self.ds.y, self.rows, self.metrics)
+
+
+__all__ = ["DeviceMiniBatch", "check_drawn_there", "draws_on_device"]

@@ -1,0 +1,40 @@
+"""Batches drawn by the device's kernels beside those of the CPU, element by element."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import graphweft as gw
+from graphweft.runtime.cuda.sampling import DeviceSampler
+
+# fall, grow, all, replaced; -1 before a number shuffles whole rows; 70 is more than a row of few draws has
+FANOUTS = (((3, 2), False), ((2, 5), False), ((-1, 2), False), ((2, -1), False), ((3, 3, 3), True), ((2, 4, 1), False),
+           ((70, 66), False), ((70, 2), True))  # fmt: skip
+
+
+def differences(
+    graph: gw.Graph, fanouts: tuple[int, ...], replace: bool, seeds: Tensor, key: int, names: Tensor | None = None
+) -> list[str]:
+    """What is not the same."""
+    plan = gw.sampling.NeighborSampler(graph, fanouts, replace, names=names)
+    wanted = plan.sample(seeds, seed=key, epoch=2, stage=1)
+    found = DeviceSampler(plan, torch.device("cpu")).sample(seeds, seed=key, epoch=2, stage=1)
+    pairs = {name: (getattr(found, name), getattr(wanted, name)) for name in ("n_id", "edge_index", "e_id")}
+    for k, (mine, other) in enumerate(zip(found.blocks, wanted.blocks, strict=True)):
+        pairs[f"block {k}: indptr"] = mine.csc.indptr, other.csc.indptr
+        pairs[f"block {k}: indices"] = mine.csc.indices, other.csc.indices
+        pairs[f"block {k}: e_id"] = mine.e_id, other.e_id
+        pairs[f"block {k}: num_src"] = torch.tensor(mine.num_src), torch.tensor(other.num_src)
+    return [name for name, (got, given) in pairs.items() if got.dtype != given.dtype or not torch.equal(got, given)]
+
+
+def of_graph(graph: gw.Graph, seed: int) -> list[str]:
+    """A batch of some nodes of a square graph, fan-outs, seeds and key by ``seed``."""
+    random = np.random.default_rng(seed)
+    n = graph.num_nodes
+    seeds = torch.from_numpy(random.permutation(n)[: int(random.integers(0, n + 1))].copy())
+    fanouts, replace = FANOUTS[seed % len(FANOUTS)]
+    names = torch.from_numpy(random.integers(0, 1 << 40, n)) if seed % 3 == 0 else None
+    return differences(graph, fanouts, replace, seeds, int(random.integers(0, 1 << 62)), names)
