@@ -20,7 +20,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.edges import ATTR, Carried, EdgeInputs, looped
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, check_blocks, check_model, glorot, reducer
+from graphweft.nn.module import CompiledModule, as_widths, check_blocks, check_model, glorot, reducer
 from graphweft.nn.stack import Stack
 from graphweft.runtime.compile import CompiledFunction, Features
 
@@ -67,7 +67,7 @@ class AttentionConv(CompiledModule):
         self.channels = out_features // heads if concat else out_features
         self.add_self_loops = add_self_loops
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
-        self.residual_weight = glorot(self.dst_features, out_features) if residual else None
+        self.residual_weight = glorot(as_widths(in_features)[1], out_features) if residual else None
 
     def block(self, block: Block) -> Graph:
         """With exactly one self-loop at every destination, where the layer adds them."""
@@ -166,7 +166,7 @@ class AdditiveConv(AttentionConv):
 
     def __init__(self, in_features: int | tuple[int, int], out_features: int, heads: int = 1, **options: Any) -> None:
         super().__init__(in_features, out_features, heads, **options)
-        channels, own = self.channels, self.dst_features
+        channels, own = self.channels, as_widths(in_features)[1]
         self.weight = glorot(self.in_features, heads * channels, fans=self.in_features + channels)
         is_pair = not isinstance(in_features, int)
         self.dst_weight = glorot(own, heads * channels, fans=own + channels) if is_pair else None

@@ -19,7 +19,7 @@ from graphweft.ir.program import Value
 from graphweft.nn.attention import AdditiveConv, AttentionConv, AttentionStack
 from graphweft.nn.edges import ATTR
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import CompiledModule, glorot
+from graphweft.nn.module import CompiledModule, as_widths, glorot
 from graphweft.nn.node_data import NodeData, edge_columns
 
 
@@ -130,7 +130,7 @@ class GATv2Conv(AttentionConv):
             )
         channels, width = self.channels, heads * self.channels
         self.weight, self.dst_weight = (
-            glorot(size, width, fans=size + channels) for size in (self.in_features, self.dst_features)
+            glorot(size, width, fans=size + channels) for size in as_widths(in_features)
         )
         self.att = glorot(heads, channels, fans=channels + 1)
         self.src_bias = nn.Parameter(torch.zeros(width)) if self.bias is not None else None

@@ -224,7 +224,7 @@ def _key(relation: Relation) -> str:
 
 def _is_pair(conv: nn.Module) -> bool:
     """Whether a layer wants the features of both ends also within a type: it has a width for either."""
-    return isinstance(conv, CompiledModule) and not isinstance(conv, Lazy) and conv.dst_features != conv.in_features
+    return isinstance(conv, CompiledModule) and not isinstance(conv, Lazy) and conv.dst_features is not None
 
 
 def _of_relation(relation: Relation, weight: Any, attr: Any) -> dict[str, Tensor]:

@@ -49,7 +49,7 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     Attributes:
         in_features: Width of the features it takes; of a layer between two sets of nodes, of those of the sources.
-        dst_features: Width of the features of the destinations, where a call gives both.
+        dst_features: Width of the features of the destinations where a call has to give both, else None.
         takes_pairs: Whether a call may give the features of sources and destinations apart, as a pair.
         takes_sparse: Whether sparse features stay sparse; else they are made dense, once for as long as they live,
             with a warning.
@@ -75,7 +75,8 @@ class CompiledModule(KeepsArguments, nn.Module):
 
     def __init__(self, in_features: int | tuple[int, int]) -> None:
         super().__init__()
-        self.in_features, self.dst_features = as_widths(in_features)
+        self.in_features, own = as_widths(in_features)
+        self.dst_features = None if isinstance(in_features, int) else own
         self._function = CompiledFunction(self._describe)
         self._pieces: dict[Hashable, CompiledFunction] = {}  # layers on blocks by number, and other results by name
 
@@ -268,7 +269,7 @@ class CompiledModule(KeepsArguments, nn.Module):
             graph = self.block(graph)
         if is_pair:
             x, of_edges[DST] = self._split(graph, x)
-        elif self.dst_features != self.in_features:
+        elif self.dst_features not in (None, self.in_features):
             raise ShapeError(f"{who}: expected features as (x_src, x_dst), as in_features is a pair, got one set")
         x = self.features(graph, x)
         if not isinstance(x, Tensor | SparseFeatures):
@@ -299,7 +300,8 @@ class CompiledModule(KeepsArguments, nn.Module):
         if len(x) != 2 or not all(isinstance(one, Tensor | SparseFeatures) for one in x):
             got = ", ".join(type(one).__name__ for one in x)
             raise ShapeError(f"{who}: expected features as (x_src, x_dst), got ({got})")
-        wanted, found = (graph.num_dst, self.dst_features), tuple(x[1].shape)
+        width = self.in_features if self.dst_features is None else self.dst_features
+        wanted, found = (graph.num_dst, width), tuple(x[1].shape)
         if found != wanted:
             raise ShapeError(f"{who}: expected x_dst of shape {wanted}, got {found}")
         self._check_dtype(x[1])

@@ -17,7 +17,7 @@ from graphweft.ir.program import Value
 from graphweft.nn.attention import AttentionConv, AttentionStack
 from graphweft.nn.edges import ATTR
 from graphweft.nn.frame import Frame
-from graphweft.nn.module import glorot
+from graphweft.nn.module import as_widths, glorot
 from graphweft.nn.node_data import NodeData, edge_columns
 
 
@@ -65,12 +65,13 @@ class TransformerConv(AttentionConv):
         options: dict[str, Any] = {"bias": own, "dropout": dropout, "add_self_loops": False, "reduce": reduce}
         super().__init__(in_features, out_features, heads, concat, **options, aggr=aggr)
         self.take_edges(edge_dim, "mean")
-        width, sizes = heads * self.channels, (self.dst_features, self.in_features, self.in_features)
+        source, own_width = as_widths(in_features)
+        width, sizes = heads * self.channels, (own_width, source, source)
         self.query, self.key, self.value = (glorot(size, width, fans=size + self.channels) for size in sizes)
         self.query_bias, self.key_bias, self.value_bias = (
             nn.Parameter(torch.zeros(width)) if bias else None for _ in range(3)
         )
-        self.skip = glorot(self.dst_features, out_features) if root_weight else None
+        self.skip = glorot(own_width, out_features) if root_weight else None
 
     def define(self, frame: Frame, x: Value) -> Value:
         """Score by products, attend, add what is skipped."""

@@ -214,7 +214,7 @@ def test_steady_state_maps_no_memory() -> None:
     [
         (lambda: GCN(0, 4, 2), "GCN: expected in_features >= 1, got 0"),
         (lambda: GCN(4, 4, 2, dropout=1.0), r"expected dropout in \[0, 1\), got 1.0"),
-        (lambda: SAGE(4, 4, 2, reduce="median"), "expected reduce among sum, mean, max, got 'median'"),
+        (lambda: SAGE(4, 4, 2, reduce="median"), "expected reduce among sum, mean, max, pool, lstm, got 'median'"),
         (lambda: GIN(4, 4, 2, norm="group"), "norm: expected 'batch', 'layer' or None, got 'group'"),
         (lambda: GCN(4, 4, 2, num_layers=0), "expected num_layers >= 1, got 0"),
     ],
