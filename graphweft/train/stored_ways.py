@@ -39,18 +39,19 @@ def stored_plan(
         raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
     store, budget = ds.store, memory_bytes(memory)
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-    stages, pinned, reuse = MacroText(None) if macro is None else split_macro(macro)
+    stages, pinned, reuse, keep = MacroText(None) if macro is None else split_macro(macro)
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
-    count = parts_within(store, budget, item, hubs) if stages is None else check_macro(stages)[1]
+    count = parts_within(store, budget, item, hubs, keep) if stages is None else check_macro(stages)[1]
     weights = sum(p.nbytes for p in model.parameters())
-    groups = Needs(batches=group_bytes(store, count, item, hubs), parameters=6 * weights)
+    groups = Needs(batches=group_bytes(store, count, item, hubs, keep), parameters=6 * weights)
     ways = [
         Way("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
         Way(
             "macro",
             f"groups of {count} of {len(store)} parts"
             + (f" and hubs of {shown_bytes(hubs)}" if hubs else "")
-            + (f", each gone through {reuse} times" if reuse > 1 else ""),
+            + (f", each gone through {reuse} times" if reuse > 1 else "")
+            + (f", {keep} parts kept between epochs" if keep else ""),
             needs=groups,
             disk=store.nbytes,
         ),
