@@ -33,7 +33,7 @@ from graphweft.storage.store import Store
 from graphweft.storage.store_types import Types
 
 _PIECE = 1 << 18  # entries of a structure that are looked at together
-_PIECE_BYTES, _PINNED_BYTES = 40 * _PIECE, 24 * _PIECE
+_PIECE_BYTES, _PINNED_BYTES = 40, 24  # an entry of a piece
 
 
 class Group:
@@ -287,9 +287,11 @@ def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int 
     largest = np.argsort(-parts, kind="stable")[:count]
     group = int(parts[largest].sum()) + hubs
     reading = int(source.edge_counts[largest].sum()) * edge_bytes + hubs  # once more while columns are joined
-    part = int((nodes * (16 + label_bytes) + source.edge_counts * (8 + edge_bytes)).max(initial=0)) + _PIECE_BYTES
+    part = int((nodes * (16 + label_bytes) + source.edge_counts * (8 + edge_bytes)).max(initial=0))
+    piece = min(_PIECE, int(source.edge_counts.max(initial=0)))
+    part += _PIECE_BYTES * piece
     kept = kept_bytes(source, keep)
-    return 2 * group + reading + part + kept + (hubs + _PINNED_BYTES if hubs else 0)
+    return 2 * group + reading + part + kept + (hubs + _PINNED_BYTES * _PIECE if hubs else 0)
 
 
 def kept_bytes(source: PartSource, keep: int) -> int:
