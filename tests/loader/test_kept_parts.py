@@ -23,13 +23,13 @@ def ds() -> gw.Dataset:
 
 
 @pytest.fixture(scope="module")
-def store(ds: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
+def store(ds: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
     folder = tmp_path_factory.mktemp("kept") / "store"
-    return gw.prepare_store(ds, folder, parts=PARTS, memory="64MB", method="hash")
+    return gw.macro.prepare_store(ds, folder, parts=PARTS, memory="64MB", method="hash")
 
 
 @pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
+def typed(tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
     """Two types with columns of their own."""
     draw = torch.Generator().manual_seed(0)
     ends = torch.randint(0, 300, (2, 2000), generator=draw)
@@ -38,28 +38,30 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
     features = {"a": torch.randn(200, 6, generator=draw), "b": torch.randn(300, 4, generator=draw)}
     labels = torch.cat([torch.full((200,), -1), torch.arange(300) % 3])
     data = gw.Dataset("typed", graph, y=labels, features=features, target_type="b", seed=0)
-    return gw.prepare_store(data, tmp_path_factory.mktemp("kept") / "typed", parts=8, memory="64MB", method="hash")
+    return gw.macro.prepare_store(
+        data, tmp_path_factory.mktemp("kept") / "typed", parts=8, memory="64MB", method="hash"
+    )
 
 
-def loader_of(store: gw.Store, **options: Any) -> GroupLoader:
+def loader_of(store: gw.macro.Store, **options: Any) -> GroupLoader:
     seeds = torch.from_numpy(store.split("train")[0])
     return GroupLoader(store, seeds, [3, 2], 16, True, 0, **options)
 
 
-def epoch_bytes(loader: Any, store: gw.Store) -> int:
+def epoch_bytes(loader: Any, store: gw.macro.Store) -> int:
     before = store.counts.nbytes
     for _ in loader:
         pass
     return store.counts.nbytes - before
 
 
-def part_bytes(store: gw.Store) -> int:
+def part_bytes(store: gw.macro.Store) -> int:
     """Bytes that a group reads of all parts."""
     names = ("split",) if store.types is not None else ("split", "node_ids")
     return sum(b.nbytes for part in store.manifest.parts for b in part.blocks if b.name not in names)
 
 
-def test_a_fifth_less_is_read_than_by_lru_with_all_memory_of_the_run(store: gw.Store) -> None:
+def test_a_fifth_less_is_read_than_by_lru_with_all_memory_of_the_run(store: gw.macro.Store) -> None:
     """A counting store against simulated caches that may fill what groups take as well."""
     count, keep = 1, 10
     loader, usual = loader_of(store, count=count, keep=keep), loader_of(store, count=count)
@@ -80,7 +82,7 @@ def test_a_fifth_less_is_read_than_by_lru_with_all_memory_of_the_run(store: gw.S
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_batches_are_those_of_a_loader_that_reads_everything(store: gw.Store, count: int) -> None:
+def test_batches_are_those_of_a_loader_that_reads_everything(store: gw.macro.Store, count: int) -> None:
     """The same order with nothing in memory, since every epoch is read by another loader."""
     loader = loader_of(store, count=count, keep=6)
     seeds = torch.from_numpy(store.split("train")[0])
@@ -94,12 +96,12 @@ def test_batches_are_those_of_a_loader_that_reads_everything(store: gw.Store, co
         for batch, other in zip(loader, fresh, strict=True):
             assert torch.equal(batch.x, other.x) and torch.equal(batch.y, other.y)
             assert torch.equal(batch.edge_index, other.edge_index)
-            assert isinstance(loader.source, gw.Store)
+            assert isinstance(loader.source, gw.macro.Store)
             assert loader.source.held.nbytes <= most
         assert loader.source.held.nbytes > 0
 
 
-def test_typed_stores_and_links(typed: gw.Store, store: gw.Store) -> None:
+def test_typed_stores_and_links(typed: gw.macro.Store, store: gw.macro.Store) -> None:
     def alike(one: Any, other: Any) -> None:
         ours = [(batch.n_id.tolist(), batch.x.to_dense().tolist()) for batch in one]
         assert ours == [(batch.n_id.tolist(), batch.x.to_dense().tolist()) for batch in other]
@@ -123,7 +125,7 @@ def test_typed_stores_and_links(typed: gw.Store, store: gw.Store) -> None:
         assert full[1] / full[0] - 1 == pytest.approx(1 - keep / parts, rel=0.1)
 
 
-def test_a_store_trains_as_memory_does_and_goes_on(store: gw.Store, ds: gw.Dataset) -> None:
+def test_a_store_trains_as_memory_does_and_goes_on(store: gw.macro.Store, ds: gw.Dataset) -> None:
     part = torch.empty(ds.num_nodes, dtype=torch.int64)
     for number in range(PARTS):
         part[store.part(number).node_ids] = number
@@ -132,7 +134,7 @@ def test_a_store_trains_as_memory_does_and_goes_on(store: gw.Store, ds: gw.Datas
         torch.manual_seed(0)
         model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes, num_layers=2)
         return gw.Trainer(
-            model, data, mode="macro", macro=gw.Macro(stages, keep=keep), fanouts=(3, 2), batch_size=32, seed=0
+            model, data, mode="macro", macro=gw.macro.Macro(stages, keep=keep), fanouts=(3, 2), batch_size=32, seed=0
         )
 
     disk, memory = trainer(store, "parts:4/32"), trainer(ds, Parts(part, 4))
@@ -147,22 +149,22 @@ def test_a_store_trains_as_memory_does_and_goes_on(store: gw.Store, ds: gw.Datas
     second = trainer(store, "parts:4/32")
     second.load_state_dict(saved)
     assert [r.loss for r in second.fit(2)][-2:] == [r.loss for r in found[2:]]
-    with pytest.raises(gw.CheckpointError, match="keep"):
+    with pytest.raises(gw.errors.CheckpointError, match="keep"):
         trainer(store, "parts:4/32", 7).load_state_dict(saved)
 
 
-def test_the_budget_counts_kept_parts(store: gw.Store, ds: gw.Dataset) -> None:
+def test_the_budget_counts_kept_parts(store: gw.macro.Store, ds: gw.Dataset) -> None:
     needed = group_bytes(store, 2, keep=8)
     assert needed - group_bytes(store, 2) == kept_bytes(store, 8) > 0
     model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes, num_layers=2)
     given: dict[str, Any] = {"mode": "macro", "macro": "parts:2/32+keep:8", "fanouts": (3, 2)}
     gw.Trainer(model, store, memory=needed, **given)
-    with pytest.raises(gw.ConfigError, match="memory: expected at least"):
+    with pytest.raises(gw.errors.ConfigError, match="memory: expected at least"):
         gw.Trainer(model, store, memory=needed - 1, **given)
-    with pytest.raises(gw.ConfigError, match="keep: expected 0 to 16 of 32 parts in groups of 2, got 17"):
+    with pytest.raises(gw.errors.ConfigError, match="keep: expected 0 to 16 of 32 parts in groups of 2, got 17"):
         gw.Trainer(model, store, mode="macro", macro="parts:2/32+keep:17", fanouts=(3, 2))
-    with pytest.raises(gw.ConfigError, match="keep cannot be combined with mode=mini"):
+    with pytest.raises(gw.errors.ConfigError, match="keep cannot be combined with mode=mini"):
         gw.Trainer(model, ds, mode="mini", macro="parts:2/32+keep:2", fanouts=(3, 2))
-    with pytest.raises(gw.ConfigError, match="macro: expected keep:N"):
-        gw.Macro("parts:2/8+keep:many")
+    with pytest.raises(gw.errors.ConfigError, match="macro: expected keep:N"):
+        gw.macro.Macro("parts:2/8+keep:many")
     assert "8 parts kept" in str(gw.plan(model, store, memory="64MB", macro="parts:2/32+keep:8", mode="macro"))

@@ -80,5 +80,5 @@ def test_every_part_stays_as_often_as_others_and_is_used_at_any_time() -> None:
 
 
 def test_more_than_half_cannot_stay() -> None:
-    with pytest.raises(gw.ConfigError, match="held: expected at most 4 of 8 parts, got 5"):
+    with pytest.raises(gw.errors.ConfigError, match="held: expected at most 4 of 8 parts, got 5"):
         shared_order(8, 5, 0, 0)

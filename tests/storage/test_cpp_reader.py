@@ -32,13 +32,13 @@ def run(reader: Path, store: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
+def plain(tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
     ds = gw.synthetic("default", scale=0.05, seed=0)
-    return gw.prepare_store(ds, tmp_path_factory.mktemp("plain") / "store", parts=3, memory="64MB")
+    return gw.macro.prepare_store(ds, tmp_path_factory.mktemp("plain") / "store", parts=3, memory="64MB")
 
 
 @pytest.fixture(scope="module")
-def typed(tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
+def typed(tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
     """Two types with features of 16 bits, relations, weights, and a name that JSON escapes."""
     draw = torch.Generator().manual_seed(0)
     ends = torch.randint(0, 60, (2, 400), generator=draw)
@@ -48,10 +48,10 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
     name = 'two "types"\n\u00e9\U0001f578'
     data = gw.Dataset(name, graph, y=labels, features=features, target_type="b", seed=0)
     folder = tmp_path_factory.mktemp("typed") / "store"
-    return gw.prepare_store(data, folder, parts=4, memory="64MB", dtype="float16", method="hash")
+    return gw.macro.prepare_store(data, folder, parts=4, memory="64MB", dtype="float16", method="hash")
 
 
-def expected(store: gw.Store, given: str = "") -> list[str]:
+def expected(store: gw.macro.Store, given: str = "") -> list[str]:
     """The sums in NumPy, of the bytes at the offsets of the manifest."""
     manifest = json.loads((store.path / "manifest.json").read_text(encoding="utf-8"))
     counts = [manifest[key] for key in ("num_nodes", "num_edges", "num_classes")]
@@ -91,11 +91,11 @@ def test_sums_are_those_of_what_was_written(kind: str, reader: Path, request: py
     assert sum(line.startswith("part ") for line in found) == len(store)
 
 
-def copied(store: gw.Store, folder: Path) -> Path:
+def copied(store: gw.macro.Store, folder: Path) -> Path:
     return Path(shutil.copytree(store.path, folder / "copy"))
 
 
-def test_damage_is_one_line(reader: Path, plain: gw.Store, tmp_path: Path) -> None:
+def test_damage_is_one_line(reader: Path, plain: gw.macro.Store, tmp_path: Path) -> None:
     for block in plain.manifest.parts[1].blocks:
         path = copied(plain, tmp_path)
         with (path / plain.manifest.parts[1].file).open("r+b") as file:
@@ -116,7 +116,7 @@ def test_damage_is_one_line(reader: Path, plain: gw.Store, tmp_path: Path) -> No
     assert "expected a store with manifest.json" in run(reader, path).stderr
 
 
-def test_broken_manifests_never_crash(reader: Path, typed: gw.Store, tmp_path: Path) -> None:
+def test_broken_manifests_never_crash(reader: Path, typed: gw.macro.Store, tmp_path: Path) -> None:
     """Bytes of the manifest changed, cut or doubled at random: one line, or an answer, and no report of a sanitizer."""
     path, draw = copied(typed, tmp_path), random.Random(0)
     text = (path / "manifest.json").read_bytes()
