@@ -117,9 +117,10 @@ def trainer_of(options: argparse.Namespace, way: str, told: dict[str, Any]) -> t
             given = {"mode": "mini", "memory": int(rest + features / int(more.partition("/")[2]) * 1.5)}
         else:
             hubs = told["budget"] // HUBS if more == "hubs" else None
-            keep, reuse = (options.parts // 4 if more == "keep" else 0), (2 if more == "reuse" else 1)
             macro = (
-                gw.macro.Macro(None, hubs=hubs, reuse=reuse, keep=keep) if more in ("hubs", "reuse", "keep") else None
+                gw.macro.Macro(None, hubs=hubs, reuse=2 if more == "reuse" else 1)
+                if more in ("hubs", "reuse")
+                else None
             )
             given = {"mode": "macro", "memory": told["budget"], "macro": macro}
     torch.manual_seed(0)
