@@ -30,7 +30,7 @@ from graphweft.train.model_input import as_read, check_parts
 from graphweft.train.needs import budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.options import MODES, USUAL_BATCH, USUAL_RATE, check_choice, check_fanouts, check_integer
-from graphweft.train.plan import Considered, Plan
+from graphweft.train.plan import Considered, Plan, Way
 from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import PLANNED, Drawn, Given, planned
 from graphweft.train.stored_ways import stored_plan
@@ -97,7 +97,12 @@ def plan(
     else:
         ds, built = _opened(data), copy.deepcopy(model)
     if isinstance(ds, StoredDataset):
-        return stored_plan(built, ds, memory, profile, macro, mode, ranks)
+        inside = Drawn(check_fanouts(fanouts), batch_size or USUAL_BATCH, None, 1, "neighbor", "whole")
+
+        def price(group: Dataset) -> Way:
+            return _in_memory(built, group, None, profile, inside, ("mini",), keep_features).way
+
+        return stored_plan(*(built, ds, memory, profile, macro, mode, ranks, price), inside.fanouts, inside.batch_size)
     if mode == "macro":
         text = "expected full, mini or auto for data in memory, got macro; graphweft prepare makes a store"
         raise ConfigError(f"mode: {text}")

@@ -11,6 +11,7 @@ import pytest
 
 import graphweft as gw
 from graphweft.cli import main
+from graphweft.loader.groups import group_bytes
 
 _SMALL = ["--data", "cora", "--scale", "0.2", "--hidden", "16"]
 
@@ -105,6 +106,11 @@ def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:
     model = gw.nn.GCN(ds.num_features, 16, ds.num_classes)
     plan = gw.plan(model, store, memory="1GB")
     assert (plan.mode, plan.way.batches, plan.way.disk) == ("macro", "groups of 4 of 4 parts", store.nbytes)
+    assert plan.way.needs is not None and plan.way.needs.batches > group_bytes(store, 4)  # its batches besides
+    assert plan.way.needs.step > 0 and plan.epoch_seconds is not None
+    assert plan.way.seconds["reading"] > 0  # the first group is waited for
+    twice = gw.plan(model, store, memory="1GB", macro="parts:4/4+reuse:2", mode="macro")
+    assert twice.way.seconds["product"] == pytest.approx(2 * plan.way.seconds["product"])
     assert plan.peak_bytes is not None and plan.peak_bytes <= 10**9
     with pytest.raises(gw.errors.ConfigError, match=r"^memory: expected at least \d+ MB for groups of one of 4 parts"):
         gw.plan(model, store, memory=1000)

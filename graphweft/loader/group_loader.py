@@ -4,7 +4,7 @@ Comes in: a :class:`PartSource` and seeds. Goes out: :class:`Batch` after batch.
 parts come in a new order every epoch, ``count`` at a time; every seed is in ``reuse`` batches an epoch, one for each
 time that its group is gone through. Groups and draws follow from (seed, epoch, group) alone, so they are the same for
 any number of threads, for any source of the same parts, and after any interruption. At most two groups are in memory:
-the one in use, and the next.
+the one in use, and the next; and ``keep`` parts that the epoch before has used, or that the next one will.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from graphweft.loader.batch import Batch, make_batch
 from graphweft.loader.epochs import EpochLoader
 from graphweft.loader.groups import Group, read_group, regions_of, starts_of
 from graphweft.loader.hubs import Hubs
+from graphweft.loader.part_order import SharedOrder, most_held, shared_order
 from graphweft.loader.parts import PartSource
 from graphweft.sample.sampler import check_fanouts
 from graphweft.sample.stages import Key, permutation
+from graphweft.storage.store import Store
 
 _STAGES = 1 << 8  # of a group of a typed graph
 
@@ -59,6 +61,7 @@ class PlannedGroup:
         key: Of its draws, which go by the node's number in the source: those of every group, apart from later turns.
         first: Position of its first batch in the epoch.
         number: Which group of the epoch it is; a group that is gone through again has the same.
+        kept: Parts that stay in memory beside groups, once it is read.
     """
 
     parts: tuple[int, ...]
@@ -67,6 +70,7 @@ class PlannedGroup:
     key: Key
     first: int
     number: int
+    kept: frozenset[int] = frozenset()
 
 
 class GroupLoader(EpochLoader[Batch]):
@@ -84,6 +88,8 @@ class GroupLoader(EpochLoader[Batch]):
         workers: As for :class:`Loader`.
         hubs: Nodes of the source that are in every group.
         reuse: How often a group is gone through while it is in memory, each time in another order with other draws.
+        keep: Parts that stay in memory from an epoch to the next, and are not read again there; orders of epochs follow
+            (:func:`graphweft.loader.part_order.shared_order`).
 
     Raises: ConfigError for arguments out of range.
 
@@ -113,11 +119,14 @@ class GroupLoader(EpochLoader[Batch]):
         workers: int | None = None,
         hubs: Hubs | None = None,
         reuse: int = 1,
+        keep: int = 0,
     ) -> None:
         self.hubs, self.reuse, self.times = hubs, self._as_count("reuse", reuse, 1), ReadTimes()
-        self.source, self.seeds, self.fanouts = source, seeds, check_fanouts("GroupLoader", fanouts)
+        self.source = source.holding() if keep and isinstance(source, Store) else source
+        self.seeds, self.fanouts = seeds, check_fanouts("GroupLoader", fanouts)
         parts = len(source.bounds) - 1
         self.count = min(self._as_count("count", count, 1), parts)
+        self.keep = check_kept(keep, parts, self.count)
         self._cuts = np.searchsorted(seeds.numpy(), source.bounds)
         self._region_cuts = np.searchsorted(seeds.numpy(), source.regions)
         self._checksum = checksum(seeds)
@@ -139,8 +148,8 @@ class GroupLoader(EpochLoader[Batch]):
             return self._plans[epoch]
 
     def _planned(self, key: Key) -> list[PlannedGroup]:
-        bounds, cuts = self.source.bounds, self._cuts
-        turn = permutation(len(bounds) - 1, key).numpy()
+        cuts, shared = self._cuts, self._order(key)
+        turn = shared.order.numpy()
         found: list[PlannedGroup] = []
         first = 0
         for group, begin in enumerate(range(0, len(turn), self.count)):
@@ -157,10 +166,14 @@ class GroupLoader(EpochLoader[Batch]):
                 # draws of typed graphs go by the number inside of the group, so groups have keys of their own
                 drawn = replace(key, stage=again if self.source.types is None else again + _STAGES * (group + 1))
                 nodes = (self.seeds[torch.from_numpy(places)] + torch.from_numpy(shift))[order]
-                parts = tuple(chosen.tolist())
-                found.append(PlannedGroup(parts, torch.from_numpy(places)[order], nodes, drawn, first, number))
+                parts, kept = tuple(chosen.tolist()), shared.held_after(begin + self.count)
+                found.append(PlannedGroup(parts, torch.from_numpy(places)[order], nodes, drawn, first, number, kept))
                 first += -(-len(places) // self.batch_size)
         return found
+
+    def _order(self, key: Key) -> SharedOrder:
+        """The order of parts of an epoch."""
+        return shared_order(len(self.source.bounds) - 1, self.keep, key.seed, key.epoch, self.count, key.shuffle)
 
     def _shifts(self, chosen: Any) -> Any:
         """What the seeds of some parts are shifted by inside of their group, in their order."""
@@ -187,6 +200,8 @@ class GroupLoader(EpochLoader[Batch]):
         pinned = {} if self.hubs is None else {"hubs": checksum(torch.from_numpy(self.hubs.ids))}
         if self.reuse > 1:
             pinned["reuse"] = self.reuse
+        if self.keep:
+            pinned["keep"] = self.keep
         return {
             **super()._identity(),
             **pinned,
@@ -233,12 +248,20 @@ class GroupLoader(EpochLoader[Batch]):
                 self._ahead = None
 
 
+def check_kept(keep: Any, parts: int, count: int) -> int:
+    """Parts that stay in memory, at most those of half of the groups. Raises: ConfigError."""
+    most = most_held(parts, count)
+    if type(keep) is not int or not 0 <= keep <= most:
+        raise ConfigError(f"keep: expected 0 to {most} of {parts} parts in groups of {count}, got {keep!r:.60}")
+    return keep
+
+
 class ReadAhead:
     """The group in use and the next one, read by one thread."""
 
     def __init__(self, source: PartSource, plan: list[PlannedGroup], hubs: Hubs | None, times: ReadTimes) -> None:
         self._source, self._hubs, self._times = source, hubs, times
-        self._plan = list({group.number: group.parts for group in plan}.values())
+        self._plan = list({group.number: group for group in plan}.values())
         self._current = -1
         self._lock = threading.Lock()
         self._groups: dict[int, Future[Group]] = {}
@@ -277,11 +300,14 @@ class ReadAhead:
         return self._groups[number]
 
     def _read(self, number: int) -> Group:
-        parts, counts = self._plan[number], getattr(self._source, "counts", None)
+        parts, kept, source = self._plan[number].parts, self._plan[number].kept, self._source
+        counts = getattr(source, "counts", None)
+        if isinstance(source, Store):
+            source.held.hold(kept, parts)
         before = 0 if counts is None else counts.nbytes
         begun = time.perf_counter()
         with span("read group", "read", parts=len(parts)) as details:
-            group = read_group(self._source, parts, self._hubs)
+            group = read_group(source, parts, self._hubs)
             if details is not None and counts is not None:
                 details["bytes"] = counts.nbytes - before
         self._times.read_seconds += time.perf_counter() - begun

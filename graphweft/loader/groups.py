@@ -33,7 +33,7 @@ from graphweft.storage.store import Store
 from graphweft.storage.store_types import Types
 
 _PIECE = 1 << 18  # entries of a structure that are looked at together
-_PIECE_BYTES, _PINNED_BYTES = 40 * _PIECE, 24 * _PIECE
+_PIECE_BYTES, _PINNED_BYTES = 40, 24  # an entry of a piece
 
 
 class Group:
@@ -274,10 +274,10 @@ class _Members:
         return np.concatenate([np.empty(0, np.int32), *kept]), inner, np.concatenate(chosen)
 
 
-def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int = 0) -> int:
+def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int = 0, keep: int = 0) -> int:
     """Bytes at the most while one group of ``count`` parts is trained on and the next one is read.
 
-    ``hubs``: bytes that are pinned; each group has a copy of them.
+    ``hubs``: bytes that are pinned; each group has a copy of them. ``keep``: parts that stay besides.
     """
     nodes = np.diff(source.bounds)
     typed = source.types is not None
@@ -287,17 +287,28 @@ def group_bytes(source: PartSource, count: int, label_bytes: int = 8, hubs: int 
     largest = np.argsort(-parts, kind="stable")[:count]
     group = int(parts[largest].sum()) + hubs
     reading = int(source.edge_counts[largest].sum()) * edge_bytes + hubs  # once more while columns are joined
-    part = int((nodes * (16 + label_bytes) + source.edge_counts * (8 + edge_bytes)).max(initial=0)) + _PIECE_BYTES
-    return 2 * group + reading + part + (hubs + _PINNED_BYTES if hubs else 0)
+    part = int((nodes * (16 + label_bytes) + source.edge_counts * (8 + edge_bytes)).max(initial=0))
+    piece = min(_PIECE, int(source.edge_counts.max(initial=0)))
+    part += _PIECE_BYTES * piece
+    kept = kept_bytes(source, keep)
+    return 2 * group + reading + part + kept + (hubs + _PINNED_BYTES * _PIECE if hubs else 0)
 
 
-def parts_within(source: PartSource, memory: int, label_bytes: int = 8, hubs: int = 0) -> int:
-    """The most parts of a group that keep within ``memory`` bytes, beside ``hubs`` pinned bytes.
+def kept_bytes(source: PartSource, keep: int) -> int:
+    """Bytes at the most of ``keep`` parts that stay in memory as they lie on disk; of data in memory none."""
+    if not keep or not isinstance(source, Store):
+        return 0
+    blocks = [sum(b.nbytes for b in part.blocks if b.name != "split") for part in source.manifest.parts]
+    return sum(sorted(blocks)[-keep:])
+
+
+def parts_within(source: PartSource, memory: int, label_bytes: int = 8, hubs: int = 0, keep: int = 0) -> int:
+    """The most parts of a group that keep within ``memory`` bytes, beside ``hubs`` pinned bytes and ``keep`` parts.
 
     Raises: ConfigError naming the least that would do.
     """
     parts = len(source.bounds) - 1
-    least = group_bytes(source, 1, label_bytes, hubs)
+    least = group_bytes(source, 1, label_bytes, hubs, keep)
     if least > memory:
         raise ConfigError(
             f"memory: expected at least {shown_bytes(least)} for groups of one of {parts} parts, "
@@ -306,5 +317,6 @@ def parts_within(source: PartSource, memory: int, label_bytes: int = 8, hubs: in
     low, high = 1, parts
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if group_bytes(source, middle, label_bytes, hubs) <= memory else (low, middle - 1)
+        fits = group_bytes(source, middle, label_bytes, hubs, keep) <= memory
+        low, high = (middle, high) if fits else (low, middle - 1)
     return low

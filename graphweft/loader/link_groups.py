@@ -26,7 +26,6 @@ from graphweft.loader.parts import PartSource
 from graphweft.sample.hashed import hashed
 from graphweft.sample.permutation import permutation
 from graphweft.sample.stages import Key
-from graphweft.sample.stages import permutation as turn_of
 
 Ids = NDArray[np.int64]
 VAL, TEST = 0.05, 0.1
@@ -104,13 +103,23 @@ class LinkGroupLoader(GroupLoader):
     who = "LinkGroupLoader"
 
     def __init__(
-        self, source: PartSource, fanouts: Any, batch_size: int, shuffle: bool, seed: int, *, count: int
+        self,
+        source: PartSource,
+        fanouts: Any,
+        batch_size: int,
+        shuffle: bool,
+        seed: int,
+        *,
+        count: int,
+        keep: int = 0,
     ) -> None:
         self.pairs = pairs_by_parts(TrainingParts(source, seed))
-        super().__init__(source, torch.empty(0, dtype=torch.int64), fanouts, batch_size, shuffle, seed, count=count)
+        seeds = torch.empty(0, dtype=torch.int64)
+        super().__init__(source, seeds, fanouts, batch_size, shuffle, seed, count=count, keep=keep)
 
     def _planned(self, key: Key) -> list[PlannedGroup]:
-        turn = turn_of(len(self.source.bounds) - 1, key).numpy()
+        shared = self._order(key)
+        turn = shared.order.numpy()
         found: list[PlannedGroup] = []
         first = 0
         for number, begin in enumerate(range(0, len(turn), self.count)):
@@ -119,7 +128,8 @@ class LinkGroupLoader(GroupLoader):
             if count:
                 places = torch.zeros((), dtype=torch.int64).expand(count)  # of which the number alone is read
                 drawn = replace(key, seed=mixed(self.seed, number))
-                found.append(PlannedGroup(tuple(chosen.tolist()), places, places, drawn, first, len(found)))
+                parts, kept = tuple(chosen.tolist()), shared.held_after(begin + self.count)
+                found.append(PlannedGroup(parts, places, places, drawn, first, len(found), kept))
                 first += -(-count // self.batch_size)
         return found
 

@@ -7,6 +7,7 @@ checked. Called by users as ``gw.macro.Store`` and by the loader of macro-batche
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import zlib
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from torch import Tensor
 from graphweft._errors import DataError, IndexRangeError
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import ReadCounts, aligned_empty, bytes_of, check_crc, mapped
+from graphweft.storage.held_blocks import HeldBlocks
 from graphweft.storage.requests import SECTOR
 from graphweft.storage.store_format import DTYPES, FORMAT, MANIFEST, SPLIT_BITS, Block, Manifest
 from graphweft.storage.store_types import Types
@@ -101,6 +103,7 @@ class Store:
         manifest: What the store says of itself.
         bounds: int64 (parts + 1,) first id of every part, and the number of nodes.
         counts: What was read so far.
+        held: Blocks that stay in memory; none unless somebody says so.
 
     Raises: DataError of one line for what is no store, an unfinished or a damaged one.
 
@@ -120,6 +123,13 @@ class Store:
         np.cumsum([part.nodes for part in self.manifest.parts], out=self.bounds[1:])
         self.counts = ReadCounts()
         self._verify, self._seen = verify, set[tuple[int, str]]()
+        self.held = HeldBlocks()
+
+    def holding(self) -> Store:
+        """The same store with parts of its own that stay in memory; both count their reads together."""
+        found = copy.copy(self)
+        found.held = HeldBlocks()
+        return found
 
     @property
     def name(self) -> str:
@@ -224,12 +234,16 @@ class Store:
         if mapped:
             self.check(number, name)
             return self._mapped(number, block)
+        held = self.held.get(number, name)
+        if held is not None:
+            return held if out is None else out.copy_(held)
         with self._opened(number, block) as file:
             found = aligned_empty(block.shape, DTYPES[block.dtype]) if out is None else out
             file.read_into(block.offset, found)
             if self._verify and (number, name) not in self._seen:
                 check_crc(file.path, name, block.offset, block.crc32, zlib.crc32(bytes_of(found)))
         self._seen.add((number, name))
+        self.held.put(number, name, found, shared=out is not None)
         return found
 
     def check(self, number: int, name: str, memory: int = _PIECE) -> None:
@@ -259,7 +273,7 @@ class Store:
         try:
             for number in range(len(self)):
                 for block in self.manifest.parts[number].blocks:
-                    self.block(number, block.name)
+                    self.check(number, block.name)
         finally:
             self._verify = former
         return self.counts.nbytes - before
@@ -346,6 +360,10 @@ class Store:
     def _rows_into(self, region: FeatureRegion, rows: NDArray[np.int64], out: Tensor) -> None:
         """Ascending rows of a region: through a map where they are few, else by reading all that lies between."""
         number, block = region.part, self.manifest.parts[region.part].block(region.block)
+        held = self.held.get(number, region.block)
+        if held is not None:
+            _select(held, torch.from_numpy(rows), out)
+            return
         if len(rows) * _FEW < block.shape[0]:
             table = self._mapped(number, block)
             _select(table, torch.from_numpy(rows), out)

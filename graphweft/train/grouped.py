@@ -20,7 +20,7 @@ from graphweft.data.dataset import Dataset, training_labels
 from graphweft.data.stored import StoredDataset
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
-from graphweft.loader.groups import group_bytes, parts_within
+from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.hubs import Hubs, pin_hubs
 from graphweft.loader.parts import MemoryParts, PartSource
 from graphweft.nn.edges import EdgeInputs
@@ -131,24 +131,29 @@ class Grouped(OnGroups):
             kind = "a typed graph" if self._source.types is not None else "weights of edges"
             raise ConfigError(f"macro: hubs cannot be combined with {kind}")
         self.hubs = self._pinned(hubs) if hubs else None
-        self._drawn = batch_size, seed, 1 if macro is None else macro.reuse
+        self._drawn = batch_size, seed, 1 if macro is None else macro.reuse, 0 if macro is None else macro.keep
         self._seen = (0, 0, 0.0, 0.0)
         self.loader, self.macro = self._load()
         self._key = key
         self._accumulate = accumulate
         self._labels = ds.y[:0]
         budget = memory_bytes(memory) if memory is not None or isinstance(ds, StoredDataset) else 1 << 30
-        self._inference = PartInference(model, self._source, budget, self._group, scratch)
+        assert isinstance(self.loader, GroupLoader)  # as loaded
+        source = self.loader.source  # with the parts that stay in memory
+        self._inference = PartInference(
+            model, source, budget - kept_bytes(source, self._drawn[3]), self._group, scratch
+        )
 
     def _load(self) -> tuple[AnyLoader, MacroRun | None]:
         """The loader over the training rows."""
-        batch_size, seed, reuse = self._drawn
+        batch_size, seed, reuse, keep = self._drawn
         seeds = torch.unique(self._row_ids[self.rows["train"]], sorted=True)
         loader = GroupLoader(
             *(self._source, seeds, self.fanouts, batch_size, True, seed),
             count=self._group,
             hubs=self.hubs,
             reuse=reuse,
+            keep=keep,
         )
         return loader, None
 
@@ -210,6 +215,8 @@ class Grouped(OnGroups):
             drawn["hubs"] = len(self.hubs.ids)
         if self._drawn[2] > 1:
             drawn["reuse"] = self._drawn[2]
+        if self._drawn[3]:
+            drawn["keep"] = self._drawn[3]
         return {**drawn, **accumulated, "group": f"{self._group}/{parts}", **stored}
 
     def _train_on(self, batch: Batch | PreparedBatch) -> Tensor:
@@ -248,14 +255,14 @@ def _parts_of(
     ds: Dataset, x: Features, macro: Macro | None, memory: int | str | None, hubs: int
 ) -> tuple[PartSource, Tensor, int]:
     """The parts, the ids in them of the rows of labels, and how many parts make a group. Raises: ConfigError."""
-    asked = _asked(macro)
+    asked, keep = _asked(macro), 0 if macro is None else macro.keep
     if isinstance(ds, StoredDataset):
         budget, parts = memory_bytes(memory), len(ds.store)
         if asked is None:
-            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs)
+            return ds.store, ds.row_ids, parts_within(ds.store, budget, _label_bytes(ds), hubs, keep)
         if isinstance(asked, Parts) or asked[1] != parts:
             raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {_shown(asked)}")
-        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds, hubs)
+        _check_budget(ds.store, asked[0], budget if memory is not None else None, ds, hubs, keep)
         return ds.store, ds.row_ids, asked[0]
     if asked is None:
         raise ConfigError("macro: expected parts:B/P with mode macro on a dataset in memory, got None")
@@ -264,7 +271,7 @@ def _parts_of(
     else:
         (count, parts), part = asked, partition(ds.graph, asked[1], labels=training_labels(ds)).part
     source = MemoryParts(ds.graph, x, ds.y, part, parts)
-    _check_budget(source, count, None if memory is None else memory_bytes(memory), ds, hubs)
+    _check_budget(source, count, None if memory is None else memory_bytes(memory), ds, hubs, keep)
     return source, torch.from_numpy(source.new_id), count
 
 
@@ -289,9 +296,9 @@ def _shown(asked: tuple[int, int] | Parts) -> str:
     return "Parts" if isinstance(asked, Parts) else f"parts:{asked[0]}/{asked[1]}"
 
 
-def _check_budget(source: PartSource, count: int, budget: int | None, ds: Dataset, hubs: int) -> None:
+def _check_budget(source: PartSource, count: int, budget: int | None, ds: Dataset, hubs: int, keep: int) -> None:
     """Raises: ConfigError naming the least that would do."""
-    needed = group_bytes(source, count, _label_bytes(ds), hubs)
+    needed = group_bytes(source, count, _label_bytes(ds), hubs, keep)
     if budget is not None and needed > budget:
         raise ConfigError(
             f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}; "

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from graphweft._errors import ConfigError, DataError
 from graphweft.data.stored import StoredDataset
-from graphweft.loader.groups import group_bytes, parts_within
+from graphweft.loader.groups import group_bytes, kept_bytes, parts_within
 from graphweft.loader.link_groups import Ids, LinkGroupLoader, TrainingParts, share_of
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.storage.store import Store
@@ -67,12 +67,14 @@ class GroupedLinks(OnGroups, LinkTask):
         self.model, self.optimizer, self.metrics, self.ds = model, optimizer, metrics, ds
         self.store, self._x = _checked(model, ds), x
         self._own = loss if callable(loss) else None
-        count = _count(self.store, macro, memory)
+        count, keep = _count(self.store, macro, memory), 0 if macro is None else macro.keep
         self.fanouts = fitting_fanouts(model, fanouts)
-        self.loader: Any = LinkGroupLoader(self.store, self.fanouts, batch_size, True, seed, count=count)
+        self.loader: Any = LinkGroupLoader(self.store, self.fanouts, batch_size, True, seed, count=count, keep=keep)
+        self.store = self.loader.source  # with the parts that stay in memory
         self.details, self._key, self._seed, self._group = {}, key, seed, count
         source = TrainingParts(self.store, seed)
-        self._inference = PartInference(model, source, memory_bytes(memory), count, scratch)
+        budget = memory_bytes(memory) - kept_bytes(self.store, keep)
+        self._inference = PartInference(model, source, budget, count, scratch)
         self._names = torch.cat([self.store.node_ids(number) for number in range(len(self.store))])
         held = [self._names[pairs] for pairs in _held_out(self.store, seed)]
         if min(pairs.shape[1] for pairs in held) == 0:
@@ -93,7 +95,8 @@ class GroupedLinks(OnGroups, LinkTask):
     def identity(self) -> dict[str, Any]:
         """What decides the batches, for checkpoints."""
         drawn = {"drawn": list(self.fanouts), "batch_size": self.loader.batch_size, "task": "link"}
-        return {**drawn, "group": f"{self._group}/{len(self.store)}", "store": self.store.manifest.crc32}
+        kept = {"keep": self.loader.keep} if self.loader.keep else {}
+        return {**drawn, **kept, "group": f"{self._group}/{len(self.store)}", "store": self.store.manifest.crc32}
 
 
 class _Negatives:
@@ -179,14 +182,15 @@ def _count(store: Store, macro: Macro | None, memory: int | str | None) -> int:
     parts, budget = len(store), memory_bytes(memory)
     if macro is not None and (macro.hubs is not None or macro.reuse > 1):
         raise ConfigError("task=link cannot be combined with hubs or reuse")
-    if macro is not None and not isinstance(macro.stages, str):
+    if macro is not None and not isinstance(macro.stages, str | None):
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages!r:.60}")
-    if macro is None:
-        return parts_within(store, max(budget // 2, 1))
+    keep = 0 if macro is None else macro.keep
+    if macro is None or macro.stages is None:
+        return parts_within(store, max((budget - kept_bytes(store, keep)) // 2, 1))
     kind, count, of = check_macro(macro.stages)
     if kind != "parts" or of != parts:
         raise ConfigError(f"macro: expected parts:B/{parts} for a store of {parts} parts, got {macro.stages}")
-    needed = group_bytes(store, count) + int(max(store.edge_counts)) * _LINK_BYTES * count
+    needed = group_bytes(store, count, keep=keep) + int(max(store.edge_counts)) * _LINK_BYTES * count
     if memory is not None and needed > budget:
         raise ConfigError(
             f"memory: expected at least {shown_bytes(needed)} for groups of {count} parts, got {shown_bytes(budget)}"

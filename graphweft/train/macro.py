@@ -46,6 +46,8 @@ class Macro:
             with their structure and features.
         reuse: For mode "macro": how often a group is gone through while it is in memory, 1 to 4 times, in another order
             with other draws each time. An epoch has so many times the batches, for the same bytes read.
+        keep: For mode "macro": parts that stay in memory from an epoch to the next and are not read again there, at
+            most half of all; other ones each time. The memory holds them beside the two groups.
 
     Raises: ConfigError.
     """
@@ -56,6 +58,7 @@ class Macro:
     quality: float | None = None
     hubs: int | str | None = None
     reuse: int = 1
+    keep: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.stages, str):
@@ -65,12 +68,15 @@ class Macro:
                 object.__setattr__(self, "hubs", told.hubs)
             if told.reuse != 1:
                 object.__setattr__(self, "reuse", told.reuse)
+            if told.keep:
+                object.__setattr__(self, "keep", told.keep)
         check_integer("reuse", self.reuse, 1, MOST_REUSE)
+        check_integer("keep", self.keep, 0)
         if self.hubs is not None:
             memory_bytes(self.hubs, "hubs")
         if isinstance(self.stages, str):
             check_macro(self.stages)
-        elif self.stages is not None or (self.hubs is None and self.reuse == 1):
+        elif self.stages is not None or (self.hubs is None and self.reuse == 1 and not self.keep):
             several = self.stages if isinstance(self.stages, Sequence) else [self.stages]
             wrong = [type(stage).__name__ for stage in several if not isinstance(stage, LargeBatch | Parts | Whole)]
             if wrong or not several:
@@ -81,10 +87,9 @@ class Macro:
 
     def made(self, ds: Dataset) -> list[Stage]:
         """The stages for a dataset."""
-        if self.hubs is not None:
-            raise ConfigError("macro: hubs cannot be combined with mode=mini; it is for groups of mode macro")
-        if self.reuse > 1:
-            raise ConfigError("macro: reuse cannot be combined with mode=mini; it is for groups of mode macro")
+        for name, is_given in (("hubs", self.hubs is not None), ("reuse", self.reuse > 1), ("keep", self.keep > 0)):
+            if is_given:
+                raise ConfigError(f"macro: {name} cannot be combined with mode=mini; it is for groups of mode macro")
         given: Any = self.stages
         if not isinstance(given, str):
             return list(given) if isinstance(given, Sequence) else [given]

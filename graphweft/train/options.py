@@ -153,11 +153,13 @@ class MacroText(NamedTuple):
         stages: What they are made of, or None.
         hubs: Bytes of the nodes that are in all of them, or None.
         reuse: How often each is gone through.
+        keep: Parts that stay in memory from an epoch to the next.
     """
 
     stages: str | None
     hubs: str | None = None
     reuse: int = 1
+    keep: int = 0
 
 
 def split_macro(text: str) -> MacroText:
@@ -165,20 +167,22 @@ def split_macro(text: str) -> MacroText:
 
     Example:
         >>> tuple(split_macro("parts:2/8+hubs:64MB")), tuple(split_macro("hubs:1GB+reuse:2"))
-        (('parts:2/8', '64MB', 1), (None, '1GB', 2))
+        (('parts:2/8', '64MB', 1, 0), (None, '1GB', 2, 0))
     """
     found: dict[str, str] = {}
     stages: list[str] = []
     for piece in text.split("+"):
         name, colon, value = piece.partition(":")
-        if name in ("hubs", "reuse") and colon and name not in found:
+        if name in ("hubs", "reuse", "keep") and colon and name not in found:
             found[name] = value
         else:
             stages.append(piece)
-    reuse = found.get("reuse", "1")
+    reuse, keep = found.get("reuse", "1"), found.get("keep", "0")
     if not (reuse.isascii() and reuse.isdigit()):
         raise ConfigError(f"macro: expected reuse:N with N from 1 to {MOST_REUSE}, got {text!r}")
-    return MacroText("+".join(stages) if stages else None, found.get("hubs"), int(reuse[:10]))
+    if not (keep.isascii() and keep.isdigit()):
+        raise ConfigError(f"macro: expected keep:N with a number of parts, got {text!r}")
+    return MacroText("+".join(stages) if stages else None, found.get("hubs"), int(reuse[:10]), int(keep[:10]))
 
 
 def check_macro_text(text: Any) -> None:
@@ -189,11 +193,11 @@ def check_macro_text(text: Any) -> None:
 
 def check_macro_of(mode: str, text: str) -> None:
     """Macro-batches as text are those of a mode. Raises: ConfigError."""
-    stages, hubs, reuse = split_macro(text)
+    stages, hubs, reuse, keep = split_macro(text)
     if stages is not None and check_macro(stages)[0] != "parts" and mode == "macro":
         raise ConfigError(f"macro: expected parts:A/B with mode macro, got {text!r}; large:A/B goes with mode mini")
     check_integer("reuse", reuse, 1, MOST_REUSE)
-    for name, given in (("hubs", hubs is not None), ("reuse", reuse > 1)):
+    for name, given in (("hubs", hubs is not None), ("reuse", reuse > 1), ("keep", keep > 0)):
         if given and mode != "macro":
             raise ConfigError(f"macro: {name} cannot be combined with mode={mode}; it is for groups of mode macro")
     if hubs is not None:

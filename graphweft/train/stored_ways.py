@@ -1,21 +1,31 @@
-"""The plan for a store on disk: how many parts make a group, the memory of groups, the bytes that an epoch reads.
+"""The plan for a store on disk: how many parts make a group, the memory of groups, the seconds of an epoch.
 
-Comes in: a model, a store as a dataset, a budget. Goes out: a :class:`Plan`. Called by ``gw.plan``. Seconds are not
-predicted: they depend on how reading and training overlap.
+Comes in: a model, a store as a dataset, a budget, and what prices a graph in memory. Goes out: a :class:`Plan`. Called
+by ``gw.plan``. One group is read, twice, since the first time checksums are compared: how long it takes is that of the
+others, and its batches are priced as those of a graph in memory.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
 from torch import nn
 
 from graphweft._errors import ConfigError
+from graphweft.data.dataset import Dataset
 from graphweft.data.stored import StoredDataset
-from graphweft.loader.groups import group_bytes, parts_within
+from graphweft.loader.group_loader import GroupLoader
+from graphweft.loader.groups import group_bytes, parts_within, read_group
 from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.needs import Needs
-from graphweft.train.options import MacroText, check_macro, split_macro
+from graphweft.train.options import USUAL_BATCH, MacroText, check_macro, split_macro
+from graphweft.train.part_inference import TILE_SHARE
 from graphweft.train.plan import GraphStatistics, Plan, Way, choose
+from graphweft.train.samplers import fitting_fanouts
 
 
 def stored_plan(
@@ -26,6 +36,9 @@ def stored_plan(
     macro: str | None,
     mode: str,
     ranks: int,
+    price: Callable[[Dataset], Way] | None = None,
+    fanouts: Sequence[int] | None = None,
+    batch_size: int = USUAL_BATCH,
 ) -> Plan:
     """Groups of parts, as mode "auto" takes them, or another mode that was asked for.
 
@@ -39,30 +52,89 @@ def stored_plan(
         raise ConfigError(f"ranks={ranks} cannot be combined with a store; gw.load(path) reads it into memory")
     store, budget = ds.store, memory_bytes(memory)
     item = ds.y.element_size() * (ds.y.shape[1] if ds.y.dim() == 2 else 1)
-    stages, pinned, reuse = MacroText(None) if macro is None else split_macro(macro)
+    stages, pinned, reuse, keep = MacroText(None) if macro is None else split_macro(macro)
     hubs = 0 if pinned is None else memory_bytes(pinned, "hubs")
-    count = parts_within(store, budget, item, hubs) if stages is None else check_macro(stages)[1]
+    count = parts_within(store, budget, item, hubs, keep) if stages is None else check_macro(stages)[1]
     weights = sum(p.nbytes for p in model.parameters())
-    groups = Needs(batches=group_bytes(store, count, item, hubs), parameters=6 * weights)
+    groups = Needs(batches=group_bytes(store, count, item, hubs, keep), parameters=6 * weights)
     ways = [
         Way("full", refused="holds the graph in memory; gw.load(path) reads a store into memory"),
         Way(
             "macro",
             f"groups of {count} of {len(store)} parts"
             + (f" and hubs of {shown_bytes(hubs)}" if hubs else "")
-            + (f", each gone through {reuse} times" if reuse > 1 else ""),
+            + (f", each gone through {reuse} times" if reuse > 1 else "")
+            + (f", {keep} parts kept between epochs" if keep else ""),
             needs=groups,
             disk=store.nbytes,
         ),
         Way("mini", "structure in memory, rows of features from disk"),
     ]
+    priced: Way | None = None
+    if price is not None and mode != "mini" and store.types is None and store.num_features and ds.train_idx.numel():
+        most = min(budget // TILE_SHARE, _whole_part(model, ds))
+        given = {"count": count, "keep": keep, "reuse": reuse}
+        priced = _priced(ways[1], ds, price, fitting_fanouts(model, fanouts), batch_size, given, most)
+        ways[1] = replace(ways[1], seconds=priced.seconds)
     if mode == "mini":
         ways = [ways[0], Way("macro", ways[1].batches, refused="mode mini was asked for"), ways[2]]
     width, edges = store.num_features, store.manifest.num_edges
     split = (ds.train_idx.numel(), ds.val_idx.numel(), ds.test_idx.numel())
     mean = round(edges / max(store.num_nodes, 1))
     known = GraphStatistics(ds.name, store.num_nodes, edges, (mean,), width, 1.0, ds.num_classes, split)
-    return choose(ways, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
+    plan = choose(ways, known, budget, str(machine), "gw.explain(model, graph, x) on a part")
+    # the budget is that of the groups; what steps take comes on top
+    return replace(plan, way=priced) if priced is not None and plan.mode == "macro" else plan
+
+
+def _priced(
+    way: Way,
+    ds: StoredDataset,
+    price: Callable[[Dataset], Way],
+    fanouts: Sequence[int],
+    batch_size: int,
+    given: dict[str, int],
+    evaluation: int,
+) -> Way:
+    """A way with the seconds of an epoch, and the memory of its steps beside the groups."""
+    store, needs = ds.store, way.needs
+    assert needs is not None  # groups have been counted
+    seeds = torch.unique(ds.row_ids[ds.train_idx], sorted=True)
+    loader = GroupLoader(store, seeds, fanouts, batch_size, True, 0, prefetch=0, **given)
+    plan = loader.plan(0)
+    read_group(store, plan[0].parts)
+    begun = time.perf_counter()
+    group = read_group(store, plan[0].parts)
+    reading = time.perf_counter() - begun
+    rows = group.rows(torch.arange(group.graph.num_nodes))
+    one = Dataset(
+        ds.name, group.graph, x=rows, y=group.y, train_idx=plan[0].nodes.sort().values, num_classes=ds.num_classes
+    )
+    found = price(one)
+    share = sum(len(planned.nodes) for planned in plan) / len(plan[0].nodes)
+    seconds = {name: share * value for name, value in found.seconds.items()}
+    groups = (plan[-1].number + 1) * (1 - given["keep"] / len(store))
+    if seconds:  # the first group is waited for, the others only where training is done before they are there
+        seconds["reading"] = reading + max(0.0, (groups - 1) * reading - sum(seconds.values()))
+    if found.needs is not None:
+        kept = 4 * store.num_nodes + 17 * len(ds.y)
+        needs = replace(
+            found.needs,
+            data=kept,
+            structure=0,
+            kept=0,
+            batches=needs.batches + found.needs.batches,
+            evaluation=evaluation,
+            trims=True,
+        )
+    return replace(way, seconds=seconds, needs=needs)
+
+
+def _whole_part(model: nn.Module, ds: StoredDataset) -> int:
+    """Bytes of an evaluation that computes a layer for all nodes of the largest part at once."""
+    width = max([ds.store.num_features, *(p.shape[-1] for p in model.parameters() if p.dim() > 1)])
+    edges = int((ds.store.edge_counts + [part.nodes for part in ds.store.manifest.parts]).max())
+    return 3 * 4 * width * edges
 
 
 __all__ = ["stored_plan"]

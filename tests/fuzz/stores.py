@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -238,8 +238,8 @@ def budgets(count: int, seed: int, largest: int) -> list[dict[str, Any]]:
     return over
 
 
-def kills(count: int, seed: int, largest: int) -> int:
-    """How many kills hit a step under way; a difference ends the script."""
+def kills(count: int, seed: int, largest: int, what: Sequence[str] = ()) -> int:
+    """How many kills hit a step under way; a difference ends the script. ``what``: steps, none for all."""
     draw = random.Random(seed)
     with tempfile.TemporaryDirectory() as held:
         folder = Path(held)
@@ -251,16 +251,22 @@ def kills(count: int, seed: int, largest: int) -> int:
             )
 
         def train(out: Path) -> Callable[[], Any]:
-            return lambda: trained(folder / "whole", "macro", 64 << 20, out, 4, "parts:2/8+reuse:2")
+            return lambda: trained(folder / "whole", "macro", 64 << 20, out, 4, "parts:2/8+reuse:2+keep:3")
+
+        def mini(out: Path) -> Callable[[], Any]:
+            return lambda: trained(folder / "whole", "mini", 64 << 20, out, 4)
 
         hits = 0
-        for step, whole in ((prepare, folder / "whole"), (train, folder / "run")):
+        trainings = ((train, folder / "run"), (mini, folder / "mini"))
+        for step, whole in ((prepare, folder / "whole"), *trainings):
+            if what and step.__name__ not in what and step is not prepare:
+                continue
             begun = time.monotonic()
             status, expected = forked(step(whole))
             seconds = time.monotonic() - begun
             if status:
                 raise SystemExit(f"{step.__name__}: status {status}, {expected}")
-            for number in range(count):
+            for number in range(0 if what and step.__name__ not in what else count):
                 out = folder / f"try-{step.__name__}"
                 status, found, tries = 1, None, 0
                 while status != 0:
@@ -284,10 +290,11 @@ def main() -> None:
     parser.add_argument("what", choices=["budgets", "kills"])
     parser.add_argument("--count", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", nargs="+", choices=["prepare", "train", "mini"], default=[], help="of kills; all")
     parser.add_argument("--largest", type=int, default=200_000, help="nodes")
     options = parser.parse_args()
     if options.what == "kills":
-        print(f"{kills(options.count, options.seed, options.largest)} kills hit")
+        print(f"{kills(options.count, options.seed, options.largest, options.steps)} kills hit")
         return
     over = budgets(options.count, options.seed, options.largest)
     print(f"{len(over)} steps over their budget")
