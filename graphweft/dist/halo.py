@@ -67,17 +67,19 @@ class _Trip:
     """One exchange and, in the backward pass, its reverse."""
 
     def __init__(self, part: LocalPart, rows: Tensor, left: Leftovers | None, splits: bool = True) -> None:
-        self._part, self._rows, self._left = part, rows.detach(), left
+        self._part, self._left = part, left
+        self._rows: Tensor | None = rows.detach()
         self.splits = splits and part.outer is not None
         self._read = part.read if self.splits else part.near
-        self._finish: Callable[[], None]
+        self._finish: Callable[[], None] | None = None  # holds what is sent and received
         self._table: Tensor | None = None
         self._near: Tensor | None = None  # gradients of own rows that the boundary reads
         self._received: Tensor | None = None
 
     def begin(self) -> None:
         """Sends what others borrow, and makes room for the ghosts."""
-        part, rows = self._part, self._rows
+        part, rows, self._rows = self._part, self._rows, None
+        assert rows is not None  # begins once
         near = self._read.numel()
         self._table = table = empty((near + part.ghosts.numel(), rows.shape[1]), rows.dtype)
         lent = [_picked(rows, places) for places in part.lent]
@@ -92,7 +94,7 @@ class _Trip:
         """Rows that the boundary reads: own ones, then ghosts'."""
         table, self._table = self._table, None
         assert table is not None  # begun
-        self._finish()
+        self._wait()
         return table
 
     def begin_home(self, gradient: Tensor) -> None:
@@ -112,11 +114,16 @@ class _Trip:
         if self._read is not part.near or not part.reads_all:
             whole = empty((part.own.numel(), near.shape[1]), near.dtype)
             near = whole.zero_().index_copy_(0, self._read, near)
-        self._finish()
+        self._wait()
         self._near = self._received = None
         if near.dtype == torch.float32:  # one pass that reads, adds and writes
             return spmm(part.home, received, epilogue=Epilogue(addend=near))
         return near.index_add(0, torch.cat(part.lent), received)
+
+    def _wait(self) -> None:
+        finish, self._finish = self._finish, None
+        assert finish is not None  # begun
+        finish()
 
 
 def _picked(rows: Tensor, places: Tensor, out: Tensor | None = None) -> Tensor:

@@ -101,6 +101,7 @@ class SameHost:
             with span("exchange", "network"):
                 for r, number in wanted.items():
                     self._take(r, number, received[r])
+                    self._let_go(r)  # of what it has read meanwhile
                 for r, number in () if kept else posted:
                     self._until(r, lambda r=r, number=number: self._done(r) >= number)  # type: ignore[misc]
                     self._let_go(r)
