@@ -50,8 +50,9 @@ class Ranks:
             whoever computed them.
         slices: Slices of a batch; with "any" one a rank.
         halo: How rows of other ranks' nodes travel in full batches: "exact", or "bf16", half of the bytes with the
-            rounding of bfloat16, or "int8", a byte a number and a scale a row; what rounding left over is added the
-            next time.
+            rounding of bfloat16, or "int8", a byte a number and four a row; what rounding left over is added the next
+            time. "stale": in training, rows and gradients of the step before are used while those of this one travel;
+            "sampled": in training, half of them travel, drawn anew every step, times 2.
         bytes_sent: By this rank so far; an all-reduce counts as a ring's, 2 (P - 1) / P of its bytes.
         host: Name of the machine.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,8 @@ from graphweft._trace import span
 from graphweft.data.dataset import Part
 from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.batch_norm import batch_norms, shared_norms, statistics_bytes
-from graphweft.dist.halo import Leftovers, pieces_over_ranks
+from graphweft.dist.halo import pieces_over_ranks
+from graphweft.dist.halo_forms import Leftovers, settle
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.rank_graph import RankGraph
 from graphweft.dist.ranks import Ranks
@@ -76,7 +78,8 @@ class RankedFullBatch(FullBatch):
         self._first: tuple[Reference, Any] | None = None
         self._all_ids: Tensor | None = None
         self._own_x: tuple[Any, Any] | None = None
-        self._left = [Leftovers() for _ in (() if self._stack is None else self._stack.layers)]
+        self._begun: list[Callable[[], None]] = []
+        self._left: list[Leftovers] = []
         self._graph = RankGraph.of(self.part, self._splits)
         super().__init__(model, ds, *arguments, **options)
         self._sums = LayerSums(ranks, by_layer(model), may_miss=self._stack is None)
@@ -84,6 +87,8 @@ class RankedFullBatch(FullBatch):
     def _take(self, rows: dict[Part, Tensor]) -> None:
         super()._take(rows)
         self._wanted = None
+        layers = 0 if self._stack is None else len(self._stack.layers)
+        self._left = [Leftovers(index, self._begun) for index in range(layers)]
         train, place = rows["train"], self._place
         once = train.numel() == 0 or int(torch.bincount(train).max()) == 1
         places = place[train]
@@ -152,6 +157,7 @@ class RankedFullBatch(FullBatch):
         gradient = torch.zeros_like(logits) if gradient is None else gradient
         with span("backward", "backward"), self._sums.during_backward():
             backward_from(logits, gradient)
+        settle(self._begun)
         self.ranks.at(f"full batch {self._epoch}: sum of losses")
         total = torch.tensor([loss])
         self.ranks.add_up(total)
@@ -184,7 +190,7 @@ class RankedFullBatch(FullBatch):
         kept = [rows] if model.jumping == "cat" else []
         for index in range(1, layers):
             part = self.part if last is None or index < layers - 1 else last
-            left = self._left[index] if model.training and self.ranks.halo == "int8" else None
+            left = self._left[index] if model.training else None
             run = functools.partial(self._layer, index)
             pieces = pieces_over_ranks(part, rows.contiguous(), run, left, self._splits)
             rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)

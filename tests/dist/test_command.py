@@ -102,7 +102,7 @@ def test_restarts_are_refused_where_nothing_is_started(capsys: pytest.CaptureFix
     assert main(["train", *SMALL, "--max-restarts", "2"]) == 2
     assert "max_restarts=2 cannot be combined with ranks=0; it is for --ranks P" in capsys.readouterr().err
     assert main(["train", *SMALL, "--halo", "fp8"]) == 2
-    assert "halo: expected one of exact, bf16, int8, got 'fp8'" in capsys.readouterr().err
+    assert "halo: expected one of exact, bf16, int8, stale, sampled, got 'fp8'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
