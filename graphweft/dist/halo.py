@@ -29,8 +29,8 @@ def over_ranks(
 ) -> Tensor:
     """``run(block, rows of its sources)`` for the part's targets, shape (targets, width'), from own rows (own, width).
 
-    All ranks call it, and all or none go backward through it. ``left``: what is left of the last call, where the form in
-    which rows travel needs it; None: every row travels, and at once.
+    All ranks call it, and all or none go backward through it. ``left``: what is left of the last call, where the form
+    in which rows travel needs it; None: every row travels, and at once.
 
     Example:
         >>> from graphweft.graph.graph import Graph
@@ -83,7 +83,7 @@ class _Trip:
         assert rows is not None  # begins once
         near = self._read.numel()
         self._table = table = empty((near + part.ghosts.numel(), rows.shape[1]), rows.dtype)
-        lent = [_picked(rows, places) for places in part.lent]
+        lent = torch.split(_picked(rows, part.all_lent), [places.numel() for places in part.lent])
         received = torch.split(table[near:], part.borrowed)
         self._finish = exchanged(part.ranks, lent, received, self._left, "there")
         if self._read is part.near and part.reads_all:
@@ -119,7 +119,7 @@ class _Trip:
         self._near = self._received = None
         if near.dtype == torch.float32:  # one pass that reads, adds and writes
             return spmm(part.home, received, epilogue=Epilogue(addend=near))
-        return near.index_add(0, torch.cat(part.lent), received)
+        return near.index_add(0, part.all_lent, received)
 
     def _wait(self) -> None:
         finish, self._finish = self._finish, None

@@ -110,9 +110,14 @@ class LocalPart:
         return LocalPart(self.ranks, self._graph, self._owner, self._home, self, rows, self._splits)
 
     @cached_property
+    def all_lent(self) -> Tensor:
+        """``lent``, rank by rank, in one."""
+        return torch.cat(self.lent)
+
+    @cached_property
     def home(self) -> Adjacency:
         """For every own node the places of its rows among those that were lent, rank by rank."""
-        rows = torch.cat(self.lent).int()
+        rows = self.all_lent.int()
         places = torch.arange(rows.numel(), dtype=torch.int32)
         return Adjacency.from_coo(rows, places, self.own.numel(), rows.numel())
 

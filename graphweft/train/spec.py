@@ -167,7 +167,7 @@ class TrainSpec(LoopOptions, TableOptions):
         resume="free")
     rank_reduce: str = option("any", "", "ordered: the same bits for any number of ranks.", choices=RANK_REDUCE,
         resume="given")
-    halo: str = option("exact", "", "full over ranks: bf16, int8, sampled send fewer bytes.", choices=HALO, resume="given")
+    halo: str = option("exact", "", "full over ranks: bf16, int8, sampled send less.", choices=HALO, resume="given")
     max_restarts: int = option(0, "N", "Restarts of lost ranks, from the last checkpoint.", least=0, most=10**6,
         resume="free")
     # fmt: on
