@@ -25,13 +25,12 @@ from graphweft import _config
 from graphweft._errors import CheckpointError, ConfigError, GraphWeftError, RankError
 from graphweft._trace import span
 from graphweft.dist.board import Board
-from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
+from graphweft.dist.launch import FOLDER, LOST, SLICES, STARTER, is_rank
 from graphweft.dist.reports import Reports
 from graphweft.dist.same_host import SameHost
 from graphweft.partitioning.report import HALO, ring_bytes
 
 REDUCE = ("any", "ordered")
-_SLICES = 8
 T = TypeVar("T")
 
 
@@ -67,7 +66,7 @@ class Ranks:
             if given not in known:
                 raise ConfigError(f"{name}: expected one of {', '.join(known)}, got {given!r}")
         self.halo = halo
-        usual = _SLICES if reduce == "ordered" else size
+        usual = SLICES if reduce == "ordered" else size
         self.rank, self.size, self.reduce, self.slices = rank, size, reduce, slices or usual
         if self.slices < size:
             raise ConfigError(f"rank_reduce=ordered cannot be combined with more than {self.slices} ranks, got {size}")

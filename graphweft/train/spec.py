@@ -15,6 +15,7 @@ from typing import Any
 from graphweft._config import PRECISIONS
 from graphweft._errors import ConfigError
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.dist.launch import SLICES
 from graphweft.schedule.places import SCHEDULES
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.option_table import (
@@ -262,6 +263,8 @@ class TrainSpec(LoopOptions, TableOptions):
                 f"max_restarts={self.max_restarts} cannot be combined with ranks={self.ranks}; it is for --ranks P "
                 "(torchrun has --max-restarts of its own)"
             )
+        if self.rank_reduce == "ordered" and self.ranks > SLICES:
+            raise ConfigError(f"rank_reduce=ordered cannot be combined with more than {SLICES} ranks, got {self.ranks}")
         if self.macro is not None:
             check_macro_of(self.mode, self.macro)
         if self.quality is not None and self.macro is None:

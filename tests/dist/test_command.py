@@ -161,6 +161,12 @@ def test_unequal_ranks_are_refused_by_rank_0(tmp_path: Path, option: str, values
     assert ended[1][1] == "" and not (tmp_path / "run").exists()
 
 
+def test_more_ranks_than_slices_are_refused_before_they_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SMALL, "--ranks", "9", "--rank-reduce", "ordered"]) == 2
+    err = capsys.readouterr().err
+    assert "rank_reduce=ordered cannot be combined with more than 8 ranks, got 9" in err and len(err.splitlines()) == 1
+
+
 def test_bad_options_are_refused_once(tmp_path: Path) -> None:
     ended = start_command("--ranks", "2", "--lr", "-1", "--out", str(tmp_path))
     _, err = ended.communicate(timeout=300)
