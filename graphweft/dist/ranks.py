@@ -236,6 +236,11 @@ class Ranks:
 
         return finish
 
+    def let_go(self) -> None:
+        """Gives up what was sent and has arrived; any rank at any time."""
+        if self._near is not None:
+            self._near.let_go()
+
     def gather_rows(self, table: Tensor, cuts: Sequence[tuple[int, int]]) -> None:
         """Fills rows ``cuts[r]`` of ``table`` from each rank r, which has computed them."""
         if self.size == 1:

@@ -176,8 +176,13 @@ class SameHost:
         """Messages that another rank has read."""
         return int(self._table[self._rank, other, 1])
 
+    def let_go(self) -> None:
+        """Gives up all messages that were read."""
+        for other in range(len(self._pids)):
+            self._let_go(other)
+
     def _let_go(self, other: int) -> None:
-        """Gives up messages that were read."""
+        """Gives up messages that one rank has read."""
         done, held = self._done(other), self._held[other]
         while held and held[0][0] <= done:
             held.pop(0)

@@ -161,6 +161,7 @@ class RankedFullBatch(FullBatch):
         self.ranks.at(f"full batch {self._epoch}: sum of losses")
         total = torch.tensor([loss])
         self.ranks.add_up(total)
+        self.ranks.let_go()  # all have ended their backward passes
         return total[0]
 
     def _own_logits(self, last: LocalPart | None = None) -> Tensor:
@@ -252,11 +253,12 @@ class RankedFullBatch(FullBatch):
         """Accuracies and the loss, from what each rank has of them."""
         found = torch.zeros(len(SPLITS), 3, dtype=torch.float64)  # rows, right ones, sum of losses
         for row, name in zip(found, SPLITS, strict=True):
-            for ids in mine[name].split(_SCORED):
+            for ids in torch.split(mine[name], _SCORED):
                 scored = self.target.score(own[self._place[ids]], self.ds.y[ids], torch.arange(ids.numel()))
                 if scored.score is not None and scored.loss is not None:
                     row += torch.tensor([1.0, scored.score, scored.loss], dtype=torch.float64) * ids.numel()
         self.ranks.add_up(found)
+        self.ranks.let_go()
         told = {name: row.tolist() for name, row in zip(SPLITS, found, strict=True)}
         scores = {name: round(right) / rows if rows else None for name, (rows, right, _) in told.items()}
         rows, _, loss = told["val"]
