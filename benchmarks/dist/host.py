@@ -30,6 +30,7 @@ from harness import RESULTS, BenchError, show, stamp, write_csv
 import graphweft as gw
 from graphweft.data.synthetic import synthetic
 from graphweft.dist.board import Board
+from graphweft.partitioning.report import HALO
 from graphweft.train import ranked_full
 
 COLUMNS = ("kind", "graph", "model", "ranks", "method", "value", "other", "ratio", "note")
@@ -194,7 +195,7 @@ def halo(arguments: argparse.Namespace) -> list[Row]:
     rows, found, sent = [], dict[str, list[float]](), dict[str, float]()
     with tempfile.TemporaryDirectory() as name:
         for seed in range(3):
-            for form in ("exact", "bf16", "int8"):
+            for form in HALO:
                 flags = ["--epochs", str(arguments.epochs), "--seed", str(seed), "--dropout", "0.5", "--ranks", "2"]
                 flags += ["--weight-decay", "5e-4", "--weight-decay-on", "first", "--threads", "2", "--quiet"]
                 flags += ["--halo", form, "--out", f"{name}/{form}-{seed}"]

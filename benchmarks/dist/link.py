@@ -124,7 +124,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
     """Both ranks; rows of the table."""
     ds = synthetic(arguments.data, scale=arguments.scale, seed=0)
     made = gw.partition(ds.graph, 2, arguments.method)
-    epoch = exchange_of(model_of(arguments, ds), ds.labelled("train"), "exact")
+    epoch = exchange_of(model_of(arguments, ds), ds.labelled("train"), arguments.halo)
     predicted = made.predict(epoch)
     with tempfile.TemporaryDirectory() as folder:
         parts = write_parts(ds, made, Path(folder) / "parts")
@@ -154,7 +154,8 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, object]]:
     shown = [{n: f"{v:.5g}" if isinstance(v, float) else v for n, v in zip(names_of, r[1:], strict=True)} for r in rows]
     named = {"graph": f"{arguments.data}@{arguments.scale}", "ranks": 2, "method": made.method}
     model = f"{arguments.model} {arguments.layers}x{arguments.hidden}"
-    return [{"kind": f"link {r[0]}", "model": model, **named, **s} for r, s in zip(rows, shown, strict=True)]
+    halo = "" if arguments.halo == "exact" else f", {arguments.halo} rows"
+    return [{"kind": f"link {r[0]}{halo}", "model": model, **named, **s} for r, s in zip(rows, shown, strict=True)]
 
 
 def start(arguments: argparse.Namespace, name: str, rank: int, parts: Path) -> subprocess.Popen[str]:
@@ -163,7 +164,7 @@ def start(arguments: argparse.Namespace, name: str, rank: int, parts: Path) -> s
     given |= {"MASTER_ADDR": _HOSTS[0], "MASTER_PORT": _PORT, "OMP_NUM_THREADS": "1"}
     interface = f"v{os.getpid() % 10**6}{'ab'[rank]}"
     words = ["ip", "netns", "exec", name, sys.executable, __file__, "--parts", str(parts)]
-    for flag in ("model", "layers", "hidden", "epochs", "delay"):
+    for flag in ("model", "layers", "hidden", "epochs", "delay", "halo"):
         words += [f"--{flag}", str(getattr(arguments, flag))]
     environment = {**os.environ, **given, "GLOO_SOCKET_IFNAME": interface}
     return subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -181,6 +182,7 @@ def main() -> None:
     parser.add_argument("--method", default="metis")
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--delay", type=float, default=0.0)
+    parser.add_argument("--halo", default="exact")
     parser.add_argument("--parts", default="")
     arguments = parser.parse_args()
     if arguments.parts:

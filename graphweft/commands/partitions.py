@@ -38,7 +38,7 @@ def partition(
     layers: Annotated[Text, option("layers", "N", "Its layers.")] = None,
     hidden: Annotated[Text, option("hidden", "N", "Its hidden width.")] = None,
     heads: Annotated[Text, option("heads", "N", "Its attention heads.")] = None,
-    halo: Annotated[Text, option("halo", "exact|bf16|int8", "How rows travel between ranks.")] = None,
+    halo: Annotated[Text, option("halo", "exact|bf16|int8|stale|sampled", "How rows travel between ranks.")] = None,
     memory: Annotated[Text, option("memory", "SIZE", "For a folder of parts.", "a quarter of the machine's")] = None,
     seed: Annotated[Text, option("seed", "N", "Of random parts, splits and graphs.")] = None,
     threads: Annotated[Text, option("threads", "N", "Threads.", "all cores")] = None,

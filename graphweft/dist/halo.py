@@ -7,15 +7,15 @@ gradients travel while the interior's are computed. Source: Morphling, section I
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from graphweft._memory import empty
+from graphweft.dist.halo_forms import Leftovers, exchanged
 from graphweft.dist.local_part import LocalPart
-from graphweft.dist.ranks import Ranks
 from graphweft.graph.block import Block
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.sparse import spmm
@@ -29,11 +29,12 @@ def over_ranks(
 ) -> Tensor:
     """``run(block, rows of its sources)`` for the part's targets, shape (targets, width'), from own rows (own, width).
 
-    All ranks call it, and all or none go backward through it. ``left``: what rounding to 8 bit left over in the last
-    call, which is added in this one; None: nothing is.
+    All ranks call it, and all or none go backward through it. ``left``: what is left of the last call, where the form
+    in which rows travel needs it; None: every row travels, and at once.
 
     Example:
         >>> from graphweft.graph.graph import Graph
+        >>> from graphweft.dist.ranks import Ranks
         >>> part = LocalPart(Ranks(), Graph([0, 1], [1, 2]), torch.zeros(3, dtype=torch.int64))
         >>> over_ranks(part, torch.ones(3, 2), lambda block, rows: rows[: block.num_dst]).shape
         torch.Size([3, 2])
@@ -67,22 +68,24 @@ class _Trip:
     """One exchange and, in the backward pass, its reverse."""
 
     def __init__(self, part: LocalPart, rows: Tensor, left: Leftovers | None, splits: bool = True) -> None:
-        self._part, self._rows, self._left = part, rows.detach(), left
+        self._part, self._left = part, left
+        self._rows: Tensor | None = rows.detach()
         self.splits = splits and part.outer is not None
         self._read = part.read if self.splits else part.near
-        self._finish: Callable[[], None]
+        self._finish: Callable[[], None] | None = None  # holds what is sent and received
         self._table: Tensor | None = None
         self._near: Tensor | None = None  # gradients of own rows that the boundary reads
         self._received: Tensor | None = None
 
     def begin(self) -> None:
         """Sends what others borrow, and makes room for the ghosts."""
-        part, rows = self._part, self._rows
+        part, rows, self._rows = self._part, self._rows, None
+        assert rows is not None  # begins once
         near = self._read.numel()
         self._table = table = empty((near + part.ghosts.numel(), rows.shape[1]), rows.dtype)
-        lent = [_picked(rows, places) for places in part.lent]
+        lent = torch.split(_picked(rows, part.all_lent), [places.numel() for places in part.lent])
         received = torch.split(table[near:], part.borrowed)
-        self._finish = _exchanged(part.ranks, lent, received, None if self._left is None else self._left.there)
+        self._finish = exchanged(part.ranks, lent, received, self._left, "there")
         if self._read is part.near and part.reads_all:
             table[:near] = rows
         else:
@@ -92,7 +95,7 @@ class _Trip:
         """Rows that the boundary reads: own ones, then ghosts'."""
         table, self._table = self._table, None
         assert table is not None  # begun
-        self._finish()
+        self._wait()
         return table
 
     def begin_home(self, gradient: Tensor) -> None:
@@ -103,7 +106,7 @@ class _Trip:
         self._received = empty((sum(lent), gradient.shape[1]), gradient.dtype)
         sent = torch.split(gradient[near:], part.borrowed)
         received = torch.split(self._received, lent)
-        self._finish = _exchanged(part.ranks, sent, received, None if self._left is None else self._left.home)
+        self._finish = exchanged(part.ranks, sent, received, self._left, "home")
 
     def end_home(self) -> Tensor:
         """The gradient of own rows, (own, width), with what other ranks have for them, added up rank by rank."""
@@ -112,11 +115,16 @@ class _Trip:
         if self._read is not part.near or not part.reads_all:
             whole = empty((part.own.numel(), near.shape[1]), near.dtype)
             near = whole.zero_().index_copy_(0, self._read, near)
-        self._finish()
+        self._wait()
         self._near = self._received = None
         if near.dtype == torch.float32:  # one pass that reads, adds and writes
             return spmm(part.home, received, epilogue=Epilogue(addend=near))
-        return near.index_add(0, torch.cat(part.lent), received)
+        return near.index_add(0, part.all_lent, received)
+
+    def _wait(self) -> None:
+        finish, self._finish = self._finish, None
+        assert finish is not None  # begun
+        finish()
 
 
 def _picked(rows: Tensor, places: Tensor, out: Tensor | None = None) -> Tensor:
@@ -126,59 +134,6 @@ def _picked(rows: Tensor, places: Tensor, out: Tensor | None = None) -> Tensor:
         gather_rows_into(rows, places, made)
         return made
     return torch.index_select(rows, 0, places, out=made)
-
-
-class Leftovers:
-    """What rounding rows to 8 bit left over, by other rank: of rows on their way there, and of gradients home."""
-
-    def __init__(self) -> None:
-        self.there: dict[int, Tensor] = {}
-        self.home: dict[int, Tensor] = {}
-
-
-def _exchanged(
-    ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: dict[int, Tensor] | None
-) -> Callable[[], None]:
-    """Begins to send rows in the form that the ranks agreed on; the result waits for ``received``."""
-    if ranks.halo == "exact" or any(rows.dtype != torch.float32 for rows in (*sent, *received)):
-        return ranks.begin_exchange(sent, received, kept=True)
-    if ranks.halo == "bf16":
-        short = [rows.bfloat16().view(torch.int16) for rows in sent]
-        arriving = [torch.empty(rows.shape, dtype=torch.int16) for rows in received]
-    else:
-        short = [_short(rows, rank, left) for rank, rows in enumerate(sent)]
-        arriving = [torch.empty(rows.shape[0], rows.shape[1] + _SCALE, dtype=torch.uint8) for rows in received]
-    finish = ranks.begin_exchange(short, arriving, kept=True)
-
-    def widen() -> None:
-        finish()
-        for rows, given in zip(received, arriving, strict=True):
-            rows.copy_(given.view(torch.bfloat16) if ranks.halo == "bf16" else _long(given))
-
-    return widen
-
-
-_SCALE = 4  # bytes of a row's scale
-
-
-def _short(rows: Tensor, rank: int, left: dict[int, Tensor] | None) -> Tensor:
-    """Rows with a byte a number, then the scale: uint8 (n, columns + 4). ``left[rank]`` goes in, and is set anew."""
-    before = None if left is None else left.get(rank)
-    rows = rows if before is None or before.shape != rows.shape else rows + before
-    scale = torch.empty(rows.shape[0], 1)  # amax may give no strides to speak of
-    scale.copy_(rows.abs().amax(1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny) / 127)
-    made = torch.empty(rows.shape[0], rows.shape[1] + _SCALE, dtype=torch.uint8)
-    made[:, :-_SCALE] = (rows / scale).round_().to(torch.int8).view(torch.uint8)
-    made[:, -_SCALE:] = scale.view(torch.uint8)
-    if left is not None:
-        left[rank] = rows - _long(made)
-    return made
-
-
-def _long(made: Tensor) -> Tensor:
-    """The rows that :func:`_short` made short, float32."""
-    scale = made[:, -_SCALE:].clone(memory_format=torch.contiguous_format).view(torch.float32)
-    return made[:, :-_SCALE].view(torch.int8) * scale
 
 
 class _Picked(torch.autograd.Function):

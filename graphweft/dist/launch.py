@@ -22,6 +22,7 @@ from graphweft.dist.board import Board
 
 FOLDER, STARTER = "GRAPHWEFT_RANKS_FOLDER", "GRAPHWEFT_RANKS_STARTER"  # what ranks find in their environment
 LOST = 75  # exit status of a rank that ends because another one did
+SLICES = 8  # of a batch whose gradients are summed in order: as many ranks at most
 _REFUSED = 2  # what cannot be run as it was asked for fails again
 _POLL, _GRACE, _STALL, _START = 0.05, 5.0, 30.0, 120.0  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

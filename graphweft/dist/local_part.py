@@ -63,26 +63,30 @@ class LocalPart:
         first: Tensor | None = None,
     ) -> None:
         self.ranks, self._graph, self._owner, self._home, self._splits = ranks, graph, owner, home, splits
-        mine = owner == ranks.rank
+        self._mine = owner == ranks.rank
+        chosen = self._mine
         if rows is not None:
-            wanted = torch.zeros_like(mine)
-            wanted[rows] = True
-            mine &= wanted
-        ids = mine.nonzero().reshape(-1)
+            chosen = torch.zeros_like(chosen)
+            chosen[rows] = True
+            chosen &= self._mine
+        ids = chosen.nonzero().reshape(-1)
         if not splits:  # in the order of the base
-            ids = _in_front(ids, first) if base is None else base.own[mine[base.own]]
-        indptr, _, sources = self._in_edges(ids)
-        foreign = owner[sources] != ranks.rank
+            ids = _in_front(ids, first) if base is None else base.own[chosen[base.own]]
+        indptr, sources = self._in_edges(ids)
+        foreign = self._are_foreign(sources)
         self.targets, self.interior = self._with_interior_first(ids, indptr, foreign) if splits else (ids, 0)
         self.own: Tensor = self.targets if base is None else base.own
-        ghosts = torch.unique(sources[foreign]).long()
+        seen = torch.zeros_like(self._mine)
+        seen[sources[foreign].long()] = True
+        ghosts = seen.nonzero().reshape(-1)
         self.ghosts = ghosts[torch.argsort(owner[ghosts], stable=True)]
         self.borrowed = torch.bincount(owner[ghosts].long(), minlength=ranks.size).tolist()
         place = torch.empty(graph.num_nodes, dtype=torch.int64)
         place[self.own] = torch.arange(self.own.numel())
         self.lent = [place[ids] for ids in self._asked_for()]
         whole = base is None
-        self.near = self._near(place, sources[~foreign], whole)
+        self.near = torch.arange(self.own.numel()) if whole else self._near(place, sources[~foreign])
+        del sources, foreign, seen
         self.reads_all = whole or (not splits and self.near.numel() == self.own.numel())
         number = torch.empty(graph.num_nodes, dtype=torch.int32)
         self.block = self._block(number, self.targets, torch.cat([self.own[self.near], self.ghosts]))
@@ -106,9 +110,14 @@ class LocalPart:
         return LocalPart(self.ranks, self._graph, self._owner, self._home, self, rows, self._splits)
 
     @cached_property
+    def all_lent(self) -> Tensor:
+        """``lent``, rank by rank, in one."""
+        return torch.cat(self.lent)
+
+    @cached_property
     def home(self) -> Adjacency:
         """For every own node the places of its rows among those that were lent, rank by rank."""
-        rows = torch.cat(self.lent).int()
+        rows = self.all_lent.int()
         places = torch.arange(rows.numel(), dtype=torch.int32)
         return Adjacency.from_coo(rows, places, self.own.numel(), rows.numel())
 
@@ -119,11 +128,9 @@ class LocalPart:
         bound = outside[indptr[1:]] > outside[indptr[:-1]]
         return torch.cat([ids[~bound], ids[bound]]), int((~bound).sum())
 
-    def _near(self, place: Tensor, sources: Tensor, whole: bool) -> Tensor:
+    def _near(self, place: Tensor, sources: Tensor) -> Tensor:
         """Places of what the targets read of own nodes, ``sources`` among them; all in order, where that costs less."""
         every = torch.arange(self.own.numel())
-        if whole:
-            return every
         near = self._reads(place, self.targets, sources)
         is_in_front = not self._splits and torch.equal(self.own[: self.targets.numel()], self.targets)
         return every if is_in_front and near.numel() * 4 > every.numel() * 3 else near
@@ -143,8 +150,8 @@ class LocalPart:
 
     def _own_sources(self, ids: Tensor) -> Tensor:
         """Own nodes with an edge into ``ids``, several times over."""
-        sources = self._in_edges(ids)[2]
-        return sources[self._owner[sources] == self.ranks.rank]
+        sources = self._in_edges(ids)[1]
+        return sources[~self._are_foreign(sources)].long()
 
     def _reads(self, place: Tensor, ids: Tensor, sources: Tensor) -> Tensor:
         """Places of the own nodes ``ids``, then ascending those of further ``sources``."""
@@ -154,29 +161,31 @@ class LocalPart:
         marked[first] = False
         return torch.cat([first, marked.nonzero().reshape(-1)])
 
-    def _in_edges(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """In-edges of some nodes: where each node's begin, their places in its row, the ids of their sources.
+    def _in_edges(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """In-edges of some nodes: where each node's begin, the ids of their sources; the graph's own for a run of ids.
 
-        Numbers per edge are as narrow as the graph's allow: they are the most memory that a part takes to make.
+        Numbers per edge are as narrow as the graph's: they are the most memory that a part takes to make.
         """
-        csc = self._graph.csc
-        kind = torch.int32 if csc.num_edges < 2**31 else torch.int64
-        counts = csc.indptr[ids + 1] - csc.indptr[ids]
-        indptr = torch.zeros(ids.numel() + 1, dtype=torch.int64)
-        torch.cumsum(counts, 0, out=indptr[1:])
-        places = torch.repeat_interleave((csc.indptr[ids] - indptr[:-1]).to(kind), counts)
-        offsets = torch.arange(int(indptr[-1]), dtype=kind)
-        sources = csc.indices[places.add_(offsets)]
-        del places
-        offsets -= torch.repeat_interleave(indptr[:-1].to(kind), counts)
-        return indptr, offsets, sources
+        csc, count = self._graph.csc, ids.numel()
+        if count and torch.equal(ids, torch.arange(int(ids[0]), int(ids[0]) + count)):
+            indptr = csc.indptr[int(ids[0]) : int(ids[0]) + count + 1]
+            first, last = int(indptr[0]), int(indptr[-1])
+            return indptr if first == 0 else indptr - first, csc.indices[first:last]
+        taken = csc.take_rows(ids)
+        return taken.indptr, taken.indices
+
+    def _are_foreign(self, sources: Tensor) -> Tensor:
+        """Which of ``sources`` other ranks own."""
+        return self._mine.index_select(0, sources).logical_not_()
 
     def _block(self, number: Tensor, ids: Tensor, n_id: Tensor) -> Block:
         """In-edges of ``ids``, the first of ``n_id``; ``number`` of each of these is written."""
-        number[n_id] = torch.arange(n_id.numel(), dtype=torch.int32)
-        indptr, offsets, sources = self._in_edges(ids)
-        drawn = DrawnEdges(self._graph, n_id, indptr, number[sources], offsets.int())
-        return Block.of(drawn, n_id.numel(), stays=True)
+        count = n_id.numel()
+        indptr, sources = self._in_edges(ids)
+        if sources.dtype != torch.int32 or not torch.equal(n_id, torch.arange(count)):
+            number[n_id] = torch.arange(count, dtype=torch.int32)
+            sources = number.index_select(0, sources)
+        return Block.of(DrawnEdges(self._graph, n_id, indptr, sources), count, stays=True)
 
     def _asked_for(self) -> list[Tensor]:
         """Ids of own nodes that each rank borrows."""

@@ -25,13 +25,12 @@ from graphweft import _config
 from graphweft._errors import CheckpointError, ConfigError, GraphWeftError, RankError
 from graphweft._trace import span
 from graphweft.dist.board import Board
-from graphweft.dist.launch import FOLDER, LOST, STARTER, is_rank
+from graphweft.dist.launch import FOLDER, LOST, SLICES, STARTER, is_rank
 from graphweft.dist.reports import Reports
 from graphweft.dist.same_host import SameHost
 from graphweft.partitioning.report import HALO, ring_bytes
 
 REDUCE = ("any", "ordered")
-_SLICES = 8
 T = TypeVar("T")
 
 
@@ -50,8 +49,9 @@ class Ranks:
             whoever computed them.
         slices: Slices of a batch; with "any" one a rank.
         halo: How rows of other ranks' nodes travel in full batches: "exact", or "bf16", half of the bytes with the
-            rounding of bfloat16, or "int8", a byte a number and a scale a row; what rounding left over is added the
-            next time.
+            rounding of bfloat16, or "int8", a byte a number and four a row; what rounding left over is added the next
+            time. "stale": in training, rows and gradients of the step before are used while those of this one travel;
+            "sampled": in training, half of them travel, drawn anew every step, times 2.
         bytes_sent: By this rank so far; an all-reduce counts as a ring's, 2 (P - 1) / P of its bytes.
         host: Name of the machine.
 
@@ -66,7 +66,7 @@ class Ranks:
             if given not in known:
                 raise ConfigError(f"{name}: expected one of {', '.join(known)}, got {given!r}")
         self.halo = halo
-        usual = _SLICES if reduce == "ordered" else size
+        usual = SLICES if reduce == "ordered" else size
         self.rank, self.size, self.reduce, self.slices = rank, size, reduce, slices or usual
         if self.slices < size:
             raise ConfigError(f"rank_reduce=ordered cannot be combined with more than {self.slices} ranks, got {size}")
@@ -235,6 +235,11 @@ class Ranks:
                         work.wait()
 
         return finish
+
+    def let_go(self) -> None:
+        """Gives up what was sent and has arrived; any rank at any time."""
+        if self._near is not None:
+            self._near.let_go()
 
     def gather_rows(self, table: Tensor, cuts: Sequence[tuple[int, int]]) -> None:
         """Fills rows ``cuts[r]`` of ``table`` from each rank r, which has computed them."""

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from graphweft._trace import span
 
-_SLOTS = 4  # messages of a pair under way
+_SLOTS = 64  # messages of a pair under way
+_SUMS = 4  # sums under way
 _TRACER = 0x59616D61  # PR_SET_PTRACER: processes of the same starter may read this one's memory where Yama restricts it
 _MOST_SUMMED = 1 << 20  # bytes that every rank reads of every other to add them up
 _SPINS, _YIELDS = 20, 20  # looks before a waiting rank yields, and before it sleeps
@@ -101,6 +102,7 @@ class SameHost:
             with span("exchange", "network"):
                 for r, number in wanted.items():
                     self._take(r, number, received[r])
+                    self._let_go(r)  # of what it has read meanwhile
                 for r, number in () if kept else posted:
                     self._until(r, lambda r=r, number=number: self._done(r) >= number)  # type: ignore[misc]
                     self._let_go(r)
@@ -117,7 +119,7 @@ class SameHost:
         Raises: RuntimeError (from the result as well), as :meth:`begin`.
         """
         assert self._sums is not None  # asked before
-        while len(self._open) >= _SLOTS - 1:  # else two ranks might wait for each other to read
+        while len(self._open) >= _SUMS - 1:  # else two ranks might wait for each other to read
             self._open.pop(0)()
         mine = tensor.clone(memory_format=torch.contiguous_format)  # others read it while the sum is written
         received = [mine if rank == self._rank else torch.empty_like(mine) for rank in range(len(self._pids))]
@@ -174,8 +176,13 @@ class SameHost:
         """Messages that another rank has read."""
         return int(self._table[self._rank, other, 1])
 
+    def let_go(self) -> None:
+        """Gives up all messages that were read."""
+        for other in range(len(self._pids)):
+            self._let_go(other)
+
     def _let_go(self, other: int) -> None:
-        """Gives up messages that were read."""
+        """Gives up messages that one rank has read."""
         done, held = self._done(other), self._held[other]
         while held and held[0][0] <= done:
             held.pop(0)

@@ -24,10 +24,11 @@ _edges = declare("gw_sample_edges")
 class DrawnEdges:
     """Edges that a sampler drew: rows and columns are numbers of the batch, offsets places in the graph's rows.
 
-    Shape: indptr (rows + 1,) int64, indices and offsets (edges,) int32; rows from ``first`` on count.
+    Shape: indptr (rows + 1,) int64, indices and offsets (edges,) int32; rows from ``first`` on count. Without offsets
+    every row has all edges of the graph's row in their order, and offsets are made whenever they are asked for.
     """
 
-    __slots__ = ("first", "graph", "indices", "indptr", "n_id", "offsets")
+    __slots__ = ("_offsets", "first", "graph", "indices", "indptr", "n_id")
 
     def __init__(
         self,
@@ -35,11 +36,19 @@ class DrawnEdges:
         n_id: torch.Tensor,
         indptr: torch.Tensor,
         indices: torch.Tensor,
-        offsets: torch.Tensor,
+        offsets: torch.Tensor | None = None,
         first: int = 0,
     ) -> None:
         self.graph, self.n_id = graph, n_id
-        self.indptr, self.indices, self.offsets, self.first = indptr, indices, offsets, first
+        self.indptr, self.indices, self._offsets, self.first = indptr, indices, offsets, first
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        """Places of the edges in the graph's rows."""
+        if self._offsets is not None:
+            return self._offsets
+        counts = self.indptr.diff()
+        return (torch.arange(self.indices.numel()) - torch.repeat_interleave(self.indptr[:-1], counts)).int()
 
     @property
     def start(self) -> int:
@@ -53,8 +62,8 @@ class DrawnEdges:
 
     def write(self, src: torch.Tensor | None, dst: torch.Tensor | None, ids: torch.Tensor | None) -> None:
         """Writes ends in batch numbering and ids of the graph's edges, int64 (num_edges,) each, where wanted."""
-        start = self.start
-        entries = (self.indices.data_ptr() + 4 * start, self.offsets.data_ptr() + 4 * start)
+        start, offsets = self.start, self.offsets
+        entries = (self.indices.data_ptr() + 4 * start, offsets.data_ptr() + 4 * start)
         rows = (self.n_id.data_ptr(), self.first, self.indptr.numel() - 1 - self.first, self.indptr.data_ptr())
         shifted = tuple(pointer - 4 * start for pointer in entries)
         _edges(self.graph.csc.native, *rows, *shifted, *(None if t is None else t.data_ptr() for t in (src, dst, ids)))

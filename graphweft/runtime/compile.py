@@ -42,7 +42,7 @@ from graphweft.passes.certificate import Refuted
 from graphweft.passes.pipeline import Request, run_passes
 from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
-from graphweft.runtime.constants import is_declared, is_owned, sent
+from graphweft.runtime.constants import comes_once, is_declared, is_owned, sent
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
 from graphweft.runtime.hoisted import Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
@@ -451,7 +451,7 @@ def standing_of(arguments: Arguments) -> Standing:
         still.append("rows")
     declared = tuple(name for name in still if is_declared(given[name]))
     checked: tuple[str, ...] = ()
-    if not graph.is_drawn:  # what a sampler drew comes once
+    if not graph.is_drawn and not comes_once():  # as what a sampler drew does
         checked = tuple(name for name in still if name not in declared and _may_stay(name, given[name]))
     derived = ("receivers",) if arguments.receivers is not None else ()
     exact = (owned or bool(declared)) and not graph.is_drawn

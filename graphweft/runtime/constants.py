@@ -28,6 +28,7 @@ Kept = TypeVar("Kept", Tensor, SparseFeatures)
 _declared: dict[int, weakref.ref[Any]] = {}  # by id: tensors compare by element
 _sent: dict[tuple[int, torch.device], tuple[Reference, Tensor]] = {}
 _OWNED: contextvars.ContextVar[tuple[Any, ...]] = contextvars.ContextVar("owned", default=())
+_ONCE: contextvars.ContextVar[bool] = contextvars.ContextVar("once", default=False)
 
 
 def constant(x: Kept) -> Kept:
@@ -66,6 +67,24 @@ def owning(*items: Any) -> Iterator[None]:
         yield
     finally:
         _OWNED.reset(token)
+
+
+@contextlib.contextmanager
+def once() -> Iterator[None]:
+    """Calls inside have other inputs every time but for those that are declared, and go backward once at most.
+
+    So nothing is kept to compare the next call with, nor an input that the backward pass does not read.
+    """
+    token = _ONCE.set(True)
+    try:
+        yield
+    finally:
+        _ONCE.reset(token)
+
+
+def comes_once() -> bool:
+    """Whether the call is one inside :func:`once`."""
+    return _ONCE.get()
 
 
 def is_owned() -> bool:
@@ -143,4 +162,4 @@ class Watch:
         self._seen = found
 
 
-__all__ = ["Reference", "Watch", "constant", "is_declared", "is_owned", "owning"]
+__all__ = ["Reference", "Watch", "comes_once", "constant", "is_declared", "is_owned", "once", "owning"]

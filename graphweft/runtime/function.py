@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from graphweft._errors import GraphWeftError
 from graphweft._torch_private import saved_tensor_hooks_are_on
+from graphweft.runtime.constants import comes_once
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE, profiling
@@ -55,7 +57,8 @@ class RunPlan(torch.autograd.Function):
     Intermediate values are kept in ``ctx`` and let go one by one as the backward calls have read them. A second
     backward pass over the same graph finds them gone and computes them again, which gives the same bits. Where the
     caller decides what becomes of saved tensors, as activation checkpointing does, they are torch's to save. Gradients
-    made under ``create_graph`` can be differentiated: ``second.py`` ties them to the inputs.
+    made under ``create_graph`` can be differentiated: ``second.py`` ties them to the inputs. A call inside
+    :func:`graphweft.runtime.constants.once` has one backward pass, and keeps no input that this does not read.
     """
 
     @staticmethod
@@ -72,7 +75,9 @@ class RunPlan(torch.autograd.Function):
         ctx.elsewhere = ()
         if saved_tensor_hooks_are_on():
             ctx.elsewhere = tuple(slot for slot, item in enumerate(ctx.kept) if is_dense(item))
-        ctx.save_for_backward(*tensors, *saved, *(ctx.kept[slot] for slot in ctx.elsewhere))
+        ctx.once = comes_once()
+        given = plan.read_backward(tensors) if ctx.once else tensors
+        ctx.save_for_backward(*given, *saved, *(ctx.kept[slot] for slot in ctx.elsewhere))
         for slot in ctx.elsewhere:
             ctx.kept[slot] = None
         seeded = {name for name, _ in plan.seeds}
@@ -86,6 +91,8 @@ class RunPlan(torch.autograd.Function):
         """Gradients of the dense inputs."""
         plan: Plan = ctx.plan
         again = torch.is_grad_enabled()  # somebody may want to differentiate the gradients
+        if ctx.once and (again or ctx.kept is None or batched(gradients)):
+            raise GraphWeftError("backward: expected one backward pass of a call that comes once, got another")
         with torch.no_grad():
             saved = ctx.saved_tensors
         if batched(gradients):

@@ -167,6 +167,12 @@ class Plan:
                 kept[slot] = env[slot]
         return kept
 
+    def read_backward(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """The dense inputs, empty in the place of those that no backward call reads."""
+        read = {slot for slot in self.saved if slot not in self.saved_shapes}
+        given = zip(self.tensors, tensors, strict=True)
+        return tuple(t if self._place[name] in read else t.new_empty(0) for name, t in given)
+
     def restore(self, env: Slots, tensors: tuple[Any, ...], outputs: tuple[Any, ...]) -> None:
         """Puts back what torch kept."""
         for name, tensor in zip(self.tensors, tensors, strict=True):

@@ -55,7 +55,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     if nbytes == 0:
         return torch.empty(shape, dtype=dtype)
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return torch.frombuffer(pages, dtype=torch.uint8).view(dtype).view(shape)
+    return torch.frombuffer(pages, dtype=dtype).resize_(shape)  # no view, whose base would keep what x.data gives up
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

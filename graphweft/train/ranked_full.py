@@ -9,19 +9,24 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from graphweft import _config
 from graphweft._backward import backward_from
 from graphweft._errors import ConfigError, ShapeError
+from graphweft._memory import POOL
 from graphweft._trace import span
 from graphweft.data.dataset import Part
 from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.batch_norm import batch_norms, shared_norms, statistics_bytes
-from graphweft.dist.halo import Leftovers, pieces_over_ranks
+from graphweft.dist.halo import pieces_over_ranks
+from graphweft.dist.halo_forms import Leftovers, settle
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.rank_graph import RankGraph
 from graphweft.dist.ranks import Ranks
@@ -31,13 +36,15 @@ from graphweft.interop.pyg_model import PyGModel
 from graphweft.nn.stack import Stack
 from graphweft.partitioning.partition import partition
 from graphweft.partitioning.report import Exchange
-from graphweft.runtime.constants import Reference, owning
+from graphweft.runtime.constants import Reference, once, owning
+from graphweft.storage.feature import is_dense
 from graphweft.storage.gather import gather_rows
 from graphweft.train.full_batch import SPLITS, FullBatch, evaluation
 from graphweft.train.metrics import Evaluation
 from graphweft.train.ranked_gradients import LayerSums
 from graphweft.train.target import Classes
 
+_SCORED = 1 << 14  # rows that are scored at once
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
 
 
@@ -71,7 +78,8 @@ class RankedFullBatch(FullBatch):
         self._first: tuple[Reference, Any] | None = None
         self._all_ids: Tensor | None = None
         self._own_x: tuple[Any, Any] | None = None
-        self._left = [Leftovers() for _ in (() if self._stack is None else self._stack.layers)]
+        self._begun: list[Callable[[], None]] = []
+        self._left: list[Leftovers] = []
         self._graph = RankGraph.of(self.part, self._splits)
         super().__init__(model, ds, *arguments, **options)
         self._sums = LayerSums(ranks, by_layer(model), may_miss=self._stack is None)
@@ -79,6 +87,8 @@ class RankedFullBatch(FullBatch):
     def _take(self, rows: dict[Part, Tensor]) -> None:
         super()._take(rows)
         self._wanted = None
+        layers = 0 if self._stack is None else len(self._stack.layers)
+        self._left = [Leftovers(index, self._begun) for index in range(layers)]
         train, place = rows["train"], self._place
         once = train.numel() == 0 or int(torch.bincount(train).max()) == 1
         places = place[train]
@@ -96,13 +106,33 @@ class RankedFullBatch(FullBatch):
         return self.ranks.total(number)
 
     def prepare(self) -> None:
-        """Layers are compiled when they first run."""
+        """Layers are compiled when they first run, but for the first where its features can be given up."""
+        model, active = self._stack, _config.current()
+        if model is None or self._keep_features or self._released or active.tune or active.opt_level == 0:
+            return
+        first = self._features()
+        if not is_dense(first) or first.requires_grad or model.runs_apart():
+            return
+        self.ranks.at("summing features")
+        function, training = model.layer_function(0), model.training
+        with owning(first):
+            for trains in (False, True):  # the plans of an evaluation and of a step
+                given = model.train(trains).layer_arguments(0, self.part.block, first, self.edge_data.inputs)
+                with torch.set_grad_enabled(trains):
+                    function.ready(replace(given, training=trains))
+            self._released = function.release(replace(given, training=True))
+        model.train(training)
+        if self._released:
+            self.x.data = self.x.new_zeros(()).expand(self.x.shape)  # of all nodes, where this rank has those
+        POOL.trim()
 
     def step(self) -> Tensor:
         """As one process; bytes sent are counted."""
         before = self.ranks.bytes_sent
         loss = super().step()
         self.bytes_of_epoch = self.ranks.bytes_sent - before
+        if self._epoch == 1:
+            POOL.trim()  # of gaps between what was computed for good, which later steps do not fit into
         return loss
 
     def _gradients(self) -> Tensor:
@@ -127,9 +157,11 @@ class RankedFullBatch(FullBatch):
         gradient = torch.zeros_like(logits) if gradient is None else gradient
         with span("backward", "backward"), self._sums.during_backward():
             backward_from(logits, gradient)
+        settle(self._begun)
         self.ranks.at(f"full batch {self._epoch}: sum of losses")
         total = torch.tensor([loss])
         self.ranks.add_up(total)
+        self.ranks.let_go()  # all have ended their backward passes
         return total[0]
 
     def _own_logits(self, last: LocalPart | None = None) -> Tensor:
@@ -152,31 +184,33 @@ class RankedFullBatch(FullBatch):
     def _by_layer(self, model: Stack, last: LocalPart | None) -> Tensor:
         """Layer by layer, the last for the targets of ``last`` where that is given."""
         layers, first = len(model.layers), self._features()
-        with owning(first):
+        with owning(first), once():
             rows = model.run_layer(0, self.part.block, first, self.edge_data.inputs)
         if layers == 1 and last is not None:
             return rows[self._place[last.targets]]
-        kept = [rows]
+        kept = [rows] if model.jumping == "cat" else []
         for index in range(1, layers):
             part = self.part if last is None or index < layers - 1 else last
-            left = self._left[index] if model.training and self.ranks.halo == "int8" else None
+            left = self._left[index] if model.training else None
             run = functools.partial(self._layer, index)
             pieces = pieces_over_ranks(part, rows.contiguous(), run, left, self._splits)
             rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-            kept.append(rows)
+            if model.jumping == "cat":
+                kept.append(rows)
         return torch.cat(kept, 1) if model.jumping == "cat" else rows
 
     def _features(self) -> Any:
         """Features of own nodes and ghosts, gathered once, so that sums of them are computed once as well."""
         seen = Reference(self.x)
-        if self._first is None or self._first[0] != seen:
+        if self._first is None or (self._first[0] != seen and not self._released):
             here = isinstance(self.ds, PartDataset)  # in this order already
             self._first = seen, self.x if here else gather_rows(self.x, self.part.n_id)
         return self._first[1]
 
     def _layer(self, index: int, block: Block, rows: Tensor) -> Tensor:
         assert self._stack is not None  # as its layers run
-        return self._stack.run_layer(index, block, rows, self.edge_data.inputs)
+        with once():
+            return self._stack.run_layer(index, block, rows, self.edge_data.inputs)
 
     def logits(self) -> Tensor:
         """Logits of all nodes in evaluation mode, by id in the whole graph, each rank computing those of its own."""
@@ -219,11 +253,12 @@ class RankedFullBatch(FullBatch):
         """Accuracies and the loss, from what each rank has of them."""
         found = torch.zeros(len(SPLITS), 3, dtype=torch.float64)  # rows, right ones, sum of losses
         for row, name in zip(found, SPLITS, strict=True):
-            ids = mine[name]
-            scored = self.target.score(own[self._place[ids]], self.ds.y[ids], torch.arange(ids.numel()))
-            if scored.score is not None and scored.loss is not None:
-                row += torch.tensor([1.0, scored.score, scored.loss], dtype=torch.float64) * ids.numel()
+            for ids in torch.split(mine[name], _SCORED):
+                scored = self.target.score(own[self._place[ids]], self.ds.y[ids], torch.arange(ids.numel()))
+                if scored.score is not None and scored.loss is not None:
+                    row += torch.tensor([1.0, scored.score, scored.loss], dtype=torch.float64) * ids.numel()
         self.ranks.add_up(found)
+        self.ranks.let_go()
         told = {name: row.tolist() for name, row in zip(SPLITS, found, strict=True)}
         scores = {name: round(right) / rows if rows else None for name, (rows, right, _) in told.items()}
         rows, _, loss = told["val"]

@@ -15,6 +15,7 @@ from typing import Any
 from graphweft._config import PRECISIONS
 from graphweft._errors import ConfigError
 from graphweft.data.feature_kinds import FEATURE_KINDS
+from graphweft.dist.launch import SLICES
 from graphweft.schedule.places import SCHEDULES
 from graphweft.train.loop_options import LoopOptions
 from graphweft.train.option_table import (
@@ -168,7 +169,7 @@ class TrainSpec(LoopOptions, TableOptions):
         resume="free")
     rank_reduce: str = option("any", "", "ordered: the same bits for any number of ranks.", choices=RANK_REDUCE,
         resume="given")
-    halo: str = option("exact", "", "full over ranks: bf16, int8 send fewer bytes.", choices=HALO, resume="given")
+    halo: str = option("exact", "", "full over ranks: bf16, int8, sampled send less.", choices=HALO, resume="given")
     max_restarts: int = option(0, "N", "Restarts of lost ranks, from the last checkpoint.", least=0, most=10**6,
         resume="free")
     # fmt: on
@@ -263,6 +264,8 @@ class TrainSpec(LoopOptions, TableOptions):
                 f"max_restarts={self.max_restarts} cannot be combined with ranks={self.ranks}; it is for --ranks P "
                 "(torchrun has --max-restarts of its own)"
             )
+        if self.rank_reduce == "ordered" and self.ranks > SLICES:
+            raise ConfigError(f"rank_reduce=ordered cannot be combined with more than {SLICES} ranks, got {self.ranks}")
         if self.macro is not None:
             check_macro_of(self.mode, self.macro)
         if self.quality is not None and self.macro is None:

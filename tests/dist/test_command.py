@@ -102,7 +102,7 @@ def test_restarts_are_refused_where_nothing_is_started(capsys: pytest.CaptureFix
     assert main(["train", *SMALL, "--max-restarts", "2"]) == 2
     assert "max_restarts=2 cannot be combined with ranks=0; it is for --ranks P" in capsys.readouterr().err
     assert main(["train", *SMALL, "--halo", "fp8"]) == 2
-    assert "halo: expected one of exact, bf16, int8, got 'fp8'" in capsys.readouterr().err
+    assert "halo: expected one of exact, bf16, int8, stale, sampled, got 'fp8'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -159,6 +159,12 @@ def test_unequal_ranks_are_refused_by_rank_0(tmp_path: Path, option: str, values
     assert [status for status, _ in ended] == [2, 2]
     assert text in ended[0][1] and len(ended[0][1].splitlines()) == 1
     assert ended[1][1] == "" and not (tmp_path / "run").exists()
+
+
+def test_more_ranks_than_slices_are_refused_before_they_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *SMALL, "--ranks", "9", "--rank-reduce", "ordered"]) == 2
+    err = capsys.readouterr().err
+    assert "rank_reduce=ordered cannot be combined with more than 8 ranks, got 9" in err and len(err.splitlines()) == 1
 
 
 def test_bad_options_are_refused_once(tmp_path: Path) -> None:

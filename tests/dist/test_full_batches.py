@@ -93,7 +93,7 @@ def test_the_interior_is_computed_while_rows_travel(tmp_path: Path) -> None:
 
 
 def test_fewer_bytes_and_nearly_the_same_losses(tmp_path: Path) -> None:
-    run_case(tmp_path, 2, "halved", "bf16", "int8", "exact")
+    run_case(tmp_path, 2, "halved", "bf16", "int8", "stale", "sampled", "exact")
     whole = torch.load(tmp_path / "exact-0.pt", weights_only=True)
     trainer = full_trainer("SAGE", None)
     owner = torch.zeros(trainer.ds.num_nodes, dtype=torch.int64)
@@ -103,6 +103,12 @@ def test_fewer_bytes_and_nearly_the_same_losses(tmp_path: Path) -> None:
         epoch = exchange_of(trainer.model, trainer.ds.labelled("train"), halo)
         assert predict(trainer.ds.graph, owner, 2, epoch).bytes_sent == short["bytes"] < whole["bytes"]
         assert short["losses"] != whole["losses"] and short["losses"] == pytest.approx(whole["losses"], rel=1e-2)
+    for halo in ("stale", "sampled"):
+        other = torch.load(tmp_path / f"{halo}-0.pt", weights_only=True)
+        epoch = exchange_of(trainer.model, trainer.ds.labelled("train"), halo)
+        assert predict(trainer.ds.graph, owner, 2, epoch).bytes_sent == other["bytes"] <= whole["bytes"]
+        assert (other["losses"][0] == whole["losses"][0]) == (halo == "stale")  # whose first step is exact
+        assert other["losses"][1:] != whole["losses"][1:] and other["losses"][-1] < other["losses"][0]
 
 
 class ByIndex(torch.nn.Linear):

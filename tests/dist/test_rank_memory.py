@@ -1,0 +1,108 @@
+"""What a rank holds: the structure of its part once, features until their sums are there, rows while they are read."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from zoo import power_law_edges
+
+import graphweft as gw
+from graphweft._errors import GraphWeftError
+from graphweft.data.part_dataset import PartDataset
+from graphweft.data.part_folder import write_parts
+from graphweft.data.synthetic import synthetic
+from graphweft.dist.local_part import LocalPart
+from graphweft.dist.ranks import Ranks
+from graphweft.runtime.constants import once
+from graphweft.train.full_batch import FullBatch
+from graphweft.train.ranked_full import RankedFullBatch
+
+
+def test_a_part_that_is_read_alone_lends_its_structure(tmp_path: Path) -> None:
+    ds = synthetic("cora", scale=0.2)
+    path = write_parts(ds, gw.partition(ds.graph, 1), tmp_path / "parts")
+    read = PartDataset(path, 0)
+    part = LocalPart(Ranks(), read.graph, read.owner, read.home)
+    assert part.block.csc.indices.data_ptr() == read.graph.csc.indices.data_ptr()
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_edges_of_a_part_are_those_of_the_graph(splits: bool) -> None:
+    """Ids of edges by brute force, for parts whose nodes are in another order than the graph's."""
+    src, dst, nodes = power_law_edges(60, 400, seed=2)
+    graph = gw.Graph(src, dst, num_nodes=nodes)
+    wanted = torch.randperm(nodes, generator=torch.Generator().manual_seed(1))[:20]
+    whole = LocalPart(Ranks(), graph, torch.zeros(nodes, dtype=torch.int64), splits=splits, first=wanted)
+    for part in (whole, whole.restricted(wanted)):
+        rows, columns = part.targets.tolist(), part.n_id.tolist()
+        csc = part.block.csc
+        found = [
+            (columns[int(column)], rows[row])
+            for row in range(len(rows))
+            for column in csc.indices[int(csc.indptr[row]) : int(csc.indptr[row + 1])]
+        ]
+        edges = list(zip(src.tolist(), dst.tolist(), strict=True))
+        assert [edges[edge] for edge in part.block.e_id.tolist()] == found
+        assert sorted(part.block.e_id.tolist()) == [e for e, (_, to) in enumerate(edges) if to in set(rows)]
+
+
+@pytest.mark.parametrize("name", ["GCN", "SAGE"])
+def test_features_are_given_up_once_they_are_summed(name: str) -> None:
+    """Losses of three steps and scores are those of one process; the numbers are gone, the shape is there."""
+    losses, scores = [], []
+    for kind in ("whole", "part"):
+        ds = synthetic("arxiv", scale=0.01)
+        assert isinstance(ds.x, torch.Tensor)
+        torch.manual_seed(0)
+        model = getattr(gw.nn, name).for_data(ds, 8)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        made = (model, ds, ds.x, optimizer, False)
+        steps = FullBatch(*made) if kind == "whole" else RankedFullBatch(Ranks(), *made)
+        steps.prepare()
+        steps.refresh()
+        losses.append([float(steps.step()) for _ in range(3)])
+        scores.append(steps.evaluate().scores)
+        if kind == "part":
+            assert ds.x.shape[0] == ds.num_nodes and ds.x.untyped_storage().nbytes() == 4
+            assert steps.logits().shape == (ds.num_nodes, ds.num_classes)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+    assert scores[1] == pytest.approx(scores[0])
+
+
+def test_features_stay_where_a_step_reads_them() -> None:
+    """Dropout draws other features in every step."""
+    ds = synthetic("arxiv", scale=0.01)
+    assert isinstance(ds.x, torch.Tensor)
+    before = ds.x.clone()
+    model = gw.nn.GCN.for_data(ds, 8, dropout=0.5)
+    steps = RankedFullBatch(Ranks(), model, ds, ds.x, torch.optim.SGD(model.parameters(), lr=0.1), False)
+    steps.prepare()
+    assert torch.equal(ds.x, before) and bool(steps.step().isfinite())
+
+
+def test_calls_that_come_once_keep_no_input_that_is_not_read_again() -> None:
+    src, dst, nodes = power_law_edges(60, 400, seed=2)
+    graph = gw.Graph(src, dst, num_nodes=nodes)
+    wide = torch.randn(nodes, 16, generator=torch.Generator().manual_seed(0))
+    layer = gw.nn.GCNConv(16, 16)
+    exact = wide.clone().requires_grad_()
+    layer(graph, exact).square().sum().backward()
+    wanted, layer.weight.grad = layer.weight.grad, None
+    leaf = wide.clone().requires_grad_()
+    rows = leaf * 1.0
+    with once():
+        out = layer(graph, rows)
+    kept = weakref.ref(rows)
+    del rows
+    gc.collect()
+    sums = out.square().sum()
+    sums.backward(retain_graph=True)
+    assert exact.grad is not None and leaf.grad is not None and wanted is not None
+    assert torch.allclose(leaf.grad, exact.grad, atol=1e-5) and torch.allclose(layer.weight.grad, wanted, atol=1e-4)
+    assert kept() is None
+    with pytest.raises(GraphWeftError, match="one backward pass"):
+        sums.backward()
