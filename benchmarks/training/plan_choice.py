@@ -52,7 +52,7 @@ for way in [plan.way, *(other.way for other in plan.others)]:
 for mode, epochs in (("full", 12), ("mini", 4)):
     try:
         trainer = gw.Trainer(model(), ds, mode=mode, **(drawn if mode == "mini" else {}))
-    except (gw.ConfigError, gw.MemoryBudgetError):
+    except (gw.errors.ConfigError, gw.errors.MemoryBudgetError):
         continue
     seconds = [record.epoch_seconds for record in trainer.fit(epochs)]
     found[f"{mode}_ms"] = 1000 * statistics.median(seconds[1:])
