@@ -23,8 +23,8 @@ from graphweft import _budget
 from graphweft._native import declare
 
 _HUGE = 1 << 21
-SMALL = 1 << 20  # below this, torch's own allocator serves
-_GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
+SMALL = 1 << 20  # below this, torch's own allocator serves, unless for a confined pool
+GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of mallopt's options in <malloc.h>
 _USUAL_MMAPS = 65536  # blocks that the GNU C library maps at most
@@ -105,7 +105,7 @@ class Pool:
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
-        if nbytes < SMALL:
+        if nbytes < self.smallest:
             return torch.empty(shape, dtype=dtype)
         size = self.rounded(nbytes)
         address = self._take(size)
@@ -116,10 +116,15 @@ class Pool:
             return torch.from_numpy(flat).view(dtype).view(shape)
         return torch.from_numpy(flat.view(known).reshape(shape))  # no view for torch: it owns its storage alone
 
+    @property
+    def smallest(self) -> int:
+        """Bytes from which a tensor lies here; an interval that is there anyway takes all that would not waste it."""
+        return GRAIN if self._confined else SMALL
+
     @staticmethod
     def rounded(nbytes: int) -> int:
         """The size of the region for so many bytes."""
-        return -(-nbytes // _GRAIN) * _GRAIN
+        return -(-nbytes // GRAIN) * GRAIN
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's memory came from here."""

@@ -1,11 +1,11 @@
-"""Plans against truth: random graphs, models, modes and budgets; and the plan's choice against the fastest mode.
+"""Plans against truth: random graphs, models, modes and budgets.
 
-    python benchmarks/training/plan_truth.py --cases 200 --choices 30 --seed 0 --threads 2
+    python benchmarks/training/plan_truth.py --cases 200 --seed 0 --threads 2
 
 A case trains in a process of its own by ``mode``, with a budget somewhat above what was predicted or none, and
-compares the median epoch and the most memory above a bare import with the prediction. For a choice every mode is
-trained, and the plan's mode is compared with the fastest. Run ``graphweft doctor --calibrate`` first, with as many
-threads, while nothing else runs. Rows are appended to the CSV file as they come; the summary is of those of this run.
+compares the median epoch and the most memory above a bare import with the prediction. Run ``graphweft doctor
+--calibrate`` first, with as many threads, while nothing else runs. Rows are appended to the CSV file as they come; the
+summary is of those of this run.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from harness import environment
 
 COLUMNS = (
-    *("kind", "graph", "scale", "model", "layers", "hidden", "mode", "batch_size", "memory_mb", "predicted_ms"),
-    *("measured_ms", "predicted_mb", "measured_mb", "plan_ms", "chosen", "fastest", "ratio", "refused"),
+    *("graph", "scale", "model", "layers", "hidden", "mode", "batch_size", "memory_mb", "predicted_ms"),
+    *("measured_ms", "predicted_mb", "measured_mb", "plan_ms", "refused"),
 )
 _GRAPHS = {"cora": 1.0, "pubmed": 1.0, "arxiv": 0.3, "products": 0.02, "reddit": 0.05, "flickr": 0.2}
 
@@ -109,27 +109,17 @@ def trained(case: dict[str, Any], epochs: int) -> dict[str, Any]:
 def one_case(case: dict[str, Any]) -> list[dict[str, Any]]:
     """The case without a budget, and again within a share of what was predicted."""
     epochs = 12 if case["mode"] == "full" else 3
-    rows = [{"kind": "truth", **case, **trained(case, epochs)}]
+    rows = [{**case, **trained(case, epochs)}]
     if case["share"] is not None:
         memory = int(case["share"] * 1e6 * rows[0]["predicted_mb"])
         found = trained({**case, "memory": memory}, epochs)
-        rows.append({"kind": "truth", **case, "memory_mb": memory / 1e6, **found})
+        rows.append({**case, "memory_mb": memory / 1e6, **found})
     return rows
-
-
-def one_choice(case: dict[str, Any]) -> dict[str, Any]:
-    """Every mode, and what "auto" takes."""
-    seconds = {mode: trained({**case, "mode": mode}, 8 if mode == "full" else 3) for mode in ("full", "mini")}
-    chosen = trained({**case, "mode": "auto"}, 2)["mode"]
-    fastest = min(seconds, key=lambda mode: seconds[mode]["measured_ms"])
-    ratio = seconds[chosen]["measured_ms"] / seconds[fastest]["measured_ms"]
-    return {"kind": "choice", **case, "chosen": chosen, "fastest": fastest, "ratio": ratio}
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Shares that keep to the bounds."""
-    truth = [row for row in rows if row["kind"] == "truth" and not row.get("refused")]
-    choices = [float(row["ratio"]) for row in rows if row["kind"] == "choice"]
+    truth = [row for row in rows if not row.get("refused")]
     lines = []
     for name, unit, bound in (("seconds", "ms", 0.25), ("peak", "mb", 0.15)):
         off = [float(row[f"predicted_{unit}"]) / float(row[f"measured_{unit}"]) - 1 for row in truth]
@@ -142,8 +132,6 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[str]:
     lines.append(
         f"over budget: {len(over)}; planning at most {max((float(r['plan_ms']) for r in truth), default=0):.2f} ms"
     )
-    if choices:
-        lines.append(f"choice: the fastest or within 10 % in {sum(r <= 1.1 for r in choices)} of {len(choices)}")
     return lines
 
 
@@ -151,7 +139,6 @@ def main() -> None:
     """Runs the cases and writes their rows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cases", type=int, default=20)
-    parser.add_argument("--choices", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("plan_truth.csv"))
@@ -161,9 +148,8 @@ def main() -> None:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
         if file.tell() == 0:
             writer.writeheader()
-        for number in range(given.cases + given.choices):
-            case = random_case(draw, given.threads)
-            found = one_case(case) if number < given.cases else [one_choice(case)]
+        for _ in range(given.cases):
+            found = one_case(random_case(draw, given.threads))
             rows += found
             writer.writerows(found)
             file.flush()

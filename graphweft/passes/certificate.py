@@ -125,7 +125,6 @@ class Certifier:
     def __init__(self, program: Program, types: tuple[int, int] = (1, 1)) -> None:
         self._program, self._types = program, types
         self._doubled = Doubled()
-        self._benches: list[_Bench] | None = None
 
     def certify(self, outcome: Outcome) -> list[Certificate]:
         """A verdict per pass.
@@ -176,9 +175,7 @@ class Certifier:
         if elements(self._program, _NODES) > _MOST_ELEMENTS:
             return Certificate(name, "undecided", f"values of more than {_MOST_ELEMENTS:,} elements are not tried")
         with plain_torch():
-            if self._benches is None:
-                self._benches = list(_benches(self._program, self._doubled, self._types))
-            for bench in self._benches:
+            for bench in _benches(self._program, self._doubled, self._types):
                 if decided and time.perf_counter() - start > SECONDS:
                     break
                 difference = trial(bench)
@@ -186,6 +183,7 @@ class Certifier:
                 if difference is not None and trial(bench.anew(self._doubled(self._program))) is not None:
                     return Certificate(name, "refuted", f"{difference} on the graph {bench.shape.graph!r}")
                 decided += 1
+                del bench  # with all its values, before those of the next one are computed
         if not decided:
             return Certificate(name, "undecided", "no trial could be run")
         return Certificate(name, "holds")

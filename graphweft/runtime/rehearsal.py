@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from graphweft._memory import SMALL, Pool, heap_is_lean
+from graphweft._memory import GRAIN, SMALL, Pool, heap_is_lean
 from graphweft.ir.ops import LEAVES
 from graphweft.ir.program import Value
 from graphweft.passes.work import Sizes
@@ -27,15 +27,20 @@ class _Imagined(Pool):
     """A pool and a heap that map nothing.
 
     Attributes:
-        keeps_small: Small tensors stay, as on a tape, whose calls know addresses.
+        is_taped: Tensors lie in an arena, and small ones stay, as a tape's calls know addresses.
         most: The most that both take together.
     """
 
     def __init__(self) -> None:
-        self.keeps_small, self.is_lean = False, heap_is_lean()
+        self.is_taped, self.is_lean = False, heap_is_lean()
         super().__init__()
         self._next = _TOP
         self._small = self._most_small = self._torch = self._most_torch = self.most = 0
+
+    @property
+    def smallest(self) -> int:
+        """As of a pool or of an arena."""
+        return GRAIN if self.is_taped else SMALL
 
     def _map(self, size: int) -> int:
         self._next -= size  # as Linux does it: below the mapping before, so that both merge
@@ -48,7 +53,7 @@ class _Imagined(Pool):
     def lend(self, nbytes: float, by_torch: bool = False) -> tuple[int, int]:
         """A region of at least so many bytes; without an address where torch's own allocator serves."""
         size = int(nbytes)
-        if size < SMALL:
+        if size < self.smallest:
             self._small += size
             self._most_small = max(self._most_small, self._small)
             region = 0, size
@@ -69,7 +74,7 @@ class _Imagined(Pool):
             self._give_back(*region)
         elif region[0] < 0:
             self._torch -= region[1]
-        elif not self.keeps_small:
+        elif not self.is_taped:
             self._small -= region[1]
 
 
@@ -83,7 +88,7 @@ class Run:
         loss: Bytes of the loss's gradient.
         beside: Regions of the pool that are held while it runs.
         by_torch: Bytes of torch's own allocator that are held while it runs.
-        is_taped: It is recorded, and its small tensors stay.
+        is_taped: It is recorded in an arena, and its small tensors stay.
     """
 
     plan: Plan | None = None
@@ -100,10 +105,10 @@ def taken_bytes(*runs: Run) -> int:
     for run in runs:
         held = [pool.lend(size) for size in run.beside]
         held.append(pool.lend(run.by_torch, by_torch=True))
-        pool.keeps_small = run.is_taped
+        pool.is_taped = run.is_taped
         if run.plan is not None:
             _run(run.plan, run.sizes, pool, run.loss)
-        pool.keeps_small = False
+        pool.is_taped = False
         for region in held:
             pool.take_back(region)
     return pool.most

@@ -1,13 +1,14 @@
 """A computation written down as native calls, to be run again on the same addresses without Python between the calls.
 
 Comes in: a function that does the same on every call: the same kernels, sizes and inputs in the same memory. Goes out:
-a :class:`Tape`, or None where torch computed something on the way. The trainer records its step: what is left of an
-epoch between two kernels is one foreign call. Intermediate tensors live in an arena, a pool of the
-tape's own, which others may use between two replays.
+a :class:`Tape`, or None where torch computed more on the way than fills, copies of rows and sums, which are written
+down as well. The trainer records its step: what is left of an epoch between two kernels is one foreign call.
+Intermediate tensors live in an arena, a pool of the tape's own, which others may use between two replays.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,11 @@ _HARMLESS = frozenset({
     "empty", "new_empty", "from_numpy", "detach", "view", "t", "expand", "__get__", "data_ptr", "stride", "size", "dim",
     "numel", "_set_grad_enabled", "is_contiguous", "is_inference", "element_size", "__len__",
 })  # fmt: skip
+# looks at a tensor where they share its memory, copies where they do not
+_LOOKS = frozenset({"contiguous", "reshape", "__getitem__"})
+# what torch writes into memory that is there, and what it computes that can be written there
+_IN_PLACE = frozenset({"zero_", "fill_", "index_copy_"})
+_INTO = frozenset({"add", "sub", "mul", "neg"})
 _ATTEMPTS, _GROWTH = 24, 1.06
 
 Calls = list[tuple[Any, tuple[Any, ...]]]
@@ -48,10 +54,10 @@ class Tape:
         tensors' coming and going allows: ``body`` is tried in a larger one until it fits.
         """
         for attempt in range(_ATTEMPTS):
-            arena, watch = Pool(), _Watch()
+            arena = Pool()
             arena.confine(int(nbytes * _GROWTH**attempt))
             # what is made on first use is made by the first run; the second is written down
-            first = _Watch(keeps=False)
+            first, watch = _Watch(arena, keeps=False), _Watch(arena)
             found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))
             if isinstance(found, tuple) and not watch.computed:
                 return cls(arena, *found, [*alive, *watch.given])
@@ -97,18 +103,66 @@ class _Watch(TorchFunctionMode):
     Not a dispatch mode: the first of those in a process imports torch's compiler, 70 MiB.
     """
 
-    def __init__(self, keeps: bool = True) -> None:
+    def __init__(self, arena: Pool, keeps: bool = True) -> None:
         super().__init__()
-        self.computed, self._keeps = False, keeps
+        self.computed, self._arena, self._keeps = False, arena, keeps
         self.given: list[torch.Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """One call of torch."""
-        result = func(*args, **(kwargs or {}))
-        name = getattr(func, "__name__", "")
-        self.computed |= name not in _HARMLESS and not (name == "contiguous" and result is args[0])
-        if self.computed:
-            self.given.clear()  # nothing will be replayed
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        is_known = all(isinstance(x, torch.Tensor | int | float) for x in args) and not kwargs
+        if name in _INTO and is_known:
+            return self._into(name, func(*args), args)
+        result = func(*args, **kwargs)
+        if name in _IN_PLACE and is_known:
+            _write_down(getattr(torch.Tensor, name), args)
+        elif name not in _HARMLESS and not (name in _LOOKS and _share(result, args[0])):
+            self._note_computed()
         elif self._keeps and name in ("empty", "new_empty"):
             self.given.append(result)  # what is larger lies in the arena
         return result
+
+    def _into(self, name: str, result: torch.Tensor, args: tuple[Any, ...]) -> torch.Tensor:
+        """``result`` in memory of the arena, into which a replay computes it again."""
+        if result.requires_grad:
+            self._note_computed()
+            return result
+        made = POOL.empty(tuple(result.shape), result.dtype).copy_(result)
+        if self._keeps and made.nbytes < self._arena.smallest:
+            self.given.append(made)
+        _write_down(getattr(torch, name), args, out=made)
+        return made
+
+    def _note_computed(self) -> None:
+        self.computed = True
+        self.given.clear()  # nothing will be replayed
+
+
+def _share(result: Any, given: Any) -> bool:
+    """Whether both are tensors on the same memory."""
+    storages = [x.untyped_storage().data_ptr() for x in (result, given) if isinstance(x, torch.Tensor)]
+    return len(storages) == 2 and storages[0] == storages[1]
+
+
+def _write_down(function: Callable[..., Any], args: tuple[Any, ...], **more: torch.Tensor) -> None:
+    """A call of torch goes on the tape, with tensors that do not keep the memory which they look at."""
+    calls = _native.recorder.calls
+    assert calls is not None  # a tape is being recorded
+    given = [_borrowed(x) if isinstance(x, torch.Tensor) else x for x in args]
+    borrowed = {key: _borrowed(x) for key, x in more.items()}
+
+    def call() -> int:
+        function(*given, **borrowed)
+        return 0
+
+    calls.append((call, ()))
+
+
+def _borrowed(x: torch.Tensor) -> torch.Tensor:
+    """A tensor at the address of ``x`` that does not own it."""
+    if not x.numel():
+        return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)
+    span = 1 + sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True))
+    memory = (ctypes.c_byte * (span * x.element_size())).from_address(x.data_ptr())
+    return torch.frombuffer(memory, dtype=x.dtype).as_strided(x.shape, x.stride())

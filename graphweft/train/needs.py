@@ -8,7 +8,7 @@ that names the least budget that would do. Called by the steps of :mod:`graphwef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft import _config
-from graphweft._budget import Budget, in_force, own_bytes
+from graphweft._budget import Budget, in_force, lifted, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
@@ -164,8 +164,11 @@ class RunBudget:
         if not self.fits(needs):
             raise refusal(needs, self.limit)
 
-    def check_begun(self, needs: Needs, more: int, records: bool) -> None:
-        """Finding out what a run takes is possible.
+    def begun(self, needs: Needs, more: int, records: bool) -> AbstractContextManager[None]:
+        """The block in which it is found out what a run takes.
+
+        Where even that is more than there is, a run is refused: at its end by what was found, which is worth the few
+        bytes above the budget, or at once where finding out runs the model's own code.
 
         Args:
             needs: What is known before that.
@@ -174,8 +177,11 @@ class RunBudget:
 
         Raises: MemoryBudgetError.
         """
-        if needs.data + self.taken() + (_RECORDING if records else _PLANNING) > self.limit:
+        if needs.data + self.taken() + (_RECORDING if records else _PLANNING) <= self.limit:
+            return nullcontext()
+        if records:
             raise refusal(replace(needs, step=more), self.limit)
+        return lifted()
 
     def check(self) -> None:
         """The process keeps to the budget now. Raises: MemoryBudgetError."""

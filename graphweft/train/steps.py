@@ -129,9 +129,18 @@ def make_steps(
 
     Raises: ConfigError for options that do not fit the task or each other, MemoryBudgetError.
     """
-    if budget is not None:
-        first = base_needs(given.ds, given.model, budget), most_bytes(given.ds, given.model)
-        budget.check_begun(*first, records=not is_plain(given.model))
+    room = (memory, scratch)
+    if budget is None:
+        return _fitted(given, drawn, keep_features, keys, room, None)
+    first = base_needs(given.ds, given.model, budget), most_bytes(given.ds, given.model)
+    with budget.begun(*first, records=not is_plain(given.model)):
+        return _fitted(given, drawn, keep_features, keys, room, budget)
+
+
+def _fitted(
+    given: Given, drawn: Drawn, keep_features: bool, keys: Keys, room: tuple[Any, Path | None], budget: RunBudget | None
+) -> tuple[str, FullBatch | MiniBatch, Promise]:
+    """As :func:`make_steps`; ``room``: its ``memory`` and ``scratch``."""
     promise = Promise(budget=budget)
     mode = given.mode
     if mode == "auto" and (given.task in EDGE_TASKS or (budget is None and not is_plain(given.model))):
@@ -145,7 +154,7 @@ def make_steps(
     elif mode == "full" and given.task not in EDGE_TASKS:
         batch = full_batch(given, keep_features)
     else:
-        batch = sampled(given._replace(mode=mode), drawn, *keys, memory, scratch)
+        batch = sampled(given._replace(mode=mode), drawn, *keys, *room)
     if budget is not None and isinstance(batch, ScheduledMiniBatch):
         raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     if budget is not None and isinstance(batch, FullBatch):

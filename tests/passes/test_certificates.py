@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -509,3 +510,18 @@ def test_every_model_of_the_package_holds() -> None:
         module(graph(), torch.randn(60, 6)).sum().backward()
         certificates = module.function.plans()[-1].compiled.certificates
         assert certificates and {c.verdict for c in certificates} == {"holds"}, make
+
+
+def test_values_of_one_graph_at_a_time_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, begun = certificate._Bench.usable, list[weakref.ref[Any]]()
+    alive: list[int] = []
+
+    def counted(bench: Any, program: Program) -> bool:
+        begun.append(weakref.ref(bench))
+        alive.append(sum(other() is not None for other in begun))
+        return original(bench, program)
+
+    monkeypatch.setattr(certificate._Bench, "usable", counted)
+    model(lambda: gw.nn.GCN(6, 8, 3))()
+    assert len(alive) > 2
+    assert set(alive) == {1}

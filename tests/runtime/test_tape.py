@@ -9,19 +9,22 @@ import torch
 
 from graphweft import _config
 from graphweft.data.synthetic import synthetic
-from graphweft.nn import GCN, GIN, SAGE
+from graphweft.nn import APPNP, GCN, GCNII, GIN, SAGE, Transformer
+from graphweft.nn.module import CompiledModule
 from graphweft.optim import Adam
 from graphweft.runtime.tape import Tape
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch
 
 MIB = 1 << 20
-KINDS: list[tuple[type[GCN] | type[SAGE] | type[GIN], dict[str, object]]] = [
-    (GCN, {}), (GCN, {"num_layers": 3, "residual": True}), (SAGE, {"reduce": "mean"}), (GIN, {}),
+KINDS: list[tuple[type[CompiledModule], dict[str, object]]] = [
+    (GCN, {}), (GCN, {"num_layers": 3, "residual": True}), (SAGE, {"reduce": "mean"}),
+    (GIN, {}), (APPNP, {"dropout": 0.0}), (GCNII, {"dropout": 0.0}),
+    (Transformer, {"dropout": 0.0}),
 ]  # fmt: skip
 
 
-def _batch(kind: type[GCN] | type[SAGE] | type[GIN] = GCN, sparse: bool = False, **options: object) -> FullBatch:
+def _batch(kind: type[CompiledModule] = GCN, sparse: bool = False, **options: object) -> FullBatch:
     ds = synthetic("default", scale=0.3, seed=3)
     torch.manual_seed(0)
     model = kind(ds.num_features, 16, ds.num_classes, **options)  # type: ignore[arg-type]
@@ -32,7 +35,7 @@ def _batch(kind: type[GCN] | type[SAGE] | type[GIN] = GCN, sparse: bool = False,
     return batch
 
 
-def _steps(batch: FullBatch, count: int = 4) -> list[torch.Tensor]:
+def _steps(batch: FullBatch, count: int = 5) -> list[torch.Tensor]:
     losses = [batch.step() for _ in range(count)]
     return [*losses, *(p.detach().clone() for p in batch.model.parameters())]
 
@@ -49,10 +52,10 @@ def _without_tape(batch: FullBatch) -> FullBatch:
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize(("kind", "options"), KINDS)
 def test_a_replayed_step_gives_the_bits_of_the_calls(
-    kind: type[GCN] | type[SAGE] | type[GIN], options: dict[str, object], sparse: bool
+    kind: type[CompiledModule], options: dict[str, object], sparse: bool
 ) -> None:
     recorded = _batch(kind, sparse, **options)
-    assert kind is not GCN or recorded._replays()  # parts of the others are torch's
+    assert recorded._replays()
     assert _same(_steps(recorded), _steps(_without_tape(_batch(kind, sparse, **options))))
 
 
@@ -124,8 +127,33 @@ def test_batch_norms_are_not_recorded() -> None:
 
 def test_what_torch_computes_is_not_recorded() -> None:
     x = torch.ones(3)
-    assert Tape.record(lambda: x + 1, [], 0) is None
-    assert Tape.record(lambda: x.view(3, 1), [x], 0) is not None
+    assert Tape.record(lambda: x.cumsum(0), [x], 0) is None
+    assert Tape.record(lambda: x[torch.tensor([2, 0])], [x], 0) is None  # a copy, other than a slice
+    assert Tape.record(lambda: x.view(3, 1).t().reshape(3, 1), [x], 0) is not None
+    wide = torch.ones(3, 2)
+    assert Tape.record(lambda: wide.t().reshape(6), [wide], 0) is None
+
+
+@pytest.mark.parametrize("size", [3, 1 << 19])  # on torch's heap, and in the arena
+def test_sums_and_copied_rows_are_computed_again_by_a_replay(size: int) -> None:
+    from graphweft._memory import empty
+
+    x, y, rows = torch.arange(size).float(), torch.ones(size), torch.tensor([size - 1, 0])
+
+    def body() -> tuple[torch.Tensor, torch.Tensor]:
+        scattered = empty((size,)).zero_().index_copy_(0, rows, (x + y)[:2] * 0.5)
+        return scattered - x, empty((2,)).fill_(7.0)
+
+    tape = Tape.record(body, [x, y, rows], 16 * size)
+    assert tape is not None
+    for shift in (1.0, 2.0):
+        x.add_(shift), y.mul_(3.0)
+        difference, filled = tape.replay()
+        wanted = torch.zeros(size)
+        wanted[rows] = (x + y)[:2] * 0.5
+        assert torch.equal(difference, wanted - x)
+        assert filled.tolist() == [7.0, 7.0]
+        filled.zero_()
 
 
 def test_the_arena_grows_until_the_tensors_fit() -> None:

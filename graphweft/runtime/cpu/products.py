@@ -153,17 +153,13 @@ def scale_of_rows(call: KernelCall) -> Launch:
 def scale(call: KernelCall) -> Launch:
     """Rows times a number."""
     x, out, factor = call.reads[0].at, call.writes[0].at, call.get("factor")
-    held = torch.empty(0)
 
     def run(slots: Slots) -> None:
-        nonlocal held
         rows = slots[x]
         if rows.dim() != 2:
             slots[out] = rows * factor
             return
-        factors = held  # another thread may replace it
-        if factors.shape[0] != rows.shape[0]:
-            factors = held = torch.full((rows.shape[0],), factor)
+        factors = empty((rows.shape[0],)).fill_(factor)
         slots[out] = dense.rows_apply(rows, Epilogue(row_scale=factors))
 
     return run
