@@ -20,7 +20,7 @@ import torch
 _NN = Path(__file__).parents[1] / "nn"
 _CALLS = (
     *("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py"),
-    *("compiled.py", "compiled_call.py", "recorded.py"),
+    *("compiled.py", "compiled_call.py", "recorded.py", "left_attributes.py"),
 )
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS), str(_NN.parent / "explanation.py"))
 _WRITTEN_BY_PYG = "/torch_geometric."  # files of its templates lie in the folder of temporary files

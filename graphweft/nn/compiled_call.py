@@ -316,7 +316,7 @@ class CompiledCalls:
 
         def left(moving: Callable[[Tensor], bool]) -> list[Tensor]:
             found = attributes.values_set()
-            places.extend(place for place, value in found.items() if any(map(moving, tensors_in(value))))
+            places.extend(sorted(place for place, value in found.items() if any(map(moving, tensors_in(value)))))
             if not all(isinstance(found[place], Tensor) for place in places):
                 raise UnraisableError(LEFT)
             return [found[place] for place in places]
