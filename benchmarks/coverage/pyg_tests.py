@@ -116,9 +116,7 @@ def _elsewhere(test: Any) -> Any:
     there: dict[str, Any] = {}
 
     def moved(function: FunctionType) -> FunctionType:
-        made = FunctionType(
-            function.__code__, there, function.__name__, function.__defaults__, function.__closure__
-        )
+        made = FunctionType(function.__code__, there, function.__name__, function.__defaults__, function.__closure__)
         made.__kwdefaults__ = function.__kwdefaults__
         return made
 
@@ -137,16 +135,14 @@ def _run(tests: Path, folders: list[str], compiled: bool, seed: int, result: Pat
     result.write_text(json.dumps(plugin.found))
 
 
-def _both(tests: Path, folder: str, seed: int, more: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _both(tests: Path, folder: str, options: list[str], more: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Outcomes as the modules are, and compiled."""
     found = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as place:
         for word in ("plain", "compiled"):
-            result = Path(folder) / word
+            result = Path(place) / word
             command = [sys.executable, __file__, "--tests", str(tests), "--as", word, "--result", str(result)]
-            subprocess.run(
-                [*command, "--seed", str(seed), folder, "--", *more], check=True, stdout=subprocess.DEVNULL
-            )
+            subprocess.run([*command, *options, folder, "--", *more], check=True, stdout=subprocess.DEVNULL)
             found.append(json.loads(result.read_text()))
     return found[0], found[1]
 
@@ -162,15 +158,19 @@ def main() -> None:
     parser.add_argument("--reasons", action="store_true", help="print why calls were not compiled")
     parser.add_argument("--as", dest="kind", choices=("plain", "compiled"), help=argparse.SUPPRESS)
     parser.add_argument("--result", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--double", action="store_true", help="float64 by default, where rounding decides nothing")
     args = parser.parse_args(own.split())
+    if args.double:
+        torch.set_default_dtype(torch.float64)
     tests = args.tests.resolve()
     if args.kind:
         _run(tests, args.folders, args.kind == "compiled", args.seed, args.result, more.split())
         return
     rows = []
     for folder in args.folders:
-        plain, compiled = _both(tests, folder, args.seed, more.split())
-        rows.append(_row(folder, plain, compiled))
+        options = ["--seed", str(args.seed), *(["--double"] if args.double else [])]
+        plain, compiled = _both(tests, folder, options, more.split())
+        rows.append({"dtype": str(torch.get_default_dtype())[6:], **_row(folder, plain, compiled)})
         if args.reasons:
             reasons: Counter[str] = Counter()
             for found in compiled.values():

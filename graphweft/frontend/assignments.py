@@ -29,7 +29,10 @@ def assigned(
     Args:
         tape: What was recorded so far.
         values: What stand-ins are now.
-        x, indices, y, more: Operands of ``index_put``.
+        x: Rows.
+        indices: Which of them, as ``index_put`` takes them.
+        y: What they become.
+        *more: Whether it is added.
     """
     ids = indices[0] if len(indices) == 1 else None
     if any(more) or not isinstance(x, FakeTensor) or not isinstance(ids, Tensor) or isinstance(ids, FakeTensor):

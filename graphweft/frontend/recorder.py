@@ -31,8 +31,8 @@ from graphweft._torch_recording import (
     decomposition_table,
     is_of_stand_ins,
 )
-from graphweft.frontend.assignments import assigned
 from graphweft.frontend.aliases import STOPPED, Aliases, put_back
+from graphweft.frontend.assignments import assigned
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS

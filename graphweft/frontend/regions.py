@@ -410,7 +410,9 @@ class _Planner:
         return found
 
     def _is_by_position(self, step: Step) -> bool:
-        """Whether rows of edges are joined, picked or written by their positions, or rows of nodes written, which no program does."""
+        """Whether rows of edges are joined, picked or written by their positions, which no program does; or any rows
+        written into zeros.
+        """
         out = step.outs[0]
         if out is None or not out.shape or not step.reads:
             return False
