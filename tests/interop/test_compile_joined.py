@@ -121,6 +121,7 @@ def test_groups_of_nodes_are_in_the_program(function: Callable[..., Any]) -> Non
         assert last is not None and len(last.regions) == 1 and not last.planned.apart
 
 
+@quiet
 def test_pairs_of_nodes_are_in_the_program() -> None:
     """Scores of other pairs than the edges, with nodes in several."""
 
