@@ -20,6 +20,7 @@ from graphweft.storage.fingerprint import fingerprint
 
 aten = torch.ops.aten
 _REDUCES = {"sum": "sum", "mean": "mean", "amax": "max", "amin": "min"}
+_MOST_GROUPS = 4096  # of nodes, whose rows a program holds as one shared table
 _BY_SLICE = (aten.index_add.default, aten.index_reduce.default)
 
 
@@ -65,6 +66,11 @@ class EdgeSet:
     num_src: int
     num_dst: int
     keys: tuple[Any, Any] = field(default=(None, None))
+
+    @property
+    def nodes(self) -> tuple[int, int]:
+        """How many nodes each end has."""
+        return self.num_src, self.num_dst
 
     @property
     def square(self) -> bool:
@@ -217,6 +223,8 @@ class EdgeSets:
             own = {step: move for step, move in moves.items() if move.index.shape[0] == count}
             if count > 1:
                 self._find(tape, own, count)
+        self._nodes = {n for sets in self._sets.values() for e in sets if e.keys[0] != e.keys[1] for n in e.nodes}
+        self._find_pairs(list(moves.values()))
         self.counts = frozenset(self._sets)
 
     def of(self, move: Move) -> EdgeSet | None:
@@ -226,6 +234,13 @@ class EdgeSets:
             return near
         own = self._sets.get(move.index.shape[0], [])
         return next((edges for edges in own if edges.has(move)), own[0] if own else None)
+
+    def groups(self, move: Move) -> bool:
+        """Whether a move is between nodes and groups of them, such as the graphs of a batch: not along edges."""
+        count = move.index.shape[0]
+        if count not in self._nodes or not 0 < move.nodes <= min(count // 2, _MOST_GROUPS):
+            return False
+        return all(edges.keys[0] == edges.keys[1] for edges in self._sets.get(count, []))
 
     def near(self, var: Var) -> EdgeSet | None:
         """The edges along which rows of edges are summed later, where their number leaves a choice."""
@@ -252,6 +267,14 @@ class EdgeSets:
                 along = [e for e in fitting if all(move is None or e.has(move) for move in cone.values())]
                 for var in cone:
                     self._near.setdefault(var, (along or fitting)[0])
+
+    def _find_pairs(self, moves: Sequence[Move]) -> None:
+        """Pairs of nodes that nothing is added up over, such as those whose scores are asked for."""
+        for count in {move.index.shape[0] for move in moves} - self._sets.keys() - {0, 1}:
+            own = [move for move in moves if move.index.shape[0] == count]
+            ends = list({move.key: move for move in own}.values())
+            if len(ends) == 2 and all(move.kind is None and move.nodes in self._nodes for move in own):
+                self._take(count, (ends[1], ends[0]))
 
     def _take(self, count: int, ends: tuple[Move, Move] | None) -> None:
         """Edges into the ids of one move out of those of another."""

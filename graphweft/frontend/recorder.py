@@ -14,6 +14,7 @@ import gc
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -31,6 +32,7 @@ from graphweft._torch_recording import (
     is_of_stand_ins,
 )
 from graphweft.frontend.aliases import STOPPED, Aliases, put_back
+from graphweft.frontend.assignments import assigned
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
@@ -62,6 +64,7 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
     aten.new_full.default: lambda out, args: torch.full(out.shape, args[2], dtype=out.dtype),
     aten.full_like.default: lambda out, args: torch.full(out.shape, args[1], dtype=out.dtype),
 }
+_DRAWN_LIKE = {aten.randn_like.default: aten.randn.default, aten.rand_like.default: aten.rand.default}
 # operations in place whose counterpart has another name
 _OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
@@ -243,9 +246,10 @@ class Recorder:
         if func is aten.index.Tensor:
             args = (args[0], self._positions(args[1]))
         args, kwargs = pytree.tree_map_only(Tensor, self._twin, (args, kwargs))
-        if func in FORMS:
+        form = partial(assigned, self.tape, self._vars) if func is aten.index_put.default else FORMS.get(func)
+        if form is not None:
             with _Dispatch(self):
-                made = FORMS[func](*args, **kwargs)
+                made = form(*args, **kwargs)
             if made is not None:
                 return made
         decomposed = DECOMPOSITIONS.get(func) or decomposition_table.get(func)
@@ -262,6 +266,8 @@ class Recorder:
         made = self._shapes(func, args, kwargs)
         if func in _LIKE:
             return self.know(_LIKE[func](made, args))
+        if func in _DRAWN_LIKE and made.is_contiguous():  # of the shape alone
+            func, args, kwargs = _DRAWN_LIKE[func], (list(made.shape),), {"dtype": made.dtype}
         self._note(func, args, kwargs, list(made) if isinstance(made, tuple | list) else [made])
         self._aliases.note(func, args, kwargs, made)
         return made

@@ -121,6 +121,7 @@ class _Writer:
         self.env: dict[Var, Raised] = {}
         self._structure: dict[Any, Raised] = {}
         self.made: set[Var] = set()
+        self.along = False  # whether a step moved rows along edges
 
     # graphs
 
@@ -214,8 +215,11 @@ class _Writer:
 
     def add(self, step: Step, move: Move | None, edges: EdgeSet | None) -> None:
         """Raises a step. Raises: UnraisableError, IRError."""
-        moved = None if move is None or edges is None else self._moved(move, edges)
-        results: list[Any] = self._computed(step) if moved is None else list(moved)
+        if move is None:
+            results: list[Any] = self._computed(step)
+        else:
+            results = [self._grouped(move)] if edges is None else self._moved(move, edges)
+            self.along = self.along or edges is not None
         for result, var in zip(results, step.outs, strict=False):
             if isinstance(result, Raised) and var is not None:
                 self._check(result, var)
@@ -242,6 +246,26 @@ class _Writer:
         if move.fill:
             return [self._filled(made, move)]
         return [made if move.base is None else self.algebra.ewise("add", made, self.value(move.base))]
+
+    def _grouped(self, move: Move) -> Raised:
+        """Rows of nodes added up by group, or rows of groups brought to their nodes."""
+        x, algebra = self.value(move.rows), self.algebra
+        if move.kind is None:
+            return algebra.from_table(x, move.dim, self._ids_of(move))
+        if move.kind != "sum":
+            raise UnraisableError("an extremum of every group")
+        made = algebra.into_table(x, move.dim, self._ids_of(move), move.nodes)
+        return made if move.base is None else algebra.ewise("add", made, self.value(move.base))
+
+    def _ids_of(self, move: Move) -> Value:
+        """The groups of nodes as rows."""
+        kind = self.algebra.kind_of(move.index.shape[0])
+        key = (move.key, kind)
+        if kind is None:
+            raise UnraisableError("an index of other rows than those of nodes")
+        if key not in self._structure:
+            self._structure[key] = self._input(move.index, move.index.shape, move.index.dtype, (kind, 0))
+        return self._structure[key].value
 
     def _filled(self, extrema: Raised, move: Move) -> Raised:
         """Extrema with another number than 0 where there are no edges."""
@@ -333,6 +357,7 @@ class _Planner:
         self.apart: list[tuple[Step, str]] = []
         self.current: _Writer | None = None
         self.late: set[Var] = set()  # what the current region cannot read: it follows from its own results
+        self.drawn_late = False  # whether a step after the current region draws random numbers
         self.early: set[Var] = set()  # what follows from arguments alone, by steps that run as they stand
         self.wanted = self._readers()
         self.free = self._of_parameters()
@@ -385,14 +410,17 @@ class _Planner:
         return found
 
     def _is_by_position(self, step: Step) -> bool:
-        """Whether rows of edges are joined, picked or written by their positions, which no program does."""
+        """Whether rows of edges are joined, picked or written by their positions, which no program does; or any rows
+        written into zeros.
+        """
         out = step.outs[0]
         if out is None or not out.shape or not step.reads:
             return False
         if step.target is aten.cat.default:
             return not any(step.args[1:]) and out.shape[0] in self.sets.counts
         if step.target is aten.index_put.default:
-            return step not in self.moves and out.shape[0] in self.sets.counts
+            on_zeros = isinstance(step.args[0], Tensor)
+            return step not in self.moves and (on_zeros or out.shape[0] in self.sets.counts)
         picks = step.target in (aten.index.Tensor, aten.index_select.default)
         return picks and step.reads[0].shape[0] in self.sets.counts and out.shape[0] not in self.sets.counts
 
@@ -406,10 +434,12 @@ class _Planner:
     def _place(self, at: int, step: Step) -> None:
         move = self.moves.get(step)
         edges = self.sets.of(move) if move is not None else None
-        if move is not None and edges is None:
-            move = None
         if step in self.ahead:
             return self._stand(step, AHEAD)
+        if move is not None and self._by_group(step, move):
+            return
+        if edges is None:
+            move = None
         reason = ""
         if self._fits(step, edges):
             assert self.current is not None
@@ -425,6 +455,12 @@ class _Planner:
                     self._open(opened)
                     return
         self._stand(step, reason or "no edges are known there")
+
+    def _by_group(self, step: Step, move: Move) -> bool:
+        """Whether the current region takes a move between nodes and groups of them, whose rows are a shared table."""
+        if self.current is None or not self._fits(step, None) or not self.sets.groups(move):
+            return False
+        return not self._try(self.current, step, move, None)
 
     def _fits(self, step: Step, edges: EdgeSet | None) -> bool:
         """Whether the current region can take a step, as far as its operands and edges say."""
@@ -461,6 +497,7 @@ class _Planner:
 
     def _close(self) -> None:
         self.late.clear()
+        self.drawn_late = False
         self.current = None
 
     def _stand(self, step: Step, reason: str) -> None:
@@ -470,6 +507,9 @@ class _Planner:
                 self._stand(self.free[var], reason)
         own = self.current.made if self.current is not None else set()
         depends = any((var in own and var not in self.early) or var in self.late for var in step.reads)
+        draws = torch.Tag.nondeterministic_seeded in step.target.tags
+        depends = depends or (draws and self.drawn_late)  # draws keep their order
+        self.drawn_late = self.drawn_late or (draws and depends)
         if depends:
             self.late.update(var for var in step.outs if var is not None)
         early = all(var.source is not None or var in self.early for var in step.reads)
@@ -490,7 +530,7 @@ class _Planner:
                 made.append(part)
                 continue
             region = part.region
-            if not any(step in self.moves for step in region.steps):
+            if not part.along:
                 made.extend(region.steps)
                 continue
             own = set(region.steps)

@@ -198,6 +198,26 @@ class RowAlgebra(Algebra):
         ties = {"ties": "split"} if kind in ("max", "min") else {}
         return Raised(self.b.add(Op.REDUCE, graph, x.value, kind=kind, **ties), x.axes)
 
+    # between nodes and groups of them
+
+    def into_table(self, x: Raised, dim: int, ids: Value, size: int) -> Raised:
+        """Rows added up by number into a shared table."""
+        self._check_axis(x, dim, str(ids.tensor.rows))
+        made = self.b.add(Op.LOOKUP_SUM, x.value, ids, size=size)
+        axes = [tuple(0 if token == N else int(token) + 1 for token in axis) for axis in x.axes]
+        return self.trimmed(Raised(made, tuple(axes)))
+
+    def from_table(self, x: Raised, dim: int, ids: Value) -> Raised:
+        """Rows of a shared table by number."""
+        if x.has_rows or N in x.tokens:
+            raise UnraisableError("an index into rows of another kind")
+        order = [dim, *(at for at in range(len(x.axes)) if at != dim)]
+        plain = self.plain(Raised(x.value, tuple(x.axes[at] for at in order)), 0)
+        made = self.b.add(Op.LOOKUP, plain, ids)
+        axes: list[Axis] = [(at,) for at in range(len(order) - 1)]
+        axes.insert(dim, (N,))
+        return self.trimmed(Raised(made, tuple(axes)))
+
     def _check_axis(self, x: Raised, dim: int, rows: str) -> None:
         if x.value.tensor.rows != rows or x.axes[dim] != (N,):
             raise UnraisableError("an index into rows of another kind")

@@ -1,7 +1,7 @@
 """Where in the user's own files something happened.
 
 Comes in: the running stack, a traceback, or a function. Goes out: ``file.py:12``. Called wherever an error or a warning
-about user code is made. Frames of torch and of this room are never the user's.
+about user code is made. Frames of torch, of Python's own library and of this room are never the user's.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -20,18 +21,19 @@ import torch
 _NN = Path(__file__).parents[1] / "nn"
 _CALLS = (
     *("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py"),
-    *("compiled.py", "compiled_call.py", "recorded.py"),
+    *("compiled.py", "compiled_call.py", "recorded.py", "left_attributes.py"),
 )
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS), str(_NN.parent / "explanation.py"))
 _WRITTEN_BY_PYG = "/torch_geometric."  # files of its templates lie in the folder of temporary files
 UNKNOWN = "unknown line"  # of code that has no file
 _TORCH = str(Path(torch.__file__).parent)
+_PYTHON = sysconfig.get_paths()["stdlib"]
 
 
 def is_user_file(filename: str) -> bool:
     """Whether code of this file was written by a user of the front end."""
     library = filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key")) or _WRITTEN_BY_PYG in filename
-    return not library and "contextlib.py" not in filename
+    return not library and (not filename.startswith(_PYTHON) or "site-packages" in filename)
 
 
 def current_line() -> str:

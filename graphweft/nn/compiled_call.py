@@ -81,6 +81,7 @@ class CompiledCalls:
         self._failed: dict[Hashable, dict[Hashable, UnraisableError]] = {}
         self._inside: weakref.WeakKeyDictionary[nn.Module, CompiledCalls] = weakref.WeakKeyDictionary()
         self._places: dict[tuple[str, Any], tuple[dict[str, Any], str]] = {}
+        self._structure = list(_structure_buffers(module))
         self._settings: tuple[Hashable, int] = (None, 0)
         self._numbers: dict[Hashable, int] = {}
         self._next = itertools.count(1)
@@ -161,6 +162,7 @@ class CompiledCalls:
         """Takes notice of modules or attributes that were replaced. Equal settings have equal numbers."""
         with self._lock:
             self._places.clear()
+            self._structure = list(_structure_buffers(self.module))
             if len(self._numbers) > _SETTINGS:
                 self._numbers.clear()
             number = self._numbers.setdefault(settings, next(self._next))
@@ -221,8 +223,8 @@ class CompiledCalls:
         if torch.is_autocast_enabled("cpu") or transforms_are_on() or trace_state() is not None:
             raise Refused("autocast, a function transform or a trace")
         kinds: list[Hashable] = []
-        content: list[Hashable] = []
-        edges = False
+        content: list[Hashable] = [_mark_of(slots.get(name)) for _, slots, name in self._structure]
+        edges = bool(content)
         for item in flat:
             kind = type(item)
             if kind is Tensor and item.dtype in _FLOATS and item.layout is torch.strided and item.is_cpu:
@@ -270,7 +272,8 @@ class CompiledCalls:
             held: dict[tuple[str, Any], Tensor] = {
                 ("parameter", name): tensor for name, tensor in module.named_parameters(remove_duplicate=False)
             }
-            held |= {("buffer", name): tensor for name, tensor in module.named_buffers(remove_duplicate=False)}
+            structure = {path for path, _, _ in self._structure}
+            held |= {("buffer", name): b for name, b in _buffers_of(module) if name not in structure}
 
             def run(given: list[Any]) -> Any:
                 closed = given if opened is None else opened.closed(given)
@@ -316,7 +319,7 @@ class CompiledCalls:
 
         def left(moving: Callable[[Tensor], bool]) -> list[Tensor]:
             found = attributes.values_set()
-            places.extend(place for place, value in found.items() if any(map(moving, tensors_in(value))))
+            places.extend(sorted(place for place, value in found.items() if any(map(moving, tensors_in(value)))))
             if not all(isinstance(found[place], Tensor) for place in places):
                 raise UnraisableError(LEFT)
             return [found[place] for place in places]
@@ -327,6 +330,7 @@ class CompiledCalls:
             for tensor in tensors_in(list(vars(inner).values()))
             if not isinstance(tensor, Unreadable)
         ]
+        constants += [slots[name] for _, slots, name in self._structure]
         NOW.recording = True
         try:
             tape = record(run, flat, self._swapped, held, constants, left)
@@ -471,6 +475,30 @@ def _same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def _mark(item: Tensor) -> Hashable:
     """What an integer tensor is compared by: itself where it is declared constant, else its bytes."""
     return (id(item), item._version) if is_declared(item) else fingerprint(item)
+
+
+def _mark_of(item: Any) -> Hashable:
+    """What a buffer of integers is compared by; nothing where something else stands in its place."""
+    return (item.shape, item.dtype, _mark(item)) if _is_structure(item) else None
+
+
+def _is_structure(item: Any) -> bool:
+    """Whether a buffer is read as structure: several integers, such as an ``edge_index``."""
+    if type(item) is not Tensor or item.is_floating_point() or item.is_complex() or not item.is_cpu:
+        return False
+    return item.layout == torch.strided and item.dim() > 0 and item.numel() > 1
+
+
+def _buffers_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    return module.named_buffers(remove_duplicate=False)
+
+
+def _structure_buffers(module: nn.Module) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Buffers of integers: their path, where they are held, and their name there."""
+    for path, tensor in _buffers_of(module):
+        if _is_structure(tensor):
+            owner, _, name = path.rpartition(".")
+            yield path, module.get_submodule(owner)._buffers, name
 
 
 def _right_inside(module: nn.Module) -> Iterator[nn.Module]:

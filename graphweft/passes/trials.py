@@ -131,9 +131,9 @@ class Trial:
 
 
 def _table_sizes(program: Program) -> list[int]:
-    """Rows of every table that integers look up."""
-    tables = (v.inputs[0].tensor for v in program.values if v.op is Op.LOOKUP)
-    return [table.dims[0] for table in tables if table.dims]
+    """Rows of every table that integers look up, or add into."""
+    tables = (v.inputs[0] if v.op is Op.LOOKUP else v for v in program.values if v.op in (Op.LOOKUP, Op.LOOKUP_SUM))
+    return [table.tensor.dims[0] for table in tables if table.tensor.dims]
 
 
 def _pairs(name: str) -> tuple[int, Pairs]:
