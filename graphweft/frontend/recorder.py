@@ -261,10 +261,14 @@ class Recorder:
             del self.tape.steps[before:]  # it runs as it stands, with a gradient of its own
         made = self._shapes(func, args, kwargs)
         if func in _LIKE:
-            return self.know(_LIKE[func](made, args))
+            return self._like(func, made, args)
         self._note(func, args, kwargs, list(made) if isinstance(made, tuple | list) else [made])
         self._aliases.note(func, args, kwargs, made)
         return made
+
+    def _like(self, func: Any, made: Tensor, args: Sequence[Any]) -> Tensor:
+        """A tensor made of another's shape and dtype alone."""
+        return _tensor(self.know(_LIKE[func](made, args)))
 
     def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Results without numbers."""
@@ -543,6 +547,7 @@ def record(
     held: Mapping[tuple[str, Any], Tensor],
     constants: Sequence[Tensor] = (),
     left: Callable[[Callable[[Tensor], bool]], Sequence[Tensor]] | None = None,
+    recorder: Recorder | None = None,
 ) -> Tape:
     """Runs ``function(flat arguments)`` on stand-ins.
 
@@ -554,10 +559,11 @@ def record(
         constants: More tensors that code may read; their numbers count as structure.
         left: Gives the tensors that the run left in attributes, asked with a test for those that follow from features.
             They come after what the function returns: the tape's results are the pair.
+        recorder: Records; None: a new one.
 
     Raises: UnraisableError with the user's line.
     """
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     for tensor in constants:
         recorder.constant(tensor)
     given = []

@@ -33,6 +33,7 @@ _DRAWS = (aten.native_dropout.default,)
 _FLOATS = (torch.float32, torch.float64)
 _SHORT = 64  # numbers of a constant that rules may read
 _MOST_GRAPHS = 32  # of one program
+PLAIN_TORCH = "no edges are known there"
 AHEAD = "rows of edges joined, picked or written by position"
 _LAID = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)  # operands are laid over each other
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
@@ -424,7 +425,7 @@ class _Planner:
                 if not reason:
                     self._open(opened)
                     return
-        self._stand(step, reason or "no edges are known there")
+        self._stand(step, reason or PLAIN_TORCH)
 
     def _fits(self, step: Step, edges: EdgeSet | None) -> bool:
         """Whether the current region can take a step, as far as its operands and edges say."""

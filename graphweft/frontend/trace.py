@@ -94,7 +94,7 @@ class Traced:
     check: Callable[[], None]
 
 
-class _Named(Source):
+class Named(Source):
     """Where a symbolic size comes from."""
 
     def __init__(self, name: str) -> None:
@@ -112,7 +112,7 @@ class _Named(Source):
         return hash(self._symbol)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Named) and other._symbol == self._symbol
+        return isinstance(other, Named) and other._symbol == self._symbol
 
 
 class _Recorder(TorchFunctionMode):
@@ -365,7 +365,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _symbol(sizes: Sizes, name: str, hint: int) -> Any:
-    source = _Named(name)
+    source = Named(name)
     made = sizes.create_symbol(hint, source=source, dynamic_dim=recording.DimDynamic.DYNAMIC, constraint_dim=None)
     return sizes.create_symintnode(made, hint=hint, source=source)
 
@@ -379,7 +379,7 @@ def _stand_in(tensor: Tensor, rows: Any) -> Tensor:
 
 def _number(sizes: Sizes, at: int, number: Any) -> Any:
     """A symbol in place of a Python number."""
-    source = _Named(f"number{at}")
+    source = Named(f"number{at}")
     kind: type[Any] = float if isinstance(number, float) else int
     made = sizes.create_unspecified_symbol(kind(number), source=source, dynamic_dim=recording.DimDynamic.DYNAMIC)
     node = sizes.create_symfloatnode if kind is float else sizes.create_symintnode
