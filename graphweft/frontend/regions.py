@@ -23,7 +23,7 @@ from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import Out
-from graphweft.frontend.tape import Step, Tape, Var
+from graphweft.frontend.tape import TRIMMED, Step, Tape, Var
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import OTHER, IndexType, Residency, StructType, TensorType, edges_of
@@ -447,6 +447,8 @@ class _Planner:
             return "half precision"
         if any(writer.lacks(var) for var in step.reads):
             return "positions of extrema or other results that have no counterpart"
+        if step.call == TRIMMED and not all(writer.value(var).has_rows for var in step.reads):
+            return "rows of other nodes"
         try:
             writer.add(step, move, edges)
         except UnraisableError as failure:

@@ -8,7 +8,6 @@ true. Called by ``nn/batch_call.py``.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,11 +23,10 @@ from graphweft._torch_recording import FakeTensor, FakeTensorMode
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import Recorder
 from graphweft.frontend.tape import Step, Tape, Var
-from graphweft.frontend.trace import Named
+from graphweft.frontend.trace import Named, kind_of_sizes
 
 aten = torch.ops.aten
 NODES, EDGES = "nodes", "edges"
-_SIZES = "graphweft.frontend.symbolic_sizes"
 _OF_SIZES = ("/torch/fx/experimental/", "/torch/utils/_sympy", "/sympy/")
 _FILLED = {
     aten.new_zeros.default: 0,
@@ -77,7 +75,7 @@ class SizedRecorder(Recorder):
         super().__init__()
         if min(nodes, edges) < 2 or nodes == edges:
             raise UnraisableError("a batch of as many nodes as edges, or of one")
-        self.counts = importlib.import_module(_SIZES).Counts()
+        self.counts = kind_of_sizes("Counts")()
         self.fakes = FakeTensorMode(shape_env=self.counts, allow_non_fake_inputs=True)
         self._of_size = {nodes: self._symbol(NODES, nodes), edges: self._symbol(EDGES, edges)}
         self._expressions = [self._of_size[size].node.expr for size in (nodes, edges)]

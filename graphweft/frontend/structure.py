@@ -1,8 +1,8 @@
 """What follows from the integers of a batch alone, on a tape that knows none of them.
 
-Comes in: a :class:`Tape` of ``sized_recorder.py``. Goes out: :class:`Structure`, the same without the steps that follow
-from integers and sizes, each of them once; :class:`Facts`, which computes what is asked of them for one batch. Called by
-``batch_tape.py``.
+Comes in: a :class:`Tape` of ``sized_recorder.py``. Goes out: :class:`Structure`, the same without the steps that
+follow from integers and sizes, each of them once; :class:`Facts`, which computes what is asked of them for one batch.
+Called by ``nn/batch_call.py``.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Structure:
     def __init__(self, tape: Tape) -> None:
         self.makers: dict[Var, tuple[Step, int]] = {}
         self._same: dict[Var, Var] = {}  # values that an earlier step gives, too
-        self._given = {var for var in tape.inputs if not var.dtype.is_floating_point}
+        self._given = {var for var in tape.inputs if not var.dtype.is_floating_point and _is_argument(var)}
         known: dict[Hashable, Step] = {}
         steps = []
         for step in tape.steps:
@@ -83,6 +83,10 @@ class Structure:
                 return False
             var = step.args[0].var
         return False
+
+
+def _is_argument(var: Var) -> bool:
+    return var.source is not None and var.source[0] == "arg"
 
 
 def _form(step: Step) -> Hashable:

@@ -106,6 +106,7 @@ class Named(Source):
 
     @property
     def name(self) -> str:
+        """As the symbol is called."""
         return self._symbol
 
     def __hash__(self) -> int:
@@ -239,10 +240,10 @@ IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
 
 
 @functools.cache
-def _kind_of_sizes() -> type[Sizes]:
-    """Symbolic sizes. The first import of them, and the first object, bring 100 MB of torch's compiler and sympy."""
+def kind_of_sizes(name: str = "Sizes") -> Any:
+    """A class of symbolic sizes. Their first import and the first object bring 100 MB of torch's compiler and sympy."""
     with uncounted():
-        kind: type[Sizes] = importlib.import_module(_SIZES).Sizes
+        kind = getattr(importlib.import_module(_SIZES), name)
         kind()
     return kind
 
@@ -262,7 +263,7 @@ def trace(
 
     Raises: UnraisableError for what cannot be recorded; FieldError and other errors of user code as they are.
     """
-    sizes = _kind_of_sizes()()
+    sizes: Sizes = kind_of_sizes()()
     fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
     rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
     sizes.messages = _expression(messages)

@@ -1,8 +1,8 @@
 """Which rows of a batch each step has to compute when only those of the seeds are wanted.
 
 Comes in: the tape of a batch, symbolic in its sizes, whose nodes and edges lie in the order of the hops. Goes out: the
-same tape over fewer rows: a step whose rows do not depend on each other computes those that later steps read, a sum over
-edges those up to a hop. Any other step, such as batch norm, computes all rows. Called by ``batch_tape.py``.
+same tape over fewer rows: a step whose rows do not depend on each other computes those that later steps read, a sum
+over edges those up to a hop. Any other step, such as batch norm, computes all rows. Called by ``nn/batch_call.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from graphweft._torch_private import pytree
 from graphweft.frontend.sized_recorder import EDGES, NODES, Count, Formula
 from graphweft.frontend.structure import Cut, Structure
-from graphweft.frontend.tape import Step, Tape, Var
+from graphweft.frontend.tape import TRIMMED, Step, Tape, Var
 
 aten = torch.ops.aten
 SOURCE, DESTINATION = 0, 1  # rows of edge_index
@@ -31,6 +31,8 @@ _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, at
 _VIEWS += (aten.squeeze.dim, aten.expand.default, aten.detach.default, aten.alias.default, aten._to_copy.default)
 _ALONG = {  # operations along dimensions, with the place of these among their operands
     aten.sum.dim_IntList: 1,
+    aten.var_mean.correction: 1,
+    aten.var.correction: 1,
     aten.mean.dim: 1,
     aten.amax.default: 1,
     aten.amin.default: 1,
@@ -55,10 +57,20 @@ class Trimmer:
     def __init__(self, structure: Structure, hops: int, side: Side) -> None:
         self._tape, self._hops, self._side = structure.tape, hops, side
         self._hop: dict[Var, int] = {}  # up to which hop the rows of a value are wanted
+        self._deep = False
         self._alike = {step for step in self._tape.steps if _rows_alone(step)}
 
     def trimmed(self) -> Tape:
         """The tape whose results have the rows of the seeds."""
+        self._decide()
+        if any(self._end(step) is not None and self._at(step) == self._hops for step in self._tape.steps):
+            self._deep = True  # edges up to the last hop but one are all: one set of them, into all nodes
+            self._decide()
+        return self._written()
+
+    def _decide(self) -> None:
+        """Which rows of every value are computed."""
+        self._hop.clear()
         for item in self._tape.outputs:
             if isinstance(item, Var):
                 self._want(item, 0 if rows_of(item) == (NODES, 0) else self._hops)
@@ -69,7 +81,6 @@ class Trimmer:
             for leaf in step.leaves:
                 if isinstance(leaf, Var):
                     self._want(leaf, self._needed(step, leaf, at))
-        return self._written()
 
     def _want(self, var: Var, hop: int) -> None:
         self._hop[var] = max(self._hop.get(var, 0), hop if rows_of(var) is not None else self._hops)
@@ -80,6 +91,8 @@ class Trimmer:
         kind = self._end(step)
         trims = step in self._alike or (kind is not None and (step.target in _GATHERS or kind == DESTINATION))
         hop = wanted if trims else self._hops
+        if self._deep and hop == self._hops - 1 and kind is not None:
+            hop = self._hops
         for var in step.outs:
             if var is not None:
                 self._hop[var] = hop
@@ -161,7 +174,7 @@ class Trimmer:
             return Cut(item.var, 0, Count(NODES, 0))
         new = self._new[item]
         made = Var((Count(NODES, 0), *new.shape[1:]), item.dtype)  # type: ignore[arg-type]
-        self._steps.append(Step(aten.slice.Tensor, (new, 0, 0, Count(NODES, 0)), {}, (made,), "", "slice"))
+        self._steps.append(_slice(new, 0, Count(NODES, 0), made, ""))
         return made
 
     def _read(self, leaf: Any, hop: int, step: Step | None) -> Any:
@@ -180,10 +193,12 @@ class Trimmer:
             size = self._sized(Count(rows[0]), hop)
             shape = tuple(size if at == rows[1] else other for at, other in enumerate(new.shape))
             made = self._cuts[leaf, hop] = Var(shape, leaf.dtype)
-            line, call = (step.line, step.call) if step is not None else ("", "slice")
-            cut = (new, rows[1], 0, size)
-            self._steps.append(Step(aten.slice.Tensor, cut, {}, (made,), line, call))
+            self._steps.append(_slice(new, rows[1], size, made, "" if step is None else step.line))
         return self._cuts[leaf, hop]
+
+
+def _slice(rows: Var, axis: int, size: Count, made: Var, line: str) -> Step:
+    return Step(aten.slice.Tensor, (rows, axis, 0, size), {}, (made,), line, TRIMMED)
 
 
 def rows_of(var: Var) -> tuple[str, int] | None:

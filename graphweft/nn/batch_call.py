@@ -16,17 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweft._errors import GraphWeftError
 from graphweft._torch_private import pytree
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.moves import EdgeSet, moves_of
 from graphweft.frontend.regions import AHEAD, PLAIN_TORCH
-from graphweft.frontend.sized_recorder import EDGES, NODES, Conditions, Count, Formula, Size, SizedRecorder
+from graphweft.frontend.sized_recorder import EDGES, NODES, Count, Formula, Size, SizedRecorder
 from graphweft.frontend.structure import Cut, Facts, Structure
-from graphweft.frontend.tape import Passed, Step, Tape, Var
+from graphweft.frontend.tape import TRIMMED, Passed, Step, Tape, Var
 from graphweft.frontend.trimming import DESTINATION, SOURCE, Trimmer, rows_of
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.graph import Graph
 from graphweft.graph.hops import Hops, hops_of
+from graphweft.graph.ids import summarize
 from graphweft.nn.recorded import Recorded, RegionRun, StepRun
 
 _KEPT = 16  # kinds of calls
@@ -121,7 +123,10 @@ class BatchCalls:
                 self._made.popitem(last=False)
         self._made.move_to_end(key)
         program = self._made[key]
-        return None if program is None else program.bound(batch)
+        try:
+            return None if program is None else program.bound(batch)
+        except (UnraisableError, GraphWeftError):  # its own recording tells what is wrong with the edges
+            return None
 
     def forget(self, kind: Hashable) -> None:
         """Calls of this kind are recorded batch by batch from now on."""
@@ -272,11 +277,11 @@ class BatchProgram:
             raise UnraisableError("several ids of equal content")
 
     def _check_parts(self) -> None:
-        """Raises: UnraisableError where a recording for one batch may be compiled better, or tells the user of steps."""
+        """Raises: UnraisableError where a recording for one batch is compiled better, or tells the user of steps."""
         if not self._recorded.regions:
             raise UnraisableError("no sums over edges")
         for step, reason in self._recorded.planned.apart:
-            if reason not in (PLAIN_TORCH, AHEAD) and step.call != "slice":
+            if reason not in (PLAIN_TORCH, AHEAD) and step.call != TRIMMED:
                 raise UnraisableError(reason)
         if any(run.others for run in self._recorded.regions):
             raise UnraisableError("several sets of edges in one program")
@@ -306,13 +311,13 @@ class BatchProgram:
         if any(not torch.equal(facts.tensor(cut), before) for cut, before in self._baked):
             return None
         shapes = {new: tuple(map(batch.value, var.shape)) for var, new in self._new.items()}
-        graphs: dict[Hashable, Graph] = {}
+        graphs, known = dict[Hashable, Graph](), dict[Hashable, Adjacency]()
         runs: list[RegionRun | StepRun] = []
         for run in self._recorded.runs:
             if isinstance(run, RegionRun):
                 ends, fields = self._regions[run]
                 if ends not in graphs:
-                    graphs[ends] = _graph(facts, batch, *ends)
+                    graphs[ends] = _graph(facts, batch, known, *ends)
                 kept = {name: _rows(place, facts, run, name) for name, place in fields.items()}
                 runs.append(run.again(graphs[ends], kept, shapes))
             else:
@@ -336,11 +341,38 @@ def _rows(place: _Place, facts: Facts, run: RegionRun, name: str) -> Tensor:
     return run.rows_of(name, place.of(facts.tensor(place.cut)))
 
 
-def _graph(facts: Facts, batch: Batch, src: _Place, dst: _Place, num_src: Any, num_dst: Any, square: bool) -> Graph:
-    """The edges of one program; the order of a drawn batch is that of the rows, so nothing is sorted."""
-    ends = [place.of(facts.tensor(place.cut)).contiguous() for place in (dst, src)]
-    made = Adjacency.from_coo(*ends, batch.value(num_dst), batch.value(num_src))
+def _graph(
+    facts: Facts,
+    batch: Batch,
+    known: dict[Hashable, Adjacency],
+    src: _Place,
+    dst: _Place,
+    num_src: Any,
+    num_dst: Any,
+    square: bool,
+) -> Graph:
+    """The edges of one program.
+
+    Those of a drawn batch lie in the order of the rows: nothing is sorted, and edges up to a hop are the beginning of
+    those up to the next, which are among ``known``.
+    """
+    into, out_of = (place.of(facts.tensor(place.cut)).contiguous() for place in (dst, src))
+    rows, columns, count = batch.value(num_dst), batch.value(num_src), into.numel()
+    key = into.data_ptr(), out_of.data_ptr()
+    more = known.get(key)
+    if more is not None and more.edge_ids is None and more.num_rows >= rows and int(more.indptr[rows]) == count:
+        made = Adjacency(more.indptr[: rows + 1], more.indices[:count], None, columns)
+        made = made if more.num_cols == columns else _checked(made, out_of)
+    else:
+        made = known[key] = Adjacency.from_coo(into, out_of, rows, columns)
     return Graph.from_adjacency(made, bipartite=not square).as_drawn()
+
+
+def _checked(made: Adjacency, columns: Tensor) -> Adjacency:
+    """An adjacency whose columns were checked against more."""
+    if summarize(columns).high >= made.num_cols:
+        raise UnraisableError("edges that do not lie in the order of the hops")
+    return made
 
 
 __all__ = ["Batch", "BatchCalls", "drawn_batch"]
