@@ -164,10 +164,10 @@ class SizedRecorder(Recorder):
         steps = []
         for step in tape.steps:
             args, kwargs = pytree.tree_map(put, (step.args, step.kwargs))
-            for var in step.outs:
-                if var is not None:
-                    new[var] = Var(tuple(map(sizes.read, var.shape)), var.dtype)
-            outs = tuple(None if var is None else new[var] for var in step.outs)
+            for out in step.outs:
+                if out is not None:
+                    new[out] = Var(tuple(map(sizes.read, out.shape)), out.dtype)
+            outs = tuple(None if out is None else new[out] for out in step.outs)
             steps.append(Step(step.target, args, kwargs, outs, step.line, step.call, step.stops))
         outputs = [put(item) for item in tape.outputs]
         if any(isinstance(item, Count | Formula) for item in outputs):

@@ -27,8 +27,17 @@ _SCATTERS = (
     aten.index_add.default,
     aten.index_reduce.default,
 )
-_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.unsqueeze.default)
-_VIEWS += (aten.squeeze.dim, aten.expand.default, aten.detach.default, aten.alias.default, aten._to_copy.default)
+_VIEWS = {
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.reshape.default,
+    aten.unsqueeze.default,
+    aten.squeeze.dim,
+    aten.expand.default,
+    aten.detach.default,
+    aten.alias.default,
+    aten._to_copy.default,
+}
 _ALONG = {  # operations along dimensions, with the place of these among their operands
     aten.sum.dim_IntList: 1,
     aten.var_mean.correction: 1,

@@ -221,7 +221,7 @@ class CompiledCalls:
             self._settings = settings, number
         return number
 
-    def _run(self, found: Recorded, env: Env, flat: list[Any]) -> Any:
+    def _run(self, found: Recorded, env: Env, flat: Sequence[Any]) -> Any:
         """What a recording gives; why it cannot run, where its first run fails."""
         if found.has_run:
             return found(env, flat, self._held, self.seen)
