@@ -61,9 +61,9 @@ def test_datasets() -> None:
 
 def test_stores(tmp_path: Path) -> None:
     ds = gw.synthetic("default", scale=0.02)
-    gw.prepare_store(ds, tmp_path / "store", parts=2)
+    gw.macro.prepare_store(ds, tmp_path / "store", parts=2)
     model = gw.nn.SAGE(ds.num_features, 4, ds.num_classes)
-    trainer = gw.Trainer(model, gw.Store(tmp_path / "store"), mode="macro", macro="parts:1/2")
+    trainer = gw.Trainer(model, gw.macro.Store(tmp_path / "store"), mode="macro", macro="parts:1/2")
     assert _facts(trainer.ds)["nodes"] == f"{ds.num_nodes:,}"
 
 

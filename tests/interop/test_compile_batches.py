@@ -218,7 +218,11 @@ def test_wrong_hops_are_not_believed() -> None:
 @pytest.mark.parametrize("sampler", ["labor", "shadow"])
 def test_other_samplers(ds: Any, sampler: str) -> None:
     """Batches whose edges lie otherwise."""
-    made = gw.LaborSampler(ds.graph, [3, 3]) if sampler == "labor" else gw.ShadowSampler(ds.graph, [3, 2])
+    made = (
+        gw.sampling.LaborSampler(ds.graph, [3, 3])
+        if sampler == "labor"
+        else gw.sampling.ShadowSampler(ds.graph, [3, 2])
+    )
     plain = pyg.GraphSAGE(WIDTH, 8, 2, CLASSES).double()
     compiled = gw.compile(copy.deepcopy(plain), seeds_only=True)
     for batch, _ in zip(gw.Loader(ds, ds.train_idx, sampler=made, batch_size=SEEDS, seed=0), range(3), strict=False):
