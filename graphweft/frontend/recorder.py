@@ -64,7 +64,7 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
     aten.new_full.default: lambda out, args: torch.full(out.shape, args[2], dtype=out.dtype),
     aten.full_like.default: lambda out, args: torch.full(out.shape, args[1], dtype=out.dtype),
 }
-_DRAWN_LIKE = {aten.randn_like.default: aten.randn.default, aten.rand_like.default: aten.rand.default}
+DRAWN_LIKE = {aten.randn_like.default: aten.randn.default, aten.rand_like.default: aten.rand.default}
 # operations in place whose counterpart has another name
 _OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
@@ -265,12 +265,16 @@ class Recorder:
             del self.tape.steps[before:]  # it runs as it stands, with a gradient of its own
         made = self._shapes(func, args, kwargs)
         if func in _LIKE:
-            return self.know(_LIKE[func](made, args))
-        if func in _DRAWN_LIKE and made.is_contiguous():  # of the shape alone
-            func, args, kwargs = _DRAWN_LIKE[func], (list(made.shape),), {"dtype": made.dtype}
+            return self._like(func, made, args)
+        if func in DRAWN_LIKE and made.is_contiguous():  # of the shape alone
+            func, args, kwargs = DRAWN_LIKE[func], (list(made.shape),), {"dtype": made.dtype}
         self._note(func, args, kwargs, list(made) if isinstance(made, tuple | list) else [made])
         self._aliases.note(func, args, kwargs, made)
         return made
+
+    def _like(self, func: Any, made: Tensor, args: Sequence[Any]) -> Tensor:
+        """A tensor made of another's shape and dtype alone."""
+        return _tensor(self.know(_LIKE[func](made, args)))
 
     def _shapes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Results without numbers."""
@@ -549,6 +553,7 @@ def record(
     held: Mapping[tuple[str, Any], Tensor],
     constants: Sequence[Tensor] = (),
     left: Callable[[Callable[[Tensor], bool]], Sequence[Tensor]] | None = None,
+    recorder: Recorder | None = None,
 ) -> Tape:
     """Runs ``function(flat arguments)`` on stand-ins.
 
@@ -560,10 +565,11 @@ def record(
         constants: More tensors that code may read; their numbers count as structure.
         left: Gives the tensors that the run left in attributes, asked with a test for those that follow from features.
             They come after what the function returns: the tape's results are the pair.
+        recorder: Records; None: a new one.
 
     Raises: UnraisableError with the user's line.
     """
-    recorder = Recorder()
+    recorder = recorder or Recorder()
     for tensor in constants:
         recorder.constant(tensor)
     given = []

@@ -23,7 +23,7 @@ from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import Out
-from graphweft.frontend.tape import Step, Tape, Var
+from graphweft.frontend.tape import TRIMMED, Step, Tape, Var
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import OTHER, IndexType, Residency, StructType, TensorType, edges_of
@@ -33,6 +33,7 @@ _DRAWS = (aten.native_dropout.default,)
 _FLOATS = (torch.float32, torch.float64)
 _SHORT = 64  # numbers of a constant that rules may read
 _MOST_GRAPHS = 32  # of one program
+PLAIN_TORCH = "no edges are known there"
 AHEAD = "rows of edges joined, picked or written by position"
 _LAID = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)  # operands are laid over each other
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
@@ -454,7 +455,7 @@ class _Planner:
                 if not reason:
                     self._open(opened)
                     return
-        self._stand(step, reason or "no edges are known there")
+        self._stand(step, reason or PLAIN_TORCH)
 
     def _by_group(self, step: Step, move: Move) -> bool:
         """Whether the current region takes a move between nodes and groups of them, whose rows are a shared table."""
@@ -482,6 +483,8 @@ class _Planner:
             return "half precision"
         if any(writer.lacks(var) for var in step.reads):
             return "positions of extrema or other results that have no counterpart"
+        if step.call == TRIMMED and not all(writer.value(var).has_rows for var in step.reads):
+            return "rows of other nodes"
         try:
             writer.add(step, move, edges)
         except UnraisableError as failure:

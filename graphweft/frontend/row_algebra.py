@@ -218,6 +218,13 @@ class RowAlgebra(Algebra):
         axes.insert(dim, (N,))
         return self.trimmed(Raised(made, tuple(axes)))
 
+    def own_rows(self, x: Raised, dim: int) -> Raised | None:
+        """Of rows of sources those of as many destinations, from the first on; None for other rows."""
+        graph = self.stage.graph
+        if graph.struct.src == graph.struct.dst or x.value.tensor.rows != graph.struct.src or x.axes[dim] != (N,):
+            return None
+        return Raised(self.b.add(Op.OWN_ROWS, graph, x.value), x.axes)
+
     def _check_axis(self, x: Raised, dim: int, rows: str) -> None:
         if x.value.tensor.rows != rows or x.axes[dim] != (N,):
             raise UnraisableError("an index into rows of another kind")

@@ -77,6 +77,10 @@ def _softmax_scores(above: Value, below: Value, filled: Mapping[Value, Value]) -
 def _slice(a: RowAlgebra, out: Out, x: Raised, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     if step == 1 and tuple(size.number for size in out.shape) == a.axes.sizes(x):
         return x
+    if step == 1 and not start and out.shape[dim].number == a.counts.get(a.stage.graph.struct.dst):
+        own = a.own_rows(x, dim)
+        if own is not None:
+            return own
     return RULES[aten.slice.Tensor](a, out, x, dim, start, end, step)
 
 

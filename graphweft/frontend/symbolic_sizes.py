@@ -52,3 +52,11 @@ class Sizes(ShapeEnv):
     def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> Any:
         """As in torch, which imports its exporter to find a line for its log; errors here have the user's anyway."""
         return super()._get_stack_summary(is_debug, framework_loc or "a user function")
+
+
+class Counts(ShapeEnv):
+    """Symbolic sizes on which any code may branch: each condition is kept, and asked again of other sizes."""
+
+    def _get_stack_summary(self, is_debug: bool = False, framework_loc: str | None = None) -> Any:
+        """As of :class:`Sizes`."""
+        return super()._get_stack_summary(is_debug, framework_loc or "a module")

@@ -18,6 +18,7 @@ from graphweft._torch_private import pytree
 from graphweft.frontend.aliases import STOPPED
 from graphweft.frontend.sum_forms import with_gradient_of  # noqa: F401  it defines an operation
 
+TRIMMED = "first rows"  # the call of steps that no code asked for: rows that are left out
 _STOPPED = {*STOPPED, torch.ops.aten.isinf.default, torch.ops.aten.isnan.default}
 
 

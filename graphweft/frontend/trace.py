@@ -94,7 +94,7 @@ class Traced:
     check: Callable[[], None]
 
 
-class _Named(Source):
+class Named(Source):
     """Where a symbolic size comes from."""
 
     def __init__(self, name: str) -> None:
@@ -106,13 +106,14 @@ class _Named(Source):
 
     @property
     def name(self) -> str:
+        """As the symbol is called."""
         return self._symbol
 
     def __hash__(self) -> int:
         return hash(self._symbol)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Named) and other._symbol == self._symbol
+        return isinstance(other, Named) and other._symbol == self._symbol
 
 
 class _Recorder(TorchFunctionMode):
@@ -239,10 +240,10 @@ IN_PLACE_OF: dict[Any, Callable[..., Any]] = {
 
 
 @functools.cache
-def _kind_of_sizes() -> type[Sizes]:
-    """Symbolic sizes. The first import of them, and the first object, bring 100 MB of torch's compiler and sympy."""
+def kind_of_sizes(name: str = "Sizes") -> Any:
+    """A class of symbolic sizes. Their first import and the first object bring 100 MB of torch's compiler and sympy."""
     with uncounted():
-        kind: type[Sizes] = importlib.import_module(_SIZES).Sizes
+        kind = getattr(importlib.import_module(_SIZES), name)
         kind()
     return kind
 
@@ -262,7 +263,7 @@ def trace(
 
     Raises: UnraisableError for what cannot be recorded; FieldError and other errors of user code as they are.
     """
-    sizes = _kind_of_sizes()()
+    sizes: Sizes = kind_of_sizes()()
     fake = FakeTensorMode(shape_env=sizes, allow_non_fake_inputs=False)
     rows, messages = _symbol(sizes, "n", _ROWS), _symbol(sizes, "d", _MESSAGES)
     sizes.messages = _expression(messages)
@@ -365,7 +366,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def _symbol(sizes: Sizes, name: str, hint: int) -> Any:
-    source = _Named(name)
+    source = Named(name)
     made = sizes.create_symbol(hint, source=source, dynamic_dim=recording.DimDynamic.DYNAMIC, constraint_dim=None)
     return sizes.create_symintnode(made, hint=hint, source=source)
 
@@ -379,7 +380,7 @@ def _stand_in(tensor: Tensor, rows: Any) -> Tensor:
 
 def _number(sizes: Sizes, at: int, number: Any) -> Any:
     """A symbol in place of a Python number."""
-    source = _Named(f"number{at}")
+    source = Named(f"number{at}")
     kind: type[Any] = float if isinstance(number, float) else int
     made = sizes.create_unspecified_symbol(kind(number), source=source, dynamic_dim=recording.DimDynamic.DYNAMIC)
     node = sizes.create_symfloatnode if kind is float else sizes.create_symintnode

@@ -6,6 +6,7 @@ nothing of PyTorch Geometric is imported, the names of the arguments tell.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.derived import derived
 from graphweft.graph.graph import Graph
+from graphweft.nn.compiled import calls_of, is_compiled
 
 _THIRDS = (["ptr"], ["edge_label_index"])  # what models of graphs and of pairs take beside graph and x
 _EDGES = ("edge_index", "adj_t", "adj")
@@ -44,6 +46,12 @@ class PyGModel(nn.Module):
             raise GraphError("Trainer: expected an untyped graph for a model of (x, edge_index), got a typed one")
         out: Tensor = self.model(x, derived(graph, _edge_index))
         return out
+
+    def of_seeds(self, x: Tensor, edge_index: Tensor, num_seeds: int) -> Tensor:
+        """Of what the model makes of a drawn batch the rows of the seeds; a compiled one leaves the others out."""
+        with calls_of(self.model).of_seeds() if is_compiled(self.model) else contextlib.nullcontext():
+            out: Tensor = self.model(x, edge_index)
+        return out[:num_seeds]
 
 
 def _edge_index(graph: Graph) -> Tensor:

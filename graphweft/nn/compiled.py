@@ -24,7 +24,7 @@ M = TypeVar("M", bound=nn.Module)
 _SET_UP = ("forward", "reset_parameters", "extra_repr")
 
 
-def compile(module: M) -> M:
+def compile(module: M, *, seeds_only: bool = False) -> M:
     """The same module, run through compiled programs.
 
     Gathers and scatters by ``edge_index``, and what is between them, become programs over a graph, with kernels and
@@ -35,6 +35,9 @@ def compile(module: M) -> M:
     Args:
         module: Takes an ``edge_index`` (2, E) of int64 on the CPU among its arguments, as modules of PyTorch Geometric
             do, and calls torch for the rest.
+        seeds_only: On a batch of a loader, known by its ``edge_index``, results with a row for every node have those of
+            the seeds alone, ``[:batch_size]`` of what they would be, and rows that these do not follow from are not
+            computed. Results on any other ``edge_index`` are whole.
 
     Returns: a module that shares parameters, buffers, attributes and inner modules with ``module``; an instance of its
     class. Changes of either are seen by both.
@@ -51,9 +54,13 @@ def compile(module: M) -> M:
     """
     if not isinstance(module, nn.Module):
         raise ConfigError(f"compile: expected an nn.Module, got {type(module).__name__}")
-    if isinstance(module, CompiledModule) or is_compiled(module):
+    if isinstance(module, CompiledModule):
         return module
-    made: Any = object.__new__(_class_of(cast(Any, type(module))))
+    original = original_of(module) if is_compiled(module) else type(module)
+    kind = _class_of(cast(Any, original), seeds_only)
+    if type(module) is kind:
+        return module
+    made: Any = object.__new__(kind)
     object.__setattr__(made, "__dict__", module.__dict__)
     return cast(M, made)
 
@@ -69,7 +76,9 @@ def calls_of(module: nn.Module) -> CompiledCalls:
 
 
 def _new_calls(module: nn.Module) -> CompiledCalls:
-    return CompiledCalls(module, original_of(module).forward)
+    made = CompiledCalls(module, original_of(module).forward)
+    made.seeds_only = any(kind in _OF_SEEDS for kind in type(module).__mro__)
+    return made
 
 
 def original_of(module: nn.Module) -> type[nn.Module]:
@@ -77,8 +86,11 @@ def original_of(module: nn.Module) -> type[nn.Module]:
     return next(ORIGINALS[kind] for kind in type(module).__mro__ if kind in ORIGINALS)
 
 
+_OF_SEEDS: set[type] = set()  # classes of modules that give rows of seeds alone
+
+
 @functools.cache
-def _class_of(original: Any) -> type[nn.Module]:
+def _class_of(original: Any, seeds_only: bool = False) -> type[nn.Module]:
     """A class below ``original`` whose forward is compiled."""
 
     @functools.wraps(original.forward)
@@ -86,7 +98,7 @@ def _class_of(original: Any) -> type[nn.Module]:
         return calls_of(self)(args, kwargs)
 
     def reduce(self: nn.Module, protocol: Any = None) -> Any:
-        return _again, (original, dict(self.__dict__))
+        return _again, (original, dict(self.__dict__), seeds_only)
 
     def prepare_scriptable(self: nn.Module) -> Any:
         """What ``torch.jit.script`` compiles: the module as it is written."""
@@ -106,6 +118,8 @@ def _class_of(original: Any) -> type[nn.Module]:
     }
     made: type[nn.Module] = type(original)(original.__name__, (original,), body)
     ORIGINALS[made] = original
+    if seeds_only:
+        _OF_SEEDS.add(made)
     return made
 
 
@@ -131,11 +145,11 @@ def _compiled(function: FunctionType) -> Callable[..., Any]:
     return opaque(call)
 
 
-def _again(original: type[nn.Module], state: dict[str, Any]) -> nn.Module:
+def _again(original: type[nn.Module], state: dict[str, Any], seeds_only: bool = False) -> nn.Module:
     """A copied or unpickled module."""
     plain = original.__new__(original)
     if hasattr(plain, "__setstate__"):
         plain.__setstate__(copy.copy(state))  # type: ignore[no-untyped-call]
     else:
         plain.__dict__.update(state)
-    return compile(plain)
+    return compile(plain, seeds_only=seeds_only)

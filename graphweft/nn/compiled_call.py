@@ -8,6 +8,7 @@ kept. What cannot be recorded runs as it stands, the modules inside it compiled 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import itertools
 import threading
 import warnings
@@ -24,11 +25,12 @@ from graphweft import _config
 from graphweft._errors import FallbackWarning
 from graphweft._torch_private import pytree, trace_state, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
-from graphweft.frontend.recorder import record
-from graphweft.frontend.regions import AHEAD
+from graphweft.frontend.recorder import Recorder, record
+from graphweft.frontend.regions import AHEAD, PLAIN_TORCH
 from graphweft.frontend.source import raising_line, user_depth
 from graphweft.frontend.tape import Tape
 from graphweft.graph.graph import Graph
+from graphweft.nn.batch_call import Batch, BatchCalls, drawn_batch
 from graphweft.nn.call_form import ORDINARY, flattened, restored
 from graphweft.nn.data_arguments import Opened, has_data
 from graphweft.nn.edge_arguments import as_tensors, parts_of, with_edge_index
@@ -48,6 +50,7 @@ _FLOATS = (torch.float32, torch.float64)
 Forward = Callable[..., Any]
 
 
+_OF_SEEDS: contextvars.ContextVar[Any] = contextvars.ContextVar("of_seeds", default=None)
 ORIGINALS: dict[type, type[nn.Module]] = {}  # classes of compiled modules, and those of the modules as written
 
 
@@ -70,6 +73,7 @@ class CompiledCalls:
     Attributes:
         last: The recording that ran last, None where the call ran as it stands.
         reason: Why it did.
+        seeds_only: Whether calls on drawn batches give the rows of the seeds alone.
         seen: A list that receives the compiled functions that run, with their arguments; None for nobody watching.
     """
 
@@ -87,10 +91,12 @@ class CompiledCalls:
         self._next = itertools.count(1)
         self._before: tuple[Hashable, Recorded] | None = None
         self._lock = threading.RLock() if lock is None else lock
+        self._batches = BatchCalls()
         self._methods: dict[Forward, CompiledCalls] = {}
         self._told: set[str] = set()
         self.last: Recorded | None = None
         self.reason: str | None = None
+        self.seeds_only = False
         self.seen: list[tuple[CompiledFunction, Arguments]] | None = None
 
     @property
@@ -104,6 +110,24 @@ class CompiledCalls:
         """What the module's forward returns."""
         if getattr(NOW, "recording", False):  # as a part of what is recorded
             return self._forward(self.module, *args, **kwargs)
+        if not (self.seeds_only or _OF_SEEDS.get() is self):
+            return self._result(args, kwargs, False)
+        batch = drawn_batch(pytree.tree_leaves((args, kwargs)))
+        if batch is None:
+            return self._result(args, kwargs, False)
+        return pytree.tree_map(batch.rows_of_seeds, self._result(args, kwargs, True))
+
+    @contextlib.contextmanager
+    def of_seeds(self) -> Iterator[None]:
+        """Inside, calls on drawn batches give the rows of the seeds alone."""
+        token = _OF_SEEDS.set(self)
+        try:
+            yield
+        finally:
+            _OF_SEEDS.reset(token)
+
+    def _result(self, args: tuple[Any, ...], kwargs: dict[str, Any], seeds: bool) -> Any:
+        """What forward returns; with ``seeds`` the rows of other nodes may be left out."""
         try:
             flat, spec = flattened(args, kwargs)
             opened = None
@@ -114,7 +138,8 @@ class CompiledCalls:
                 flat = as_tensors(flat)
                 opened = Opened(flat) if has_data(flat) else None
                 flat = flat if opened is None else opened.flat
-            kinds, content = self._kinds(flat)
+            drawn = drawn_batch(flat)
+            kinds, content = self._kinds(flat, drawn is None)
         except Refused as refusal:
             return self._as_it_stands(args, kwargs, refusal)
         settings = self._guard.read()
@@ -127,6 +152,11 @@ class CompiledCalls:
             torch.is_grad_enabled(),
             torch.get_default_dtype(),
         )
+        if drawn is not None:
+            made = self._of_batch(kind, drawn, spec, opened, seeds)
+            if made is not None:
+                return made[0]
+            kinds, content = self._kinds(flat)
         with self._lock:  # stand-ins are in the place of parameters while another thread records
             found, env = self._find(kind, content, flat, spec, opened)
         if isinstance(found, UnraisableError) or env is None:
@@ -145,6 +175,32 @@ class CompiledCalls:
         result, tensors = result
         for (path, name), tensor in zip(found.left, tensors, strict=True):
             setattr(self.module.get_submodule(path), name, tensor)
+        return result
+
+    def _of_batch(self, kind: Hashable, batch: Batch, spec: Any, opened: Opened | None, seeds: bool) -> Any:
+        """The result, by a recording that serves batches of any size; None where there is none."""
+        flat = batch.flat
+        if self._structure:  # edges of the module's own, whose content is part of a recording
+            return None
+
+        def by(recorder: Recorder) -> Tape:
+            self._check_module(self.module)
+            run, held = self._runner(spec, opened)
+            tape, assigned, left = self._recorded_once(run, flat, held, recorder)
+            if assigned or left:
+                raise UnraisableError(LEFT)
+            return tape
+
+        with self._lock:
+            found = self._batches.get(kind, batch, seeds, by)
+            env = None if found is None else found.inputs(flat, self._held)
+        if found is None or env is None:
+            return None
+        result = self._run(found, env, flat)
+        if isinstance(result, UnraisableError):
+            self._batches.forget(kind)
+            return None
+        self.last, self.reason = found, None
         return result
 
     def know(self, other: CompiledCalls) -> None:
@@ -169,7 +225,7 @@ class CompiledCalls:
             self._settings = settings, number
         return number
 
-    def _run(self, found: Recorded, env: Env, flat: list[Any]) -> Any:
+    def _run(self, found: Recorded, env: Env, flat: Sequence[Any]) -> Any:
         """What a recording gives; why it cannot run, where its first run fails."""
         if found.has_run:
             return found(env, flat, self._held, self.seen)
@@ -213,8 +269,10 @@ class CompiledCalls:
 
     # arguments
 
-    def _kinds(self, flat: Sequence[Any]) -> tuple[Hashable, Hashable]:
+    def _kinds(self, flat: Sequence[Any], read: bool = True) -> tuple[Hashable, Hashable]:
         """What recordings depend on: kinds of the arguments, and shapes and contents of structure.
+
+        ``read``: whether anybody asks for contents.
 
         Raises: Refused for arguments that no recording serves.
         """
@@ -246,7 +304,7 @@ class CompiledCalls:
                 content.append(item.shape)
                 if not item.is_floating_point():
                     edges = edges or item.shape[-1:].numel() > 1
-                    content.append(_mark(item))
+                    content.append(_mark(item) if read else None)
             elif isinstance(item, _PLAIN):
                 kinds.append((type(item), repr(item) if isinstance(item, float | slice) else item))
             else:
@@ -269,22 +327,7 @@ class CompiledCalls:
         module = self.module
         try:
             self._check_module(module)
-            held: dict[tuple[str, Any], Tensor] = {
-                ("parameter", name): tensor for name, tensor in module.named_parameters(remove_duplicate=False)
-            }
-            structure = {path for path, _, _ in self._structure}
-            held |= {("buffer", name): b for name, b in _buffers_of(module) if name not in structure}
-
-            def run(given: list[Any]) -> Any:
-                closed = given if opened is None else opened.closed(given)
-                args, kwargs = restored(closed, spec)
-                result = self._forward(module, *args, **kwargs)
-                after = pytree.tree_leaves((args, kwargs))
-                if len(after) != len(closed) or not all(map(is_, after, closed)):
-                    raise UnraisableError("forward, which changes a list or dict among its arguments")
-                if opened is not None:
-                    opened.check()
-                return result
+            run, held = self._runner(spec, opened)
 
             def once() -> tuple[Tape, list[tuple[str, str, Any]], list[Place]]:
                 return self._recorded_once(run, flat, held)
@@ -306,12 +349,38 @@ class CompiledCalls:
             return UnraisableError(_NO_SUMS)
         self._guard.leave(left)
         for step, reason in made.planned.apart:
-            if reason not in (_PLAIN_TORCH, AHEAD):
+            if reason not in (PLAIN_TORCH, AHEAD):
                 self._tell(f"{step.name} ({reason}): runs as it stands, the rest is compiled ({step.line})")
         return made
 
+    def _runner(self, spec: Any, opened: Opened | None) -> tuple[Forward, dict[tuple[str, Any], Tensor]]:
+        """Forward over flat arguments; parameters and buffers by source."""
+        module = self.module
+        held: dict[tuple[str, Any], Tensor] = {
+            ("parameter", name): tensor for name, tensor in module.named_parameters(remove_duplicate=False)
+        }
+        structure = {path for path, _, _ in self._structure}
+        held |= {("buffer", name): tensor for name, tensor in _buffers_of(module) if name not in structure}
+
+        def run(given: list[Any]) -> Any:
+            closed = given if opened is None else opened.closed(given)
+            args, kwargs = restored(closed, spec)
+            result = self._forward(module, *args, **kwargs)
+            after = pytree.tree_leaves((args, kwargs))
+            if len(after) != len(closed) or not all(map(is_, after, closed)):
+                raise UnraisableError("forward, which changes a list or dict among its arguments")
+            if opened is not None:
+                opened.check()
+            return result
+
+        return run, held
+
     def _recorded_once(
-        self, run: Callable[[list[Any]], Any], flat: list[Any], held: Mapping[tuple[str, Any], Tensor]
+        self,
+        run: Callable[[list[Any]], Any],
+        flat: Sequence[Any],
+        held: Mapping[tuple[str, Any], Tensor],
+        recorder: Recorder | None = None,
     ) -> tuple[Tape, list[tuple[str, str, Any]], list[Place]]:
         """The tape, attributes that the run set, and those whose tensors follow from features: its last results."""
         module = self.module
@@ -333,7 +402,7 @@ class CompiledCalls:
         constants += [slots[name] for _, slots, name in self._structure]
         NOW.recording = True
         try:
-            tape = record(run, flat, self._swapped, held, constants, left)
+            tape = record(run, flat, self._swapped, held, constants, left, recorder)
         finally:
             NOW.recording = False
             assigned = attributes.put_back()
@@ -464,7 +533,6 @@ _SPARSE = (
     "a sparse matrix with a gradient or in blocks: the call runs as it stands; edge_index and weights are compiled"
 )
 _SIZED = "an EdgeIndex with sizes of its own: the call runs as it stands; an edge_index and a size are compiled"
-_PLAIN_TORCH = "no edges are known there"
 
 
 def _same_items(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

@@ -129,9 +129,7 @@ class GATv2Conv(AttentionConv):
                 f"GATv2Conv: expected value_dropout 0, got {self.value_dropout}; its values are scored too"
             )
         channels, width = self.channels, heads * self.channels
-        self.weight, self.dst_weight = (
-            glorot(size, width, fans=size + channels) for size in as_widths(in_features)
-        )
+        self.weight, self.dst_weight = (glorot(size, width, fans=size + channels) for size in as_widths(in_features))
         self.att = glorot(heads, channels, fans=channels + 1)
         self.src_bias = nn.Parameter(torch.zeros(width)) if self.bias is not None else None
         self.dst_bias = nn.Parameter(torch.zeros(width)) if self.bias is not None else None

@@ -7,10 +7,12 @@ returned. Programs of equal text share one compiled function, also between graph
 
 from __future__ import annotations
 
+import copy
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -65,6 +67,7 @@ class RegionRun:
     """A region that can run."""
 
     def __init__(self, region: Region) -> None:
+        self._region = region
         self.function, self.graph = _function_of(region), _graph_of(region.edges)
         others = {name: _graph_of(edges) for name, edges in region.others.items()}
         edges = {name: given.graph for name, given in region.given.items() if given.graph}
@@ -78,9 +81,33 @@ class RegionRun:
             if isinstance(given.source, Var):
                 self._given.append((name, given.source, given.residency, given.axis))
             else:
-                rows = _rows_first(given.source, given.residency, given.axis)
-                self._kept[name] = (rows.clone(memory_format=torch.contiguous_format), given.residency)
+                self._kept[name] = (self.rows_of(name, given.source), given.residency)
         self.reads = [var for _, var, _, _ in self._given]
+        self._shapes = [taken.var.shape for _, taken in self._taken]
+
+    @property
+    def edges(self) -> EdgeSet:
+        """What its graph was made of."""
+        return self._region.edges
+
+    @property
+    def structure(self) -> dict[str, Tensor]:
+        """Structure that the program reads beside its graph, by name."""
+        return {name: given.source for name, given in self._region.given.items() if isinstance(given.source, Tensor)}
+
+    def rows_of(self, name: str, tensor: Tensor) -> Tensor:
+        """Structure as the program reads it."""
+        given = self._region.given[name]
+        rows = _rows_first(tensor, given.residency, given.axis)
+        return rows.clone(memory_format=torch.contiguous_format)
+
+    def again(self, graph: Graph, kept: Mapping[str, Tensor], shapes: Mapping[Var, tuple[int, ...]]) -> RegionRun:
+        """The same program over another graph, with its structure and the shapes of its results."""
+        other = copy.copy(self)
+        other.graph = graph
+        other._kept = {name: (kept[name], residency) for name, (_, residency) in self._kept.items()}
+        other._shapes = [shapes[taken.var] for _, taken in self._taken]
+        return other
 
     def arguments(self, env: Env) -> Arguments:
         """What the compiled function is called with."""
@@ -93,23 +120,29 @@ class RegionRun:
     def __call__(self, env: Env) -> None:
         """Adds the region's results to ``env``."""
         results = self.function(self.arguments(env))
-        for name, taken in self._taken:
+        for (name, taken), shape in zip(self._taken, self._shapes, strict=True):
             result = results[name]
             if taken.order != tuple(range(result.dim())):
                 result = result.permute(taken.order).contiguous()
-            env[taken.var] = result if result.shape == taken.var.shape else result.reshape(taken.var.shape)
+            env[taken.var] = result if result.shape == shape else result.reshape(shape)
 
 
 class StepRun:
     """A step that runs as it stands; what a program gives may lie in memory in another order than was recorded."""
 
     def __init__(self, step: Step) -> None:
-        self._step, self._target = step, _ANY_ORDER.get(step.target, step.target)
+        self.step, self._target = step, _ANY_ORDER.get(step.target, step.target)
         self.reads = step.reads
+
+    def again(self, args: Any, kwargs: Any) -> StepRun:
+        """The same operation with other structure and sizes."""
+        other = copy.copy(self)
+        other.step = replace(self.step, args=args, kwargs=kwargs)
+        return other
 
     def __call__(self, env: Env) -> None:
         """Adds the step's results to ``env``."""
-        step = self._step
+        step = self.step
         args, kwargs = pytree.tree_map_only(Var, env.__getitem__, (step.args, step.kwargs))
         with torch.set_grad_enabled(torch.is_grad_enabled() and not step.stops):
             made = self._target(*args, **kwargs)
@@ -129,6 +162,7 @@ class Recorded:
         planned: Its parts.
         runs: The same, ready to run.
         sources: Its inputs.
+        outputs: Its results.
         assigned: Attributes of modules that the run sets, as (module, name, value).
         left: Those that it sets to the last of its results, as (module, name).
         has_run: Whether it ran to its end before.
@@ -143,7 +177,8 @@ class Recorded:
             RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
         ]
         self.regions = [run for run in self.runs if isinstance(run, RegionRun)]
-        self.sources = tape.inputs
+        self.sources, self.outputs = tape.inputs, tape.outputs
+        self._shapes: Mapping[Var, tuple[int, ...]] = {var: var.shape for var in tape.inputs}
         self._overwritten = [v for v in tape.inputs if v.source in {("buffer", name) for name in tape.buffers}]
         last = {var: at for at, run in enumerate(self.runs) for var in run.reads}
         kept = {item for item in (*tape.outputs, *tape.buffers.values()) if isinstance(item, Var)}
@@ -153,13 +188,22 @@ class Recorded:
             for at, run in enumerate(self.runs)
         ]
 
+    def again(
+        self, runs: Sequence[RegionRun | StepRun], outputs: list[Any], shapes: Mapping[Var, tuple[int, ...]]
+    ) -> Recorded:
+        """The same with other parts, in their order, for inputs of other shapes."""
+        other = copy.copy(self)
+        other.runs, other.outputs, other._shapes = list(runs), outputs, shapes
+        other.regions = [run for run in runs if isinstance(run, RegionRun)]
+        return other
+
     def inputs(self, flat: Sequence[Any], held: Held) -> Env | None:
         """Its inputs, with parameters and buffers as ``held`` gives them; None where they are of another kind now."""
         env: Env = {}
         for var in self.sources:
             assert var.source is not None  # it is an input
             found = flat[var.source[1]] if var.source[0] == "arg" else held(var.source)
-            if found is None or found.shape != var.shape or found.dtype != var.dtype:
+            if found is None or found.shape != self._shapes[var] or found.dtype != var.dtype:
                 return None
             env[var] = found
         if any(held(one) is not held(other) for one, other in self.tape.tied):
@@ -191,7 +235,7 @@ class Recorded:
         for name, var in self.tape.buffers.items():
             with torch.no_grad():
                 held(("buffer", name)).copy_(env[var])
-        return pytree.tree_unflatten([self._output(item, env, flat) for item in self.tape.outputs], self.tape.spec)
+        return pytree.tree_unflatten([self._output(item, env, flat) for item in self.outputs], self.tape.spec)
 
     def _output(self, item: Any, env: Env, flat: Sequence[Any]) -> Any:
         if isinstance(item, Var):

@@ -14,6 +14,7 @@ from graphweft._errors import ConfigError, GraphError
 from graphweft._memory import empty
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
+from graphweft.graph.hops import Hops, mark
 from graphweft.graph.ids import Ids
 from graphweft.sample.pieces import Pieces
 from graphweft.sample.primitives import draw_nodes
@@ -121,7 +122,9 @@ class LayerSample(Sample):
     @property
     def edge_index(self) -> torch.Tensor:
         """int64 (2, num_edges): sources in row 0, destinations in row 1, in batch numbering, by destination."""
-        return self._edges()[0]
+        edge_index = self._edges()[0]
+        mark(edge_index, Hops(self.batch_size, (self.num_nodes,), ()))  # a hop's edges may reach beyond the next
+        return edge_index
 
     @property
     def e_id(self) -> torch.Tensor:

@@ -19,6 +19,7 @@ from graphweft._errors import ConfigError
 from graphweft._memory import empty
 from graphweft.graph.block import Block, DrawnEdges, OpenBlock
 from graphweft.graph.graph import Graph
+from graphweft.graph.hops import Hops, mark
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 
@@ -68,7 +69,16 @@ class Sample:
         if self._edge_index is None:
             self._edge_index = empty((2, self.num_edges), torch.int64)
             self._fill(lambda part, here: part.write(self._edge_index[0, here], self._edge_index[1, here], None))
+            mark(self._edge_index, self._hops(self._edge_index))
         return self._edge_index
+
+    def _hops(self, edge_index: torch.Tensor) -> Hops:
+        """Where the hops end; one for all where layers share a graph."""
+        if not self.blocks:
+            return Hops(self.batch_size, (self.num_nodes,), ())
+        nodes = (self.batch_size, *(block.num_src for block in reversed(self.blocks)))
+        ends = torch.searchsorted(edge_index[1], torch.tensor(nodes[:-1]))
+        return Hops(self.batch_size, nodes, tuple(ends.tolist()))
 
     @property
     def e_id(self) -> torch.Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from graphweft.graph.block import Block, DrawnEdges, OpenBlock
+from graphweft.graph.hops import mark
 from graphweft.sample.sampler import OpenSample, Sample
 
 
@@ -88,6 +89,7 @@ class GivenEdges(Sample):
     def __init__(self, n_id: Tensor, batch_size: int, src: Tensor, dst: Tensor, e_id: Tensor) -> None:
         super().__init__(n_id, batch_size, (), ())
         self._edge_index, self._e_id = torch.stack([src.long(), dst.long()]), e_id
+        mark(self._edge_index, self._hops(self._edge_index))
 
     @property
     def num_edges(self) -> int:

@@ -25,6 +25,7 @@ from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.graph_samples import GRAPH_ID
 from graphweft.graph.graph import Graph
+from graphweft.interop.pyg_model import PyGModel
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
 from graphweft.loader.link import LinkLoader
@@ -507,6 +508,8 @@ class MiniBatch(Steps):
         if batch.blocks and (isinstance(self.model, CompiledModule) or getattr(self.model, "takes_blocks", False)):
             logits: Tensor = self.model(batch.blocks, batch.x, **self.edge_data.keywords())
             return logits
+        if isinstance(self.model, PyGModel) and self.edge_data.inputs is None and not self.ds.graph.is_typed:
+            return self.model.of_seeds(batch.x, batch.edge_index, batch.num_seeds)
         given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)
         rows: Tensor = self.model(batch.subgraph, batch.x, **given)[: batch.num_seeds]
         return rows
