@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from graphweft.runtime.machine import Machine
     from graphweft.runtime.tier import Tier
     from graphweft.sample.cluster import ClusterSampler
+    from graphweft.sample.hgt import HGTSampler
     from graphweft.sample.induced import InducedSampler
     from graphweft.sample.labor import LaborSampler
     from graphweft.sample.layer_wise import LayerSampler
@@ -123,6 +124,7 @@ __all__ = [
     "GraphLoader",
     "GraphSampler",
     "GraphWeftError",
+    "HGTSampler",
     "IRError",
     "IndexRangeError",
     "InducedSampler",
@@ -243,6 +245,7 @@ _HOMES = {
     "partition": "graphweft.partitioning.partition",
     "SegmentSampler": "graphweft.sample.segment",
     "ClusterSampler": "graphweft.sample.cluster",
+    "HGTSampler": "graphweft.sample.hgt",
     "InducedSampler": "graphweft.sample.induced",
     "LaborSampler": "graphweft.sample.labor",
     "LayerSampler": "graphweft.sample.layer_wise",
