@@ -1,7 +1,7 @@
-"""Sampling of typed graphs by importance: so many nodes of every type a hop, those with most edges into the batch first.
+"""Sampling of typed graphs by importance: some nodes of every type a hop, likely those with most edges into the batch.
 
-Comes in: seeds. Goes out: a :class:`Subgraph` between all nodes that were drawn. Called by the loader. Source: HGSampling
-(Hu et al., Heterogeneous graph transformer, WWW 2020, algorithm 1).
+Comes in: seeds. Goes out: a :class:`Subgraph` between all nodes that were drawn. Called by the loader. Source:
+HGSampling (Hu et al., Heterogeneous graph transformer, WWW 2020, algorithm 1).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from graphweft.graph.ids import Ids
 from graphweft.sample.in_edges import Ints, in_edges
 from graphweft.sample.keyed import keyed_uniforms
 from graphweft.sample.pieces import Pieces
-from graphweft.sample.sampler import Sample, as_seeds, check_fanouts
+from graphweft.sample.sampler import Sample, ShownBySettings, as_seeds, check_fanouts
 
 
-class HGTSampler:
+class HGTSampler(ShownBySettings):
     """Draws ``num_samples[type][h]`` nodes of every type in hop h, and keeps all edges between the nodes of the batch.
 
     A node that joins the batch gives 1 / d of budget to the source of each of its d in-edges of a relation, if it is

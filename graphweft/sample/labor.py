@@ -21,12 +21,12 @@ from graphweft.sample.in_edges import in_edges
 from graphweft.sample.keyed import keyed_uniforms
 from graphweft.sample.layer_wise import LayerSample
 from graphweft.sample.pieces import Pieces
-from graphweft.sample.sampler import Sample, as_seeds, check_fanouts
+from graphweft.sample.sampler import Sample, ShownBySettings, as_seeds, check_fanouts
 
 _LAYERS_ALIKE = 1 << 32  # what draws are keyed by in the place of the hop
 
 
-class LaborSampler:
+class LaborSampler(ShownBySettings):
     """Every destination draws about ``fanouts[h]`` of its in-edges, all destinations by the numbers of the sources.
 
     Source t has one random number r(t) in a hop; destination s of in-degree d takes the edge where r(t) <= k / d. A row

@@ -49,14 +49,7 @@ from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
-from graphweft.train.options import (
-    EMBEDDING_TASKS,
-    USUAL_RATE,
-    check_choice,
-    check_integer,
-    check_mode,
-    check_task,
-)
+from graphweft.train.options import EMBEDDING_TASKS, USUAL_RATE, check_choice, check_integer, check_mode, check_task
 from graphweft.train.other_keywords import refuse
 from graphweft.train.plan import Plan
 from graphweft.train.prediction import Predictions, predictions_of
@@ -67,13 +60,14 @@ from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
+from graphweft.train.shown import ShownAsFacts
 from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import Given, drawn_of, make_steps
 from graphweft.train.target import Target
 from graphweft.train.tracing import Tracing
 
 
-class Trainer:
+class Trainer(ShownAsFacts):
     """Trains ``model`` on the nodes of ``ds``.
 
     Args:
