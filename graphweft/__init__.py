@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from graphweft.graph.graph import Graph
     from graphweft.inspection import Inspection, inspect
     from graphweft.interop.dgl import from_dgl, to_dgl
+    from graphweft.interop.explainable import explainable
     from graphweft.interop.networkx import from_networkx, to_networkx
     from graphweft.interop.pyg import from_pyg
     from graphweft.interop.scipy import from_scipy, to_scipy
@@ -176,6 +177,7 @@ __all__ = [
     "config",
     "constant",
     "explain",
+    "explainable",
     "fn",
     "from_dgl",
     "from_networkx",
@@ -231,6 +233,7 @@ _HOMES = {
     **dict.fromkeys(("from_dgl", "to_dgl"), "graphweft.interop.dgl"),
     **dict.fromkeys(("from_networkx", "to_networkx"), "graphweft.interop.networkx"),
     **dict.fromkeys(("from_scipy", "to_scipy"), "graphweft.interop.scipy"),
+    "explainable": "graphweft.interop.explainable",
     "from_pyg": "graphweft.interop.pyg",
     "to_pyg": "graphweft.interop.to_pyg",
     "GraphLoader": "graphweft.loader.graphs",

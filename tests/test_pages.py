@@ -24,6 +24,7 @@ PAGES = {
     "data": 16,
     "devices": 15,
     "distributed": 15,
+    "explaining": 12,
     "from_pyg": 25,
     "graphs": 25,
     "links": 15,

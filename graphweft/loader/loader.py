@@ -109,7 +109,7 @@ class Loader(EpochLoader[Batch]):
         fetch: Any = None,
         **others: NoReturn,
     ) -> None:
-        refuse("Loader", others)
+        refuse("Loader", others, Loader)
         stored, data, prefetch = on_disk(ds, memory, prefetch, workers)
         graph = graph_of("Loader", data)
         check_tables("Loader", data)
