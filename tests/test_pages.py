@@ -29,6 +29,7 @@ PAGES = {
     "graphs": 25,
     "links": 15,
     "message_passing": 15,
+    "options": 8,
     "out_of_core": 10,
     "planning": 10,
     "programs": 15,
