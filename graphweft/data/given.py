@@ -123,7 +123,7 @@ def _task_of(labels: Tensor) -> Task:
     )
 
 
-def by_type(features: Any) -> dict[str, Features]:
+def by_type(features: Any) -> dict[str, Any]:
     """Features of node types. Raises: DataError for what is no mapping."""
     if features is not None and not isinstance(features, Mapping):
         got = type(features).__name__

@@ -52,7 +52,8 @@ class Explainable(nn.Module):
             known, version, graph = self._known
             if known is edge_index and version == edge_index._version and graph.num_nodes == num_nodes:
                 return graph
-        graph = Graph(*edge_index.detach(), num_nodes=num_nodes)
+        source, target = edge_index.detach()
+        graph = Graph(source, target, num_nodes=num_nodes)
         self._known = edge_index, edge_index._version, graph
         return graph
 

@@ -63,7 +63,8 @@ class HGTSampler(ShownBySettings):
         """
         first = as_seeds(self._pieces.distinct, seeds, self.graph.num_nodes)
         drawn = first.numpy()
-        parts, held, ids, budget = [drawn], np.sort(drawn), drawn[:0], np.zeros(0)
+        parts, held, ids = [drawn], np.sort(drawn), drawn[:0]
+        budget: Any = np.zeros(0)
         for hop, counts in enumerate(self._counts.T):
             source, share = self._shares(drawn)
             ids, places = np.unique(np.concatenate([ids, source]), return_inverse=True)
