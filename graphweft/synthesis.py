@@ -1,6 +1,6 @@
 """Stand-alone programs: from a spec to a folder of C++ that trains its model.
 
-Comes in: a :class:`ProgramSpec`, or what makes one. Goes out: a folder. Called by users as ``gw.write_program`` and by
+Comes in: a :class:`ProgramSpec`, or what makes one. Goes out: a folder. Called by users as ``gw.synthesis.write_program`` and by
 the command ``graphweft synth``.
 """
 

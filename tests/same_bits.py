@@ -131,7 +131,7 @@ def on_disk(**options: Any) -> list[Any]:
     """A run in groups of parts of a store, or in batches from it."""
     ds = gw.synthetic("default", scale=0.05, seed=0)
     with tempfile.TemporaryDirectory() as folder:
-        store = gw.prepare_store(ds, Path(folder) / "store", parts=8, memory="64MB")
+        store = gw.macro.prepare_store(ds, Path(folder) / "store", parts=8, memory="64MB")
         torch.manual_seed(0)
         model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, dropout=0.3)
         trainer = gw.Trainer(model, store, fanouts=(5, 5), batch_size=32, restore_best=False, **options)

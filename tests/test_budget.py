@@ -20,7 +20,7 @@ def test_memory_above_the_limit_is_refused_with_the_least_that_would_do() -> Non
     with budget.enforced():
         small = POOL.empty((16 * MIB,), torch.uint8).zero_()
         with pytest.raises(
-            gw.MemoryBudgetError, match=r"^memory: expected at least \d+ MB for this run \(data"
+            gw.errors.MemoryBudgetError, match=r"^memory: expected at least \d+ MB for this run \(data"
         ) as caught:
             POOL.empty((128 * MIB,), torch.uint8)
     assert caught.value.least > 128 * MIB
@@ -47,7 +47,7 @@ def test_the_limit_holds_on_all_threads() -> None:
     def work() -> None:
         try:
             POOL.empty((256 * MIB,), torch.uint8)
-        except gw.MemoryBudgetError as failure:
+        except gw.errors.MemoryBudgetError as failure:
             failures.append(failure)
 
     with _budget.Budget(16 * MIB).enforced():

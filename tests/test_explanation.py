@@ -110,7 +110,7 @@ def test_what_is_not_compiled_is_said(graph: gw.Graph) -> None:
 
 @pytest.mark.parametrize("model", [GAT(6, 8, 3, heads=2), SAGE(6, 8, 3)], ids=["gat", "sage"])
 def test_a_batchs_blocks_are_told_layer_by_layer(model: Any, graph: gw.Graph) -> None:
-    blocks = gw.NeighborSampler(graph, [3, 2]).sample(torch.arange(20), seed=0).blocks
+    blocks = gw.sampling.NeighborSampler(graph, [3, 2]).sample(torch.arange(20), seed=0).blocks
     text = gw.explain(model, blocks, torch.ones(blocks[0].num_src, 6))
     first, second = text.split("== layer 1 ==")
     assert first.startswith("== layer 0 ==") and text.count("-- orders --") == 2 == text.count("-- certificates --")
@@ -122,13 +122,13 @@ def test_a_batchs_blocks_are_told_layer_by_layer(model: Any, graph: gw.Graph) ->
 
 
 def test_blocks_that_do_not_fit_are_refused(graph: gw.Graph) -> None:
-    blocks = gw.NeighborSampler(graph, [3, 2]).sample(torch.arange(20), seed=0).blocks
+    blocks = gw.sampling.NeighborSampler(graph, [3, 2]).sample(torch.arange(20), seed=0).blocks
     x = torch.ones(blocks[0].num_src, 6)
-    with pytest.raises(gw.GraphWeftError, match="GAT: expected 2 blocks, one per layer, got 1"):
+    with pytest.raises(gw.errors.GraphWeftError, match="GAT: expected 2 blocks, one per layer, got 1"):
         gw.explain(GAT(6, 8, 3), blocks[:1], x)
-    with pytest.raises(gw.GraphWeftError, match="GATConv: expected 1 blocks, one per layer, got 2"):
+    with pytest.raises(gw.errors.GraphWeftError, match="GATConv: expected 1 blocks, one per layer, got 2"):
         gw.explain(GATConv(6, 8), blocks, x)
-    with pytest.raises(gw.GraphWeftError, match="or the blocks of a batch, got str"):
+    with pytest.raises(gw.errors.GraphWeftError, match="or the blocks of a batch, got str"):
         gw.explain(GAT(6, 8, 3), "cora", x)
 
 
@@ -142,7 +142,7 @@ def test_a_users_module_takes_the_blocks_as_it_likes(graph: gw.Graph) -> None:
             z = self.layer.linear(h)
             return self.layer.propagate(blocks[0], ndata={"z": (z, z[: blocks[0].num_dst])})["h"]
 
-    blocks = gw.NeighborSampler(graph, [3]).sample(torch.arange(20), seed=0).blocks
+    blocks = gw.sampling.NeighborSampler(graph, [3]).sample(torch.arange(20), seed=0).blocks
     text = gw.explain(OnBlocks(), blocks, torch.ones(blocks[0].num_src, 6))
     assert text.startswith("OnBlocks: 1 message-passing calls, no fallback") and "-- forward calls --" in text
     assert f"== call 0: 20 nodes, {blocks[0].num_edges} edges ==" in text
@@ -184,7 +184,9 @@ def test_further_arguments_of_forward(graph: gw.Graph) -> None:
     assert gw.explain(Weighted(), graph, x, w, scale=2.0).startswith("Weighted: 1 message-passing calls, no fallback")
     model, rows = gw.nn.SAGE(6, 8, 3), torch.arange(5)
     assert gw.explain(model, graph, x, rows) == gw.explain(model, graph, x, rows=rows) != gw.explain(model, graph, x)
-    with pytest.raises(gw.GraphWeftError, match="expected rows, edge_weight or edge_attr after the features of SAGE"):
+    with pytest.raises(
+        gw.errors.GraphWeftError, match="expected rows, edge_weight or edge_attr after the features of SAGE"
+    ):
         gw.explain(model, graph, x, rows, w)
 
 

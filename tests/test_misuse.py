@@ -89,14 +89,14 @@ WRONG: dict[str, tuple[Callable[[gw.Dataset], Any], str]] = {
 @pytest.mark.parametrize("use", WRONG)
 def test_wrong_use_names_the_remedy(ds: gw.Dataset, use: str) -> None:
     call, text = WRONG[use]
-    with pytest.raises((gw.GraphWeftError, TypeError), match=text) as caught:
+    with pytest.raises((gw.errors.GraphWeftError, TypeError), match=text) as caught:
         call(ds)
     assert "\n" not in str(caught.value)
 
 
 def test_rows_in_place_of_a_dataset(ds: gw.Dataset, tmp_path: Path) -> None:
     _trainer(ds, out=tmp_path).fit(1)
-    with pytest.raises(gw.ConfigError, match=r"got list; predict\(\)\[ids\] are those of some nodes"):
+    with pytest.raises(gw.errors.ConfigError, match=r"got list; predict\(\)\[ids\] are those of some nodes"):
         gw.load_run(tmp_path, ds=ds).predict([0, 1])  # type: ignore[arg-type]
 
 
@@ -110,7 +110,9 @@ def test_names_of_a_module_of_ones_own_are_its_own() -> None:
 
 def test_labels_of_one_class_give_a_warning(ds: gw.Dataset) -> None:
     one = gw.Dataset("one", ds.graph, ds.x, torch.zeros(ds.num_nodes, dtype=torch.int64), num_classes=2)
-    with pytest.warns(gw.DataWarning, match="one: all 120 labels of the training split are class 0; nothing is to be"):
+    with pytest.warns(
+        gw.errors.DataWarning, match="one: all 120 labels of the training split are class 0; nothing is to be"
+    ):
         gw.Trainer(gw.nn.GCN(ds.num_features, 4, 2), one)
 
 

@@ -61,9 +61,9 @@ def test_datasets() -> None:
 
 def test_stores(tmp_path: Path) -> None:
     ds = gw.synthetic("default", scale=0.02)
-    gw.prepare_store(ds, tmp_path / "store", parts=2)
+    gw.macro.prepare_store(ds, tmp_path / "store", parts=2)
     model = gw.nn.SAGE(ds.num_features, 4, ds.num_classes)
-    trainer = gw.Trainer(model, gw.Store(tmp_path / "store"), mode="macro", macro="parts:1/2")
+    trainer = gw.Trainer(model, gw.macro.Store(tmp_path / "store"), mode="macro", macro="parts:1/2")
     assert _facts(trainer.ds)["nodes"] == f"{ds.num_nodes:,}"
 
 
@@ -143,10 +143,12 @@ def test_samplers_show_what_decides_their_draws() -> None:
     graph = gw.Graph([0, 1, 2], [1, 2, 0])
     whole = "Graph(num_nodes=3, num_edges=3)"
     shown = {
-        gw.NeighborSampler(graph, [3, 2], replace=True): f"NeighborSampler({whole}, fanouts=[3, 2], replace=True)",
-        gw.LaborSampler(graph, [4]): f"LaborSampler({whole}, labor_fanouts=[4], iterations=0)",
+        gw.sampling.NeighborSampler(
+            graph, [3, 2], replace=True
+        ): f"NeighborSampler({whole}, fanouts=[3, 2], replace=True)",
+        gw.sampling.LaborSampler(graph, [4]): f"LaborSampler({whole}, labor_fanouts=[4], iterations=0)",
         gw.HGTSampler(graph, [4]): f"HGTSampler({whole}, hgt_samples=[[4]])",
-        gw.ClusterSampler(graph, [0, 0, 1]): f"ClusterSampler({whole}, parts=2)",
-        gw.NegativeSampler(graph): "NegativeSampler(3 nodes, 3 known edges)",
+        gw.sampling.ClusterSampler(graph, [0, 0, 1]): f"ClusterSampler({whole}, parts=2)",
+        gw.sampling.NegativeSampler(graph): "NegativeSampler(3 nodes, 3 known edges)",
     }
     assert [repr(sampler) for sampler in shown] == list(shown.values())

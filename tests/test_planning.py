@@ -101,12 +101,12 @@ def test_doctor_writes_profiles_only_when_it_measures(capsys: pytest.CaptureFixt
 
 def test_a_store_is_planned_by_groups(tmp_path: Path) -> None:
     ds = gw.synthetic("cora", scale=0.2)
-    store = gw.prepare_store(ds, tmp_path / "store", parts=4)
+    store = gw.macro.prepare_store(ds, tmp_path / "store", parts=4)
     model = gw.nn.GCN(ds.num_features, 16, ds.num_classes)
     plan = gw.plan(model, store, memory="1GB")
     assert (plan.mode, plan.way.batches, plan.way.disk) == ("macro", "groups of 4 of 4 parts", store.nbytes)
     assert plan.peak_bytes is not None and plan.peak_bytes <= 10**9
-    with pytest.raises(gw.ConfigError, match=r"^memory: expected at least \d+ MB for groups of one of 4 parts"):
+    with pytest.raises(gw.errors.ConfigError, match=r"^memory: expected at least \d+ MB for groups of one of 4 parts"):
         gw.plan(model, store, memory=1000)
-    with pytest.raises(gw.ConfigError, match=r"^mode: expected macro, mini or auto for a store, got full"):
+    with pytest.raises(gw.errors.ConfigError, match=r"^mode: expected macro, mini or auto for a store, got full"):
         gw.plan(model, str(tmp_path / "store"), mode="full")

@@ -281,7 +281,7 @@ def test_a_run_within_memory_ends_where_the_comparison_does_not_fit(
 
     def once(*arguments: Any, **options: Any) -> Any:
         if made:
-            raise gw.MemoryBudgetError("memory: expected at least 79 MB for this run, got 47 MB", 79_000_000)
+            raise gw.errors.MemoryBudgetError("memory: expected at least 79 MB for this run, got 47 MB", 79_000_000)
         made.append(make(*arguments, **options))
         return made[0]
 

@@ -48,7 +48,7 @@ Pair = tuple[float, float | None]
 
 def dense(ds: gw.Dataset) -> Tensor:
     """Features as PyTorch Geometric reads them."""
-    return ds.x.to_dense() if isinstance(ds.x, gw.SparseFeatures) else ds.x
+    return ds.x.to_dense() if isinstance(ds.x, gw.data.SparseFeatures) else ds.x
 
 
 def train(parameters: object, epochs: int, loss: Callable[[], Tensor], lr: float = 0.01) -> None:
@@ -76,7 +76,7 @@ def gae(ds: gw.Dataset, seed: int, epochs: int, _: bool) -> Pair:
     from torch_geometric.nn import GAE, GCN
 
     split = gw.transforms.split_links(ds.graph, seed=seed)
-    negatives = gw.NegativeSampler(ds.graph).pairs(torch.arange(split.test.shape[1]), seed=seed, stage=7)
+    negatives = gw.sampling.NegativeSampler(ds.graph).pairs(torch.arange(split.test.shape[1]), seed=seed, stage=7)
     torch.manual_seed(seed)
     peer, encoder = GAE(GCN(ds.num_features, 32, 2, 16)), gw.nn.GCN(ds.num_features, 32, 16)
     gw.nn.load_pyg_state_dict(encoder, peer.encoder.state_dict())

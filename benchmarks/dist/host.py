@@ -92,7 +92,7 @@ def cost(arguments: argparse.Namespace) -> list[Row]:
 
 def _epochs(arguments: argparse.Namespace, ds: gw.Dataset, folder: Path) -> None:
     """Trains; the first rank leaves the median epoch and all losses."""
-    ranks = gw.Ranks.join()
+    ranks = gw.dist.Ranks.join()
     torch.set_num_threads(2 if ranks.size == 1 else 1)
     torch.manual_seed(0)
     model = getattr(gw.nn, arguments.model.upper()).for_data(ds, arguments.hidden, num_layers=arguments.layers)
@@ -157,7 +157,7 @@ def exchange(arguments: argparse.Namespace) -> list[Row]:
     Board.create(found / "board", 2)
 
     def act() -> None:
-        ranks = gw.Ranks.join()
+        ranks = gw.dist.Ranks.join()
         near, rows = ranks._near, []
         for mib in (1, 8, 64):
             count = 100 if mib == 1 else 40 if mib == 8 else 10

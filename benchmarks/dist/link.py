@@ -65,7 +65,7 @@ def namespaces(rate: str) -> list[str]:
 def work(arguments: argparse.Namespace) -> None:
     """One rank: exchanges of known sizes, then epochs, in a line of JSON."""
     torch.set_num_threads(1)
-    ranks = gw.Ranks.join()
+    ranks = gw.dist.Ranks.join()
     ranks._near = None  # as on two hosts
     other = 1 - ranks.rank
     rates: dict[int, float] = {}

@@ -80,9 +80,9 @@ def prepare(options: argparse.Namespace) -> dict[str, Any]:
     told: dict[str, Any] = {"budget": budget, "size": size_of(ds)}
     for method in (options.method, "random"):
         begun = time.perf_counter()
-        gw.prepare_store(ds, options.folder / method, parts=options.parts, memory="4GB", method=method)
+        gw.macro.prepare_store(ds, options.folder / method, parts=options.parts, memory="4GB", method=method)
         told[f"{method}_s"] = round(time.perf_counter() - begun, 1)
-        told["stored"] = gw.Store(options.folder / method).nbytes
+        told["stored"] = gw.macro.Store(options.folder / method).nbytes
     assert isinstance(ds.x, torch.Tensor)
     ds.x.numpy().tofile(options.folder / "x.bin")
     return told
@@ -99,19 +99,23 @@ def trainer_of(options: argparse.Namespace, way: str, told: dict[str, Any]) -> t
         if kind == "mapped":
             data = replace(data, x=Mapped(options.folder / "x.bin", told["budget"]).table(tuple(data.x.shape)))
     else:
-        data = gw.Store(options.folder / ("random" if more == "random" else options.method))
+        data = gw.macro.Store(options.folder / ("random" if more == "random" else options.method))
         features = 4 * data.num_nodes * data.num_features
         if kind == "exact":
             rest = told["size"] - features + 50 * data.num_nodes
             given = {"mode": "mini", "memory": int(rest + features / int(more.partition("/")[2]) * 1.5)}
         else:
             hubs = told["budget"] // HUBS if more == "hubs" else None
-            macro = gw.Macro(None, hubs=hubs, reuse=2 if more == "reuse" else 1) if more in ("hubs", "reuse") else None
+            macro = (
+                gw.macro.Macro(None, hubs=hubs, reuse=2 if more == "reuse" else 1)
+                if more in ("hubs", "reuse")
+                else None
+            )
             given = {"mode": "macro", "memory": told["budget"], "macro": macro}
     torch.manual_seed(0)
     sizes = (data.num_features, options.hidden, data.num_classes)
     model = gw.nn.SAGE(*sizes, num_layers=len(options.fanouts), dropout=0.5)
-    watch = Watch(data if isinstance(data, gw.Store) else None)
+    watch = Watch(data if isinstance(data, gw.macro.Store) else None)
     return gw.Trainer(model, data, lr=0.003, restore_best=False, callbacks=[watch], **given, **drawing), watch
 
 
@@ -149,7 +153,7 @@ LIBRARIES = 256 << 20  # bytes of mapped code
 class Watch:
     """Seconds, bytes and requests of epochs, seen from between them."""
 
-    def __init__(self, store: gw.Store | None) -> None:
+    def __init__(self, store: gw.macro.Store | None) -> None:
         self._store = store
         self.marks: list[tuple[int, int]] = []
         self.records: list[Any] = []
@@ -219,7 +223,7 @@ def main() -> None:
     if options.child:
         try:
             print(json.dumps(child(options)))
-        except gw.GraphWeftError as refused:
+        except gw.errors.GraphWeftError as refused:
             print(json.dumps({"way": options.child, "note": str(refused)}))
         return
     with contextlib.ExitStack() as stack:

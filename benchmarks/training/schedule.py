@@ -82,11 +82,13 @@ def run(share: str | Plan, ds: Any, steps: dict[str, float], batch_size: int) ->
     """A trainer after one epoch under a schedule, on a machine whose steps take so long."""
     link, times = Link(latency=steps["send"]), {"sampling": Speed(least=steps["device_batch"])}
     cores = (max(os.sched_getaffinity(0)),)
-    device = gw.EmulatedDevice(cores, link, model=Speed(least=steps["model"]), uncached=0.0, **times)
+    device = gw.schedule.EmulatedDevice(cores, link, model=Speed(least=steps["model"]), uncached=0.0, **times)
     torch.manual_seed(0)
     model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes)
     drawn: dict[str, Any] = {"fanouts": (10, 5), "batch_size": batch_size}
-    trainer = gw.Trainer(model, ds, mode="mini", schedule=gw.Schedule(device, share), eval_every=10**6, **drawn)
+    trainer = gw.Trainer(
+        model, ds, mode="mini", schedule=gw.schedule.Schedule(device, share), eval_every=10**6, **drawn
+    )
     batch = trainer._batch
     assert isinstance(batch, ScheduledMiniBatch)
     make = batch.loader.make

@@ -133,7 +133,7 @@ def prepare_store(
 
 
 def read_part(path: str | os.PathLike[str]) -> Tensor:
-    """The part of every node from a file: ``.npy``, or ``.npz`` as :meth:`gw.Partition.save` writes it.
+    """The part of every node from a file: ``.npy``, or ``.npz`` as :meth:`gw.partitioning.Partition.save` writes it.
 
     Raises: DataError for another file.
     """

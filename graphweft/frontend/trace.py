@@ -409,7 +409,7 @@ def _reason(failure: Exception, inside: str | None) -> str:
     if isinstance(failure, GraphWeftError):
         return text
     if "autograd.Function" in text:
-        return "an autograd.Function (its code is not seen; operators are made known by gw.register_rule)"
+        return "an autograd.Function (its code is not seen; operators are made known by gw.nn.register_rule)"
     if inside is not None and (_INTERNAL.search(text) or not text):
         return f"{inside} (it cannot be recorded for any number of nodes, edges and messages)"
     if _INTERNAL.search(text):

@@ -125,13 +125,13 @@ def _require_known(given: Any) -> None:
     """Graphs of other libraries have converters of their own. Raises: DtypeError."""
     remedy = None
     if all(hasattr(given, name) for name in ("nodes", "edges", "is_directed")):
-        remedy = "gw.from_networkx(graph)"
+        remedy = "gw.interop.from_networkx(graph)"
     elif hasattr(given, "sparse_sizes") and hasattr(given, "coo"):  # of a PyG transform it is the transpose
         remedy = "row, column, _ = matrix.coo(); gw.Graph(row, column), or gw.Graph(column, row) for an adj_t"
     elif hasattr(given, "edge_index") or hasattr(given, "edge_index_dict"):
         remedy = "gw.from_pyg(data).graph"
     elif hasattr(given, "adj_external") or hasattr(given, "canonical_etypes"):
-        remedy = "gw.from_dgl(graph).graph"
+        remedy = "gw.interop.from_dgl(graph).graph"
     if remedy is not None:
         raise DtypeError(f"{_WHO}: expected edges, got {type(given).__name__}; {remedy}")
 

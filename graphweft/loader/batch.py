@@ -55,7 +55,7 @@ class Made(Protocol):
 
 
 class Preparer(Protocol):
-    """Draws batches of a :class:`NeighborSampler` its own way, the same bit for bit, as :class:`gw.Subtasks` does."""
+    """Draws batches of a :class:`NeighborSampler` its own way, the same bit for bit, as :class:`gw.schedule.Subtasks` does."""
 
     def prepare(  # noqa: D102
         self, sampler: Any, seeds: Tensor, key: tuple[int, int, int], x: Tensor | None = None
@@ -478,7 +478,7 @@ def check_tables(who: str, ds: Any) -> None:
             continue
         if not isinstance(table, SparseFeatures) and (not isinstance(table, Tensor) or table.layout != torch.strided):
             kind = str(table.layout) if isinstance(table, Tensor) else type(table).__name__
-            wanted = "a dense tensor or gw.SparseFeatures" if name == "x" else "a dense tensor"
+            wanted = "a dense tensor or gw.data.SparseFeatures" if name == "x" else "a dense tensor"
             raise DtypeError(f"{who}: expected {name} as {wanted}, got {kind}")
         if isinstance(table, SparseFeatures):
             if table.num_rows != rows:

@@ -113,7 +113,7 @@ def on_disk(
     if isinstance(ds, Store):
         ds = tables_of(StoredNodes(ds), memory)
     elif memory is not None:
-        raise ConfigError(f"memory={memory} cannot be combined with data in memory; it is for a gw.Store")
+        raise ConfigError(f"memory={memory} cannot be combined with data in memory; it is for a gw.macro.Store")
     if not isinstance(ds, DiskTables):
         return None, ds, prefetch
     if prefetch is not None or workers is not None:

@@ -54,7 +54,7 @@ def as_item_weight(who: str, weight: Any, labels: Tensor | None, count: int, bat
 
 
 def as_share(who: str, share: Any, count: int) -> tuple[int, int] | None:
-    """(rank, number of ranks), of a pair or of ``gw.Ranks``. Raises: ConfigError."""
+    """(rank, number of ranks), of a pair or of ``gw.dist.Ranks``. Raises: ConfigError."""
     if share is None:
         return None
     pair = (share.rank, share.size) if hasattr(share, "rank") and hasattr(share, "size") else share
@@ -63,7 +63,9 @@ def as_share(who: str, share: Any, count: int) -> tuple[int, int] | None:
         if count < numbers[1]:
             raise ConfigError(f"{who}: expected an item for every rank, got {count} for {numbers[1]}")
         return numbers[0], numbers[1]
-    raise ConfigError(f"{who}: expected share as (rank, number of ranks) with 0 <= rank, or gw.Ranks, got {share!r}")
+    raise ConfigError(
+        f"{who}: expected share as (rank, number of ranks) with 0 <= rank, or gw.dist.Ranks, got {share!r}"
+    )
 
 
 def share_of_order(order: Tensor, share: tuple[int, int]) -> Tensor:

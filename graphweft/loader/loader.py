@@ -42,7 +42,7 @@ class Loader(EpochLoader[Batch]):
     which another process yields the rest of the epoch, and all later ones, bit for bit.
 
     Args:
-        ds: A dataset, or a graph alone; a :class:`gw.Store`, whose structure is read into memory, and whose features
+        ds: A dataset, or a graph alone; a :class:`gw.macro.Store`, whose structure is read into memory, and whose features
             stay on disk: rows of coming batches are read ahead and kept by their next use.
         seeds: Distinct nodes: ids or a mask (``batch.input_id`` are node ids then); on a typed graph also a type, or
             (type, ids or mask), local to it; None: the training nodes of ``ds``.
@@ -65,11 +65,11 @@ class Loader(EpochLoader[Batch]):
             processor.
         item_weight: Batches are drawn by these weights of the seeds in the place of a pass over all, a seed at most
             once a batch: (num_seeds,) numbers, or "balanced" for all classes alike. An epoch has as many batches.
-        share: (rank, number of ranks) or ``gw.Ranks``: the part of every epoch that this process takes; all of them
+        share: (rank, number of ranks) or ``gw.dist.Ranks``: the part of every epoch that this process takes; all of them
             together take every seed, each as many.
         fetch: A function from node ids, int64 (n,), to their rows, which become ``batch.x``: features that lie in a
             store of your own. Called from any thread; on a typed graph a dict of such functions by type, of local ids.
-        prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.Subtasks` cuts
+        prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.schedule.Subtasks` cuts
             them into subtasks for several.
         memory: For a store: bytes, or a text as "8GB", for structure, labels, and rows of features together; None: a
             quarter of the machine's memory.
@@ -244,7 +244,9 @@ def _sampler_of(
         name = type(sampler).__name__
         hint = "; item_weight= draws seeds by weight" if name in ("ImbalancedSampler", "WeightedRandomSampler") else ""
         got = name if hint else repr(sampler)
-        raise ConfigError(f"Loader: expected a sampler, such as gw.NeighborSampler(graph, [9]), got {got}{hint}")
+        raise ConfigError(
+            f"Loader: expected a sampler, such as gw.sampling.NeighborSampler(graph, [9]), got {got}{hint}"
+        )
     if sampler.graph is not graph:
         raise ConfigError(f"Loader: expected a sampler over {graph!r}, got one over another {sampler.graph!r}")
     return sampler
@@ -255,7 +257,7 @@ def _check_preparer(prepare: Any, sampler: Any) -> None:
     if prepare is not None and not isinstance(sampler, NeighborSampler):
         raise ConfigError(f"prepare: expected a neighbour sampler with it, got {type(sampler).__name__}")
     if prepare is not None and not hasattr(prepare, "prepare"):
-        raise ConfigError(f"prepare: expected gw.Subtasks, got {prepare!r}")
+        raise ConfigError(f"prepare: expected gw.schedule.Subtasks, got {prepare!r}")
 
 
 def _as_seeds(ds: Data | Graph, graph: Graph, seeds: Ids | None, repeats: bool) -> Tensor:

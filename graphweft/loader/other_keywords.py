@@ -14,7 +14,7 @@ from graphweft._keywords import unexpected
 
 _OWN_THREADS = "nothing: batches are prepared by threads that share all data (workers=, prefetch=)"
 _IN_THE_LOOP = "a function in the loop: for batch in map(transform, loader)"
-_INDUCED = "sampler=gw.InducedSampler(gw.NeighborSampler(graph, fanouts)), for 'induced',"
+_INDUCED = "sampler=gw.sampling.InducedSampler(gw.sampling.NeighborSampler(graph, fanouts)), for 'induced',"
 _ONE_PLACE = "nothing: batches are made on the CPU; batch.to(device) in the loop"
 _OF_DGL = {
     "g": "ds, the first argument",
@@ -46,11 +46,11 @@ _IN_PLACE_OF = {
     **_OF_DGL,
     "num_neighbors": "fanouts",
     "input_nodes": "seeds: ids, a mask, or (type, ids or mask)",
-    "input_time": "time, and sampler=gw.SegmentSampler(graph, fanouts, time=...)",
-    "time_attr": "sampler=gw.SegmentSampler(graph, fanouts, time=...), the times themselves",
-    "temporal_strategy": "sampler=gw.SegmentSampler(..., strategy='uniform' or 'recent')",
+    "input_time": "time, and sampler=gw.sampling.SegmentSampler(graph, fanouts, time=...)",
+    "time_attr": "sampler=gw.sampling.SegmentSampler(graph, fanouts, time=...), the times themselves",
+    "temporal_strategy": "sampler=gw.sampling.SegmentSampler(..., strategy='uniform' or 'recent')",
     "weight_attr": "weight, the weights themselves, by edge id",
-    "disjoint": "sampler=gw.SegmentSampler(graph, fanouts, disjoint=True)",
+    "disjoint": "sampler=gw.sampling.SegmentSampler(graph, fanouts, disjoint=True)",
     "directed": _INDUCED,
     "subgraph_type": _INDUCED,
     "neighbor_sampler": "sampler",

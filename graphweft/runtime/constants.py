@@ -40,7 +40,7 @@ def constant(x: Kept) -> Kept:
     is worth it, and any change of them is seen.
 
     Args:
-        x: A tensor of any shape, or :class:`gw.SparseFeatures`.
+        x: A tensor of any shape, or :class:`gw.data.SparseFeatures`.
 
     Raises: DtypeError for anything else.
 

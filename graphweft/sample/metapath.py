@@ -76,7 +76,7 @@ class _Path:
 
     def __init__(self, who: str, graph: Graph, metapath: Any, repeat: int, weight: Any) -> None:
         if not isinstance(graph, Graph) or not graph.is_typed:
-            raise GraphError(f"{who}: expected a typed graph, got {graph!r}; gw.random_walk takes others")
+            raise GraphError(f"{who}: expected a typed graph, got {graph!r}; gw.sampling.random_walk takes others")
         relations = [tuple(relation) for relation in metapath]
         if not relations:
             raise ConfigError(f"{who}: expected a metapath of one relation at least, got none")

@@ -1,7 +1,7 @@
 """A store opened for reading: a graph on disk, part by part.
 
 Comes in: the folder that ``graphweft prepare`` wrote. Goes out: arrays of its parts, read in large requests and
-checked. Called by users as ``gw.Store`` and by the loader of macro-batches.
+checked. Called by users as ``gw.macro.Store`` and by the loader of macro-batches.
 """
 
 from __future__ import annotations

@@ -167,7 +167,9 @@ def _held_out(store: Store, seed: int) -> list[Tensor]:
 def _checked(model: nn.Module, ds: Any) -> Store:
     """Raises: ConfigError for a typed store, data in memory, or a model that is no stack of layers."""
     if not isinstance(ds, StoredDataset):
-        raise ConfigError("task=link with mode=macro cannot be combined with data in memory; it is for a gw.Store")
+        raise ConfigError(
+            "task=link with mode=macro cannot be combined with data in memory; it is for a gw.macro.Store"
+        )
     check_stored_links(model, ds.store)
     return ds.store
 

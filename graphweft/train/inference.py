@@ -77,7 +77,7 @@ def infer(
 def _check_features(model: Stack, graph: Graph, x: Features) -> None:
     """Raises: DtypeError, ShapeError."""
     if not isinstance(x, Tensor | SparseFeatures):
-        raise DtypeError(f"infer: expected x as a tensor or gw.SparseFeatures, got {type(x).__name__}")
+        raise DtypeError(f"infer: expected x as a tensor or gw.data.SparseFeatures, got {type(x).__name__}")
     kind = next(model.parameters()).dtype
     if isinstance(x, Tensor) and x.dtype != kind:
         raise DtypeError(f"infer: expected x of {kind}, as the parameters are, got {x.dtype}")

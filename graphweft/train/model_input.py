@@ -34,7 +34,7 @@ def opened(mode: str | None, ds: Any) -> tuple[str | None, Any]:
     """
     if mode == "mapped":
         if not isinstance(ds, Store | StoredDataset):
-            raise ConfigError("mode=mapped cannot be combined with data in memory; it is for a gw.Store")
+            raise ConfigError("mode=mapped cannot be combined with data in memory; it is for a gw.macro.Store")
         return "mini", StoredGraph(ds if isinstance(ds, Store) else ds.store, mapped=True)
     if mode == "mini" and isinstance(ds, Store | StoredDataset):
         return mode, ds if isinstance(ds, StoredGraph) else StoredGraph(ds if isinstance(ds, Store) else ds.store)

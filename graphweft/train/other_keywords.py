@@ -45,7 +45,7 @@ _ANSWERS = {
     "features": "belongs to the dataset, as in gw.Dataset(..., x=...)",
     "normalize": "belongs to the dataset, as in ds.row_normalized()",
     "resume": "is a method: trainer.resume() continues the run in out",
-    "quality": "belongs to macro-batches, as in macro=gw.Macro('parts:16/128', quality=0.1)",
+    "quality": "belongs to macro-batches, as in macro=gw.macro.Macro('parts:16/128', quality=0.1)",
 }
 _RENAMED = {
     "learning_rate": "lr",

@@ -128,7 +128,7 @@ def test_the_graph_follows_the_numbers_and_two_devices_are_one_line() -> None:
 @pytest.mark.parametrize("name", ["gcn", "sage", "gat", "gin", "gatv2", "sage_max"])
 def test_sampled_blocks_follow_the_numbers(name: str) -> None:
     """As a loop of one's own over a loader has it: forward and backward, by shapes and devices."""
-    batch = gw.NeighborSampler(small(), [3, 3]).sample(torch.arange(5))
+    batch = gw.sampling.NeighborSampler(small(), [3, 3]).sample(torch.arange(5))
     model = make(name)
     expected = model(batch.blocks, torch.zeros(batch.n_id.numel(), IN))
     model.to(META)
@@ -186,7 +186,7 @@ model(graph, torch.ones(2, 3))
 try:
     with gw.config(target="cuda"):
         model(graph, torch.ones(2, 3))
-except gw.GraphWeftError as failure:
+except gw.errors.GraphWeftError as failure:
     print(failure)
 """
     made = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)

@@ -277,7 +277,7 @@ def model(name: str, drawn_blocks: bool = False) -> Callable[[], None]:
         x = drawn(12, IN)
         torch.manual_seed(0)
         net = make(name).eval()
-        batch = gw.NeighborSampler(graph, [3, 3]).sample(torch.arange(4))
+        batch = gw.sampling.NeighborSampler(graph, [3, 3]).sample(torch.arange(4))
         given, rows = (batch.blocks, x[batch.n_id]) if drawn_blocks else (graph, x)
         steps = []
         for target in ("cuda", "reference"):

@@ -65,7 +65,7 @@ def test_sparse_features_of_scipy_and_torch() -> None:
         ]
     for form in forms:
         ds = gw.Dataset("d", graph(), form)
-        assert isinstance(ds.x, gw.SparseFeatures)
+        assert isinstance(ds.x, gw.data.SparseFeatures)
         np.testing.assert_array_equal(ds.x.to_dense().numpy(), dense)
 
 
@@ -122,7 +122,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_used_is_refused_in_one_line(name: str) -> None:
     make, words = REFUSED[name]
-    with pytest.raises(gw.DataError, match=words) as caught:
+    with pytest.raises(gw.errors.DataError, match=words) as caught:
         make()
     assert "\n" not in str(caught.value)
 
@@ -135,12 +135,14 @@ def test_ids_of_any_kind_go_along() -> None:
 
 
 def test_common_rows_of_a_split_are_told_once() -> None:
-    with pytest.warns(gw.DataWarning, match="d: parts .* in common: 2 in train and val, 3 in train and test, 2 in val"):
+    with pytest.warns(
+        gw.errors.DataWarning, match="d: parts .* in common: 2 in train and val, 3 in train and test, 2 in val"
+    ):
         ds = gw.Dataset("d", graph(), X, Y, [0, 1, 2, 3], [2, 3], mask(np.array([1, 2, 3, 4])))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         dataclasses.replace(ds, name="e").row_normalized()
-    with pytest.warns(gw.DataWarning, match="1 in train and val"):
+    with pytest.warns(gw.errors.DataWarning, match="1 in train and val"):
         dataclasses.replace(ds, val_idx=torch.tensor([2]), test_idx=torch.tensor([9]))
 
 
@@ -154,7 +156,7 @@ def test_features_are_read_for_faults_once(monkeypatch: pytest.MonkeyPatch) -> N
     again = dataclasses.replace(ds, name="e", notes=("n",))
     assert count == 2 == len(read) and again.x is x
     x[3, 1] = float("nan")  # changed since, so it is read again
-    with pytest.raises(gw.DataError, match="got nan at row 3, column 1"):
+    with pytest.raises(gw.errors.DataError, match="got nan at row 3, column 1"):
         dataclasses.replace(ds, name="f")
-    with pytest.raises(gw.DataError, match=r"y: expected labels in \[-1, 2\)"):  # other facts, other check
+    with pytest.raises(gw.errors.DataError, match=r"y: expected labels in \[-1, 2\)"):  # other facts, other check
         dataclasses.replace(gw.Dataset("d", graph(), X, Y), num_classes=2)

@@ -57,9 +57,9 @@ def test_a_subset_has_its_graphs_and_their_parts_of_the_split(key: object) -> No
         assert torch.equal(torch.stack(part[i].graph.edges()), torch.stack(ds[g].graph.edges()))
         for name in ("train", "val", "test"):
             assert (i in part.idx(name).tolist()) == (g in ds.idx(name).tolist())
-    with pytest.raises(gw.IndexRangeError):
+    with pytest.raises(gw.errors.IndexRangeError):
         ds[[0, 40]]
-    with pytest.raises(gw.DataError, match="expected at least one graph"):
+    with pytest.raises(gw.errors.DataError, match="expected at least one graph"):
         ds[[]]
 
 
@@ -100,7 +100,7 @@ def test_tu_folders_that_do_not_fit(tmp_path: Path) -> None:
     write_tu(tmp_path / "SET", "SET")
     file = tmp_path / "SET" / "SET_edge_labels.txt"
     file.write_text(file.read_text() + "1\n")
-    with pytest.raises(gw.DataError, match=r"SET_edge_labels\.txt: expected .* rows, one per edge"):
+    with pytest.raises(gw.errors.DataError, match=r"SET_edge_labels\.txt: expected .* rows, one per edge"):
         gw.load(tmp_path / "SET")
 
 
@@ -160,7 +160,7 @@ def test_splits_and_folds_keep_the_shares_of_classes() -> None:
 def test_features_where_a_set_has_none() -> None:
     graphs, _, _, _ = many(10, "symmetric", seed=4)
     ds = gw.GraphDataset.from_list(graphs, y=[0, 1] * 5)
-    with pytest.raises(gw.DataError, match="expected node features x, got none"):
+    with pytest.raises(gw.errors.DataError, match="expected node features x, got none"):
         ds.check_trainable()
     made = ds.with_features("degree_onehot")
     assert isinstance(made, gw.GraphDataset)
@@ -186,6 +186,6 @@ def test_features_where_a_set_has_none() -> None:
 )
 def test_wrong_use_is_told_in_one_line(call: object, message: str) -> None:
     graphs, _, _, _ = many(3, "directed", seed=11)
-    with pytest.raises(gw.GraphWeftError, match=message) as found:
+    with pytest.raises(gw.errors.GraphWeftError, match=message) as found:
         call(graphs)  # type: ignore[operator]
     assert "\n" not in str(found.value)

@@ -60,10 +60,10 @@ NAMES = [
 ]
 
 
-def _given(files: dict[str, Any], edges: str, **more: Any) -> gw.GraphFiles:
+def _given(files: dict[str, Any], edges: str, **more: Any) -> gw.macro.GraphFiles:
     folder = files["folder"]
     paths = {"x": folder / "x.npy", "y": folder / "y.npy", "split": folder / "split.npz"}
-    return gw.GraphFiles(folder / edges, **{**paths, **more})
+    return gw.macro.GraphFiles(folder / edges, **{**paths, **more})
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -77,21 +77,21 @@ def test_files_of_every_kind_become_the_store_of_the_dataset(
     ds = gw.Dataset("g", graph, files["x"], files["y"], every[:100], every[100:150], every[150:])
     given = _given(files, name, bidirected=bidirected, name="g")
     part = np.arange(200) % 7
-    from_files = gw.prepare_store(given, tmp_path / "a", parts=7, memory="32MB", part=part)
-    from_memory = gw.prepare_store(ds, tmp_path / "b", parts=7, memory="32MB", part=part)
+    from_files = gw.macro.prepare_store(given, tmp_path / "a", parts=7, memory="32MB", part=part)
+    from_memory = gw.macro.prepare_store(ds, tmp_path / "b", parts=7, memory="32MB", part=part)
     assert from_files.manifest.parts == from_memory.manifest.parts  # with checksums of all blocks
 
 
 @pytest.mark.parametrize("method", ["auto", "multilevel", "gap", "random", "range", "hash"])
 def test_methods_put_every_node_into_one_part(method: str, files: dict[str, Any], tmp_path: Path) -> None:
-    store = gw.prepare_store(_given(files, "rows.npy"), tmp_path / "s", parts=5, method=method)
+    store = gw.macro.prepare_store(_given(files, "rows.npy"), tmp_path / "s", parts=5, method=method)
     ids = torch.cat([store.block(number, "node_ids") for number in range(5)])
     assert sorted(ids.tolist()) == list(range(200))
     assert torch.equal(read_store(store).x, torch.from_numpy(files["x"]))
 
 
 def test_a_random_split_takes_three_fifths(files: dict[str, Any], tmp_path: Path) -> None:
-    store = gw.prepare_store(_given(files, "rows.npy", split=None), tmp_path / "s", parts=2)
+    store = gw.macro.prepare_store(_given(files, "rows.npy", split=None), tmp_path / "s", parts=2)
     ds = read_store(store)
     counts = [ds.idx(part).numel() for part in ("train", "val", "test")]
     assert sum(counts) == 200
@@ -114,12 +114,12 @@ def test_a_build_that_stops_goes_on_and_gives_the_same_store(step: str, files: d
             raise _Stop
 
     with pytest.raises(_Stop):
-        gw.prepare_store(given, tmp_path / "s", parts=6, method="hash", memory="32MB", progress=stop)
+        gw.macro.prepare_store(given, tmp_path / "s", parts=6, method="hash", memory="32MB", progress=stop)
     assert not (tmp_path / "s").exists()
-    with pytest.raises(gw.DataError, match="preparation was interrupted"):
-        gw.Store(tmp_path / "s")
+    with pytest.raises(gw.errors.DataError, match="preparation was interrupted"):
+        gw.macro.Store(tmp_path / "s")
     again: list[tuple[str, int]] = []
-    store = gw.prepare_store(
+    store = gw.macro.prepare_store(
         given,
         tmp_path / "s",
         parts=6,
@@ -136,9 +136,9 @@ def test_a_build_that_stops_goes_on_and_gives_the_same_store(step: str, files: d
         assert all(what == "writing parts" for what, _ in again)  # nothing before was done twice
 
 
-def _prepared(given: Any, out: Path, **more: Any) -> gw.Store:
+def _prepared(given: Any, out: Path, **more: Any) -> gw.macro.Store:
     options = {"parts": 6, "memory": "32MB", **({} if "part" in more else {"method": "hash"}), **more}
-    return gw.prepare_store(given, out, **options)
+    return gw.macro.prepare_store(given, out, **options)
 
 
 def _interrupted(given: Any, out: Path, **more: Any) -> Path:
@@ -221,7 +221,9 @@ def test_two_preparations_do_not_write_one_folder(files: dict[str, Any], tmp_pat
     def again(what: str, done: int, total: int | None) -> None:
         told.append(what)
         if len(told) == 1:
-            with pytest.raises(gw.DataError, match="expected one preparation at a time, got another one under way"):
+            with pytest.raises(
+                gw.errors.DataError, match="expected one preparation at a time, got another one under way"
+            ):
                 _prepared(given, tmp_path / "s")
 
     assert _prepared(given, tmp_path / "s", progress=again).verify() > 0
@@ -246,7 +248,10 @@ def test_whatever_fails_on_a_full_disk_is_one_line(
             return held(path, *rest)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patched, pytest.raises(gw.DataError, match=r"writing failed: No space.*goes on"):
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(gw.errors.DataError, match=r"writing failed: No space.*goes on"),
+    ):
         patched.setattr(os, call, fail)
         _prepared(_given(files, "rows.npy"), tmp_path / "s")
     assert _prepared(_given(files, "rows.npy"), tmp_path / "s").verify() > 0
@@ -262,7 +267,7 @@ def test_damaged_archives_are_one_line(kind: str, files: dict[str, Any], tmp_pat
         held[at] ^= 0xFF
     for content in (held, held[: len(held) // 3]):
         file.write_bytes(content)
-        with pytest.raises(gw.DataError, match=r"expected a readable file of edges|expected lines of node"):
+        with pytest.raises(gw.errors.DataError, match=r"expected a readable file of edges|expected lines of node"):
             _prepared(_given(files, kind), tmp_path / "s")
 
 
@@ -270,7 +275,7 @@ def test_values_of_edges_in_files_are_left_out_with_a_warning(files: dict[str, A
     np.savez(tmp_path / "weighted.npz", edge_index=files["edges"], edge_weight=np.ones(1500))
     (tmp_path / "weighted.csv").write_text("source,target,weight\n0,1,0.5\n")
     for name in ("weighted.npz", "weighted.csv"):
-        with pytest.warns(gw.DataWarning, match="edge_weight are not kept in a store"):
+        with pytest.warns(gw.errors.DataWarning, match="edge_weight are not kept in a store"):
             store = _prepared(_given(files, name), tmp_path / name.replace(".", "-"))
         assert store.manifest.notes == ("edge_weight are not kept in a store",)
 
@@ -279,7 +284,9 @@ def test_two_edges_in_any_layout(tmp_path: Path) -> None:
     np.save(tmp_path / "y.npy", [0, 1, 1])
     for name, layout in (("a", np.ascontiguousarray), ("b", np.asfortranarray)):
         np.save(tmp_path / f"{name}.npy", layout([[0, 1], [2, 2]]))  # rows of sources and destinations
-        store = gw.prepare_store(gw.GraphFiles(tmp_path / f"{name}.npy", None, tmp_path / "y.npy"), tmp_path / name, 1)
+        store = gw.macro.prepare_store(
+            gw.macro.GraphFiles(tmp_path / f"{name}.npy", None, tmp_path / "y.npy"), tmp_path / name, 1
+        )
         assert store.structure(0)[0].tolist() == [0, 0, 0, 2]
 
 
@@ -293,7 +300,9 @@ def test_features_that_few_bits_cannot_hold_are_refused(files: dict[str, Any], t
     x[7, 3] = 1e5
     np.save(tmp_path / "large.npy", x)
     given = _given(files, "rows.npy", x=tmp_path / "large.npy")
-    with pytest.raises(gw.DataError, match=r"expected features that float16 can hold, got 100000 in row 7; dtype="):
+    with pytest.raises(
+        gw.errors.DataError, match=r"expected features that float16 can hold, got 100000 in row 7; dtype="
+    ):
         _prepared(given, tmp_path / "s", dtype="float16")
     assert float(read_store(_prepared(given, tmp_path / "t", dtype="bfloat16")).x[7, 3]) == pytest.approx(1e5, rel=0.01)
 
@@ -309,7 +318,7 @@ def test_a_killed_process_leaves_a_build_that_goes_on(files: dict[str, Any], tmp
         import os, signal, sys
         import graphweft as gw
         folder, out = sys.argv[1:]
-        gw.prepare_store
+        gw.macro.prepare_store
         at = 0
         while not os.path.exists(out):
             at += 1
@@ -328,8 +337,8 @@ def test_a_killed_process_leaves_a_build_that_goes_on(files: dict[str, Any], tmp
             seen += 1
             if seen == (at - 1) % 3 + 1 and at <= 12:
                 os.kill(os.getpid(), signal.SIGKILL)
-        files = gw.GraphFiles(f"{folder}/rows.npy", f"{folder}/x.npy", f"{folder}/y.npy", f"{folder}/split.npz")
-        gw.prepare_store(files, out, parts=4, method="hash", memory="32MB", progress=told)
+        files = gw.macro.GraphFiles(f"{folder}/rows.npy", f"{folder}/x.npy", f"{folder}/y.npy", f"{folder}/split.npz")
+        gw.macro.prepare_store(files, out, parts=4, method="hash", memory="32MB", progress=told)
         """
     )
     whole = _prepared(_given(files, "rows.npy"), tmp_path / "whole", parts=4)
@@ -337,7 +346,7 @@ def test_a_killed_process_leaves_a_build_that_goes_on(files: dict[str, Any], tmp
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 4
-    assert gw.Store(tmp_path / "s").manifest == whole.manifest
+    assert gw.macro.Store(tmp_path / "s").manifest == whole.manifest
 
 
 def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> None:
@@ -362,8 +371,8 @@ def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> No
                 peak = max(peak, anonymous())
                 time.sleep(0.001)
         thread = threading.Thread(target=watch); thread.start()
-        files = gw.GraphFiles(f"{folder}/edges.npy", f"{folder}/x.npy", f"{folder}/y.npy")
-        store = gw.prepare_store(files, f"{folder}/s", parts=16, memory=budget)
+        files = gw.macro.GraphFiles(f"{folder}/edges.npy", f"{folder}/x.npy", f"{folder}/y.npy")
+        store = gw.macro.prepare_store(files, f"{folder}/s", parts=16, memory=budget)
         done = True; thread.join()
         print(store.manifest.method, peak - base, store.verify())
         """
@@ -384,7 +393,7 @@ def test_files_larger_than_the_budget_are_stored_within_it(tmp_path: Path) -> No
     method, peak, _ = done.stdout.split()
     assert method == "hash"  # the structure does not fit
     assert int(peak) <= budget
-    store = gw.Store(tmp_path / "s")
+    store = gw.macro.Store(tmp_path / "s")
     part = store.part(3)
     assert torch.equal(part.x, torch.from_numpy(np.asarray(x[part.node_ids.numpy()])))
     ids = torch.cat([store.block(number, "node_ids") for number in range(16)]).numpy()
@@ -403,17 +412,17 @@ def test_bad_input_is_told_in_one_line(files: dict[str, Any], tmp_path: Path) ->
     holes[7, 2] = np.nan
     np.save(folder / "holes.npy", holes)
     for more, error, text in (
-        ({"memory": "1MB"}, gw.ConfigError, r"memory: expected at least 9 MB for 200 nodes, got 1 MB"),
-        ({"memory": "much"}, gw.ConfigError, "memory: expected a size such as 8GB"),
-        ({"parts": 0}, gw.ConfigError, "parts: expected an integer from 1 to the 200 nodes, got 0"),
-        ({"parts": 2, "part": [0] * 199}, gw.ConfigError, "part: expected 200 integers"),
-        ({"parts": 2, "part": [2] * 200}, gw.ConfigError, r"part: expected numbers in \[0, 2\), got 2"),
-        ({"method": "gap", "part": [0] * 200}, gw.ConfigError, "method=gap cannot be combined with part"),
-        ({"method": "best"}, gw.ConfigError, "method: expected one of auto"),
-        ({"dtype": "int8"}, gw.ConfigError, "dtype: expected one of float32"),
+        ({"memory": "1MB"}, gw.errors.ConfigError, r"memory: expected at least 9 MB for 200 nodes, got 1 MB"),
+        ({"memory": "much"}, gw.errors.ConfigError, "memory: expected a size such as 8GB"),
+        ({"parts": 0}, gw.errors.ConfigError, "parts: expected an integer from 1 to the 200 nodes, got 0"),
+        ({"parts": 2, "part": [0] * 199}, gw.errors.ConfigError, "part: expected 200 integers"),
+        ({"parts": 2, "part": [2] * 200}, gw.errors.ConfigError, r"part: expected numbers in \[0, 2\), got 2"),
+        ({"method": "gap", "part": [0] * 200}, gw.errors.ConfigError, "method=gap cannot be combined with part"),
+        ({"method": "best"}, gw.errors.ConfigError, "method: expected one of auto"),
+        ({"dtype": "int8"}, gw.errors.ConfigError, "dtype: expected one of float32"),
     ):
         with pytest.raises(error, match=text):
-            gw.prepare_store(given, out, **{"parts": 4, **more})
+            gw.macro.prepare_store(given, out, **{"parts": 4, **more})
     for bad, text in (
         (_given(files, "wide.npy"), r"expected ids in \[0, 200\), got 200"),
         (_given(files, "rows.npy", x=folder / "short.npy"), "expected 200 rows|expected 5 rows"),
@@ -421,20 +430,20 @@ def test_bad_input_is_told_in_one_line(files: dict[str, Any], tmp_path: Path) ->
         (_given(files, "none.npy"), "none.npy"),
         (_given(files, "split.npz"), "expected edge_index, or src and dst"),
     ):
-        with pytest.raises(gw.DataError, match=text):
-            gw.prepare_store(bad, out, parts=4, method="hash")
+        with pytest.raises(gw.errors.DataError, match=text):
+            gw.macro.prepare_store(bad, out, parts=4, method="hash")
     out.mkdir()
-    with pytest.raises(gw.ConfigError, match="out: expected a folder that does not exist yet"):
-        gw.prepare_store(given, out, parts=4)
+    with pytest.raises(gw.errors.ConfigError, match="out: expected a folder that does not exist yet"):
+        gw.macro.prepare_store(given, out, parts=4)
 
 
 def test_graphs_that_no_store_holds_are_refused(tmp_path: Path) -> None:
     several = gw.Dataset("two", gw.Graph([0], [1]), np.eye(2), [0, 1], graph_ptr=[0, 1, 2])
-    with pytest.raises(gw.ConfigError, match="got a set of 2 graphs"):
-        gw.prepare_store(several, tmp_path / "s", parts=1)
+    with pytest.raises(gw.errors.ConfigError, match="got a set of 2 graphs"):
+        gw.macro.prepare_store(several, tmp_path / "s", parts=1)
     described = gw.Dataset("described", gw.Graph([0], [1]), np.eye(2), [0, 1], edge_features=[[2.0]])
-    with pytest.warns(gw.DataWarning, match="edge_features are not kept"):
-        gw.prepare_store(described, tmp_path / "s", parts=1)
+    with pytest.warns(gw.errors.DataWarning, match="edge_features are not kept"):
+        gw.macro.prepare_store(described, tmp_path / "s", parts=1)
 
 
 def test_a_full_disk_is_one_line_and_the_build_goes_on(files: dict[str, Any], tmp_path: Path) -> None:
@@ -442,7 +451,7 @@ def test_a_full_disk_is_one_line_and_the_build_goes_on(files: dict[str, Any], tm
     for most in (2048, 6000, 14_000):  # features, edges, the structure of a part
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, former[1]))
         try:
-            with pytest.raises(gw.DataError, match=r"^[^\n]*writing failed at byte[^\n]*goes on[^\n]*$"):
+            with pytest.raises(gw.errors.DataError, match=r"^[^\n]*writing failed at byte[^\n]*goes on[^\n]*$"):
                 _prepared(given, tmp_path / "s", parts=4)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, former)

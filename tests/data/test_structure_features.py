@@ -85,7 +85,7 @@ def test_one_hot_and_random() -> None:
     ],
 )
 def test_what_cannot_be_made_is_refused(kind: str, width: int | None, words: str) -> None:
-    with pytest.raises(gw.ConfigError, match=words):
+    with pytest.raises(gw.errors.ConfigError, match=words):
         structure_features(directed(20, 40, seed=3), kind, width)
 
 
@@ -93,13 +93,13 @@ def test_a_dataset_with_features_says_so_and_a_bare_one_names_the_way() -> None:
     graph = directed(20, 40, seed=4)
     bare = gw.Dataset("bare", graph, y=torch.arange(20) % 2)
     with pytest.raises(
-        gw.DataError, match=r"ds\.with_features\('degree'\) .*--features degree\|degree_onehot\|onehot\|"
+        gw.errors.DataError, match=r"ds\.with_features\('degree'\) .*--features degree\|degree_onehot\|onehot\|"
     ):
         gw.Trainer(gw.nn.GCN(2, 4, 2), bare)
     ds = bare.with_features("degree")
     assert ds.num_features == 3 and "features are made of the graph: degree" in ds.notes[-1]
     assert "in the place of those of the source" in ds.with_features("random", 4).notes[-1]
-    with pytest.raises(gw.DataError, match="a graph of 20 nodes, got 5"):
+    with pytest.raises(gw.errors.DataError, match="a graph of 20 nodes, got 5"):
         bare.with_features("degree", graph=directed(5, 5, seed=0))
     fewer = directed(20, 0, seed=4)
     assert torch.equal(bare.with_features("degree", graph=fewer).x, structure_features(fewer, "degree"))

@@ -144,7 +144,7 @@ def typed_dataset() -> gw.Dataset:
     return gw.Dataset("typed", gw.Graph.hetero(edges, sizes), None, labels, *splits, 3, target_type="paper")
 
 
-def any_model(name: str, halo: str = "exact", ranks: gw.Ranks | None = None) -> gw.Trainer:
+def any_model(name: str, halo: str = "exact", ranks: gw.dist.Ranks | None = None) -> gw.Trainer:
     """A trainer of full batches, of a user's model or of one of ``gw.nn`` by NAME-OPTION=VALUE-..."""
     kind, *words = name.split("-")
     options = dict(word.split("=") for word in words)
@@ -163,7 +163,7 @@ def any_model(name: str, halo: str = "exact", ranks: gw.Ranks | None = None) -> 
 
 def anything(folder: Path, *names: str) -> None:
     """Trains every model of :func:`any_model` on full batches."""
-    ranks = gw.Ranks.join()
+    ranks = gw.dist.Ranks.join()
     for name in names:
         trainer = any_model(name, ranks=ranks)
         trainer.fit(10)
@@ -174,7 +174,7 @@ def anything(folder: Path, *names: str) -> None:
 
 def resumed(folder: Path, out: str, *names: str) -> None:
     """Goes on with the runs in ``out``, if they are there, for three epochs."""
-    ranks = gw.Ranks.join()
+    ranks = gw.dist.Ranks.join()
     for name in names:
         trainer = trainer_of(name, ranks, mode="full", fanouts=None, batch_size=1024, out=Path(out) / name)
         trainer.resume()
@@ -187,7 +187,7 @@ def links(folder: Path, *names: str) -> None:
     """Trains link prediction by NAME:REDUCE."""
     for text in names:
         name, reduce = text.split(":")
-        ranks = gw.Ranks.join(reduce)
+        ranks = gw.dist.Ranks.join(reduce)
         trainer = link_trainer(name, ranks)
         trainer.fit(2)
         told = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "details": trainer._batch.details}
@@ -195,7 +195,7 @@ def links(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
-def link_trainer(name: str, ranks: gw.Ranks | None) -> gw.Trainer:
+def link_trainer(name: str, ranks: gw.dist.Ranks | None) -> gw.Trainer:
     return trainer_of(name, ranks, task="link", batch_size=60)
 
 
@@ -217,7 +217,7 @@ def model_of(name: str, ds: gw.Dataset, **options: Any) -> nn.Module:
     return getattr(gw.nn, name)(ds.num_features, 8, ds.num_classes, **options)
 
 
-def trainer_of(name: str, ranks: gw.Ranks | None, **options: Any) -> gw.Trainer:
+def trainer_of(name: str, ranks: gw.dist.Ranks | None, **options: Any) -> gw.Trainer:
     ds = dataset()
     given = {"mode": "mini", "fanouts": (2, 3), "batch_size": 17, "lr": 0.02, "seed": 3, **options}
     model = model_of(name, ds, **({"heads": 2} if name == "GAT" else {}))
@@ -240,7 +240,7 @@ def train(folder: Path, *names: str) -> None:
     """Trains every model of NAME:REDUCE and keeps what came out."""
     for text in names:
         name, reduce = text.split(":")
-        ranks = gw.Ranks.join(reduce)
+        ranks = gw.dist.Ranks.join(reduce)
         trainer = trainer_of(name, ranks)
         seeds: list[Tensor] = []
         make = trainer._batch.loader.make
@@ -261,7 +261,7 @@ def train(folder: Path, *names: str) -> None:
 
 def full(folder: Path, *names: str) -> None:
     """Trains every model on full batches."""
-    ranks = gw.Ranks.join()
+    ranks = gw.dist.Ranks.join()
     for name in names:
         trainer = full_trainer(name, ranks)
         trainer.fit(4)
@@ -273,7 +273,7 @@ def full(folder: Path, *names: str) -> None:
 
 def parts(folder: Path, where: str, *names: str) -> None:
     """Trains every model on full batches, each rank from its own folder."""
-    ranks = gw.Ranks.join()
+    ranks = gw.dist.Ranks.join()
     for name in names:
         whole = dataset()
         model = model_of(name, whole, **({"heads": 2} if name == "GAT" else {}))
@@ -287,7 +287,7 @@ def parts(folder: Path, where: str, *names: str) -> None:
 def halved(folder: Path, *forms: str) -> None:
     """Trains on full batches with rows of ghosts in fewer bytes."""
     for halo in forms:
-        ranks = gw.Ranks.join(halo=halo)
+        ranks = gw.dist.Ranks.join(halo=halo)
         trainer = full_trainer("SAGE", ranks)
         trainer.fit(4)
         counts = {"bytes": trainer.exchanged()["bytes_sent_per_epoch"], "own": trainer._batch.part.own}
@@ -297,7 +297,7 @@ def halved(folder: Path, *forms: str) -> None:
 
 def order(folder: Path) -> None:
     """Trains one step and keeps the order in which layers are computed and rows travel."""
-    ranks = gw.Ranks.join()
+    ranks = gw.dist.Ranks.join()
     ranks._near = None  # as on several hosts
     trainer, events = full_trainer("GCN", ranks), list[str]()
     part, begin = trainer._batch._last, ranks.begin_exchange
@@ -330,13 +330,13 @@ def order(folder: Path) -> None:
     ranks.leave()
 
 
-def full_trainer(name: str, ranks: gw.Ranks | None) -> gw.Trainer:
+def full_trainer(name: str, ranks: gw.dist.Ranks | None) -> gw.Trainer:
     return trainer_of(name, ranks, mode="full", fanouts=None, batch_size=1024)
 
 
 def tell(folder: Path) -> None:
     """Everything that ranks tell each other; raises where it is not what plain torch says."""
-    ranks = gw.Ranks.join("ordered")
+    ranks = gw.dist.Ranks.join("ordered")
     rank, size = ranks.rank, ranks.size
     assert ranks.texts(f"hello {rank}" * (rank + 1)) == [f"hello {r}" * (r + 1) for r in range(size)]
     assert (ranks.agreed(rank), ranks.total(rank + 1)) == (size - 1, size * (size + 1) // 2)

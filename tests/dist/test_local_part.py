@@ -72,7 +72,7 @@ def test_parts_have_the_rows_and_gradients_of_the_whole_graph(count: int, sparse
         x = table.clone().requires_grad_(not sparse)
         exact = table.double().requires_grad_()
         rows = x[piece.n_id]
-        out = model(piece.block, gw.SparseFeatures.from_dense(rows) if sparse else rows)
+        out = model(piece.block, gw.data.SparseFeatures.from_dense(rows) if sparse else rows)
         out.mul(seen[piece.targets]).sum().backward()
         wanted_rows = _oracle(graph, exact, model)[piece.targets]
         weight = torch.autograd.grad((wanted_rows * seen[piece.targets]).sum(), [exact, model.weight])

@@ -13,7 +13,7 @@ import pytest
 # One process reads the package; every case is a child of it, which ends as any interpreter does.
 SCRIPT = """
 import json, os, sys, torch, graphweft as gw
-gw.Graph, gw.Loader, gw.LinkLoader, gw.Subtasks
+gw.Graph, gw.Loader, gw.LinkLoader, gw.schedule.Subtasks
 statuses = []
 for number, (kind, ends) in enumerate(json.loads(sys.argv[2])):
     child = os.fork()
@@ -28,7 +28,7 @@ graph = gw.Graph(torch.randint(0, 5000, (200000,)), torch.randint(0, 5000, (2000
 if kind == "link":
     batches = iter(gw.LinkLoader(graph, fanouts=[10, 5], batch_size=200, prefetch=3))
 else:
-    subtasks = gw.Subtasks(2) if kind == "subtasks" else None
+    subtasks = gw.schedule.Subtasks(2) if kind == "subtasks" else None
     batches = iter(gw.Loader(graph, range(5000), [10, 5], batch_size=50, prefetch=3, prepare=subtasks))
 next(batches)
 if ends == "fails":

@@ -229,13 +229,13 @@ def test_wrong_code_is_reported_without_a_warning() -> None:
     g, h = graph(), torch.randn(40, 3, dtype=F64)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        with pytest.raises(gw.FieldError, match=r"edges.src\['missing'\].*test_calls.py"):
+        with pytest.raises(gw.errors.FieldError, match=r"edges.src\['missing'\].*test_calls.py"):
             gw.update_all(g, lambda edges: {"m": edges.src["missing"]}, total, ndata={"h": h})
-        with pytest.raises(gw.ShapeError, match=r"expected field 'm' with 200 rows, one per edge, got 3 rows"):
+        with pytest.raises(gw.errors.ShapeError, match=r"expected field 'm' with 200 rows, one per edge, got 3 rows"):
             gw.update_all(g, lambda edges: {"m": edges.src["h"][:3]}, total, ndata={"h": h})
-        with pytest.raises(gw.FieldError, match=r"nodes.mailbox\['z'\].*test_calls.py"):
+        with pytest.raises(gw.errors.FieldError, match=r"nodes.mailbox\['z'\].*test_calls.py"):
             gw.update_all(g, copy, lambda nodes: {"h": nodes.mailbox["z"].sum(1)}, ndata={"h": h})
-        with pytest.raises(gw.UserCodeError, match="Python branch on values"):
+        with pytest.raises(gw.errors.UserCodeError, match="Python branch on values"):
             gw.update_all(g, copy, lambda n: total(n) if n.mailbox["m"].sum() > 0 else {}, ndata={"h": h})
 
 
@@ -282,7 +282,7 @@ def test_verify_compares_with_plain_execution(monkeypatch: pytest.MonkeyPatch) -
 
         monkeypatch.setattr(user_call, "_CALLS", OrderedDict())
         monkeypatch.setattr(udf.RaisedCall, "write", wrong)
-        with pytest.raises(gw.GraphWeftError, match="verify: expected field 'h' as the functions give it"):
+        with pytest.raises(gw.errors.GraphWeftError, match="verify: expected field 'h' as the functions give it"):
             gw.update_all(g, *functions, ndata={"h": h})
 
         def stopped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -291,7 +291,7 @@ def test_verify_compares_with_plain_execution(monkeypatch: pytest.MonkeyPatch) -
 
         monkeypatch.setattr(user_call, "_CALLS", OrderedDict())
         monkeypatch.setattr(udf.RaisedCall, "write", stopped)
-        with pytest.raises(gw.GraphWeftError, match="verify: expected the gradient of field 'h'"):
+        with pytest.raises(gw.errors.GraphWeftError, match="verify: expected the gradient of field 'h'"):
             gw.update_all(g, *functions, ndata={"h": h})
 
 
@@ -335,7 +335,7 @@ def test_names_that_do_not_exist_are_told_with_the_line(message: Any, reduce: An
     ring, h = gw.Graph([0, 1, 2], [1, 2, 0]), torch.ones(3, 2)
     message = message or (lambda e: {"m": e.src["h"]})
     reduce = reduce or (lambda n: {"h": n.mailbox["m"].sum(1)})
-    with pytest.raises(gw.UserCodeError, match=rf"{says}.*\(.*test_calls.py:\d+\)"):
+    with pytest.raises(gw.errors.UserCodeError, match=rf"{says}.*\(.*test_calls.py:\d+\)"):
         gw.update_all(ring, message, reduce, ndata={"h": h})
     nothing = FieldView("reduce", "nodes.data", {}, "node fields")
     assert not hasattr(Nodes(nothing, nothing, nothing, 3), "inbox")

@@ -49,7 +49,7 @@ def test_a_wrong_value_is_found_on_parts(runs: list[int]) -> None:
     ids = ids.clone()
     ids[torch.where(DST == NODES - 1)[0][-1]] = 7
     with pytest.raises(
-        gw.ShapeError, match=r"message: embedding on edges.data\['t'\] .*out of range.*test_diagnosis.py"
+        gw.errors.ShapeError, match=r"message: embedding on edges.data\['t'\] .*out of range.*test_diagnosis.py"
     ):
         gw.update_all(graph, message, total, ndata={"h": H}, edata={"t": ids})
     assert len(runs) > 10 and max(runs) <= 128
@@ -64,7 +64,9 @@ def test_wrong_sizes_are_found_without_memory(runs: list[int]) -> None:
 
     gw.update_all(gw.Graph(SRC, DST, num_nodes=NODES), message, total, ndata={"h": H})
     other = gw.Graph(SRC[:1500], DST[:1500], num_nodes=NODES)
-    with pytest.raises(gw.ShapeError, match=r"message: mul on edges.src\['h'\] of shape \(1500, 4\).*\(2000, 1\)"):
+    with pytest.raises(
+        gw.errors.ShapeError, match=r"message: mul on edges.src\['h'\] of shape \(1500, 4\).*\(2000, 1\)"
+    ):
         gw.update_all(other, message, total, ndata={"h": H})
     assert runs == []
 

@@ -40,55 +40,63 @@ def total(nodes: Any) -> dict[str, Tensor]:
 CASES: dict[str, tuple[tuple[Function, ...], type[Exception], str]] = {
     "unlike dtypes by an operator": (
         (lambda e: {"m": e.src["h"] @ WIDE}, total),
-        gw.DtypeError,
+        gw.errors.DtypeError,
         r"message: matmul on edges.src\['h'\] of shape \(4, 3\) float32 and a captured tensor of shape \(3, 3\) floa",
     ),
     "unlike dtypes in a reduction": (
         (copy, lambda n: {"h": n.mailbox["m"].sum(1) @ WIDE}),
-        gw.DtypeError,
+        gw.errors.DtypeError,
         r"reduce: matmul on nodes.mailbox\['m'\]",
     ),
     "unlike dtypes in an update": (
         (copy, total, lambda n: {"h": n.data["h"] @ WIDE}),
-        gw.DtypeError,
+        gw.errors.DtypeError,
         r"update: matmul on nodes.data\['h'\]",
     ),
     "unlike dtypes by a function": (
         (lambda e: {"m": nn.functional.linear(e.src["h"], WIDE)}, total),
-        gw.DtypeError,
+        gw.errors.DtypeError,
         "message: linear on",
     ),
-    "shapes that do not multiply": ((lambda e: {"m": e.src["h"] @ LONG}, total), gw.ShapeError, "message: matmul on"),
+    "shapes that do not multiply": (
+        (lambda e: {"m": e.src["h"] @ LONG}, total),
+        gw.errors.ShapeError,
+        "message: matmul on",
+    ),
     "shapes that do not broadcast": (
         (copy, lambda n: {"h": (n.mailbox["m"] * LONG[:, 0]).sum(1)}),
-        gw.ShapeError,
+        gw.errors.ShapeError,
         r"reduce: mul on nodes.mailbox\['m'\] of shape \(\d, \d, 3\) float32 and a captured tensor of shape \(5,\)",
     ),
-    "a dimension that does not exist": ((lambda e: {"m": e.src["h"].sum(5)}, total), gw.ShapeError, "message: sum on"),
+    "a dimension that does not exist": (
+        (lambda e: {"m": e.src["h"].sum(5)}, total),
+        gw.errors.ShapeError,
+        "message: sum on",
+    ),
     "an index out of the table's range": (
         (lambda e: {"m": WIDE.float()[e.data["k"]]}, total),
-        gw.ShapeError,
+        gw.errors.ShapeError,
         r"message: __getitem__ on a captured tensor of shape \(3, 3\) float32 and edges.data\['k'\] of shape \(4,\) "
         "int64: index 3 is out of bounds",
     ),
     "an embedding out of range": (
         (lambda e: {"m": nn.functional.embedding(e.data["k"], LONG[:2])}, total),
-        gw.ShapeError,
+        gw.errors.ShapeError,
         r"message: embedding on .*edges.data\['k'\]",
     ),
     "a class that one_hot has not": (
         (lambda e: {"m": nn.functional.one_hot(e.data["k"], 3).float()}, total),
-        gw.ShapeError,
+        gw.errors.ShapeError,
         r"message: one_hot on edges.data\['k'\] of shape \(4,\) int64: Class values must be smaller",
     ),
     "a softmax over no dimension": (
         (copy, lambda n: {"h": torch.softmax(n.mailbox["m"], 4).sum(1)}),
-        gw.ShapeError,
+        gw.errors.ShapeError,
         r"reduce: softmax on nodes.mailbox\['m'\] of shape .*: Dimension out of range",
     ),
     "a difference of flags": (
         (lambda e: {"m": (e.src["h"] > 0) - (e.dst["h"] > 0)}, total),
-        gw.ShapeError,
+        gw.errors.ShapeError,
         r"message: sub on edges.src\['h'\] of shape \(4, 3\) bool and edges.dst\['h'\]",
     ),
     "an attribute of a module": (
@@ -136,7 +144,7 @@ def test_failures_are_told_in_one_line_with_the_users_own(
     graph = gw.Graph([0, 1, 2, 3], [1, 1, 2, 2], num_nodes=4)
     with gw.config(opt_level=level), pytest.raises(kind) as caught:
         gw.update_all(graph, *functions, ndata={"h": torch.ones(4, 3)}, edata={"k": torch.arange(4)})
-    assert isinstance(caught.value, gw.GraphWeftError)
+    assert isinstance(caught.value, gw.errors.GraphWeftError)
     text = str(caught.value)
     assert "\n" not in text
     assert re.match(rf"{says}|.*{says}", text), text

@@ -94,7 +94,7 @@ def test_the_remedies_are_right() -> None:
 @pytest.mark.parametrize("kind", [torch.float64, torch.int64])
 def test_a_mix_of_dtypes_names_the_field_and_the_cast(kind: torch.dtype) -> None:
     linear = torch.nn.Linear(3, 2)
-    with pytest.raises(gw.DtypeError, match=r"cast edges.src\['x'\] by .float\(\) \("):
+    with pytest.raises(gw.errors.DtypeError, match=r"cast edges.src\['x'\] by .float\(\) \("):
         gw.update_all(GRAPH, lambda edges: {"m": linear(edges.src["x"])}, total, ndata={"x": X.to(kind)})
 
 

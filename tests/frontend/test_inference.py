@@ -162,7 +162,7 @@ def test_a_custom_operator_compiles_after_one_line() -> None:
     functions = (lambda edges: {"m": torch.ops.graphweft_test.cube(edges.src["h"])}, total)
     with pytest.warns(gw.FallbackWarning, match="cube"):
         expected = gw.update_all(GRAPH, *functions, ndata={"h": h})["h"]
-    gw.register_rule(torch.ops.graphweft_test.cube.default, lambda x: x * x * x)
+    gw.nn.register_rule(torch.ops.graphweft_test.cube.default, lambda x: x * x * x)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         leaf = h.clone().requires_grad_()

@@ -268,7 +268,7 @@ def test_a_branch_on_values_runs_in_message_and_is_refused_in_reduce() -> None:
 
     line = here(-4)
     plain(graph, message, total, ndata={"h": h})
-    with pytest.raises(gw.UserCodeError, match=r"Python branch on values of nodes.mailbox\['m'\]") as caught:
+    with pytest.raises(gw.errors.UserCodeError, match=r"Python branch on values of nodes.mailbox\['m'\]") as caught:
         plain(graph, message, reduce, ndata={"h": h})
     assert line in str(caught.value)
 
@@ -299,16 +299,16 @@ def test_wrong_user_code_is_named_with_field_sizes_and_line() -> None:
 
     fields = {"h": h, "narrow": narrow}
     cases = [
-        (few, total, gw.ShapeError, ["'m'", "expected field 'm' with 3 rows", "got 2 rows", few_line]),
-        (absent, total, gw.FieldError, ["edges.src['missing']", "'h', 'narrow'", __file__]),
+        (few, total, gw.errors.ShapeError, ["'m'", "expected field 'm' with 3 rows", "got 2 rows", few_line]),
+        (absent, total, gw.errors.FieldError, ["edges.src['missing']", "'h', 'narrow'", __file__]),
         (
             mixed,
             total,
-            gw.ShapeError,
+            gw.errors.ShapeError,
             ["edges.src['h'] of shape (3, 2)", "edges.dst['narrow'] of shape (3, 5)", mixed_line],
         ),
-        (copy, never_sent, gw.FieldError, ["nodes.mailbox['z']", "('m')", __file__]),
-        (copy, no_dict, gw.UserCodeError, ["expected a dict", "got Tensor", __file__]),
+        (copy, never_sent, gw.errors.FieldError, ["nodes.mailbox['z']", "('m')", __file__]),
+        (copy, no_dict, gw.errors.UserCodeError, ["expected a dict", "got Tensor", __file__]),
     ]
     for message, reduce, error, parts in cases:
         with pytest.raises(error) as caught:
@@ -322,18 +322,20 @@ def test_wrong_user_code_is_named_with_field_sizes_and_line() -> None:
 def test_wrong_fields_are_named_before_anything_runs() -> None:
     graph, h = gw.Graph([0, 1, 1], [1, 2, 0], num_nodes=4), rows(3, 2)
     with pytest.raises(
-        gw.ShapeError, match=r"ndata\['h'\]: expected 4 rows, one per node, got 3 rows .*test_reference"
+        gw.errors.ShapeError, match=r"ndata\['h'\]: expected 4 rows, one per node, got 3 rows .*test_reference"
     ):
         plain(graph, copy, total, ndata={"h": h})
-    with pytest.raises(gw.ShapeError, match=r"edata\['w'\]: expected 3 rows, one per edge, got a scalar"):
+    with pytest.raises(gw.errors.ShapeError, match=r"edata\['w'\]: expected 3 rows, one per edge, got a scalar"):
         plain(graph, copy, total, edata={"w": 1.0})
-    with pytest.raises(gw.ShapeError, match=r"etype_data\['W'\]: expected 1 rows, one per edge type, got 2 rows"):
+    with pytest.raises(
+        gw.errors.ShapeError, match=r"etype_data\['W'\]: expected 1 rows, one per edge type, got 2 rows"
+    ):
         plain(graph, copy, total, etype_data={"W": torch.ones(2, 3)})
-    with pytest.raises(gw.FieldError, match=r"ndata: expected a dict"):
+    with pytest.raises(gw.errors.FieldError, match=r"ndata: expected a dict"):
         plain(graph, copy, total, ndata=h)
-    with pytest.raises(gw.UserCodeError, match="expected reduce to be a function"):
+    with pytest.raises(gw.errors.UserCodeError, match="expected reduce to be a function"):
         plain(graph, copy, "sum")
-    with pytest.raises(gw.GraphError, match="expected a graphweft Graph first"):
+    with pytest.raises(gw.errors.GraphError, match="expected a graphweft Graph first"):
         plain(h, copy, total)
 
 
@@ -342,7 +344,7 @@ def test_bipartite_graphs_take_pairs() -> None:
     left, right = rows(3, 2), rows(2, 2, seed=1)
     out = plain(graph, lambda e: {"m": e.src["h"] * e.dst["h"]}, total, ndata={"h": (left, right)})["h"]
     torch.testing.assert_close(out, torch.stack([left[1] * right[0], (left[0] + left[2]) * right[1]]))
-    with pytest.raises(gw.FieldError, match="expected a pair"):
+    with pytest.raises(gw.errors.FieldError, match="expected a pair"):
         plain(graph, copy, total, ndata={"h": left})
 
 
@@ -367,7 +369,7 @@ def test_scalars_and_replaced_functions_are_read_at_every_call() -> None:
     assert layer(graph, h)[1].item() == 6.0
     layer.update = lambda nodes: {"h": -nodes.data["h"]}
     assert layer(graph, h).flatten().tolist() == [0.0, -6.0]
-    with pytest.raises(gw.UserCodeError, match="writes message"):
+    with pytest.raises(gw.errors.UserCodeError, match="writes message"):
         gw.MessagePassing().propagate(graph, ndata={"h": h})
 
 

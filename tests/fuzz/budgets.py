@@ -115,7 +115,7 @@ def run(case: dict[str, Any], memory: int) -> dict[str, Any]:
         told |= {"predicted": trainer.needs.total if trainer.needs else 0, "mode": trainer.mode}
         trainer.fit(2)
         trainer.predict()
-    except gw.MemoryBudgetError as refused:
+    except gw.errors.MemoryBudgetError as refused:
         told |= {"least": refused.least, "late": trainer is not None, "words": str(refused)}
     finally:
         ended.set()

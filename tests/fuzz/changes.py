@@ -292,7 +292,7 @@ def run_sequence(seed: int, counts: Counter[str]) -> str | None:
                     failure = compare(s, how)
                     if failure is not None:
                         return f"{seed}: {s.name}, {how}, {' '.join(done)}: {failure}"
-    except gw.GraphWeftError as refusal:
+    except gw.errors.GraphWeftError as refusal:
         counts["refused"] += 1
         counts[f"refused: {str(refusal)[:90]}"] += 1
     finally:

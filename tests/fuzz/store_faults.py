@@ -32,7 +32,7 @@ PARTS, MEMORY = 4, {"macro": 64 << 20, "mini": 4 << 20}
 
 def trained(path: Path, mode: str, out: Path | None = None, epochs: int = 1) -> list[float]:
     """Losses of a run, which goes on where one was begun in ``out``."""
-    store = gw.Store(path)
+    store = gw.macro.Store(path)
     torch.manual_seed(0)
     model: torch.nn.Module = gw.nn.SAGE(store.num_features, 8, store.num_classes, num_layers=2)
     if store.types is not None:
@@ -48,7 +48,7 @@ def trained(path: Path, mode: str, out: Path | None = None, epochs: int = 1) -> 
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
-    "verify": lambda path: gw.Store(path).verify(),
+    "verify": lambda path: gw.macro.Store(path).verify(),
     "load": gw.load,
     "macro": lambda path: trained(path, "macro"),
     "mini": lambda path: trained(path, "mini"),
@@ -59,7 +59,7 @@ def told(step: Callable[[], Any]) -> str | None:
     """The one line of a step that fails; None of one that does not. Any other failure is passed on."""
     try:
         step()
-    except gw.DataError as failure:
+    except gw.errors.DataError as failure:
         assert "\n" not in str(failure), failure
         return str(failure)
     return None
@@ -68,12 +68,12 @@ def told(step: Callable[[], Any]) -> str | None:
 def damages(draw: random.Random, whole: Path, count: int) -> tuple[int, list[str]]:
     """How many damages were read, and those that nobody told."""
     silent, tried = [], 0
-    names = [block.name for block in gw.Store(whole).manifest.parts[0].blocks] + [MANIFEST]
+    names = [block.name for block in gw.macro.Store(whole).manifest.parts[0].blocks] + [MANIFEST]
     for turn in range(count):
         name, reader = names[turn % len(names)], draw.choice(sorted(READERS))
         copy = whole.with_name("damaged")
         shutil.copytree(whole, copy)
-        entry = draw.choice(gw.Store(whole).manifest.parts)
+        entry = draw.choice(gw.macro.Store(whole).manifest.parts)
         file = copy / (MANIFEST if name == MANIFEST else entry.file)
         first = 0 if name == MANIFEST else entry.block(name).offset
         end = file.stat().st_size if name == MANIFEST else first + entry.block(name).nbytes
@@ -121,9 +121,9 @@ def full_disks(draw: random.Random, folder: Path, prepare: Callable[[Path], Any]
             wrong.append(f"write {number} of {calls[0]} failed, and nobody told")
         if line is not None and "No space left" not in line:
             wrong.append(f"write {number} failed: {line}")
-        if str(prepare(out).manifest if line is not None else gw.Store(out).manifest) != expected:
+        if str(prepare(out).manifest if line is not None else gw.macro.Store(out).manifest) != expected:
             wrong.append(f"{name} {number} failed, and going on gave another store")
-        gw.Store(out).verify()
+        gw.macro.Store(out).verify()
         shutil.rmtree(out)
     return wrong
 
@@ -172,10 +172,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as held:
         folder = Path(held)
         ds = academic() if options.typed else gw.synthetic("default", scale=0.05)
-        warnings.simplefilter("ignore", gw.DataWarning)  # R-GCN has no use for weights
+        warnings.simplefilter("ignore", gw.errors.DataWarning)  # R-GCN has no use for weights
 
-        def prepare(out: Path) -> gw.Store:
-            return gw.prepare_store(ds, out, parts=PARTS, memory="64MB", method="hash")
+        def prepare(out: Path) -> gw.macro.Store:
+            return gw.macro.prepare_store(ds, out, parts=PARTS, memory="64MB", method="hash")
 
         whole = prepare(folder / "whole").path
         tried, wrong = damages(draw, whole, options.count)

@@ -113,7 +113,7 @@ def forked(step: Callable[[], Any], kill_after: float | None = None) -> tuple[in
             os.close(reading)
             torch.set_num_threads(1)
             os.write(writing, json.dumps(step()).encode())
-        except gw.GraphWeftError as failure:
+        except gw.errors.GraphWeftError as failure:
             os.write(writing, json.dumps(str(failure)).encode())
             status = 2
         except BaseException as failure:
@@ -153,7 +153,7 @@ def graph_in(folder: Path, draw: random.Random, largest: int) -> None:
 
 def trained(store: Path, mode: str, memory: int, out: Path | None, epochs: int = 1, macro: Any = None) -> list[float]:
     """Losses of a run, which goes on where one was begun in ``out``."""
-    opened = gw.Store(store)
+    opened = gw.macro.Store(store)
     torch.manual_seed(0)
     model = gw.nn.SAGE(opened.num_features, 8, opened.num_classes, num_layers=2)
     options: dict[str, Any] = {"fanouts": (4, 3), "batch_size": 256, "seed": 0, "memory": memory, "macro": macro}
@@ -168,7 +168,7 @@ def warm(folder: Path) -> None:
     """Runs the code of both modes on a small store, so that libraries, threads and the heap are there before."""
     store = folder / "warm"
     if not store.exists():
-        gw.prepare_store(gw.synthetic("default", scale=0.05), store, parts=4, memory="64MB")
+        gw.macro.prepare_store(gw.synthetic("default", scale=0.05), store, parts=4, memory="64MB")
     for mode in ("macro", "mini"):
         trained(store, mode, 64 << 20, None)
 
@@ -193,7 +193,7 @@ def budget_case(draw: random.Random, folder: Path, largest: int) -> list[dict[st
     work.mkdir()
 
     def prepare(memory: int) -> None:
-        gw.prepare_store(files, work / "store", parts=parts, memory=memory, method=method, dtype=dtype)
+        gw.macro.prepare_store(files, work / "store", parts=parts, memory=memory, method=method, dtype=dtype)
 
     def train(mode: str) -> Callable[[int], Any]:
         return lambda memory: trained(work / "store", mode, memory, None)
@@ -212,14 +212,14 @@ def budget_case(draw: random.Random, folder: Path, largest: int) -> list[dict[st
     return rows
 
 
-def forked_graph(folder: Path, draw: random.Random, largest: int) -> gw.GraphFiles:
+def forked_graph(folder: Path, draw: random.Random, largest: int) -> gw.macro.GraphFiles:
     """The files are written by a child, so that the parent stays small."""
     own = random.Random(draw.randrange(2**32))
     status, _ = forked(lambda: graph_in(folder, own, largest))
     if status:
         raise SystemExit(f"writing a graph: status {status}")
     paths = (folder / "edges.npy", folder / "x.npy", folder / "y.npy")
-    return gw.GraphFiles(*paths, bidirected=draw.random() < 0.5)
+    return gw.macro.GraphFiles(*paths, bidirected=draw.random() < 0.5)
 
 
 def budgets(count: int, seed: int, largest: int) -> list[dict[str, Any]]:
@@ -246,7 +246,9 @@ def kills(count: int, seed: int, largest: int) -> int:
         files = forked_graph(folder, draw, largest)
 
         def prepare(out: Path) -> Callable[[], Any]:
-            return lambda: str(gw.prepare_store(files, out, parts=8, memory="128MB", method="multilevel").manifest)
+            return lambda: str(
+                gw.macro.prepare_store(files, out, parts=8, memory="128MB", method="multilevel").manifest
+            )
 
         def train(out: Path) -> Callable[[], Any]:
             return lambda: trained(folder / "whole", "macro", 64 << 20, out, 4, "parts:2/8+reuse:2")
@@ -266,7 +268,7 @@ def kills(count: int, seed: int, largest: int) -> int:
                     status, found = forked(step(out), None if last else draw.uniform(0, 1.1 * seconds))
                     hits += status == -signal.SIGKILL
                     if status == -signal.SIGKILL and step is prepare and is_store(out):
-                        status, found = 0, str(gw.Store(out).manifest)  # it was killed with all done
+                        status, found = 0, str(gw.macro.Store(out).manifest)  # it was killed with all done
                     tries += 1
                     if status not in (0, -signal.SIGKILL):
                         raise SystemExit(f"{step.__name__} after a kill: status {status}, {found}")

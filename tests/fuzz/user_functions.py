@@ -148,7 +148,7 @@ def run_case(source: Source, variant: Variant, name: str, draws: int) -> tuple[s
         warnings.simplefilter("always")
         try:
             expected = _run(run_reference, source, variant, name, draws, torch.float64)
-        except gw.GraphWeftError as failure:
+        except gw.errors.GraphWeftError as failure:
             return "fails", f"the reference executor: {failure}"
         if not all(bool(x.isfinite().all()) for x in expected.values()):
             return "not finite", ""
@@ -160,7 +160,7 @@ def run_case(source: Source, variant: Variant, name: str, draws: int) -> tuple[s
                 got = _run(user_call.execute, source, variant, name, draws, variant.dtype)
             except Exception as failure:  # whatever it is, it is a finding
                 return "fails", f"{type(failure).__name__}: {failure}"
-        refused = [str(item.message) for item in told if issubclass(item.category, gw.CertificateWarning)]
+        refused = [str(item.message) for item in told if issubclass(item.category, gw.errors.CertificateWarning)]
         fell_back = any(issubclass(item.category, gw.FallbackWarning) for item in told)
     if refused:
         return "fails", refused[0]

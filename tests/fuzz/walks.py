@@ -354,7 +354,7 @@ def _execute_written(
         outputs = {c.number: made[f"o{c.number}"] for c in cases}
         total = sum((x * _cotangent(c, x)).sum() for c, x in outputs.items())
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
-    texts_ = [str(w.message) for w in told if issubclass(w.category, gw.FallbackWarning | gw.CertificateWarning)]
+    texts_ = [str(w.message) for w in told if issubclass(w.category, gw.FallbackWarning | gw.errors.CertificateWarning)]
     walks = sum(len(plan.walks) for plan in function.plans())
     return "; ".join(texts_), outputs, dict(zip(leaves, found, strict=True)), walks
 
@@ -393,7 +393,7 @@ def _execute(
         total = sum((x * _cotangent(c, x)).sum() for c, x in outputs.items())
         found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
         plans = [p for o in seen if o.compiled is not None for p in o.compiled.form(g).plans()[-1:]]
-    texts_ = [str(w.message) for w in told if issubclass(w.category, gw.FallbackWarning | gw.CertificateWarning)]
+    texts_ = [str(w.message) for w in told if issubclass(w.category, gw.FallbackWarning | gw.errors.CertificateWarning)]
     walks = sum(len(plan.walks) for plan in plans)
     return "; ".join(texts_), outputs, dict(zip(leaves, found, strict=True)), walks
 

@@ -89,6 +89,6 @@ def test_mistakes_are_one_line(graph: gw.Graph) -> None:
         (lambda: lone.add_nodes(-1), "an integer >= 0, got -1"),
     ]
     for call, text in wrong:
-        with pytest.raises(gw.GraphWeftError) as failure:
+        with pytest.raises(gw.errors.GraphWeftError) as failure:
             call()
         assert text in str(failure.value) and "\n" not in str(failure.value)

@@ -81,18 +81,22 @@ class _SparseTensor:
 
 
 REFUSED = {
-    "alone": ((torch.tensor([0, 1]),), gw.DtypeError, r"dst beside src, or an edge index of shape \(2, edges\)"),
-    "transposed": ((torch.zeros(5, 2, dtype=torch.long),), gw.ShapeError, r"got shape \(5, 2\); .*edges\.T"),
-    "dense": ((torch.zeros(5, 5, dtype=torch.long),), gw.ShapeError, r"scipy\.sparse\.csr_array"),
-    "count": ((torch.zeros(2, 5, dtype=torch.long), 9), gw.ShapeError, "num_nodes="),
-    "beside": ((sp.eye(3, format="csr"), [1, 2]), gw.ShapeError, "no dst beside a sparse matrix"),
-    "cube": ((torch.zeros(2, 2, 2, dtype=torch.long),), gw.ShapeError, r"got shape \(2, 2, 2\)"),
-    "fractions": ((torch.tensor([[0.5], [1.0]]),), gw.DtypeError, "src of integers"),
-    "texts": ((["ann"], ["bob"]), gw.DtypeError, r"gw\.Graph\.from_ids\(src, dst\)"),
-    "networkx": ((_NetworkX(),), gw.DtypeError, r"gw\.from_networkx\(graph\)"),
-    "SparseTensor": ((_SparseTensor(),), gw.DtypeError, r"gw\.Graph\(row, column\)"),
-    "pyg": ((types.SimpleNamespace(edge_index=0),), gw.DtypeError, r"gw\.from_pyg\(data\)\.graph"),
-    "gaps": (([2**31 + 5], [0]), gw.GraphError, r"got 2147483653 as the largest of 1 edges; gw\.Graph\.from_ids"),
+    "alone": ((torch.tensor([0, 1]),), gw.errors.DtypeError, r"dst beside src, or an edge index of shape \(2, edges\)"),
+    "transposed": ((torch.zeros(5, 2, dtype=torch.long),), gw.errors.ShapeError, r"got shape \(5, 2\); .*edges\.T"),
+    "dense": ((torch.zeros(5, 5, dtype=torch.long),), gw.errors.ShapeError, r"scipy\.sparse\.csr_array"),
+    "count": ((torch.zeros(2, 5, dtype=torch.long), 9), gw.errors.ShapeError, "num_nodes="),
+    "beside": ((sp.eye(3, format="csr"), [1, 2]), gw.errors.ShapeError, "no dst beside a sparse matrix"),
+    "cube": ((torch.zeros(2, 2, 2, dtype=torch.long),), gw.errors.ShapeError, r"got shape \(2, 2, 2\)"),
+    "fractions": ((torch.tensor([[0.5], [1.0]]),), gw.errors.DtypeError, "src of integers"),
+    "texts": ((["ann"], ["bob"]), gw.errors.DtypeError, r"gw\.Graph\.from_ids\(src, dst\)"),
+    "networkx": ((_NetworkX(),), gw.errors.DtypeError, r"gw\.interop\.from_networkx\(graph\)"),
+    "SparseTensor": ((_SparseTensor(),), gw.errors.DtypeError, r"gw\.Graph\(row, column\)"),
+    "pyg": ((types.SimpleNamespace(edge_index=0),), gw.errors.DtypeError, r"gw\.from_pyg\(data\)\.graph"),
+    "gaps": (
+        ([2**31 + 5], [0]),
+        gw.errors.GraphError,
+        r"got 2147483653 as the largest of 1 edges; gw\.Graph\.from_ids",
+    ),
 }
 
 
@@ -107,7 +111,7 @@ def test_what_is_no_set_of_edges_is_refused_in_one_line(name: str) -> None:
 def test_the_number_of_nodes_is_the_users_word() -> None:
     assert gw.Graph([20_000_000], [0], num_nodes=20_000_001).num_nodes == 20_000_001
     assert gw.Graph([9_000_000], [0]).num_nodes == 9_000_001  # 72 MB
-    with pytest.raises(gw.GraphError, match="memory"):
+    with pytest.raises(gw.errors.GraphError, match="memory"):
         gw.Graph([0], [1], num_nodes=2**50)
 
 
@@ -148,16 +152,16 @@ def test_from_ids_keeps_the_order_of_nodes_that_are_given() -> None:
 @pytest.mark.parametrize(
     ("src", "dst", "nodes", "error", "words"),
     [
-        (["a"], ["b", "c"], None, gw.ShapeError, "one length, got 1 and 2"),
-        (["a"], [1], None, gw.DtypeError, "one kind"),
-        (["a", 1], ["b", 2], None, gw.DtypeError, "integers or of texts alone, got int, str"),
-        (["a", None], ["b", "c"], None, gw.DtypeError, "got NoneType, str"),
-        ([0.5], [1.0], None, gw.DtypeError, "integers or texts, got float64"),
-        ([True], [False], None, gw.DtypeError, "got bool"),
-        (["a"], ["b"], ["a"], gw.IndexRangeError, "got 'b' at position 0"),
-        (["a"], ["b"], ["a", "b", "a"], gw.ShapeError, "every node once, got 'a' twice"),
-        ([[1]], [[2]], None, gw.ShapeError, "1 dimension"),
-        ([2**70], [1], None, gw.DtypeError, "64 bits"),
+        (["a"], ["b", "c"], None, gw.errors.ShapeError, "one length, got 1 and 2"),
+        (["a"], [1], None, gw.errors.DtypeError, "one kind"),
+        (["a", 1], ["b", 2], None, gw.errors.DtypeError, "integers or of texts alone, got int, str"),
+        (["a", None], ["b", "c"], None, gw.errors.DtypeError, "got NoneType, str"),
+        ([0.5], [1.0], None, gw.errors.DtypeError, "integers or texts, got float64"),
+        ([True], [False], None, gw.errors.DtypeError, "got bool"),
+        (["a"], ["b"], ["a"], gw.errors.IndexRangeError, "got 'b' at position 0"),
+        (["a"], ["b"], ["a", "b", "a"], gw.errors.ShapeError, "every node once, got 'a' twice"),
+        ([[1]], [[2]], None, gw.errors.ShapeError, "1 dimension"),
+        ([2**70], [1], None, gw.errors.DtypeError, "64 bits"),
     ],
 )
 def test_from_ids_refuses(src, dst, nodes, error, words) -> None:

@@ -55,9 +55,9 @@ def test_edges_in_another_order_or_between_graphs() -> None:
     mixed = gw.Graph([2, 0, 3, 1], [3, 1, 2, 0])
     order = edge_order(mixed, ptr)
     assert order is not None and order.tolist() == [1, 3, 0, 2]
-    with pytest.raises(gw.GraphError, match="expected edges numbered graph after graph"):
+    with pytest.raises(gw.errors.GraphError, match="expected edges numbered graph after graph"):
         SideBySide(mixed, ptr)
-    with pytest.raises(gw.GraphError, match="expected edges within graphs, got edge 1 from graph 1 to graph 0"):
+    with pytest.raises(gw.errors.GraphError, match="expected edges within graphs, got edge 1 from graph 1 to graph 0"):
         SideBySide(gw.Graph([0, 2], [1, 0], num_nodes=4), ptr)
 
 

@@ -425,7 +425,7 @@ def test_explain_and_errors() -> None:
     (x, edge_index), _ = plain_inputs()
     told = gw.explain(compiled.float(), x.float(), edge_index)
     assert "1 program" in told and "forward calls" in told
-    with pytest.raises(gw.ConfigError, match=r"expected an nn\.Module, got int"):
+    with pytest.raises(gw.errors.ConfigError, match=r"expected an nn\.Module, got int"):
         gw.compile(3)
 
 

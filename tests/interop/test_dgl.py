@@ -87,13 +87,13 @@ def held(graph: Any) -> dict[Any, Tensor]:
 
 def test_tensors_of_a_graph_find_their_places() -> None:
     graph = plain()
-    parts, data = gw.from_dgl(graph), graph.nodes["_N"].data
+    parts, data = gw.interop.from_dgl(graph), graph.nodes["_N"].data
     assert [t.tolist() for t in parts.graph.edges()] == [[3, 0, 0, 1], [1, 2, 2, 0]]
     assert torch.equal(parts.x, data["feat"]) and torch.equal(parts.y, data["label"])
     assert torch.equal(parts.graph.ndata["x"], data["x"])
     assert torch.equal(parts.graph.edata["w"], graph.edges["_N", "_E", "_N"].data["w"])
     assert parts.train_idx.tolist() == [0, 2] and parts.val_idx.tolist() == [1] and parts.test_idx is None
-    other = gw.from_dgl(graph, split={"test": [3]}, features="x", labels="none")
+    other = gw.interop.from_dgl(graph, split={"test": [3]}, features="x", labels="none")
     assert torch.equal(other.x, data["x"]) and other.y is None and other.test_idx.tolist() == [3]
     assert set(other.graph.ndata) == {"feat", "label", "train_mask", "val_mask", "test_mask"}
     assert not bool(other.graph.ndata["train_mask"].any())
@@ -103,7 +103,7 @@ def test_tensors_of_a_graph_find_their_places() -> None:
 
 def test_tensors_of_types_and_relations_find_their_places() -> None:
     graph = typed()
-    parts = gw.from_dgl(graph)
+    parts = gw.interop.from_dgl(graph)
     assert parts.graph.relations == (WRITES, CITES) and parts.graph.node_types == ("author", "paper")
     assert torch.equal(parts.features["paper"], graph.nodes["paper"].data["feat"])
     assert parts.labels["paper"].tolist() == [0, 1, 2, 3] and parts.node_tables["author"]["year"].tolist() == [0, 1, 2]
@@ -116,26 +116,26 @@ def test_tensors_of_types_and_relations_find_their_places() -> None:
 def test_all_of_it_comes_back(kind: Any) -> None:
     pytest.importorskip("dgl")
     graph = kind()
-    mine, back = held(graph), held(gw.to_dgl(gw.from_dgl(graph)))
+    mine, back = held(graph), held(gw.interop.to_dgl(gw.interop.from_dgl(graph)))
     assert mine.keys() <= back.keys()
     assert all(torch.equal(tensor.to(back[key].dtype), back[key]) for key, tensor in mine.items())
     ds = gw.synthetic("default", scale=0.02)
-    graph = gw.to_dgl(ds)
+    graph = gw.interop.to_dgl(ds)
     assert torch.equal(graph.ndata["feat"], ds.x) and torch.equal(graph.ndata["train_mask"], ds.train_mask)
     assert torch.equal(torch.stack(graph.edges(order="eid")), torch.stack(ds.graph.edges()))
     with pytest.warns(UserWarning, match="to_dgl: expected tensors of nodes and edges, got note, left out"):
-        gw.to_dgl(SimpleNamespace(graph=ds.graph, extra={"note": 1}))
+        gw.interop.to_dgl(SimpleNamespace(graph=ds.graph, extra={"note": 1}))
 
 
 def test_what_is_no_graph_of_dgl_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DtypeError, match="from_dgl: expected a DGLGraph, got int"):
-        gw.from_dgl(3)
+        gw.interop.from_dgl(3)
     with pytest.raises(ConfigError, match="from_dgl: expected split as a number or a dict"):
-        gw.from_dgl(plain(), split="train")  # type: ignore[arg-type]
+        gw.interop.from_dgl(plain(), split="train")  # type: ignore[arg-type]
     block = Standin(ENDS, {"author": 3, "paper": 4})
     block.is_block = True
     with pytest.raises(GraphError, match="from_dgl: expected a graph, got a block"):
-        gw.from_dgl(block)
+        gw.interop.from_dgl(block)
     monkeypatch.setitem(sys.modules, "dgl", None)
     with pytest.raises(MissingPackageError, match="to_dgl: expected the package dgl, which is not installed"):
-        gw.to_dgl(gw.Graph([0], [1]))
+        gw.interop.to_dgl(gw.Graph([0], [1]))

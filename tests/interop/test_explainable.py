@@ -70,8 +70,8 @@ def test_models_without_edge_weights_explain_nodes_and_features_only(ds: gw.Data
     model = gw.explainable(gw.nn.GAT(ds.num_features, 8, ds.num_classes, heads=2).eval())
     assert _explained(model, ds.x, edges, node_mask_type="object").node_mask.abs().sum() > 0
     with pytest.raises(
-        gw.ConfigError, match=r"such as gw\.nn\.GCN, SAGE or GIN, for masks of edges, got GAT; masks of"
+        gw.errors.ConfigError, match=r"such as gw\.nn\.GCN, SAGE or GIN, for masks of edges, got GAT; masks of"
     ):
         _explained(model, ds.x, edges, edge_mask_type="object")
-    with pytest.raises(gw.ConfigError, match=r"explainable: expected model as a torch\.nn\.Module, got str"):
+    with pytest.raises(gw.errors.ConfigError, match=r"explainable: expected model as a torch\.nn\.Module, got str"):
         gw.explainable("gcn")  # type: ignore[arg-type]

@@ -105,7 +105,7 @@ def test_sage_on_products_with_inference_by_layers() -> None:
 def test_clusters_and_saint_mask_what_is_trained_on() -> None:
     graph = data()
     parts = gw.from_pyg(graph)
-    clusters = gw.ClusterSampler(parts.graph, gw.partition(parts.graph, 8).part)
+    clusters = gw.sampling.ClusterSampler(parts.graph, gw.partition(parts.graph, 8).part)
     seen = 0
     for batch in gw.Loader(parts, sampler=clusters, batch_size=2, shuffle=True):
         out = Sage()(batch.x, batch.edge_index)
@@ -114,7 +114,7 @@ def test_clusters_and_saint_mask_what_is_trained_on() -> None:
         seen += int(batch.train_mask.sum())
     assert seen == int(graph.train_mask.sum())
     conv = GraphConv(8, CLASSES, aggr="add")
-    for batch in gw.Loader(parts, sampler=gw.SaintWalkSampler(parts.graph, 2, coverage=5), batch_size=20):
+    for batch in gw.Loader(parts, sampler=gw.sampling.SaintWalkSampler(parts.graph, 2, coverage=5), batch_size=20):
         losses = F.cross_entropy(conv(batch.x, batch.edge_index, batch.edge_norm), batch.y.squeeze(1), reduction="none")
         assert torch.isfinite((losses * batch.node_norm)[batch.train_mask].sum())
 
@@ -157,7 +157,7 @@ def test_papers_with_convolutions_by_relation() -> None:
 
 def test_times_of_edges_relations_and_nodes() -> None:
     graph, parts = data(), gw.from_pyg(data())
-    sampler = gw.SegmentSampler(parts.graph, [5, 3], time=parts.graph.edata["time"], strategy="recent")
+    sampler = gw.sampling.SegmentSampler(parts.graph, [5, 3], time=parts.graph.edata["time"], strategy="recent")
     when = torch.full((parts.train_idx.numel(),), 40)
     for batch in gw.Loader(parts, parts.train_idx, sampler=sampler, time=when, batch_size=16):
         assert bool((batch.time <= 40).all()) and torch.equal(batch.time, graph.time[batch.e_id])
@@ -166,18 +166,20 @@ def test_times_of_edges_relations_and_nodes() -> None:
     times = {relation: table["time"] for relation, table in typed.edge_tables.items()}
     flat = torch.cat([times[relation] for relation in typed.graph.relations])
     seeds, when = torch.arange(8), torch.full((8,), 25)
-    by_relation = gw.SegmentSampler(typed.graph, [3, 2], time=dict(reversed(times.items()))).sample(seeds, time=when)
+    by_relation = gw.sampling.SegmentSampler(typed.graph, [3, 2], time=dict(reversed(times.items()))).sample(
+        seeds, time=when
+    )
     assert torch.equal(
-        by_relation.e_id, gw.SegmentSampler(typed.graph, [3, 2], time=flat).sample(seeds, time=when).e_id
+        by_relation.e_id, gw.sampling.SegmentSampler(typed.graph, [3, 2], time=flat).sample(seeds, time=when).e_id
     )
     links = gw.LinkLoader(typed, relation=CITES, fanouts=[2], time=times, batch_size=150, negatives="none")
     assert torch.equal(next(iter(links)).edge_label_time, times[CITES])
     of_nodes = torch.arange(N)
-    sampler = gw.SegmentSampler(parts.graph, [-1], time=of_nodes[parts.graph.edges()[0]])
+    sampler = gw.sampling.SegmentSampler(parts.graph, [-1], time=of_nodes[parts.graph.edges()[0]])
     sample = sampler.sample(torch.tensor([50, 150]), time=torch.tensor([50, 150]))
     assert bool((sample.n_id <= torch.tensor([50, 150])[sample.owner]).all())
     with pytest.raises(ConfigError, match="expected times for every relation, got none for paper-cites-paper"):
-        gw.SegmentSampler(typed.graph, [2], time={WRITES: times[WRITES]})
+        gw.sampling.SegmentSampler(typed.graph, [2], time={WRITES: times[WRITES]})
 
 
 @pytest.mark.parametrize("how", ["compiled", "autocast", "half"])
@@ -249,12 +251,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     ),
     "local ids": (lambda: gw.Loader(gw.from_pyg(papers()), ("author", [40])), IndexRangeError, r"\[0, 40\), got 40"),
     "disjoint": (
-        lambda: gw.InducedSampler(gw.SegmentSampler(gw.from_pyg(data()).graph, [2], disjoint=True)),
+        lambda: gw.sampling.InducedSampler(gw.sampling.SegmentSampler(gw.from_pyg(data()).graph, [2], disjoint=True)),
         ConfigError,
         "expected a sampler whose seeds share nodes",
     ),
     "owners": (
-        lambda: gw.InducedSampler(gw.ShadowSampler(gw.from_pyg(data()).graph, [2])).sample([1]),
+        lambda: gw.sampling.InducedSampler(gw.sampling.ShadowSampler(gw.from_pyg(data()).graph, [2])).sample([1]),
         ConfigError,
         "got one with owners",
     ),

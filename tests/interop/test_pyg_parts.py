@@ -103,7 +103,7 @@ def same(one: Any, other: Any, declared: bool = True) -> None:
 def test_all_of_a_data_comes_back() -> None:
     data = full()
     parts = gw.from_pyg(data)
-    same(data, gw.to_pyg(parts))
+    same(data, gw.interop.to_pyg(parts))
     assert torch.equal(torch.stack(parts.graph.edges()), data.edge_index)
     assert set(parts.graph.edata) == {"edge_attr", "edge_weight", "edge_type"}
     assert {"pos", "node_year"} <= set(parts.graph.ndata)
@@ -114,7 +114,7 @@ def test_all_of_a_data_comes_back() -> None:
 def test_all_of_a_hetero_data_comes_back() -> None:
     data = hetero()
     parts = gw.from_pyg(data)
-    same(data, gw.to_pyg(parts))
+    same(data, gw.interop.to_pyg(parts))
     start = parts.graph.layout.node_range("paper").start
     assert [(ids - start).tolist() for ids in (parts.train_idx, parts.val_idx, parts.test_idx)] == [[0, 2], [1], [3]]
     assert torch.equal(parts.edge_tables[WRITES]["edge_attr"], data[WRITES].edge_attr)
@@ -144,7 +144,7 @@ def test_splits_in_every_form(form: str) -> None:
     found = gw.from_pyg(data)
     assert sorted(found.val_idx.tolist()) == [1, 4] and found.train_idx is None
     assert form not in ("idx", "index") or found.val_idx.tolist() == [4, 1]
-    assert gw.to_pyg(found).val_mask.nonzero().reshape(-1).tolist() == [1, 4]
+    assert gw.interop.to_pyg(found).val_mask.nonzero().reshape(-1).tolist() == [1, 4]
 
 
 def test_one_of_several_splits_is_chosen_and_none_by_silence() -> None:
@@ -253,7 +253,7 @@ def test_a_batch_of_graphs_keeps_their_borders() -> None:
     batch = Batch.from_data_list(graphs)
     parts = gw.from_pyg(batch)
     assert parts.graph_ptr.tolist() == [0, 1, 4, 6] and parts.dataset().num_rows == 3
-    again = gw.to_pyg(parts)
+    again = gw.interop.to_pyg(parts)
     assert torch.equal(again.batch, batch.batch) and torch.equal(again.ptr, batch.ptr)
     on_nodes = Batch.from_data_list([Data(x=rows(2, 2), edge_index=torch.tensor([[0], [1]]), y=torch.ones(2))] * 3)
     kept = gw.from_pyg(on_nodes)
@@ -266,7 +266,7 @@ def test_events_become_edges_with_times() -> None:
     events.msg = rows(3, 4)
     parts = gw.from_pyg(events)
     assert parts.graph.num_nodes == 4 and set(parts.graph.edata) == {"t", "msg"}
-    sampler = gw.SegmentSampler(parts.graph, [2], time=parts.graph.edata["t"])
+    sampler = gw.sampling.SegmentSampler(parts.graph, [2], time=parts.graph.edata["t"])
     assert sampler.sample([3], time=[6]).e_id.tolist() == [0]
 
 
@@ -293,7 +293,7 @@ def test_labels_of_every_kind_make_a_dataset(kind: str) -> None:
 def test_a_dataset_trains() -> None:
     ds = gw.from_pyg(full()).dataset()
     assert ds.edge_features.shape == (E, 3) and ds.edge_weight.shape == (E,)
-    with pytest.warns(gw.DataWarning, match="edge_features not used by SAGE"):
+    with pytest.warns(gw.errors.DataWarning, match="edge_features not used by SAGE"):
         trainer = gw.Trainer(gw.nn.SAGE(4, 8, N, num_layers=2), ds, mode="mini", fanouts=(2, 2), batch_size=2)
     assert len(trainer.fit(epochs=1)) == 1
     with pytest.warns(UserWarning) as told:
@@ -304,7 +304,7 @@ def test_a_dataset_trains() -> None:
     assert typed.target_type == "paper" and typed.num_classes == 2
     start = typed.graph.layout.node_range("paper").start
     assert typed.y[start : start + 4].tolist() == [0, 1, -1, 1] and int((typed.y >= 0).sum()) == 3
-    back = gw.to_pyg(typed)
+    back = gw.interop.to_pyg(typed)
     assert torch.equal(back["paper"].y, hetero()["paper"].y) and "y" not in back["venue"]
     assert torch.equal(back["paper"].train_mask, hetero()["paper"].train_mask)
 
@@ -321,14 +321,14 @@ def test_edge_tables_alike_on_every_relation_are_one_table() -> None:
 def test_named_tensors_of_a_typed_graph_go_to_their_types() -> None:
     graph = gw.Graph.hetero({WRITES: ([0, 1], [2, 0]), CITES: ([0], [1])}, {"author": 2, "paper": 3})
     graph.ndata["h"], graph.edata["w"] = torch.arange(5), torch.arange(3)
-    data = gw.to_pyg(graph, train_idx=torch.tensor([3]), y=torch.arange(5), edge_attr={CITES: torch.ones(1, 2)})
+    data = gw.interop.to_pyg(graph, train_idx=torch.tensor([3]), y=torch.arange(5), edge_attr={CITES: torch.ones(1, 2)})
     assert data["paper"].train_mask.tolist() == [False, True, False] and "train_mask" not in data["author"]
     assert data["paper"].y.tolist() == [2, 3, 4] and data[CITES].edge_attr.shape == (1, 2)
     assert data["author"].h.tolist() == [0, 1] and data[WRITES].w.tolist() == [0, 1] and data[CITES].w.tolist() == [2]
     with pytest.raises(ConfigError, match="expected pos of a typed graph as a dict by type or relation"):
-        gw.to_pyg(graph, pos=torch.ones(5))
+        gw.interop.to_pyg(graph, pos=torch.ones(5))
     with pytest.raises(ConfigError, match="expected y by node type or relation, got 'venue'"):
-        gw.to_pyg(graph, y={"venue": torch.ones(1)})
+        gw.interop.to_pyg(graph, y={"venue": torch.ones(1)})
 
 
 def test_types_without_a_number_of_nodes() -> None:

@@ -101,7 +101,7 @@ def test_type_rule(op: Op, operands: tuple[Any, ...], attrs: dict[str, Any], exp
 
 @pytest.mark.parametrize(("op", "operands", "attrs", "message"), REFUSED, ids=lambda x: str(x)[:40])
 def test_refusal(op: Op, operands: tuple[Any, ...], attrs: dict[str, Any], message: str) -> None:
-    with pytest.raises(gw.IRError, match=message):
+    with pytest.raises(gw.errors.IRError, match=message):
         Builder().add(op, *map(value, operands), **attrs)
 
 

@@ -182,7 +182,7 @@ def test_typed_batches_collect_any_name() -> None:
 def test_trees_and_times_by_type() -> None:
     typed = gw.from_pyg(films())
     times = {relation: films()[relation].time for relation in (LIKES, LIKED)}
-    sampler = gw.SegmentSampler(typed.graph, [3, 2], time=times)
+    sampler = gw.sampling.SegmentSampler(typed.graph, [3, 2], time=times)
     loader = gw.Loader(typed, ("film", [2, 5, 2]), sampler=sampler, time=[70, 60, 30], batch_size=3)
     (batch,) = loader
     assert batch["film"].seed_time.tolist() == [70, 60, 30] and "seed_time" not in batch["user"]
@@ -282,7 +282,7 @@ def test_loaders_are_called_with_places() -> None:
     links = gw.LinkLoader(parts, data().edge_index[:, :9], fanouts=[2], batch_size=4)
     assert links.data is parts and links([5]).input_id.tolist() == [5]
     with pytest.raises(ConfigError, match="expected iteration"):
-        gw.MultistageLoader(parts, [1, 2], (2,), 1, macro=gw.LargeBatch(1))([0])
+        gw.macro.MultistageLoader(parts, [1, 2], (2,), 1, macro=gw.macro.LargeBatch(1))([0])
 
 
 def test_a_relation_that_the_fan_outs_lack_is_left_out() -> None:
@@ -320,4 +320,4 @@ def test_keywords_of_dgl_are_answered(name: str, answer: str) -> None:
 def test_a_sampler_in_the_place_of_fan_outs() -> None:
     parts = gw.from_pyg(data())
     with pytest.raises(ConfigError, match="NeighborSampler; write sampler="):
-        gw.Loader(parts, [1], gw.NeighborSampler(parts.graph, [2]))
+        gw.Loader(parts, [1], gw.sampling.NeighborSampler(parts.graph, [2]))

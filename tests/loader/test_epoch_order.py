@@ -71,11 +71,11 @@ def test_the_ranks_together_take_every_seed() -> None:
     assert taken.numel() == 600 and taken.unique().numel() == 599
     assert torch.equal(torch.stack([part.order(1) for part in parts], 1).reshape(-1)[:599], whole.order(1))
     state = parts[0].state_dict()
-    with pytest.raises(gw.CheckpointError, match="share"):
+    with pytest.raises(gw.errors.CheckpointError, match="share"):
         parts[1].load_state_dict(state)
     drawn = [gw.Loader(ds, torch.arange(600), [2], batch_size=20, item_weight="balanced", share=(r, 2)) for r in (0, 1)]
     assert len(drawn[0]) == 15 and not torch.equal(drawn[0].order(0), drawn[1].order(0))
-    assert gw.Loader(ds, torch.arange(600), [2], share=gw.Ranks(0, 2)).order(0).tolist() == list(range(0, 600, 2))
+    assert gw.Loader(ds, torch.arange(600), [2], share=gw.dist.Ranks(0, 2)).order(0).tolist() == list(range(0, 600, 2))
 
 
 def test_graphs_and_links_take_the_same_options() -> None:
@@ -112,7 +112,7 @@ def test_rows_come_from_a_store_of_ones_own(workers: int) -> None:
         "a": True,
         "b": True,
     }
-    with pytest.raises(gw.ShapeError, match="expected 3 rows, one per id"):
+    with pytest.raises(gw.errors.ShapeError, match="expected 3 rows, one per id"):
         next(iter(gw.Loader(gw.Graph([0, 1], [1, 2]), [0, 1, 2], [1], fetch=lambda ids: torch.ones(2, 2))))
 
 
@@ -137,7 +137,7 @@ def test_exclusion_by_function() -> None:
         assert gone == expected and len(few.e_id) <= len(mine.e_id)
         assert torch.equal(one.e_id, other.e_id)
     for answer in (torch.ones(3), None, ([0], [599, 3]), lambda: 0):
-        with pytest.raises(gw.ConfigError, match="expected exclude to return a mask of 100 edges"):
+        with pytest.raises(gw.errors.ConfigError, match="expected exclude to return a mask of 100 edges"):
             next(iter(gw.LinkLoader(graph, exclude=lambda u, v, answer=answer: answer, **options)))
 
 
@@ -158,20 +158,20 @@ def test_mistakes_are_one_line() -> None:
         ({"item_weight": "even"}, "expected item_weight as 'balanced' or one number per item, got 'even'"),
         ({"item_weight": [1.0]}, "item"),
         ({"item_weight": [1.0] + [0.0] * 359, "batch_size": 2}, "expected 2 items of weight above 0, a batch, got 1"),
-        ({"share": (2, 2)}, "(rank, number of ranks) with 0 <= rank, or gw.Ranks, got (2, 2)"),
+        ({"share": (2, 2)}, "(rank, number of ranks) with 0 <= rank, or gw.dist.Ranks, got (2, 2)"),
         ({"share": 1}, "got 1"),
         ({"fetch": 3}, "expected fetch as a function from node ids to rows, got int"),
         ({"use_ddp": True}, "share=(rank, number of ranks)"),
     ]:
-        with pytest.raises(gw.GraphWeftError) as failure:
+        with pytest.raises(gw.errors.GraphWeftError) as failure:
             gw.Loader(ds, fanouts=[2], **options)  # type: ignore[arg-type]
         assert text in str(failure.value)
-    with pytest.raises(gw.ConfigError, match="one class per item for item_weight='balanced', got none"):
+    with pytest.raises(gw.errors.ConfigError, match="one class per item for item_weight='balanced', got none"):
         gw.Loader(ds.graph, [0, 1], [2], item_weight="balanced")
-    with pytest.raises(gw.ConfigError, match=r"amount=0.5 cannot be combined with negatives 'tail'; use binary"):
+    with pytest.raises(gw.errors.ConfigError, match=r"amount=0.5 cannot be combined with negatives 'tail'; use binary"):
         gw.LinkLoader(ds.graph, negatives="tail", amount=0.5)
     weighted = torch.utils.data.WeightedRandomSampler([1.0], 1)
-    with pytest.raises(gw.ConfigError, match="got WeightedRandomSampler; item_weight= draws seeds by weight"):
+    with pytest.raises(gw.errors.ConfigError, match="got WeightedRandomSampler; item_weight= draws seeds by weight"):
         gw.Loader(ds, sampler=weighted)  # type: ignore[arg-type]
-    with pytest.raises(gw.ConfigError, match="distinct cannot be combined with negatives 'none'"):
+    with pytest.raises(gw.errors.ConfigError, match="distinct cannot be combined with negatives 'none'"):
         gw.LinkLoader(ds.graph, negatives="none", distinct=True)

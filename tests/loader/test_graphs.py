@@ -69,7 +69,7 @@ def test_it_goes_on_in_the_middle_of_an_epoch() -> None:
     fresh.load_state_dict(state)
     rest = [b.index for b in fresh] + [b.index for b in fresh]
     assert all(torch.equal(a, b) for a, b in zip(whole[3:], rest, strict=True))
-    with pytest.raises(gw.CheckpointError, match="seed"):
+    with pytest.raises(gw.errors.CheckpointError, match="seed"):
         gw.GraphLoader(ds, batch_size=8, shuffle=True, seed=6).load_state_dict(state)
 
 
@@ -91,12 +91,14 @@ def test_some_graphs_and_other_devices() -> None:
     ],
 )
 def test_wrong_use_is_told_in_one_line(arguments: dict[str, object], message: str) -> None:
-    with pytest.raises(gw.GraphWeftError, match=message):
+    with pytest.raises(gw.errors.GraphWeftError, match=message):
         gw.GraphLoader(learnable(10), **arguments)
 
 
 def test_another_dataset_is_refused() -> None:
-    with pytest.raises(gw.ConfigError, match=r"expected a gw\.GraphDataset, got Dataset; gw\.GraphDataset\.from_list"):
+    with pytest.raises(
+        gw.errors.ConfigError, match=r"expected a gw\.GraphDataset, got Dataset; gw\.GraphDataset\.from_list"
+    ):
         gw.GraphLoader(gw.synthetic("default", scale=0.01))
 
 

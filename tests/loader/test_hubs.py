@@ -36,8 +36,8 @@ def source(ds: gw.Dataset, part: torch.Tensor) -> MemoryParts:
 
 
 @pytest.fixture(scope="module")
-def store(ds: gw.Dataset, part: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
-    return gw.prepare_store(ds, tmp_path_factory.mktemp("hubs") / "store", parts=PARTS, part=part, memory="64MB")
+def store(ds: gw.Dataset, part: torch.Tensor, tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
+    return gw.macro.prepare_store(ds, tmp_path_factory.mktemp("hubs") / "store", parts=PARTS, part=part, memory="64MB")
 
 
 def _matrix(ds: gw.Dataset, source: MemoryParts) -> scipy.sparse.csr_array:
@@ -71,7 +71,7 @@ def test_influence_is_the_dense_power(steps: int, laziness: float, ds: gw.Datase
 
 @pytest.mark.parametrize("budget", [5_000, 20_000, 100_000])
 def test_hubs_are_the_most_influential_nodes_within_the_budget(
-    budget: int, ds: gw.Dataset, source: MemoryParts, store: gw.Store
+    budget: int, ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
 ) -> None:
     seeds = _seeds(ds, source)
     hubs, stored = pin_hubs(source, seeds, 2, budget), pin_hubs(store, seeds, 2, budget)
@@ -87,7 +87,9 @@ def test_hubs_are_the_most_influential_nodes_within_the_budget(
     assert torch.equal(hubs.x, ds.x[source.order[torch.from_numpy(hubs.ids)]])
 
 
-def test_a_group_has_the_edges_that_parts_and_hubs_induce(ds: gw.Dataset, source: MemoryParts, store: gw.Store) -> None:
+def test_a_group_has_the_edges_that_parts_and_hubs_induce(
+    ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
+) -> None:
     whole = _matrix(ds, source)
     hubs = pin_hubs(source, _seeds(ds, source), 2, 20_000)
     group = read_group(store, [6, 1, 3], hubs)
@@ -104,7 +106,9 @@ def test_a_group_has_the_edges_that_parts_and_hubs_induce(ds: gw.Dataset, source
     assert without.graph.num_edges < kept <= all_of
 
 
-def test_only_nodes_of_the_parts_are_seeds_and_each_once(ds: gw.Dataset, source: MemoryParts, store: gw.Store) -> None:
+def test_only_nodes_of_the_parts_are_seeds_and_each_once(
+    ds: gw.Dataset, source: MemoryParts, store: gw.macro.Store
+) -> None:
     seeds = _seeds(ds, source)
     hubs = pin_hubs(source, seeds, 1, 30_000)
     loader = GroupLoader(store, seeds, (3,), 16, True, 3, count=2, hubs=hubs)
@@ -123,26 +127,26 @@ def _trainer(ds: gw.Dataset, data: Any, **more: Any) -> gw.Trainer:
     return gw.Trainer(model, data, mode="macro", fanouts=(5, 5), batch_size=32, seed=0, restore_best=False, **more)
 
 
-def test_a_store_trains_as_memory_does_bit_for_bit(ds: gw.Dataset, part: torch.Tensor, store: gw.Store) -> None:
+def test_a_store_trains_as_memory_does_bit_for_bit(ds: gw.Dataset, part: torch.Tensor, store: gw.macro.Store) -> None:
     disk = _trainer(ds, store, macro="parts:2/8+hubs:20KB")
-    memory = _trainer(ds, ds, macro=gw.Macro(gw.Parts(part, 2), hubs=20_000))
+    memory = _trainer(ds, ds, macro=gw.macro.Macro(gw.macro.Parts(part, 2), hubs=20_000))
     plain = _trainer(ds, store, macro="parts:2/8")
     told, known, other = disk.fit(2), memory.fit(2), plain.fit(2)
     assert [r.loss for r in told] == [r.loss for r in known] != [r.loss for r in other]
     assert torch.equal(disk.predict(), memory.predict())
 
 
-def test_the_run_goes_on_only_with_the_same_hubs(ds: gw.Dataset, store: gw.Store, tmp_path: Path) -> None:
+def test_the_run_goes_on_only_with_the_same_hubs(ds: gw.Dataset, store: gw.macro.Store, tmp_path: Path) -> None:
     with_hubs, out = "parts:2/8+hubs:20KB", tmp_path / "run"
     whole = _trainer(ds, store, macro=with_hubs).fit(2)
     _trainer(ds, store, macro=with_hubs, out=out).fit(1)
     resumed = _trainer(ds, store, macro=with_hubs, out=out)
     assert resumed.resume() and resumed.fit(1)[-1].loss == whole[-1].loss
-    with pytest.raises(gw.GraphWeftError, match="hubs"):
+    with pytest.raises(gw.errors.GraphWeftError, match="hubs"):
         _trainer(ds, store, macro="parts:2/8", out=out).resume()
 
 
-def test_hubs_count_in_the_budget(ds: gw.Dataset, store: gw.Store) -> None:
+def test_hubs_count_in_the_budget(ds: gw.Dataset, store: gw.macro.Store) -> None:
     hubs = 30_000
     assert group_bytes(store, 2, hubs=hubs) - group_bytes(store, 2) >= 3 * hubs
     assert parts_within(store, group_bytes(store, 3, hubs=hubs), hubs=hubs) == 3
@@ -161,10 +165,10 @@ def test_hubs_count_in_the_budget(ds: gw.Dataset, store: gw.Store) -> None:
         ("hubs:1GB", "macro", "memory: expected at least"),
     ],
 )
-def test_wrong_hubs_are_one_line(macro: str, mode: str, told: str, ds: gw.Dataset, store: gw.Store) -> None:
+def test_wrong_hubs_are_one_line(macro: str, mode: str, told: str, ds: gw.Dataset, store: gw.macro.Store) -> None:
     data = store if mode == "macro" else ds
     torch.manual_seed(0)
     model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2)
-    with pytest.raises(gw.ConfigError, match=told) as caught:
+    with pytest.raises(gw.errors.ConfigError, match=told) as caught:
         gw.Trainer(model, data, mode=mode, macro=macro, memory="64MB" if mode == "macro" else None)
     assert "\n" not in str(caught.value)

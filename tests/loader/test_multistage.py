@@ -28,17 +28,17 @@ def parts(ds) -> torch.Tensor:
 
 def stages(parts):
     return {
-        "whole": gw.Whole(),
-        "large": gw.LargeBatch(0.25),
-        "parts": gw.Parts(parts, 3),
-        "three": [gw.Parts(parts, 4), gw.LargeBatch(300, (5, 5))],
-        "nested": [gw.LargeBatch(0.5), gw.LargeBatch(300)],
+        "whole": gw.macro.Whole(),
+        "large": gw.macro.LargeBatch(0.25),
+        "parts": gw.macro.Parts(parts, 3),
+        "three": [gw.macro.Parts(parts, 4), gw.macro.LargeBatch(300, (5, 5))],
+        "nested": [gw.macro.LargeBatch(0.5), gw.macro.LargeBatch(300)],
     }
 
 
 def load(ds, macro, **options):
     given = {"fanouts": (6, 4), "batch_size": 100, "shuffle": True, "seed": 3, "prefetch": 0, **options}
-    return gw.MultistageLoader(ds, macro=macro, **given)
+    return gw.macro.MultistageLoader(ds, macro=macro, **given)
 
 
 def arrays(batch):
@@ -54,7 +54,7 @@ def same(one, other) -> bool:
 
 def test_the_identity_stage_is_the_plain_loader(ds) -> None:
     plain = gw.Loader(ds, fanouts=(6, 4), batch_size=100, shuffle=True, seed=3, prefetch=0)
-    staged = load(ds, gw.Whole())
+    staged = load(ds, gw.macro.Whole())
     assert len(plain) == len(staged)
     for _ in range(2):
         for a, b in zip(plain, staged, strict=True):
@@ -84,7 +84,7 @@ def test_batches_hold_the_rows_of_their_nodes_and_every_seed_comes_once(ds, part
 
 def test_batches_of_a_large_batch_are_full_exact_slices(ds) -> None:
     """J02, J03: macro-batches have whole batches, and a batch has every edge that the macro-batch has for it."""
-    loader = load(ds, gw.LargeBatch(0.13))
+    loader = load(ds, gw.macro.LargeBatch(0.13))
     batches = list(loader)
     assert [batch.batch_size for batch in batches[:-1]] == [100] * (len(batches) - 1)
     for batch in batches:
@@ -135,7 +135,7 @@ def test_traffic_is_what_the_structure_says(ds, parts, kind) -> None:
 def test_cost_formulas_and_reduction_hold_for_a_run(ds, width, high) -> None:
     """T02: formulas from working sets of other draws against the counters, within 10 %."""
     low, row, narrow = 1e9, 4.0 * width, replace(ds, x=ds.x[:, :width].contiguous())
-    flat, staged = load(narrow, gw.Whole()), load(narrow, gw.LargeBatch(0.25))
+    flat, staged = load(narrow, gw.macro.Whole()), load(narrow, gw.macro.LargeBatch(0.25))
     list(flat), list(staged)
     other = Key(77, 5)
     one = working_set(ds.graph, flat.seeds, flat.stages[-1], row, 8, other)
@@ -177,11 +177,15 @@ def test_the_normalised_working_set_falls_with_the_batch_and_is_flat_for_parts(g
     """T03."""
     seeds = torch.arange(graph.num_nodes)
     sizes = (32, 128, 512, 2048)
-    curve = [working_set(graph, seeds, gw.LargeBatch(size, (10, 10)), 400.0, 4, Key(0, 0)).normalized for size in sizes]
+    curve = [
+        working_set(graph, seeds, gw.macro.LargeBatch(size, (10, 10)), 400.0, 4, Key(0, 0)).normalized for size in sizes
+    ]
     assert all(after < before for before, after in itertools.pairwise(curve))
     assert curve[-1] < 0.5 * curve[0]
     part = gw.partition(graph, 32).part
-    by_parts = [working_set(graph, seeds, gw.Parts(part, b), 400.0, 32 // b, Key(0, 0)).normalized for b in (1, 2, 4)]
+    by_parts = [
+        working_set(graph, seeds, gw.macro.Parts(part, b), 400.0, 32 // b, Key(0, 0)).normalized for b in (1, 2, 4)
+    ]
     assert max(by_parts) < 1.5 * min(by_parts)
     assert max(by_parts) < curve[0]
 
@@ -221,7 +225,7 @@ def test_the_same_for_any_workers_and_threads(ds, parts, kind) -> None:
 def test_the_next_macro_batch_is_staged_while_the_model_is_at_the_one_before(ds, parts, monkeypatch) -> None:
     made: list[tuple[int, ...]] = []
     second = threading.Event()
-    whole = gw.MultistageLoader._made
+    whole = gw.macro.MultistageLoader._made
 
     def counted(self, epoch, plan, path):
         staged = whole(self, epoch, plan, path)
@@ -230,26 +234,26 @@ def test_the_next_macro_batch_is_staged_while_the_model_is_at_the_one_before(ds,
             second.set()
         return staged
 
-    monkeypatch.setattr(gw.MultistageLoader, "_made", counted)
-    loader = load(ds, gw.Parts(parts, 3), prefetch=8, workers=1)
+    monkeypatch.setattr(gw.macro.MultistageLoader, "_made", counted)
+    loader = load(ds, gw.macro.Parts(parts, 3), prefetch=8, workers=1)
     of_first = sum(planned.path == loader.plan(0).batches[0].path for planned in loader.plan(0).batches)
     assert of_first < 8  # the queue reaches into the second macro-batch
     batches = iter(loader)
     first = next(batches)
     assert second.wait(60)  # the consumer has not let go of the first batch of the first macro-batch
     assert made[0] == first.path != made[1]
-    assert same([first, *batches], load(ds, gw.Parts(parts, 3)))
+    assert same([first, *batches], load(ds, gw.macro.Parts(parts, 3)))
 
 
 def test_few_macro_batches_and_plans_are_kept(ds, parts) -> None:
-    loader = load(ds, gw.Parts(parts, 1), batch_size=400)
+    loader = load(ds, gw.macro.Parts(parts, 1), batch_size=400)
     for _ in range(4):
         for _ in loader:
             assert len(loader._staged) <= 4 and len(loader._plans) <= 3
 
 
 def test_a_probe_has_the_first_seeds_of_its_batch(ds, parts) -> None:
-    loader = load(ds, gw.Parts(parts, 3))
+    loader = load(ds, gw.macro.Parts(parts, 3))
     planned, probe = loader.plan(0).batches[2], loader.probe(0, 2, 32)
     for batch in (probe.drawn, probe.inside, probe.exact):
         assert torch.equal(batch.n_id[: batch.batch_size], loader.seeds[planned.places[:32]])
@@ -257,34 +261,34 @@ def test_a_probe_has_the_first_seeds_of_its_batch(ds, parts) -> None:
 
 
 def test_a_state_of_other_stages_is_refused(ds, parts) -> None:
-    state = load(ds, gw.LargeBatch(0.25)).state_dict()
-    with pytest.raises(gw.CheckpointError, match="stages"):
-        load(ds, gw.LargeBatch(0.5)).load_state_dict(state)
-    with pytest.raises(gw.CheckpointError, match="stages"):
-        load(ds, gw.Parts(parts, 3)).load_state_dict(state)
-    with pytest.raises(gw.CheckpointError, match="without stages"):
+    state = load(ds, gw.macro.LargeBatch(0.25)).state_dict()
+    with pytest.raises(gw.errors.CheckpointError, match="stages"):
+        load(ds, gw.macro.LargeBatch(0.5)).load_state_dict(state)
+    with pytest.raises(gw.errors.CheckpointError, match="stages"):
+        load(ds, gw.macro.Parts(parts, 3)).load_state_dict(state)
+    with pytest.raises(gw.errors.CheckpointError, match="without stages"):
         gw.Loader(ds, fanouts=(6, 4), batch_size=100, shuffle=True, seed=3).load_state_dict(state)
-    with pytest.raises(gw.CheckpointError, match="stages"):  # as many parts of other nodes
-        load(ds, gw.Parts(parts.flip(0), 3)).load_state_dict(load(ds, gw.Parts(parts, 3)).state_dict())
+    with pytest.raises(gw.errors.CheckpointError, match="stages"):  # as many parts of other nodes
+        load(ds, gw.macro.Parts(parts.flip(0), 3)).load_state_dict(load(ds, gw.macro.Parts(parts, 3)).state_dict())
 
 
 def test_graphs_without_features_and_sparse_features() -> None:
     made = power_law_edges(300, 2000, seed=1)
     graph = gw.Graph(made.src, made.dst, num_nodes=300)
-    loader = gw.MultistageLoader(graph, torch.arange(300), (3, 3), 20, macro=gw.LargeBatch(100), ahead=True)
+    loader = gw.macro.MultistageLoader(graph, torch.arange(300), (3, 3), 20, macro=gw.macro.LargeBatch(100), ahead=True)
     assert all(batch.x is None for batch in loader)
     x = torch.zeros(300, 6)
     x[torch.arange(300), torch.arange(300) % 6] = 1.0
     every = torch.arange(300)
-    sparse = gw.Dataset("s", graph, gw.SparseFeatures.from_dense(x), every % 3, every, every[:0], every[:0], 3)
-    for batch in gw.MultistageLoader(sparse, None, (3, 3), 20, macro=gw.LargeBatch(100), ahead=True):
+    sparse = gw.Dataset("s", graph, gw.data.SparseFeatures.from_dense(x), every % 3, every, every[:0], every[:0], 3)
+    for batch in gw.macro.MultistageLoader(sparse, None, (3, 3), 20, macro=gw.macro.LargeBatch(100), ahead=True):
         assert torch.equal(batch.x.to_dense(), x[batch.n_id])
 
 
 def test_bad_options_are_one_clear_error(ds, parts) -> None:
-    with pytest.raises(gw.ConfigError, match="prefetch and workers, got weight"):
-        gw.MultistageLoader(ds, macro=gw.Whole(), weight=None)
-    loader = load(ds, gw.Whole())
+    with pytest.raises(gw.errors.ConfigError, match="prefetch and workers, got weight"):
+        gw.macro.MultistageLoader(ds, macro=gw.macro.Whole(), weight=None)
+    loader = load(ds, gw.macro.Whole())
     next(iter(loader))
-    with pytest.raises(gw.ConfigError, match="between epochs"):
-        loader.retune([gw.LargeBatch(0.5)], (6, 4))
+    with pytest.raises(gw.errors.ConfigError, match="between epochs"):
+        loader.retune([gw.macro.LargeBatch(0.5)], (6, 4))

@@ -165,7 +165,7 @@ def test_what_cannot_be_padded_is_refused() -> None:
         Padding(gw.nn.GCN(*WIDTHS, norm="batch"))
     with pytest.raises(ConfigError, match=r"^slack: expected a share >= 0, got -1"):
         Padding(nn.Identity(), -1)
-    shadow = gw.Loader(DS, sampler=gw.ShadowSampler(DS.graph, [3, 2]), batch_size=8)
+    shadow = gw.Loader(DS, sampler=gw.sampling.ShadowSampler(DS.graph, [3, 2]), batch_size=8)
     with pytest.raises(ConfigError, match=r"^Padding: expected batches with blocks"):
         list(Padding(nn.Identity())(shadow))
     sparse = gw.synthetic("cora", scale=0.2)

@@ -47,5 +47,5 @@ def test_parts_meet_others_as_often_as_at_random() -> None:
 
 
 def test_more_than_half_cannot_stay() -> None:
-    with pytest.raises(gw.ConfigError, match="held: expected at most 4 of 8 parts, got 5"):
+    with pytest.raises(gw.errors.ConfigError, match="held: expected at most 4 of 8 parts, got 5"):
         shared_order(8, 5, 0, 0)

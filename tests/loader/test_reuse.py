@@ -22,17 +22,17 @@ def ds() -> gw.Dataset:
 
 
 @pytest.fixture(scope="module")
-def store(ds: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> gw.Store:
-    return gw.prepare_store(ds, tmp_path_factory.mktemp("reuse") / "store", parts=6, memory="64MB")
+def store(ds: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> gw.macro.Store:
+    return gw.macro.prepare_store(ds, tmp_path_factory.mktemp("reuse") / "store", parts=6, memory="64MB")
 
 
-def loader_of(store: gw.Store, **options: Any) -> GroupLoader:
+def loader_of(store: gw.macro.Store, **options: Any) -> GroupLoader:
     seeds = torch.from_numpy(store.split("train")[0])
     return GroupLoader(store, seeds, [3, 2], 16, True, 0, count=2, **options)
 
 
 @pytest.mark.parametrize("reuse", [1, 2, 4])
-def test_every_seed_is_in_so_many_batches_and_groups_are_read_once(store: gw.Store, reuse: int) -> None:
+def test_every_seed_is_in_so_many_batches_and_groups_are_read_once(store: gw.macro.Store, reuse: int) -> None:
     once, loader = loader_of(store), loader_of(store, reuse=reuse)
     seeds = torch.from_numpy(store.split("train")[0])
     for epoch in range(2):
@@ -50,7 +50,7 @@ def test_every_seed_is_in_so_many_batches_and_groups_are_read_once(store: gw.Sto
         assert store.counts.nbytes - before == 2 * read
 
 
-def test_the_same_bits_for_any_preparation_and_after_an_interruption(store: gw.Store) -> None:
+def test_the_same_bits_for_any_preparation_and_after_an_interruption(store: gw.macro.Store) -> None:
     def drawn(loader: GroupLoader, most: int | None = None) -> list[Any]:
         found = []
         for batch in loader:
@@ -67,11 +67,11 @@ def test_the_same_bits_for_any_preparation_and_after_an_interruption(store: gw.S
     second = loader_of(store, reuse=3)
     second.load_state_dict(first.state_dict())
     assert drawn(second) == whole[half:]
-    with pytest.raises(gw.CheckpointError):
+    with pytest.raises(gw.errors.CheckpointError):
         loader_of(store, reuse=2).load_state_dict(first.state_dict())
 
 
-def test_a_store_trains_as_memory_does(store: gw.Store, ds: gw.Dataset) -> None:
+def test_a_store_trains_as_memory_does(store: gw.macro.Store, ds: gw.Dataset) -> None:
     part = torch.empty(ds.num_nodes, dtype=torch.int64)
     for number in range(6):
         part[store.part(number).node_ids] = number
@@ -79,14 +79,14 @@ def test_a_store_trains_as_memory_does(store: gw.Store, ds: gw.Dataset) -> None:
     for data, stages in ((store, "parts:2/6"), (ds, Parts(part, 2))):
         torch.manual_seed(0)
         model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes, num_layers=2)
-        macro = gw.Macro(stages, reuse=2)
+        macro = gw.macro.Macro(stages, reuse=2)
         trainer = gw.Trainer(model, data, mode="macro", macro=macro, fanouts=(3, 2), batch_size=32)
         losses.append([record.loss for record in trainer.fit(2)])
     assert losses[0] == losses[1]
 
 
 def test_the_command_keeps_reuse_with_the_run(
-    store: gw.Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    store: gw.macro.Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["train", "--data", str(store.path), "--model", "sage", "--layers", "2", "--hidden", "8"]
     common += ["--fanouts", "3,2", "--mode", "macro", "--memory", "64MB", "--json", "--out", str(tmp_path / "run")]
@@ -114,13 +114,13 @@ def test_texts(text: str, expected: tuple[str | None, str | None, int]) -> None:
     assert tuple(split_macro(text)) == expected
 
 
-def test_what_is_refused(ds: gw.Dataset, store: gw.Store) -> None:
+def test_what_is_refused(ds: gw.Dataset, store: gw.macro.Store) -> None:
     model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes, num_layers=2)
     for wrong in (0, 5, True, "2"):
-        with pytest.raises(gw.ConfigError, match="reuse: expected an integer from 1 to 4, got"):
-            gw.Macro("parts:1/2", reuse=wrong)  # type: ignore[arg-type]
-    with pytest.raises(gw.ConfigError, match="macro: reuse cannot be combined with mode=mini"):
-        gw.Trainer(model, ds, mode="mini", macro=gw.Macro("parts:1/2", reuse=2), fanouts=(3, 2))
-    with pytest.raises(gw.ConfigError, match=r"expected reuse:N with N from 1 to 4, got 'parts:1/2\+reuse:x'"):
-        gw.Macro("parts:1/2+reuse:x")
+        with pytest.raises(gw.errors.ConfigError, match="reuse: expected an integer from 1 to 4, got"):
+            gw.macro.Macro("parts:1/2", reuse=wrong)  # type: ignore[arg-type]
+    with pytest.raises(gw.errors.ConfigError, match="macro: reuse cannot be combined with mode=mini"):
+        gw.Trainer(model, ds, mode="mini", macro=gw.macro.Macro("parts:1/2", reuse=2), fanouts=(3, 2))
+    with pytest.raises(gw.errors.ConfigError, match=r"expected reuse:N with N from 1 to 4, got 'parts:1/2\+reuse:x'"):
+        gw.macro.Macro("parts:1/2+reuse:x")
     assert main(["train", "--data", str(store.path), "--mode", "mini", "--macro", "parts:1/2+reuse:2"]) == 2

@@ -80,19 +80,21 @@ def test_named_function_on_nodes(name: str) -> None:
 
 def test_mistakes_are_named() -> None:
     g, h = gw.Graph([0, 1], [1, 2]), torch.ones(3, 2)
-    with pytest.raises(gw.ConfigError, match=r"apply_edges: expected a function or one of u_add_v.*'u_pow_v' \(.*py"):
+    with pytest.raises(
+        gw.errors.ConfigError, match=r"apply_edges: expected a function or one of u_add_v.*'u_pow_v' \(.*py"
+    ):
         gw.apply_edges(g, "u_pow_v", ndata={"h": h})
-    with pytest.raises(gw.ConfigError, match="one node field, or two, got 0"):
+    with pytest.raises(gw.errors.ConfigError, match="one node field, or two, got 0"):
         gw.apply_edges(g, "u_add_v")
-    with pytest.raises(gw.ConfigError, match="apply_nodes: expected a function or one of relu"):
+    with pytest.raises(gw.errors.ConfigError, match="apply_nodes: expected a function or one of relu"):
         gw.apply_nodes(g, "gelu", ndata={"h": h})
-    with pytest.raises(gw.UserCodeError, match="apply_edges: expected message to be a function, got 3"):
+    with pytest.raises(gw.errors.UserCodeError, match="apply_edges: expected message to be a function, got 3"):
         gw.apply_edges(g, 3, ndata={"h": h})  # type: ignore[arg-type]
-    with pytest.raises(gw.FieldError, match=r"'k'.*test_apply_functions\.py:\d+"):
+    with pytest.raises(gw.errors.FieldError, match=r"'k'.*test_apply_functions\.py:\d+"):
         gw.apply_edges(g, lambda edges: {"e": edges.src["k"]}, ndata={"h": h})
-    with pytest.raises(gw.ShapeError, match=r"expected field 'e' with 2 rows, one per edge, got 1 rows.*\.py"):
+    with pytest.raises(gw.errors.ShapeError, match=r"expected field 'e' with 2 rows, one per edge, got 1 rows.*\.py"):
         gw.apply_edges(g, lambda edges: {"e": edges.src["h"].sum(0, keepdim=True)}, ndata={"h": h})
-    with pytest.raises(gw.GraphError, match="apply_nodes: expected a graphweft Graph first, got int"):
+    with pytest.raises(gw.errors.GraphError, match="apply_nodes: expected a graphweft Graph first, got int"):
         gw.apply_nodes(3, "relu")  # type: ignore[arg-type]
 
 

@@ -37,7 +37,7 @@ def test_results_and_gradients(order: int) -> None:
 
 def test_wrong_use_is_one_line() -> None:
     graph = gw.Graph([0, 1, 2], [1, 2, 0])
-    block = gw.NeighborSampler(graph, [2]).sample([0, 1]).blocks[0]
+    block = gw.sampling.NeighborSampler(graph, [2]).sample([0, 1]).blocks[0]
     with pytest.raises(ConfigError, match="ChebConv: expected the whole graph, got a sampled block"):
         ChebConv(3, 2)(block, torch.ones(block.num_src, 3))
     with pytest.raises(ConfigError, match="ChebConv: expected order >= 1, got 0"):

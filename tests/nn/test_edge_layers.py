@@ -89,7 +89,7 @@ def test_a_block_of_all_edges_gives_the_rows_of_the_graph() -> None:
     graph = gw.synthetic("cora", scale=0.05).graph
     torch.manual_seed(0)
     x, attr = torch.randn(graph.num_nodes, WIDTH), torch.randn(graph.num_edges, EDGE)
-    batch = gw.NeighborSampler(graph, [-1]).sample([3, 0, 9])
+    batch = gw.sampling.NeighborSampler(graph, [-1]).sample([3, 0, 9])
     block = batch.blocks[0]
     for layer in (GINEConv(WIDTH, 4, EDGE), PNAConv(WIDTH, 4, edge_dim=EDGE)):
         rows = layer(block, x[block.src_ids], edge_attr=attr)

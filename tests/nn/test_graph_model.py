@@ -102,7 +102,7 @@ def test_jumping_knowledge_of_a_stack() -> None:
     assert seen == [1]
     handle.remove()
     batch = next(iter(gw.Loader(ds.graph, seeds=[0, 1], fanouts=[2, 2, 2])))
-    with pytest.raises(gw.ConfigError, match="jumping='cat' cannot be combined with sampled blocks"):
+    with pytest.raises(gw.errors.ConfigError, match="jumping='cat' cannot be combined with sampled blocks"):
         model(batch.blocks, torch.randn(batch.blocks[0].num_src, 4))
 
 
@@ -142,6 +142,6 @@ def test_own_modules_take_any_part() -> None:
     ],
 )
 def test_wrong_use_is_told_in_one_line(call: object, message: str) -> None:
-    with pytest.raises(gw.GraphWeftError, match=message) as found:
+    with pytest.raises(gw.errors.GraphWeftError, match=message) as found:
         call()  # type: ignore[operator]
     assert "\n" not in str(found.value)

@@ -191,9 +191,9 @@ def test_rows_changed_before_they_are_read_are_refused(change: Callable[[Tensor]
     graph, h = gw.Graph([0, 1], [1, 2]), torch.ones(3, 2)
     edge = gw.neighbor_apply(graph, h, mode="mul")
     change(h)
-    with pytest.raises(gw.GraphWeftError, match="an input was modified before its edge values"):
+    with pytest.raises(gw.errors.GraphWeftError, match="an input was modified before its edge values"):
         gw.pull(graph, h, edge)
-    with pytest.raises(gw.GraphWeftError, match="an input was modified before its edge values"):
+    with pytest.raises(gw.errors.GraphWeftError, match="an input was modified before its edge values"):
         edge.sum()
     again = gw.neighbor_apply(graph, h, mode="mul")
     again += 1.0  # a change of the values themselves is seen
@@ -221,28 +221,30 @@ def test_models_from_modes_alone() -> None:
 
 def test_refusals_name_what_was_expected() -> None:
     graph, h = gw.Graph([0], [1]), rows(2, 3)
-    with pytest.raises(gw.ConfigError, match="expected mode among dot, mul"):
+    with pytest.raises(gw.errors.ConfigError, match="expected mode among dot, mul"):
         gw.neighbor_apply(graph, h, mode="xor")
-    with pytest.raises(gw.ConfigError, match="expected reduce among sum"):
+    with pytest.raises(gw.errors.ConfigError, match="expected reduce among sum"):
         gw.pull(graph, h, rows(1), reduce="median")
-    with pytest.raises(gw.ConfigError, match="expected edge values unless"):
+    with pytest.raises(gw.errors.ConfigError, match="expected edge values unless"):
         gw.pull(graph, h)
-    with pytest.raises(gw.ShapeError, match="expected 1 rows, one per edge, got 2 rows"):
+    with pytest.raises(gw.errors.ShapeError, match="expected 1 rows, one per edge, got 2 rows"):
         gw.pull(graph, h, rows(2))
-    with pytest.raises(gw.ShapeError, match="expected 2 rows, one per node, got 3 rows"):
+    with pytest.raises(gw.errors.ShapeError, match="expected 2 rows, one per node, got 3 rows"):
         gw.neighbor_apply(graph, rows(3, 3))
-    with pytest.raises(gw.ShapeError, match="expected x"):
+    with pytest.raises(gw.errors.ShapeError, match="expected x"):
         gw.apply(h, rows(4, 2))
-    with pytest.raises(gw.ConfigError, match="expected a weight for mode 'concat'"):
+    with pytest.raises(gw.errors.ConfigError, match="expected a weight for mode 'concat'"):
         gw.neighbor_apply(graph, h, mode="concat")
 
 
 def test_operands_of_two_dtypes_are_refused_with_the_remedy() -> None:
     graph, h = gw.Graph([0, 1], [1, 2]), torch.ones(3, 4)
     words = r"apply: expected a weight of torch.float32, as x, got torch.float64; .to\(x.dtype\) casts"
-    with pytest.raises(gw.DtypeError, match=words):
+    with pytest.raises(gw.errors.DtypeError, match=words):
         gw.apply(h, torch.ones(4, 2, dtype=torch.float64))
-    with pytest.raises(gw.DtypeError, match=r"apply: expected a bias of torch.float64, as x, got torch.float32"):
+    with pytest.raises(gw.errors.DtypeError, match=r"apply: expected a bias of torch.float64, as x, got torch.float32"):
         gw.apply(h.double(), torch.ones(4, 2, dtype=torch.float64), torch.ones(2))
-    with pytest.raises(gw.DtypeError, match=r"pull: expected edge values of torch.float32, as h, got torch.float64"):
+    with pytest.raises(
+        gw.errors.DtypeError, match=r"pull: expected edge values of torch.float32, as h, got torch.float64"
+    ):
         gw.pull(graph, h, torch.ones(2, dtype=torch.float64))

@@ -47,7 +47,7 @@ def test_windows_are_stretches_of_walks_along_edges() -> None:
     assert positive.shape == (2 * 2 * 4, 3) and negative.shape == positive.shape
     edges = set(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
     assert all((a, b) in edges and (b, c) in edges for a, b, c in positive.tolist())
-    walk = gw.random_walk(graph, torch.tensor([3, 4, 3, 4]), 5, seed=2)
+    walk = gw.sampling.random_walk(graph, torch.tensor([3, 4, 3, 4]), 5, seed=2)
     assert torch.equal(positive, torch.cat([walk[:, i : i + 3] for i in range(4)]))
     again = model.walks([3, 4], seed=2)
     assert torch.equal(again[0], positive) and torch.equal(again[1], negative)
@@ -86,5 +86,5 @@ def test_groups_are_found(sparse: bool) -> None:
     ],
 )
 def test_wrong_use_is_told(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(gw.ConfigError, match=message):
+    with pytest.raises(gw.errors.ConfigError, match=message):
         gw.nn.Node2Vec(_two_groups(), **options)

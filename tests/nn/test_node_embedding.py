@@ -78,10 +78,14 @@ def test_links_between_nodes_without_features() -> None:
 def test_other_features_are_refused() -> None:
     ds = data()
     model = gw.nn.NodeEmbedding(ds.num_nodes, gw.nn.SAGE(8, 4, 3))
-    for x in (torch.ones(40, 40), gw.SparseFeatures.from_dense(torch.ones(40, 40)), ds.x.take_rows([0]).to_dense()):
-        with pytest.raises(gw.ShapeError, match=r"one-hot rows of 40 columns.*ds\.with_features\('embedding'\)"):
+    for x in (
+        torch.ones(40, 40),
+        gw.data.SparseFeatures.from_dense(torch.ones(40, 40)),
+        ds.x.take_rows([0]).to_dense(),
+    ):
+        with pytest.raises(gw.errors.ShapeError, match=r"one-hot rows of 40 columns.*ds\.with_features\('embedding'\)"):
             model(ds.graph, x)
-    with pytest.raises(gw.ConfigError, match="num_nodes >= 1, got 0"):
+    with pytest.raises(gw.errors.ConfigError, match="num_nodes >= 1, got 0"):
         gw.nn.NodeEmbedding(0, gw.nn.SAGE(8, 4, 3))
-    with pytest.raises(gw.ConfigError, match="width >= 1, got None"):
+    with pytest.raises(gw.errors.ConfigError, match="width >= 1, got None"):
         gw.nn.NodeEmbedding(5, torch.nn.ReLU())

@@ -80,7 +80,7 @@ def test_smoothed_constant_features_are_computed_once(ds: gw.Dataset) -> None:
 
 
 def test_wrong_use_is_one_line(ds: gw.Dataset) -> None:
-    block = gw.NeighborSampler(ds.graph, [2]).sample([0, 1]).blocks[0]
+    block = gw.sampling.NeighborSampler(ds.graph, [2]).sample([0, 1]).blocks[0]
     with pytest.raises(ConfigError, match="SGConv: expected the whole graph, got a sampled block"):
         SGConv(12, 3)(block, torch.ones(block.num_src, 12))
     with pytest.raises(ConfigError, match=r"APPNP: expected alpha in \[0, 1\], got 2"):

@@ -148,6 +148,6 @@ def test_readouts_of_pooled_graphs_train() -> None:
 )
 def test_wrong_use_is_told_in_one_line(call: Callable, message: str) -> None:
     _, x, ptr, _ = _nodes()
-    with pytest.raises(gw.GraphWeftError, match=message) as found:
+    with pytest.raises(gw.errors.GraphWeftError, match=message) as found:
         call(x, ptr)
     assert "\n" not in str(found.value)

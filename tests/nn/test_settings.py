@@ -170,9 +170,11 @@ def test_a_model_with_a_layer_of_ones_own_checks_what_it_is_given() -> None:
     model = stack()
     model.layers[2] = Own()
     assert model(GRAPH, X, torch.tensor([3, 1])).shape == (2, OUT)
-    with pytest.raises(gw.IndexRangeError, match=r"GCN rows: expected ids in \[0, 40\), got -1"):
+    with pytest.raises(gw.errors.IndexRangeError, match=r"GCN rows: expected ids in \[0, 40\), got -1"):
         model(GRAPH, X, torch.tensor([-1]))
-    with pytest.raises(gw.ConfigError, match="edge_weight and edge_attr are not supported with a layer of class Own"):
+    with pytest.raises(
+        gw.errors.ConfigError, match="edge_weight and edge_attr are not supported with a layer of class Own"
+    ):
         model(GRAPH, X, edge_weight=torch.ones(GRAPH.num_edges))
 
 
@@ -180,5 +182,5 @@ def test_hooks_inside_a_single_layer_are_refused() -> None:
     layer = Scaled()
     layer.inner = nn.Linear(2, 2)
     layer.inner.register_forward_hook(lambda *_: None)
-    with pytest.raises(gw.ConfigError, match="Scaled: hooks on the modules inside are not supported"):
+    with pytest.raises(gw.errors.ConfigError, match="Scaled: hooks on the modules inside are not supported"):
         layer(GRAPH, X)

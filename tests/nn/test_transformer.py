@@ -58,6 +58,6 @@ def test_a_block_of_all_edges_gives_the_rows_of_the_graph() -> None:
     graph = gw.synthetic("cora", scale=0.05).graph
     torch.manual_seed(0)
     layer, x = TransformerConv(5, 8, heads=2), torch.randn(graph.num_nodes, 5)
-    batch = gw.NeighborSampler(graph, [-1]).sample([3, 0, 9])
+    batch = gw.sampling.NeighborSampler(graph, [-1]).sample([3, 0, 9])
     rows = layer(batch.blocks[0], x[batch.blocks[0].src_ids])
     torch.testing.assert_close(rows, layer(graph, x)[[3, 0, 9]], rtol=1e-5, atol=1e-6)

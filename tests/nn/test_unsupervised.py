@@ -49,7 +49,7 @@ def _gradients(model: nn.Module) -> list[Tensor]:
 
 def test_gae_is_that_of_pytorch_geometric() -> None:
     graph, ends, x = _graph()
-    negative = gw.NegativeSampler(graph).pairs(torch.arange(ends.shape[1]), seed=3)
+    negative = gw.sampling.NegativeSampler(graph).pairs(torch.arange(ends.shape[1]), seed=3)
     torch.manual_seed(0)
     ours = gw.nn.GAE(gw.nn.GCN(5, 8, 4))
     theirs = pyg.GAE(Theirs(ours.encoder, graph))
@@ -68,7 +68,7 @@ def test_gae_is_that_of_pytorch_geometric() -> None:
 
 def test_vgae_is_that_of_pytorch_geometric() -> None:
     graph, ends, x = _graph()
-    negative = gw.NegativeSampler(graph).pairs(torch.arange(ends.shape[1]), seed=0)
+    negative = gw.sampling.NegativeSampler(graph).pairs(torch.arange(ends.shape[1]), seed=0)
     torch.manual_seed(0)
     inner = gw.nn.GCN(5, 8, 6)
     ours, theirs = gw.nn.VGAE(inner), pyg.VGAE(Theirs(Both(inner), graph))
@@ -116,7 +116,7 @@ def test_embeddings_learn_what_labels_say(kind: str) -> None:
     else:
         width = 16 if kind == "GAE" else 32
         model = getattr(gw.nn, kind)(gw.nn.GCN(ds.num_features, 32, width))
-    x = ds.x.to_dense() if isinstance(ds.x, gw.SparseFeatures) else ds.x
+    x = ds.x.to_dense() if isinstance(ds.x, gw.data.SparseFeatures) else ds.x
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     losses = []
     for epoch in range(40):
@@ -148,5 +148,5 @@ def test_embeddings_learn_what_labels_say(kind: str) -> None:
     ],
 )
 def test_wrong_use_is_told(act: Any, message: str) -> None:
-    with pytest.raises(gw.GraphWeftError, match=message):
+    with pytest.raises(gw.errors.GraphWeftError, match=message):
         act()

@@ -165,10 +165,10 @@ def test_a_structure_beyond_the_budget_is_partitioned_from_its_file(
     src, dst = graph.edges()
     np.save(tmp_path / "edges.npy", np.stack([src.numpy(), dst.numpy()]))
     np.save(tmp_path / "y.npy", labels.numpy())
-    files = gw.GraphFiles(tmp_path / "edges.npy", y=tmp_path / "y.npy")
-    memory = gw.prepare_store(files, tmp_path / "memory", parts=8, memory="256MB")
+    files = gw.macro.GraphFiles(tmp_path / "edges.npy", y=tmp_path / "y.npy")
+    memory = gw.macro.prepare_store(files, tmp_path / "memory", parts=8, memory="256MB")
     monkeypatch.setattr("graphweft.data.prepare_store._fits", lambda source, budget: False)
-    disk = gw.prepare_store(files, tmp_path / "disk", parts=8, memory="256MB")
+    disk = gw.macro.prepare_store(files, tmp_path / "disk", parts=8, memory="256MB")
     assert disk.manifest.method == memory.manifest.method == "multilevel"
     assert sorted(file.suffix for file in disk.path.iterdir()) == [".bin"] * 8 + [".json"]
     cuts = []
@@ -190,5 +190,5 @@ def test_nodes_without_a_label_do_not_count_in_the_distance() -> None:
 
 @pytest.mark.parametrize("distance", [0, -1.0, 1.5, "near"])
 def test_a_distance_out_of_range_is_refused(distance: object) -> None:
-    with pytest.raises(gw.ConfigError, match="expected distance above 0, up to 1, got"):
+    with pytest.raises(gw.errors.ConfigError, match="expected distance above 0, up to 1, got"):
         gw.partition(gw.Graph([0], [1]), 2, "multilevel", distance=distance)  # type: ignore[arg-type]

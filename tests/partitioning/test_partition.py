@@ -285,10 +285,10 @@ def test_metis_is_within_its_tolerance() -> None:
 
 def test_without_pymetis_the_message_says_what_to_do(monkeypatch) -> None:
     def absent():
-        raise gw.GraphWeftError("absent")
+        raise gw.errors.GraphWeftError("absent")
 
     monkeypatch.setattr(metis_module, "_require", absent)
-    with pytest.raises(gw.GraphWeftError):
+    with pytest.raises(gw.errors.GraphWeftError):
         gw.partition(gw.Graph([0], [1]), 2, "metis")
     monkeypatch.undo()
     monkeypatch.setitem(__import__("sys").modules, "pymetis", None)
@@ -309,25 +309,25 @@ def test_saved_and_loaded(tmp_path) -> None:
     made.save(tmp_path / "parts.npz")
     again = type(made).load(tmp_path / "parts.npz", graph)
     assert torch.equal(again.part, made.part) and (again.k, again.method) == (made.k, made.method)
-    with pytest.raises(gw.ShapeError):
+    with pytest.raises(gw.errors.ShapeError):
         type(made).load(tmp_path / "parts.npz", gw.Graph([0], [1]))
     (tmp_path / "bad.npz").write_bytes(b"nothing")
-    with pytest.raises(gw.DataError):
+    with pytest.raises(gw.errors.DataError):
         type(made).load(tmp_path / "bad.npz", graph)
 
 
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"k": 0}, gw.ConfigError),
-        ({"k": True}, gw.ConfigError),
-        ({"method": "best"}, gw.ConfigError),
-        ({"passes": 0}, gw.ConfigError),
-        ({"balance": 0.0}, gw.ConfigError),
-        ({"labels": torch.zeros(2, dtype=torch.int64)}, gw.ShapeError),
-        ({"labels": torch.zeros(3)}, gw.DtypeError),
-        ({"initial": torch.tensor([0, 1, 2])}, gw.IndexRangeError),
-        ({"labels": torch.full((3,), 2**30), "k": 2**20}, gw.ConfigError),
+        ({"k": 0}, gw.errors.ConfigError),
+        ({"k": True}, gw.errors.ConfigError),
+        ({"method": "best"}, gw.errors.ConfigError),
+        ({"passes": 0}, gw.errors.ConfigError),
+        ({"balance": 0.0}, gw.errors.ConfigError),
+        ({"labels": torch.zeros(2, dtype=torch.int64)}, gw.errors.ShapeError),
+        ({"labels": torch.zeros(3)}, gw.errors.DtypeError),
+        ({"initial": torch.tensor([0, 1, 2])}, gw.errors.IndexRangeError),
+        ({"labels": torch.full((3,), 2**30), "k": 2**20}, gw.errors.ConfigError),
     ],
 )
 def test_bad_input_is_one_clear_error(change, error) -> None:

@@ -333,7 +333,7 @@ def test_wrong_rewrite_is_caught_named_and_left_out(name: str, monkeypatch: pyte
     assert any(harmful) or wrong.rule is WRONG["softmax without shift"].rule  # harmless until logits are large
     with (
         gw.config(disabled_passes=off),
-        pytest.warns(gw.CertificateWarning, match=f"rewrite '{wrong.name}' is left out") as told,
+        pytest.warns(gw.errors.CertificateWarning, match=f"rewrite '{wrong.name}' is left out") as told,
     ):
         got = run()
     assert len(told) == 1
@@ -346,7 +346,7 @@ def test_a_small_wrong_is_caught_too(name: str, monkeypatch: pytest.MonkeyPatch)
     run = VICTIMS[wrong.victim]
     expected = plain(run)
     monkeypatch.setattr(pipeline, wrong.place, once(getattr(pipeline, wrong.place), wrong.rule))
-    with pytest.warns(gw.CertificateWarning, match=f"rewrite '{wrong.name}' is left out"):
+    with pytest.warns(gw.errors.CertificateWarning, match=f"rewrite '{wrong.name}' is left out"):
         got = run()
     assert_alike(got, expected)
 
@@ -356,7 +356,7 @@ def test_wrong_gradients_are_left_to_the_interpreter(monkeypatch: pytest.MonkeyP
     expected = plain(run)
     right = pipeline.differentiate
     monkeypatch.setattr(pipeline, "differentiate", lambda *args: rewrite(right(*args), on(Op.REVERSE)(_no_reverse)))
-    with pytest.warns(gw.CertificateWarning, match="left to the interpreter"):
+    with pytest.warns(gw.errors.CertificateWarning, match="left to the interpreter"):
         got = run()
     assert_alike(got, expected)
 
@@ -367,9 +367,9 @@ def test_a_pass_that_fails_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = plain(run)
     wrong = once(pipeline.split_joined, on(Op.EINSUM)(lambda b, v: b.add(Op.SUM_DIMS, v, axes=(0,))))
     monkeypatch.setattr(pipeline, "split_joined", wrong)
-    with gw.config(certify=False), pytest.raises(gw.PassError, match="split"):
+    with gw.config(certify=False), pytest.raises(gw.errors.PassError, match="split"):
         run()
-    with pytest.warns(gw.CertificateWarning, match="rewrite 'split' is left out.*expected"):
+    with pytest.warns(gw.errors.CertificateWarning, match="rewrite 'split' is left out.*expected"):
         got = run()
     assert_alike(got, expected)
 
@@ -392,7 +392,7 @@ def test_a_stage_that_fusion_forgets_is_caught(stage: str, monkeypatch: pytest.M
     run = VICTIMS["gcn"]
     expected = plain(run)
     monkeypatch.setattr(pipeline, "group_values", _drop_stage(stage))
-    with pytest.warns(gw.CertificateWarning, match="rewrite 'fuse' is left out"):
+    with pytest.warns(gw.errors.CertificateWarning, match="rewrite 'fuse' is left out"):
         got = run()
     assert_alike(got, expected)
 
@@ -407,7 +407,7 @@ def test_a_value_that_is_no_constant_is_not_hoisted(monkeypatch: pytest.MonkeyPa
     run = VICTIMS["gcn"]
     expected = plain(run)
     monkeypatch.setattr(pipeline, "constant_values", wrong)
-    with pytest.warns(gw.CertificateWarning, match="rewrite 'hoist' is left out"):
+    with pytest.warns(gw.errors.CertificateWarning, match="rewrite 'hoist' is left out"):
         got = run()
     assert_alike(got, expected)
 

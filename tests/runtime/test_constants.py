@@ -76,10 +76,10 @@ def test_fingerprint_does_not_depend_on_threads() -> None:
 
 def test_fingerprint_of_sparse_features_sees_values_and_places() -> None:
     dense = torch.eye(4)
-    first = fingerprint(gw.SparseFeatures.from_dense(dense))
-    assert fingerprint(gw.SparseFeatures.from_dense(dense)) == first
-    assert fingerprint(gw.SparseFeatures.from_dense(dense * 2)) != first
-    assert fingerprint(gw.SparseFeatures.from_dense(dense.flip(0))) != first
+    first = fingerprint(gw.data.SparseFeatures.from_dense(dense))
+    assert fingerprint(gw.data.SparseFeatures.from_dense(dense)) == first
+    assert fingerprint(gw.data.SparseFeatures.from_dense(dense * 2)) != first
+    assert fingerprint(gw.data.SparseFeatures.from_dense(dense.flip(0))) != first
 
 
 def test_declarations_are_by_object_and_end_with_it() -> None:
@@ -92,7 +92,7 @@ def test_declarations_are_by_object_and_end_with_it() -> None:
     from graphweft.runtime import constants
 
     assert key not in constants._declared
-    with pytest.raises(gw.DtypeError, match="constant: expected a tensor or SparseFeatures, got list"):
+    with pytest.raises(gw.errors.DtypeError, match="constant: expected a tensor or SparseFeatures, got list"):
         gw.constant([1.0])  # type: ignore[type-var]
     y = torch.ones(3)
     with owning(y):

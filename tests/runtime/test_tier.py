@@ -37,7 +37,9 @@ def trained(ds: gw.Dataset, kind: str, prepare: Any, **own: Any) -> tuple[list[f
 def planned(ds: gw.Dataset, kind: str, tier: Tier) -> tuple[Any, MiniBatch]:
     torch.manual_seed(0)
     model = getattr(gw.nn, kind)(ds.num_features, 16, ds.num_classes)
-    steps = gw.Trainer(model, ds, mode="mini", fanouts=(4, 4), batch_size=64, prepare=gw.Subtasks(1, tier=tier))._batch
+    steps = gw.Trainer(
+        model, ds, mode="mini", fanouts=(4, 4), batch_size=64, prepare=gw.schedule.Subtasks(1, tier=tier)
+    )._batch
     assert isinstance(steps, MiniBatch)
     steps.prepare()
     found = steps.staged_plan()
@@ -49,7 +51,7 @@ def planned(ds: gw.Dataset, kind: str, tier: Tier) -> tuple[Any, MiniBatch]:
 def test_training_through_a_tier_gives_the_same_bits_and_counts_bytes(kind: str, ds: gw.Dataset) -> None:
     tier = Tier()
     usual, _ = trained(ds, kind, "subtasks")
-    moved, _ = trained(ds, kind, gw.Subtasks(2, tier=tier))
+    moved, _ = trained(ds, kind, gw.schedule.Subtasks(2, tier=tier))
     assert moved == usual
     assert tier.sends > 0 and tier.bytes >= 4 * ds.num_features * ds.train_idx.numel()
 

@@ -68,7 +68,7 @@ def test_a_faulty_kernel_is_left_out_with_one_warning(fault, monkeypatch):
             "_feed",
             lambda self, k, value, loop: [] if self.nest.sinks[k].kind == "edge" else feed(self, k, value, loop),
         )
-    with pytest.warns(gw.CertificateWarning, match="walks over edges are not used") as told:
+    with pytest.warns(gw.errors.CertificateWarning, match="walks over edges are not used") as told:
         two_sums()
     assert len([w for w in told if "not used" in str(w.message)]) <= 2  # one a plan: forward alone, and with gradients
 
@@ -101,9 +101,9 @@ def test_a_nest_that_would_miss_elements_is_an_error(monkeypatch):
     number, step = next((k, s) for k, s in enumerate(nest.steps) if s.kind == "sum")
     short = dataclasses.replace(step, dims=(*step.dims[:-1], step.dims[-1] - 1))
     steps = (*nest.steps[:number], short, *nest.steps[number + 1 :])
-    with pytest.raises(gw.IRError, match=rf"walk: expected .* for t{number} = sum"):
+    with pytest.raises(gw.errors.IRError, match=rf"walk: expected .* for t{number} = sum"):
         described(dataclasses.replace(nest, steps=steps))
-    with pytest.raises(gw.IRError, match="walk: expected loops over"):
+    with pytest.raises(gw.errors.IRError, match="walk: expected loops over"):
         edge_cpp._Loop((4, 3), (), []).place_in((4, 2))
 
 

@@ -140,11 +140,11 @@ def test_typed_models_train_on_such_batches(kind: str) -> None:
 
 
 def test_mistakes_are_one_line() -> None:
-    with pytest.raises(gw.ConfigError, match=r"num_samples by node type \(a, p\), got 'papers'"):
+    with pytest.raises(gw.errors.ConfigError, match=r"num_samples by node type \(a, p\), got 'papers'"):
         gw.HGTSampler(SMALL, {"papers": [3]})
-    with pytest.raises(gw.ConfigError, match="a list for a graph without types, got a dict"):
+    with pytest.raises(gw.errors.ConfigError, match="a list for a graph without types, got a dict"):
         gw.HGTSampler(gw.Graph([0], [1]), {"node": [1]})
-    with pytest.raises(gw.ConfigError, match="HGTSampler a: expected fanouts >= 1, or -1 for all, got 0"):
+    with pytest.raises(gw.errors.ConfigError, match="HGTSampler a: expected fanouts >= 1, or -1 for all, got 0"):
         gw.HGTSampler(SMALL, {"a": [0]})
-    with pytest.raises(gw.ConfigError, match="expected distinct seeds"):
+    with pytest.raises(gw.errors.ConfigError, match="expected distinct seeds"):
         gw.HGTSampler(SMALL, [1]).sample([2, 2])

@@ -29,7 +29,7 @@ def _step(graph: gw.Graph, relation: tuple[str, str, str]) -> np.ndarray:
 
 def test_walks_have_the_chances_of_the_matrices() -> None:
     graph, trials = _shop(), 4000
-    ends = gw.metapath_walk(graph, torch.full((trials,), 2), [OF, HAS], repeat=2, seed=1)
+    ends = gw.sampling.metapath_walk(graph, torch.full((trials,), 2), [OF, HAS], repeat=2, seed=1)
     assert ends.shape == (trials, 5)
     chance = np.linalg.matrix_power(_step(graph, OF) @ _step(graph, HAS), 2)[2]
     seen = np.bincount(ends[:, 4].numpy(), minlength=9)
@@ -42,15 +42,15 @@ def test_walks_have_the_chances_of_the_matrices() -> None:
 
 def test_a_walk_ends_where_nothing_leads_on_and_follows_weights() -> None:
     graph = gw.Graph.hetero({HAS: ([0, 0], [0, 1]), OF: ([0], [1])}, {"user": 2, "item": 2})
-    walks = gw.metapath_walk(graph, [0] * 50 + [1], [HAS, OF, HAS], weight={HAS: [0.0, 1.0]})
+    walks = gw.sampling.metapath_walk(graph, [0] * 50 + [1], [HAS, OF, HAS], weight={HAS: [0.0, 1.0]})
     assert walks.tolist() == [[0, 1, -1, -1]] * 50 + [[1, -1, -1, -1]]
 
 
 def test_one_walk_does_not_depend_on_the_others() -> None:
     graph = _shop()
-    both = gw.metapath_walk(graph, [1, 2, 3], [OF, HAS], seed=4, epoch=2)
-    assert torch.equal(both[:2], gw.metapath_walk(graph, [1, 2], [OF, HAS], seed=4, epoch=2))
-    assert not torch.equal(both, gw.metapath_walk(graph, [1, 2, 3], [OF, HAS], seed=4, epoch=3))
+    both = gw.sampling.metapath_walk(graph, [1, 2, 3], [OF, HAS], seed=4, epoch=2)
+    assert torch.equal(both[:2], gw.sampling.metapath_walk(graph, [1, 2], [OF, HAS], seed=4, epoch=2))
+    assert not torch.equal(both, gw.sampling.metapath_walk(graph, [1, 2, 3], [OF, HAS], seed=4, epoch=3))
 
 
 @pytest.mark.parametrize("restart", [0.0, 0.4])
@@ -58,7 +58,7 @@ def test_visits_are_those_that_the_matrices_expect(restart: float) -> None:
     draw = torch.Generator().manual_seed(3)
     src, dst = torch.randint(0, 8, (2, 40), generator=draw)
     graph, walks = gw.Graph(torch.cat([src, torch.arange(8)]), torch.cat([dst, (torch.arange(8) + 1) % 8])), 4000
-    near = gw.visited_neighbors(graph, 8, walks=walks, length=3, restart=restart, seed=2)
+    near = gw.sampling.visited_neighbors(graph, 8, walks=walks, length=3, restart=restart, seed=2)
     counts = np.zeros((8, 8))
     np.add.at(counts, tuple(ends.numpy() for ends in graph.edges()), 1)
     step = counts / counts.sum(1, keepdims=True)
@@ -73,7 +73,7 @@ def test_visits_are_those_that_the_matrices_expect(restart: float) -> None:
     assert np.abs(seen - expected).max() < 5 * np.sqrt(3 * 3 / walks)
     shares = torch.zeros(8).index_add_(0, near.edges()[1], near.edata["weight"])
     assert torch.allclose(shares, torch.ones(8))
-    few = gw.visited_neighbors(graph, 2, walks=walks, length=3, restart=restart, seed=2)
+    few = gw.sampling.visited_neighbors(graph, 2, walks=walks, length=3, restart=restart, seed=2)
     assert few.in_degrees().tolist() == [2] * 8
     order = np.sort(seen, axis=1)[:, ::-1]
     kept = few.edata["visits"].reshape(8, 2).double().numpy() / walks
@@ -82,7 +82,7 @@ def test_visits_are_those_that_the_matrices_expect(restart: float) -> None:
 
 def test_visits_along_a_metapath_end_by_turns() -> None:
     graph, walks = _shop(), 4000
-    near = gw.visited_neighbors(graph, 9, metapath=[OF, HAS], walks=walks, length=2, restart=0.3)
+    near = gw.sampling.visited_neighbors(graph, 9, metapath=[OF, HAS], walks=walks, length=2, restart=0.3)
     turn = _step(graph, OF) @ _step(graph, HAS)
     expected = 0.7 * turn + 0.49 * turn @ turn
     np.fill_diagonal(expected, 0)
@@ -94,8 +94,8 @@ def test_visits_along_a_metapath_end_by_turns() -> None:
 
 def test_the_neighbours_of_some_nodes_are_those_among_all() -> None:
     graph = _shop()
-    every = gw.visited_neighbors(graph, 3, metapath=[OF, HAS], seed=5)
-    some = gw.visited_neighbors(graph, 3, nodes=[4, 2], metapath=[OF, HAS], seed=5)
+    every = gw.sampling.visited_neighbors(graph, 3, metapath=[OF, HAS], seed=5)
+    some = gw.sampling.visited_neighbors(graph, 3, nodes=[4, 2], metapath=[OF, HAS], seed=5)
     chosen = torch.isin(every.edges()[1], torch.tensor([2, 4]))
     assert torch.equal(torch.stack(every.edges())[:, chosen], torch.stack(some.edges()))
     loader = gw.Loader(every, torch.arange(9), fanouts=[-1, -1], batch_size=4)
@@ -105,15 +105,18 @@ def test_the_neighbours_of_some_nodes_are_those_among_all() -> None:
 def test_mistakes_are_one_line() -> None:
     graph, plain = _shop(), gw.Graph([0, 1], [1, 0])
     for call, text in [
-        (lambda: gw.metapath_walk(plain, [0], [HAS]), "expected a typed graph"),
-        (lambda: gw.metapath_walk(graph, [0], [HAS, HAS]), "begins at item, got user-has-item and user-has-item"),
-        (lambda: gw.metapath_walk(graph, [0], [HAS], repeat=2), "begins at item"),
-        (lambda: gw.metapath_walk(graph, [7], [HAS]), "got 7 at position 0"),
-        (lambda: gw.visited_neighbors(graph, 3), "expected metapath for a typed graph"),
-        (lambda: gw.visited_neighbors(graph, 3, metapath=[HAS]), "begins at item"),
-        (lambda: gw.visited_neighbors(plain, 0), "expected k as an integer >= 1, got 0"),
-        (lambda: gw.visited_neighbors(plain, 2, restart=1.0), r"a share in [0, 1), got 1.0"),
+        (lambda: gw.sampling.metapath_walk(plain, [0], [HAS]), "expected a typed graph"),
+        (
+            lambda: gw.sampling.metapath_walk(graph, [0], [HAS, HAS]),
+            "begins at item, got user-has-item and user-has-item",
+        ),
+        (lambda: gw.sampling.metapath_walk(graph, [0], [HAS], repeat=2), "begins at item"),
+        (lambda: gw.sampling.metapath_walk(graph, [7], [HAS]), "got 7 at position 0"),
+        (lambda: gw.sampling.visited_neighbors(graph, 3), "expected metapath for a typed graph"),
+        (lambda: gw.sampling.visited_neighbors(graph, 3, metapath=[HAS]), "begins at item"),
+        (lambda: gw.sampling.visited_neighbors(plain, 0), "expected k as an integer >= 1, got 0"),
+        (lambda: gw.sampling.visited_neighbors(plain, 2, restart=1.0), r"a share in [0, 1), got 1.0"),
     ]:
-        with pytest.raises(gw.GraphWeftError) as failure:
+        with pytest.raises(gw.errors.GraphWeftError) as failure:
             call()
         assert text in str(failure.value) and "\n" not in str(failure.value)

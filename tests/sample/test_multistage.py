@@ -317,5 +317,5 @@ def test_graphs_of_a_level_sample_as_the_level_does(graph) -> None:
     ],
 )
 def test_bad_stages_are_one_clear_error(make) -> None:
-    with pytest.raises(gw.ConfigError):
+    with pytest.raises(gw.errors.ConfigError):
         make()

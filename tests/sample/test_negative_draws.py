@@ -33,33 +33,33 @@ def _fits(seen: np.ndarray, chances: np.ndarray) -> bool:
 def test_pairs_and_tails_come_in_proportion_to_the_weights() -> None:
     graph = _graph()
     src, dst = np.arange(1.0, 8.0), np.array([1.0, 0.0, 3.0, 1.0, 0.5, 2.0, 4.0])
-    sampler = gw.NegativeSampler(graph, weight=(src, dst))
+    sampler = gw.sampling.NegativeSampler(graph, weight=(src, dst))
     seen = np.zeros((7, 7))
     np.add.at(seen, tuple(sampler.pairs(EVERY, seed=1).numpy()), 1)
     assert _fits(seen, _free(graph) * np.outer(src, dst))
-    tails = gw.NegativeSampler(graph, weight=dst).tails([2] * 3000, 2, seed=2)
+    tails = gw.sampling.NegativeSampler(graph, weight=dst).tails([2] * 3000, 2, seed=2)
     assert _fits(np.bincount(tails.reshape(-1).numpy(), minlength=7), _free(graph)[2] * dst)
 
 
 def test_distinct_draws_give_every_pair_that_remains_once() -> None:
     graph = _graph()
     free = _free(graph)
-    sampler = gw.NegativeSampler(graph, distinct=True)
+    sampler = gw.sampling.NegativeSampler(graph, distinct=True)
     pairs = sampler.pairs(torch.arange(int(free.sum())))
     assert sorted(map(tuple, pairs.T.tolist())) == sorted(map(tuple, np.argwhere(free).tolist()))
-    with pytest.raises(gw.GraphError, match="another pair of nodes without an edge, got none"):
+    with pytest.raises(gw.errors.GraphError, match="another pair of nodes without an edge, got none"):
         sampler.pairs(torch.arange(int(free.sum()) + 1))
     for source in range(7):
         count = int(free[source].sum())
         tails = sampler.tails([source], count)
         assert sorted(tails[0].tolist()) == np.flatnonzero(free[source]).tolist()
-        with pytest.raises(gw.GraphError, match=f"that {source} has no edge to, got none"):
+        with pytest.raises(gw.errors.GraphError, match=f"that {source} has no edge to, got none"):
             sampler.tails([source], count + 1)
 
 
 def test_two_distinct_tails_have_the_chances_of_successive_draws() -> None:
     graph, weight = gw.Graph([0], [1], num_nodes=5), [0.0, 9.0, 1.0, 2.0, 3.0]
-    tails = gw.NegativeSampler(graph, weight=weight, distinct=True).tails([0] * 4000, 2, seed=3)
+    tails = gw.sampling.NegativeSampler(graph, weight=weight, distinct=True).tails([0] * 4000, 2, seed=3)
     assert bool((tails[:, 0] != tails[:, 1]).all())
     seen = np.zeros((5, 5))
     np.add.at(seen, tuple(tails.sort(dim=1).values.T.numpy()), 1)
@@ -72,7 +72,7 @@ def test_two_distinct_tails_have_the_chances_of_successive_draws() -> None:
 def test_rare_destinations_are_found_without_luck() -> None:
     ids = torch.arange(300)
     graph = gw.Graph(ids.repeat_interleave(299), torch.cat([ids[ids != 7] for _ in range(300)]), num_nodes=300)
-    sampler = gw.NegativeSampler(graph, weight=np.full(300, 1.0))  # only pairs into node 7 are left
+    sampler = gw.sampling.NegativeSampler(graph, weight=np.full(300, 1.0))  # only pairs into node 7 are left
     src, dst = sampler.pairs(torch.arange(2000))
     assert set(dst.tolist()) == {7} and 7 not in src.tolist()
     assert stats.chisquare(np.bincount(src.numpy(), minlength=300)[ids.numpy() != 7]).pvalue > 1e-3
@@ -81,21 +81,21 @@ def test_rare_destinations_are_found_without_luck() -> None:
 
 def test_a_draw_follows_from_its_key_and_relations_keep_to_their_types() -> None:
     graph = _graph()
-    sampler = gw.NegativeSampler(graph, weight=graph.in_degrees() ** 0.75)
+    sampler = gw.sampling.NegativeSampler(graph, weight=graph.in_degrees() ** 0.75)
     whole = sampler.tails([0, 1, 2, 3], 3, seed=5)
     assert torch.equal(sampler.tails([2, 3], 3, keys=[2, 3], seed=5), whole[2:])
     rates = ("user", "rates", "film")
     typed = gw.Graph.hetero({rates: ([0, 1, 2], [0, 1, 1])}, {"user": 3, "film": 4})
-    known = gw.NegativeSampler(typed, rates, weight=[0.0, 1.0, 1.0, 2.0], distinct=True)
+    known = gw.sampling.NegativeSampler(typed, rates, weight=[0.0, 1.0, 1.0, 2.0], distinct=True)
     pairs = known.pairs(torch.arange(7))
     local = sorted(map(tuple, (pairs - torch.tensor([[0], [3]])).T.tolist()))
     assert local == [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 2), (2, 3)]
 
 
 def test_mistakes_are_one_line() -> None:
-    with pytest.raises(gw.ShapeError, match="NegativeSampler destinations weight"):
-        gw.NegativeSampler(_graph(), weight=[1.0])
-    with pytest.raises(gw.ConfigError, match="expected a weight above 0, got none"):
-        gw.NegativeSampler(_graph(), weight=[0.0] * 7)
-    with pytest.raises(gw.IndexRangeError, match="got 9"):
-        gw.NegativeSampler(_graph(), distinct=True).tails([9])
+    with pytest.raises(gw.errors.ShapeError, match="NegativeSampler destinations weight"):
+        gw.sampling.NegativeSampler(_graph(), weight=[1.0])
+    with pytest.raises(gw.errors.ConfigError, match="expected a weight above 0, got none"):
+        gw.sampling.NegativeSampler(_graph(), weight=[0.0] * 7)
+    with pytest.raises(gw.errors.IndexRangeError, match="got 9"):
+        gw.sampling.NegativeSampler(_graph(), distinct=True).tails([9])

@@ -43,7 +43,7 @@ def test_sets_come_with_the_chances_of_successive_draws(timed: bool) -> None:
     weights, trials = [1.0, 2.0, 3.0, 0.0, 4.0], 3000
     graph = gw.Graph([1, 2, 3, 4, 5], [0] * 5)
     options: dict[str, Any] = {"time": [1, 2, 3, 4, 9]} if timed else {"disjoint": True}
-    sampler = gw.SegmentSampler(graph, [2], weight=weights, **options)
+    sampler = gw.sampling.SegmentSampler(graph, [2], weight=weights, **options)
     given = {"time": [5] * trials} if timed else {}
     sample = sampler.sample(torch.zeros(trials, dtype=torch.int64), seed=3, **given)
     seen: dict[tuple[int, ...], int] = {}
@@ -59,7 +59,7 @@ def test_sets_come_with_the_chances_of_successive_draws(timed: bool) -> None:
 
 def test_draws_with_replacement_have_the_chances_of_the_weights() -> None:
     weights = np.array([1.0, 0.0, 2.0, 5.0])
-    sampler = gw.SegmentSampler(gw.Graph([1, 2, 3, 4], [0] * 4), [4000], True, weight=weights)
+    sampler = gw.sampling.SegmentSampler(gw.Graph([1, 2, 3, 4], [0] * 4), [4000], True, weight=weights)
     counts = np.bincount(sampler.sample([0], seed=1).e_id.numpy(), minlength=4)
     assert counts[1] == 0 and counts.sum() == 4000
     kept = weights > 0
@@ -69,10 +69,10 @@ def test_draws_with_replacement_have_the_chances_of_the_weights() -> None:
 def test_a_mask_by_relation_leaves_edges_out_and_draws_the_others_uniformly() -> None:
     graph = _typed()
     mask = torch.rand(90, generator=torch.Generator().manual_seed(1)) < 0.5
-    sampler = gw.SegmentSampler(graph, [-1, -1], weight={CITES: mask})
+    sampler = gw.sampling.SegmentSampler(graph, [-1, -1], weight={CITES: mask})
     kept = graph.edge_subgraph(torch.cat([torch.ones(80, dtype=torch.bool), mask]))
     seeds = torch.arange(20, 50)
-    mine, theirs = sampler.sample(seeds), gw.SegmentSampler(kept, [-1, -1]).sample(seeds)
+    mine, theirs = sampler.sample(seeds), gw.sampling.SegmentSampler(kept, [-1, -1]).sample(seeds)
     assert torch.equal(mine.n_id.sort().values, theirs.n_id.sort().values)
     ids = torch.cat([torch.arange(80), 80 + mask.nonzero().reshape(-1)])
     assert torch.equal(mine.e_id.sort().values, ids[theirs.e_id].sort().values)
@@ -80,7 +80,7 @@ def test_a_mask_by_relation_leaves_edges_out_and_draws_the_others_uniformly() ->
 
 def test_the_latest_edges_of_positive_weight() -> None:
     graph = gw.Graph([1, 2, 3, 4], [0] * 4)
-    sampler = gw.SegmentSampler(graph, [2], time=[1, 2, 3, 4], strategy="recent", weight=[1, 1, 0, 1])
+    sampler = gw.sampling.SegmentSampler(graph, [2], time=[1, 2, 3, 4], strategy="recent", weight=[1, 1, 0, 1])
     assert sorted(sampler.sample([0], time=[4]).e_id.tolist()) == [1, 3]
 
 
@@ -97,7 +97,7 @@ def test_batches_are_the_same_for_any_number_of_threads(workers: int) -> None:
             assert torch.equal(one.edge_index, other.edge_index)
     state = alone.state_dict()
     weight[0] += 1
-    with pytest.raises(gw.CheckpointError, match="weights_checksum"):
+    with pytest.raises(gw.errors.CheckpointError, match="weights_checksum"):
         gw.Loader(graph, ("paper", torch.arange(30)), **options).load_state_dict(state)
 
 
@@ -117,11 +117,11 @@ def test_link_batches_by_weight_do_without_their_own_edges() -> None:
 
 def test_mistakes_are_one_line() -> None:
     graph = _typed()
-    with pytest.raises(gw.ConfigError, match=r"expected weights >= 0, got -1\.0 at position 3"):
-        gw.SegmentSampler(graph, [2], weight=[1.0, 1.0, 1.0, -1.0] + [1.0] * 166)
-    with pytest.raises(gw.ShapeError, match="writes"):
-        gw.SegmentSampler(graph, [2], weight={WRITES: [1.0]})
-    with pytest.raises(gw.GraphError):
-        gw.SegmentSampler(graph, [2], weight={("a", "b", "c"): [1.0]})
-    with pytest.raises(gw.ConfigError, match="expected distinct seeds, got 3 at positions 0 and 1"):
-        gw.SegmentSampler(graph, [2], weight=[1.0] * 170).sample([3, 3])
+    with pytest.raises(gw.errors.ConfigError, match=r"expected weights >= 0, got -1\.0 at position 3"):
+        gw.sampling.SegmentSampler(graph, [2], weight=[1.0, 1.0, 1.0, -1.0] + [1.0] * 166)
+    with pytest.raises(gw.errors.ShapeError, match="writes"):
+        gw.sampling.SegmentSampler(graph, [2], weight={WRITES: [1.0]})
+    with pytest.raises(gw.errors.GraphError):
+        gw.sampling.SegmentSampler(graph, [2], weight={("a", "b", "c"): [1.0]})
+    with pytest.raises(gw.errors.ConfigError, match="expected distinct seeds, got 3 at positions 0 and 1"):
+        gw.sampling.SegmentSampler(graph, [2], weight=[1.0] * 170).sample([3, 3])

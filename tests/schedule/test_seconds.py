@@ -42,7 +42,7 @@ def test_nothing_is_lost_between_seconds(seed: int) -> None:
 @pytest.mark.parametrize("mode", ["macro", "mini"])
 def test_a_run_from_a_store_leaves_a_table(mode: str, tmp_path: Path) -> None:
     ds = gw.synthetic("default", scale=0.05)
-    store = gw.prepare_store(ds, tmp_path / "store", parts=6, memory="64MB")
+    store = gw.macro.prepare_store(ds, tmp_path / "store", parts=6, memory="64MB")
     torch.manual_seed(0)
     model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes, num_layers=2)
     options = {"fanouts": (3, 2), "batch_size": 32, "memory": "4MB" if mode == "mini" else "64MB"}

@@ -70,7 +70,9 @@ def test_any_range_into_any_memory(way: str, tmp_path: Path) -> None:
             assert np.array_equal(
                 file.read_span(offset, offset + count, buffer).numpy(), content[offset : offset + count]
             )
-        with pytest.raises(gw.DataError, match=r"file: expected \d+ bytes from byte \d+ on, got \d+; .* truncated"):
+        with pytest.raises(
+            gw.errors.DataError, match=r"file: expected \d+ bytes from byte \d+ on, got \d+; .* truncated"
+        ):
             file.read_into(99_000, aligned_empty((2000,), torch.uint8))
 
 
@@ -80,8 +82,8 @@ def test_nothing_of_a_store_stays_in_the_page_cache(way: str, tmp_path: Path) ->
     np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, 20_000)))
     np.save(tmp_path / "x.npy", rng.random((nodes, width), np.float32))
     np.save(tmp_path / "y.npy", rng.integers(0, 4, nodes))
-    files = gw.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
-    store = gw.prepare_store(files, tmp_path / "s", parts=8, method="hash")
+    files = gw.macro.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
+    store = gw.macro.prepare_store(files, tmp_path / "s", parts=8, method="hash")
     for path in store.path.glob("part-*"):  # what was written is on the disk before its pages can go
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -90,7 +92,7 @@ def test_nothing_of_a_store_stays_in_the_page_cache(way: str, tmp_path: Path) ->
     for first in range(0, 8, 2):
         read_group(store, [first, first + 1])
         assert _resident(store.path) <= store.nbytes // 50
-    loader = gw.Loader(gw.Store(store.path), fanouts=[5], batch_size=100, memory=2_000_000)
+    loader = gw.Loader(gw.macro.Store(store.path), fanouts=[5], batch_size=100, memory=2_000_000)
     for _ in loader:
         under_way = 8 * 4 * 4096  # what eight readers have asked for
         assert _resident(store.path) <= store.nbytes // 50 + under_way
@@ -101,13 +103,13 @@ def test_nothing_of_a_store_stays_in_the_page_cache(way: str, tmp_path: Path) ->
 
 
 def test_a_mapped_part_is_compared_with_its_checksums(tmp_path: Path) -> None:
-    store = gw.prepare_store(gw.synthetic("default", scale=0.02), tmp_path / "s", parts=2)
+    store = gw.macro.prepare_store(gw.synthetic("default", scale=0.02), tmp_path / "s", parts=2)
     entry = store.manifest.parts[0]
     file, content = store.path / entry.file, (store.path / entry.file).read_bytes()
-    assert torch.equal(gw.Store(store.path).part(0, mapped=True).indices, store.part(0).indices)
+    assert torch.equal(gw.macro.Store(store.path).part(0, mapped=True).indices, store.part(0).indices)
     for block in entry.blocks:
         at = block.offset + block.nbytes // 2
         file.write_bytes(content[:at] + bytes([content[at] ^ 16]) + content[at + 1 :])
-        with pytest.raises(gw.DataError, match=f"checksum .* of block {block.name} at byte {block.offset}"):
-            gw.Store(store.path).part(0, mapped=True)
-        gw.Store(store.path, verify=False).part(0, mapped=True)  # who asked not to look
+        with pytest.raises(gw.errors.DataError, match=f"checksum .* of block {block.name} at byte {block.offset}"):
+            gw.macro.Store(store.path).part(0, mapped=True)
+        gw.macro.Store(store.path, verify=False).part(0, mapped=True)  # who asked not to look

@@ -36,7 +36,7 @@ def _kinds() -> dict[str, gw.Dataset]:
         "several labels": gw.Dataset("several", graph, x, (rng.random((50, 4)) < 0.3).astype(np.float32)),
         "values": gw.Dataset("values", graph, x, rng.normal(size=50).astype(np.float32), task="regression"),
         "columns": gw.Dataset("columns", graph, x, rng.normal(size=(50, 2)).astype(np.float32), task="regression"),
-        "sparse": gw.Dataset("sparse", graph, gw.SparseFeatures.from_dense(torch.from_numpy(x).relu()), classes),
+        "sparse": gw.Dataset("sparse", graph, gw.data.SparseFeatures.from_dense(torch.from_numpy(x).relu()), classes),
         "no features": gw.Dataset("bare", graph, None, classes),
         "weights": gw.Dataset("weights", graph, x, classes, edge_weight=rng.random(300)),
         "no edges": gw.Dataset("lonely", gw.Graph([], [], num_nodes=9), np.eye(9, dtype=np.float32), [0, 1, 2] * 3),
@@ -47,11 +47,11 @@ def _kinds() -> dict[str, gw.Dataset]:
 @pytest.mark.parametrize("parts", [1, 5])
 def test_a_store_holds_every_kind_of_dataset(kind: str, parts: int, tmp_path: Path) -> None:
     ds = _kinds()[kind]
-    store = gw.prepare_store(ds, tmp_path / "s", parts=parts, memory="64MB", method="hash")
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=parts, memory="64MB", method="hash")
     again = gw.load(tmp_path / "s")
     assert store.verify() > 0
     assert (_edges(ds) != _edges(again)).nnz == 0
-    x = ds.x.to_dense() if isinstance(ds.x, gw.SparseFeatures) else ds.x
+    x = ds.x.to_dense() if isinstance(ds.x, gw.data.SparseFeatures) else ds.x
     assert (x is None and again.x is None) or torch.equal(x, again.x)
     assert torch.equal(ds.y.nan_to_num(7.5), again.y.nan_to_num(7.5)) and ds.y.dtype == again.y.dtype
     assert (ds.task, ds.num_classes) == (again.task, again.num_classes)
@@ -62,12 +62,12 @@ def test_a_store_holds_every_kind_of_dataset(kind: str, parts: int, tmp_path: Pa
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_features_are_rounded_to_the_dtype_of_the_store(dtype: str, tmp_path: Path) -> None:
     ds = _kinds()["classes"]
-    store = gw.prepare_store(ds, tmp_path / "s", parts=3, dtype=dtype)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=3, dtype=dtype)
     assert torch.equal(read_store(store).x, ds.x.to(getattr(torch, dtype)).float())
 
 
 def test_blocks_are_aligned_and_maps_agree_with_reads(tmp_path: Path) -> None:
-    store = gw.prepare_store(_kinds()["classes"], tmp_path / "s", parts=4)
+    store = gw.macro.prepare_store(_kinds()["classes"], tmp_path / "s", parts=4)
     for number, entry in enumerate(store.manifest.parts):
         assert [b.offset % 4096 for b in entry.blocks] == [0] * 6
         assert (tmp_path / "s" / entry.file).stat().st_size == entry.nbytes
@@ -89,7 +89,7 @@ def _edges_by_relation(ds: gw.Dataset) -> list[list[tuple[int, int, float]]]:
 @pytest.mark.parametrize("method", ["hash", "multilevel"])
 def test_a_store_holds_a_typed_graph(method: str, weights: bool, tmp_path: Path) -> None:
     ds = academic(weights)
-    store = gw.prepare_store(ds, tmp_path / "s", parts=4, memory="64MB", method=method)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=4, memory="64MB", method=method)
     again = gw.load(tmp_path / "s")
     assert again.graph.layout == ds.graph.layout and again.target_type == "paper"
     assert _edges_by_relation(again) == _edges_by_relation(ds)
@@ -110,7 +110,7 @@ def test_a_store_holds_a_typed_graph(method: str, weights: bool, tmp_path: Path)
 
 def test_weights_go_with_their_edges(tmp_path: Path) -> None:
     ds = _kinds()["weights"]
-    gw.prepare_store(ds, tmp_path / "s", parts=3, method="hash")
+    gw.macro.prepare_store(ds, tmp_path / "s", parts=3, method="hash")
     again = gw.load(tmp_path / "s")
     rows = []
     for held in (ds, again):
@@ -122,26 +122,26 @@ def test_weights_go_with_their_edges(tmp_path: Path) -> None:
 
 def test_a_store_of_version_1_opens(tmp_path: Path) -> None:
     """One without types and weights is written as before they were there."""
-    gw.prepare_store(_kinds()["classes"], tmp_path / "s", parts=2)
+    gw.macro.prepare_store(_kinds()["classes"], tmp_path / "s", parts=2)
     held = json.loads((tmp_path / "s" / MANIFEST).read_text())
     assert held["version"] == 1 and "types" not in held
     assert set(held["shape"]) == {"num_features", "feature_dtype", "index_dtype", "label_dtype", "label_columns"}
     assert "types" not in held["parts"][0]
-    assert gw.Store(tmp_path / "s").types is None
+    assert gw.macro.Store(tmp_path / "s").types is None
 
 
 def test_a_given_partition_is_kept(tmp_path: Path) -> None:
     ds = _kinds()["classes"]
     part = torch.arange(50) % 3
-    store = gw.prepare_store(ds, tmp_path / "s", parts=3, part=part)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=3, part=part)
     for number in range(3):
         assert store.part(number).node_ids.tolist() == (part == number).nonzero().reshape(-1).tolist()
 
 
-def _with_block(name: str, path: Path) -> gw.Store:
+def _with_block(name: str, path: Path) -> gw.macro.Store:
     """A store of two parts with a block of that name."""
     ds = _kinds()["classes"] if name == "x" else academic(weights=True)
-    return gw.prepare_store(ds, path, parts=2, method="hash")
+    return gw.macro.prepare_store(ds, path, parts=2, method="hash")
 
 
 @pytest.mark.parametrize("name", (*BLOCKS, "x.1", "x.2"))
@@ -153,11 +153,11 @@ def test_a_flipped_bit_is_told_with_its_block(name: str, tmp_path: Path) -> None
     held = bytearray(file.read_bytes())
     held[block.offset + block.nbytes // 2] ^= 4
     file.write_bytes(held)
-    fresh = gw.Store(tmp_path / "s")
+    fresh = gw.macro.Store(tmp_path / "s")
     fresh.part(0)
-    with pytest.raises(gw.DataError, match=f"{entry.file}: .*checksum.*block {name} at byte {block.offset}"):
+    with pytest.raises(gw.errors.DataError, match=f"{entry.file}: .*checksum.*block {name} at byte {block.offset}"):
         fresh.part(1)
-    with pytest.raises(gw.DataError, match="damaged"):
+    with pytest.raises(gw.errors.DataError, match="damaged"):
         fresh.verify()
 
 
@@ -168,20 +168,20 @@ def test_a_truncated_file_is_told_with_its_block(name: str, tmp_path: Path) -> N
     block = entry.block(name)
     file = tmp_path / "s" / entry.file
     file.write_bytes(file.read_bytes()[: block.offset + block.nbytes - 1])
-    fresh = gw.Store(tmp_path / "s")
-    with pytest.raises(gw.DataError, match=f"{entry.file}: .*block {name} .*truncated"):
+    fresh = gw.macro.Store(tmp_path / "s")
+    with pytest.raises(gw.errors.DataError, match=f"{entry.file}: .*block {name} .*truncated"):
         fresh.block(0, name)
 
 
 def test_a_part_that_is_gone_is_told(tmp_path: Path) -> None:
-    gw.prepare_store(_kinds()["classes"], tmp_path / "s", parts=2)
+    gw.macro.prepare_store(_kinds()["classes"], tmp_path / "s", parts=2)
     (tmp_path / "s" / "part-00001.bin").unlink()
-    with pytest.raises(gw.DataError, match=r"part-00001.bin: expected the file of part 1, got: No such file"):
-        gw.Store(tmp_path / "s").part(1)
+    with pytest.raises(gw.errors.DataError, match=r"part-00001.bin: expected the file of part 1, got: No such file"):
+        gw.macro.Store(tmp_path / "s").part(1)
 
 
 def test_every_flipped_byte_of_a_manifest_is_told(tmp_path: Path) -> None:
-    gw.prepare_store(_kinds()["no edges"], tmp_path / "s", parts=1)
+    gw.macro.prepare_store(_kinds()["no edges"], tmp_path / "s", parts=1)
     file = tmp_path / "s" / MANIFEST
     held = file.read_bytes()
     for at in range(0, len(held), 7):
@@ -192,20 +192,20 @@ def test_every_flipped_byte_of_a_manifest_is_told(tmp_path: Path) -> None:
             found = None
         if found == json.loads(held):  # blanks between fields
             continue
-        with pytest.raises(gw.DataError, match="manifest"):
-            gw.Store(tmp_path / "s")
+        with pytest.raises(gw.errors.DataError, match="manifest"):
+            gw.macro.Store(tmp_path / "s")
 
 
 def test_what_is_no_store_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(gw.DataError, match=r"expected a store with manifest\.json"):
-        gw.Store(tmp_path / "none")
+    with pytest.raises(gw.errors.DataError, match=r"expected a store with manifest\.json"):
+        gw.macro.Store(tmp_path / "none")
     (tmp_path / MANIFEST).write_text("{}")
-    with pytest.raises(gw.DataError, match="expected the manifest of a store"):
-        gw.Store(tmp_path)
+    with pytest.raises(gw.errors.DataError, match="expected the manifest of a store"):
+        gw.macro.Store(tmp_path)
 
 
 def test_a_layout_has_room_for_all_blocks(tmp_path: Path) -> None:
-    store = gw.prepare_store(_kinds()["several labels"], tmp_path / "s", parts=2)
+    store = gw.macro.prepare_store(_kinds()["several labels"], tmp_path / "s", parts=2)
     entry = store.manifest.parts[0]
     blocks = layout(store.manifest.shape, entry.nodes, entry.edges)
     ends = [(b.offset, b.offset + b.nbytes) for b in blocks]

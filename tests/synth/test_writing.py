@@ -120,14 +120,14 @@ def test_a_program_that_cannot_be_put_in_place_leaves_the_earlier_one(
 )
 def test_what_cannot_be_written_leaves_no_folder(options: dict[str, object], said: str, tmp_path: Path) -> None:
     scale = {} if options.get("data") == "no-such-set" else {"scale": 0.02}
-    with pytest.raises(gw.GraphWeftError) as caught:
+    with pytest.raises(gw.errors.GraphWeftError) as caught:
         write_program(ProgramSpec(**{**scale, **options}), tmp_path / "program")  # type: ignore[arg-type]
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_verbs_name_the_classes_of_the_data(tmp_path: Path) -> None:
-    gnn = gw.Verbs(scale=0.02)
+    gnn = gw.synthesis.Verbs(scale=0.02)
     gnn.initializeLayers([8, 5])
     for layer in (0, 1):
         gnn.forwardPass(layer, "GCN")

@@ -28,7 +28,7 @@ def ds() -> gw.Dataset:
 @pytest.fixture(scope="module")
 def folder(ds: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("disk") / "store"
-    gw.prepare_store(ds, path, parts=4, part=gw.partition(ds.graph, 4).part)
+    gw.macro.prepare_store(ds, path, parts=4, part=gw.partition(ds.graph, 4).part)
     return path
 
 
@@ -61,7 +61,7 @@ def _weights(trainer: gw.Trainer) -> list[torch.Tensor]:
     ],
 )
 def test_losses_are_those_of_memory_bit_for_bit(kind: str, more: dict[str, Any], ds: gw.Dataset, folder: Path) -> None:
-    disk, memory = _trainer(ds, gw.Store(folder), kind, memory=MEMORY, **more), _trainer(ds, ds, kind, **more)
+    disk, memory = _trainer(ds, gw.macro.Store(folder), kind, memory=MEMORY, **more), _trainer(ds, ds, kind, **more)
     epochs = 1 if more or kind in ("GIN", "GAT") else 2
     told, known = disk.fit(epochs), memory.fit(epochs)
     assert [r.loss for r in told] == [r.loss for r in known]
@@ -81,12 +81,12 @@ def test_a_model_of_plain_torch_and_half_features(ds: gw.Dataset, tmp_path: Path
             out: torch.Tensor = self.linear(x + torch.zeros_like(x).index_add_(0, dst, x[src]))
             return out
 
-    gw.prepare_store(ds, tmp_path / "s", parts=3, dtype="float16", method="hash")
+    gw.macro.prepare_store(ds, tmp_path / "s", parts=3, dtype="float16", method="hash")
     found = []
-    both: list[Any] = [gw.Store(tmp_path / "s"), gw.load(tmp_path / "s")]
+    both: list[Any] = [gw.macro.Store(tmp_path / "s"), gw.load(tmp_path / "s")]
     for data in both:
         torch.manual_seed(0)
-        options: dict[str, Any] = {"memory": MEMORY} if isinstance(data, gw.Store) else {}
+        options: dict[str, Any] = {"memory": MEMORY} if isinstance(data, gw.macro.Store) else {}
         trainer = gw.Trainer(Mean(), data, mode="mini", fanouts=(3,), batch_size=16, eval_every=9, **options)
         found.append([record.loss for record in trainer.fit(2)])
     assert found[0] == found[1]
@@ -94,7 +94,7 @@ def test_a_model_of_plain_torch_and_half_features(ds: gw.Dataset, tmp_path: Path
 
 def test_a_loader_gives_the_batches_of_memory(ds: gw.Dataset, folder: Path) -> None:
     options: dict[str, Any] = {"fanouts": [4, 3], "batch_size": 8, "shuffle": True, "seed": 5}
-    disk, memory = gw.Loader(gw.Store(folder), memory=MEMORY, **options), gw.Loader(ds, **options)
+    disk, memory = gw.Loader(gw.macro.Store(folder), memory=MEMORY, **options), gw.Loader(ds, **options)
     for _ in range(2):
         for mine, known in zip(disk, memory, strict=True):
             for name in ("n_id", "x", "y", "edge_index", "input_id"):
@@ -104,7 +104,7 @@ def test_a_loader_gives_the_batches_of_memory(ds: gw.Dataset, folder: Path) -> N
 
 def test_reads_are_near_the_optimum_and_memory_is_kept(ds: gw.Dataset, folder: Path) -> None:
     """Against Belady's optimum over the real string of uses, with room for as many rows."""
-    store = gw.Store(folder)
+    store = gw.macro.Store(folder)
     loader = gw.Loader(store, fanouts=[4, 3], batch_size=8, shuffle=True, seed=1, memory=MEMORY)
     cache, uses = _feed(loader).cache, list[int]()
     assert cache.table.nbytes < MEMORY and cache.capacity < 0.6 * ds.num_nodes
@@ -126,8 +126,8 @@ def test_rows_are_read_in_few_requests_where_they_fill_sectors(tmp_path: Path) -
     np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, 3000)))
     np.save(tmp_path / "x.npy", rng.random((nodes, width), np.float32))
     np.save(tmp_path / "y.npy", rng.integers(0, 4, nodes))
-    files = gw.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
-    store = gw.prepare_store(files, tmp_path / "s", parts=2, method="range")
+    files = gw.macro.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
+    store = gw.macro.prepare_store(files, tmp_path / "s", parts=2, method="range")
     loader = gw.Loader(store, fanouts=[3], batch_size=16, shuffle=True, memory=1_200_000)
     uses = [node for _ in range(3) for batch in loader for node in np.sort(batch.n_id.numpy()).tolist()]
     counts, cache = _feed(loader).counts, _feed(loader).cache
@@ -136,7 +136,7 @@ def test_rows_are_read_in_few_requests_where_they_fill_sectors(tmp_path: Path) -
 
 
 def test_what_an_epoch_read_is_in_the_history(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
-    trainer = _trainer(ds, gw.Store(folder), memory=MEMORY, out=tmp_path / "run")
+    trainer = _trainer(ds, gw.macro.Store(folder), memory=MEMORY, out=tmp_path / "run")
     told = {name: value or 0.0 for name, value in trainer.fit(1)[0].metrics.items()}
     assert told["bytes_needed"] == (told["row_hits"] + told["rows_read"]) * 4 * ds.num_features
     assert told["bytes_read"] >= 4 * ds.num_features * told["rows_read"] > 0 and told["read_requests"] > 0
@@ -144,9 +144,9 @@ def test_what_an_epoch_read_is_in_the_history(ds: gw.Dataset, folder: Path, tmp_
 
 
 def test_a_loaded_run_predicts_and_scores(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
-    trainer = _trainer(ds, gw.Store(folder), memory=MEMORY, out=tmp_path / "run", restore_best=True)
+    trainer = _trainer(ds, gw.macro.Store(folder), memory=MEMORY, out=tmp_path / "run", restore_best=True)
     trainer.fit(1)
-    run = gw.load_run(tmp_path / "run", ds=gw.Store(folder))
+    run = gw.load_run(tmp_path / "run", ds=gw.macro.Store(folder))
     assert torch.equal(run.predict(), trainer.predict())
     assert run.evaluate("test") == pytest.approx(trainer.evaluate("test"))
 
@@ -156,7 +156,7 @@ def test_neither_memory_nor_threads_change_the_result(ds: gw.Dataset, folder: Pa
     try:
         for threads, memory in ((1, MEMORY), (2, "60MB"), (2, MEMORY)):
             torch.set_num_threads(threads)
-            trainer = _trainer(ds, gw.Store(folder), memory=memory)
+            trainer = _trainer(ds, gw.macro.Store(folder), memory=memory)
             found.append(([r.loss for r in trainer.fit(2)], trainer.history[-1].metrics["bytes_read"]))
     finally:
         torch.set_num_threads(former)
@@ -164,7 +164,7 @@ def test_neither_memory_nor_threads_change_the_result(ds: gw.Dataset, folder: Pa
 
 
 def test_an_interrupted_epoch_goes_on_with_the_same_bits(ds: gw.Dataset, folder: Path) -> None:
-    whole = _trainer(ds, gw.Store(folder), memory=MEMORY)
+    whole = _trainer(ds, gw.macro.Store(folder), memory=MEMORY)
     whole.fit(3)
 
     class Stop:
@@ -174,10 +174,10 @@ def test_an_interrupted_epoch_goes_on_with_the_same_bits(ds: gw.Dataset, folder:
                 raise KeyboardInterrupt
 
     stop = Stop()
-    first = _trainer(ds, gw.Store(folder), memory=MEMORY, callbacks=[stop])
+    first = _trainer(ds, gw.macro.Store(folder), memory=MEMORY, callbacks=[stop])
     with pytest.raises(KeyboardInterrupt):
         first.fit(3)
-    again = _trainer(ds, gw.Store(folder), memory="50MB", callbacks=[Stop()])
+    again = _trainer(ds, gw.macro.Store(folder), memory="50MB", callbacks=[Stop()])
     again.load_state_dict(stop.state)
     again._loop.callbacks = whole._loop.callbacks
     again.fit(2)
@@ -189,7 +189,7 @@ def test_an_interrupted_epoch_goes_on_with_the_same_bits(ds: gw.Dataset, folder:
 def test_a_read_that_fails_names_file_and_byte(
     short: bool, ds: gw.Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = _trainer(ds, gw.Store(folder), memory=MEMORY)
+    trainer = _trainer(ds, gw.macro.Store(folder), memory=MEMORY)
     trainer.fit(1)
 
     def failing(handle: int, into: Any, offset: int) -> int:
@@ -199,23 +199,23 @@ def test_a_read_that_fails_names_file_and_byte(
 
     monkeypatch.setattr(os, "preadv", failing)
     text = "the file is truncated" if short else r"reading failed at byte \d+: Input/output error"
-    with pytest.raises(gw.DataError, match=rf"part-\S*: .*{text}"):
+    with pytest.raises(gw.errors.DataError, match=rf"part-\S*: .*{text}"):
         trainer.fit(1)
 
 
 def test_a_changed_row_is_found_before_it_is_trained_on(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
-    store = gw.Store(shutil.copytree(folder, tmp_path / "s"))
+    store = gw.macro.Store(shutil.copytree(folder, tmp_path / "s"))
     entry = store.manifest.parts[1]
     file, at = store.path / entry.file, entry.block("x").offset + 100
     content = bytearray(file.read_bytes())
     content[at] ^= 4
     file.write_bytes(content)
-    with pytest.raises(gw.DataError, match=r"checksum .* of block x"):
-        _trainer(ds, gw.Store(store.path), memory=MEMORY).fit(1)
+    with pytest.raises(gw.errors.DataError, match=r"checksum .* of block x"):
+        _trainer(ds, gw.macro.Store(store.path), memory=MEMORY).fit(1)
 
 
 def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder: Path) -> None:
-    store = gw.Store(folder)
+    store = gw.macro.Store(folder)
     for options, text in (
         ({"memory": 100_000}, r"memory: expected more than \d+ MB, the structure and labels of .*mode macro trains"),
         ({"memory": MEMORY, "batch_size": 500}, r"memory: expected room for \d+ rows .* a smaller batch_size"),
@@ -223,11 +223,11 @@ def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder:
         ({"memory": MEMORY, "sampler": "shadow", "fanouts": None}, "sampler: expected one of .*, got shadow"),
         ({"mode": "full", "fanouts": None, "batch_size": None}, "mode: expected macro or mini for a store, got 'full'"),
     ):
-        with pytest.raises(gw.ConfigError, match=text):
+        with pytest.raises(gw.errors.ConfigError, match=text):
             _trainer(ds, store, **options).fit(1)
-    with pytest.raises(gw.ConfigError, match=r"memory=1GB cannot be combined with data in memory"):
+    with pytest.raises(gw.errors.ConfigError, match=r"memory=1GB cannot be combined with data in memory"):
         gw.Loader(ds, memory="1GB")
-    with pytest.raises(gw.ConfigError, match="prefetch and workers cannot be combined with a store"):
+    with pytest.raises(gw.errors.ConfigError, match="prefetch and workers cannot be combined with a store"):
         gw.Loader(store, prefetch=2)
 
 
@@ -242,7 +242,7 @@ def test_a_loader_keeps_to_its_memory(tmp_path: Path) -> None:
                 if line.startswith("RssAnon"):
                     return 1024 * int(line.split()[1])
         def batches(path, memory):
-            loader = gw.Loader(gw.Store(path), fanouts=[2], batch_size=20, shuffle=True, memory=memory)
+            loader = gw.Loader(gw.macro.Store(path), fanouts=[2], batch_size=20, shuffle=True, memory=memory)
             for batch in loader:
                 del batch
             return loader.disk.read
@@ -266,11 +266,11 @@ def test_a_loader_keeps_to_its_memory(tmp_path: Path) -> None:
         np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, 5 * nodes)))
         np.save(tmp_path / "x.npy", rng.random((nodes, width), np.float32))
         np.save(tmp_path / "y.npy", rng.integers(0, 4, nodes))
-        files = gw.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
+        files = gw.macro.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
         folders.append(str(tmp_path / str(nodes)))
-        store = gw.prepare_store(files, folders[-1], parts=max(nodes // 500, 1), memory="64MB", method="hash")
+        store = gw.macro.prepare_store(files, folders[-1], parts=max(nodes // 500, 1), memory="64MB", method="hash")
     budget = 2_500_000
-    assert gw.Store(folders[0]).nbytes > 8 * budget and store.num_nodes == 100
+    assert gw.macro.Store(folders[0]).nbytes > 8 * budget and store.num_nodes == 100
     command = [sys.executable, "-c", program, *folders, str(budget)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

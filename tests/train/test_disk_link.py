@@ -23,7 +23,7 @@ def ds() -> gw.Dataset:
 @pytest.fixture(scope="module")
 def folder(ds: gw.Dataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("link") / "store"
-    gw.prepare_store(ds, path, parts=4, method="hash")
+    gw.macro.prepare_store(ds, path, parts=4, method="hash")
     return path
 
 
@@ -40,7 +40,7 @@ def _losses(trainer: gw.Trainer) -> list[float]:
 
 @pytest.mark.parametrize("kind", ["SAGE", "GCN"])
 def test_losses_are_those_of_memory_bit_for_bit(kind: str, ds: gw.Dataset, folder: Path) -> None:
-    disk, memory = _trainer(ds, gw.Store(folder), kind, memory=MEMORY), _trainer(ds, ds, kind)
+    disk, memory = _trainer(ds, gw.macro.Store(folder), kind, memory=MEMORY), _trainer(ds, ds, kind)
     told, known = disk.fit(2), memory.fit(2)
     assert _losses(disk) == _losses(memory)
     weights = zip(disk.model.parameters(), memory.model.parameters(), strict=True)
@@ -52,10 +52,10 @@ def test_losses_are_those_of_memory_bit_for_bit(kind: str, ds: gw.Dataset, folde
 
 
 def test_an_interrupted_run_goes_on(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
-    whole = _trainer(ds, gw.Store(folder), memory=MEMORY)
+    whole = _trainer(ds, gw.macro.Store(folder), memory=MEMORY)
     whole.fit(3)
-    _trainer(ds, gw.Store(folder), memory=MEMORY, out=tmp_path / "run").fit(1)
-    again = _trainer(ds, gw.Store(folder), memory="6MB", out=tmp_path / "run")
+    _trainer(ds, gw.macro.Store(folder), memory=MEMORY, out=tmp_path / "run").fit(1)
+    again = _trainer(ds, gw.macro.Store(folder), memory="6MB", out=tmp_path / "run")
     again.resume()
     again.fit(2)
     assert _losses(again) == _losses(whole)
@@ -63,8 +63,8 @@ def test_an_interrupted_run_goes_on(ds: gw.Dataset, folder: Path, tmp_path: Path
 
 def test_weights_of_the_training_graph_are_used(ds: gw.Dataset, tmp_path: Path) -> None:
     weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(0))
-    gw.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=3, method="hash")
-    disk = _trainer(ds, gw.Store(tmp_path / "s"), memory=MEMORY)
+    gw.macro.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=3, method="hash")
+    disk = _trainer(ds, gw.macro.Store(tmp_path / "s"), memory=MEMORY)
     memory = _trainer(ds, gw.load(tmp_path / "s"))
     without = _trainer(ds, gw.load(tmp_path / "s"), edge_data="ignore")
     for trainer in (disk, memory, without):
@@ -73,7 +73,7 @@ def test_weights_of_the_training_graph_are_used(ds: gw.Dataset, tmp_path: Path) 
 
 
 def test_pairs_of_a_group_are_its_training_edges_in_both_directions(ds: gw.Dataset, folder: Path) -> None:
-    store = gw.Store(folder)
+    store = gw.macro.Store(folder)
     names = torch.cat([store.node_ids(number) for number in range(4)])
     edges = set(zip(*(ends.tolist() for ends in ds.graph.edges()), strict=True))
     loader = LinkGroupLoader(store, (4, 3), 64, True, 5, count=2)
@@ -107,7 +107,7 @@ def test_pairs_of_a_group_are_its_training_edges_in_both_directions(ds: gw.Datas
 
 
 def test_links_train_in_groups_and_are_scored_on_the_whole_graph(ds: gw.Dataset, folder: Path, tmp_path: Path) -> None:
-    store = gw.Store(folder)
+    store = gw.macro.Store(folder)
     options: dict[str, Any] = {"mode": "macro", "macro": "parts:2/4", "batch_size": 128}
     trainer = _trainer(ds, store, **options)
     told = trainer.fit(3)
@@ -127,26 +127,26 @@ def test_links_train_in_groups_and_are_scored_on_the_whole_graph(ds: gw.Dataset,
     assert not {(a, b) for a in range(20) for b in tails[a].tolist()} & edges
     first = _trainer(ds, store, out=tmp_path / "run", **options)
     first.fit(1)
-    again = _trainer(ds, gw.Store(folder), out=tmp_path / "run", **options)
+    again = _trainer(ds, gw.macro.Store(folder), out=tmp_path / "run", **options)
     again.resume()
     again.fit(2)
     assert _losses(again) == _losses(trainer)
 
 
 def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder: Path) -> None:
-    store = gw.Store(folder)
+    store = gw.macro.Store(folder)
     for options, text in (
         ({"memory": 100_000}, r"memory: expected more than \d+ MB, the structure and labels of"),
         ({"memory": MEMORY, "accumulate": 2}, "task='link' cannot be combined with macro, accumulate, sampler"),
     ):
-        with pytest.raises(gw.ConfigError, match=text):
+        with pytest.raises(gw.errors.ConfigError, match=text):
             _trainer(ds, store, **options)
 
 
 def test_a_graph_without_negatives_is_one_line(tmp_path: Path) -> None:
     src, dst = torch.cartesian_prod(torch.arange(30), torch.arange(30)).T
     ds = gw.Dataset("complete", gw.Graph(src, dst), torch.randn(30, 4), torch.zeros(30, dtype=torch.int64))
-    store = gw.prepare_store(ds, tmp_path / "complete", parts=2, method="range", memory="64MB")
+    store = gw.macro.prepare_store(ds, tmp_path / "complete", parts=2, method="range", memory="64MB")
     trainer = _trainer(ds, store, mode="macro", macro="parts:2/2", batch_size=64)
-    with pytest.raises(gw.DataError, match=r"^expected pairs of nodes without an edge to evaluate against"):
+    with pytest.raises(gw.errors.DataError, match=r"^expected pairs of nodes without an edge to evaluate against"):
         trainer.evaluate("test")

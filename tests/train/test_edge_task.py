@@ -125,7 +125,7 @@ def test_mode_full_takes_all_pairs_in_every_step(task: str) -> None:
     again = gw.Trainer(gw.nn.EdgeModel.for_data(ds, 8), ds, mode="full", lr=0.02, restore_best=False)
     again.load_state_dict(copy.deepcopy(trainer.state_dict()))
     assert trainer.fit(2)[-1].loss == again.fit(2)[-1].loss
-    with pytest.raises(gw.ConfigError, match="fanouts: expected mode mini as well"):
+    with pytest.raises(gw.errors.ConfigError, match="fanouts: expected mode mini as well"):
         gw.Trainer(model, ds, mode="full", fanouts=(5, 5))
 
 
@@ -244,7 +244,7 @@ def test_file_command_and_table_of_predictions(tmp_path: Path, capsys: pytest.Ca
 )
 def test_wrong_use_is_told_in_one_line(options: dict[str, Any], message: str) -> None:
     ds = labelled()
-    with pytest.raises(gw.GraphWeftError, match=message) as found:
+    with pytest.raises(gw.errors.GraphWeftError, match=message) as found:
         gw.Trainer(**{"model": gw.nn.EdgeModel(6, 8, 3), "ds": ds, **options}).fit(1)
     assert "\n" not in str(found.value)
 
@@ -259,13 +259,13 @@ def test_wrong_use_is_told_in_one_line(options: dict[str, Any], message: str) ->
     ],
 )
 def test_pairs_that_do_not_fit_are_told(given: dict[str, Any], message: str) -> None:
-    with pytest.raises(gw.DataError, match=message):
+    with pytest.raises(gw.errors.DataError, match=message):
         labelled().with_edge_labels(**given)
 
 
 def test_the_task_needs_labels_of_edges() -> None:
     ds = gw.synthetic("default", scale=0.01)
-    with pytest.raises(gw.DataError, match=r"expected labels of edges for the task edge.*with_edge_labels"):
+    with pytest.raises(gw.errors.DataError, match=r"expected labels of edges for the task edge.*with_edge_labels"):
         gw.Trainer(gw.nn.EdgeModel(ds.num_features, 4, 2), ds, task="edge")
 
 
@@ -322,9 +322,11 @@ def test_edges_that_are_dropped_lead_back_or_have_a_split() -> None:
     assert ds.edge_label_index.tolist() == [[0, 1, 2], [1, 2, 0]]  # type: ignore[union-attr]
     assert ds.y.nan_to_num(9).tolist() == [0.5, -2.5, 9]
     assert (ds.train_idx.tolist(), ds.val_idx.tolist(), ds.test_idx.tolist()) == ([0], [], [1])
-    with pytest.raises(gw.DataError, match=r"^label cannot be combined with edge_label"):
+    with pytest.raises(gw.errors.DataError, match=r"^label cannot be combined with edge_label"):
         gw.Dataset.from_tables(nodes, edges, label="v", edge_label="score")
-    with pytest.raises(gw.DataError, match="edge_label: expected a column of edges, got 'scor'; did you mean 'score'"):
+    with pytest.raises(
+        gw.errors.DataError, match="edge_label: expected a column of edges, got 'scor'; did you mean 'score'"
+    ):
         gw.Dataset.from_tables(nodes, edges, edge_label="scor")
 
 
@@ -347,9 +349,11 @@ def test_features_of_a_pair_reach_the_decoder(tmp_path: Path) -> None:
     assert torch.allclose(trainer._batch.logits(), expected, atol=1e-5)
     assert torch.equal(gw.load_run(tmp_path / "run", ds=ds).predict(), trainer.predict())
     plain = gw.Dataset("plain", base.graph, base.x).with_edge_labels(ds.y)
-    with pytest.raises(gw.DataError, match=r"expected 3 features of the edges that have labels \(pair_dim\), got none"):
+    with pytest.raises(
+        gw.errors.DataError, match=r"expected 3 features of the edges that have labels \(pair_dim\), got none"
+    ):
         gw.Trainer(gw.nn.EdgeModel.for_data(plain, hidden=8, pair_dim=3), plain)
-    with pytest.raises(gw.ShapeError, match=r"pair_attr of shape \(500, 3\), got none"):
+    with pytest.raises(gw.errors.ShapeError, match=r"pair_attr of shape \(500, 3\), got none"):
         model(ds.graph, ds.x)
-    with pytest.raises(gw.ConfigError, match="pair_dim as an integer >= 0, got -1"):
+    with pytest.raises(gw.errors.ConfigError, match="pair_dim as an integer >= 0, got -1"):
         gw.nn.EdgeDecoder(4, 4, 2, pair_dim=-1)

@@ -139,8 +139,8 @@ def test_mistakes_are_one_line(ds: gw.Dataset) -> None:
         (gcn, {"task": "regression"}, "expected nodes, and gw.Dataset(..., task='regression') where the labels do not"),
         (_made("dgi", ds), {"metrics": "roc_auc"}, "metrics=roc_auc cannot be combined with DGI"),
     ]:
-        with pytest.raises(gw.GraphWeftError) as failure:
+        with pytest.raises(gw.errors.GraphWeftError) as failure:
             gw.Trainer(model, ds, **options)  # type: ignore[arg-type]
         assert text in str(failure.value) and "\n" not in str(failure.value)
-    with pytest.raises(gw.ShapeError, match="rows of width=5 from the encoder, got shape"):
+    with pytest.raises(gw.errors.ShapeError, match="rows of width=5 from the encoder, got shape"):
         gw.Trainer(gw.nn.DGI(gw.nn.GCN(ds.num_features, 8, 7), 5), ds).fit(epochs=1)

@@ -260,7 +260,7 @@ def test_callbacks_and_loggers_of_graphs() -> None:
 def test_what_does_not_fit_graphs_is_one_line(task: str, options: dict[str, Any], message: str) -> None:
     ds = learnable(30, task=task)
     ds = ds.split(0.8, 0.0, 0.2) if options.pop("split", None) else ds
-    with pytest.raises(gw.GraphWeftError, match=message) as found:
+    with pytest.raises(gw.errors.GraphWeftError, match=message) as found:
         _trainer(ds, **options)
     assert "\n" not in str(found.value)
 

@@ -149,7 +149,7 @@ def test_resume_is_bit_for_bit(tmp_path: Path, accumulate: int) -> None:
     assert a["history"]["loss"].tolist() == b["history"]["loss"].tolist()
     assert torch.equal(whole.predict(), again.predict())
     other = _trainer(ds, out=tmp_path / "parts", batch_size=8, accumulate=accumulate)
-    with pytest.raises(gw.CheckpointError, match="batch_size"):
+    with pytest.raises(gw.errors.CheckpointError, match="batch_size"):
         other.resume()
 
 
@@ -231,14 +231,14 @@ def test_edge_weights_reach_the_model() -> None:
     ],
 )
 def test_wrong_use_is_told_in_one_line(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(gw.GraphWeftError, match=message) as found:
+    with pytest.raises(gw.errors.GraphWeftError, match=message) as found:
         _trainer(learnable(30), **options).fit(1)
     assert "\n" not in str(found.value)
 
 
 def test_the_task_needs_graphs() -> None:
     ds = gw.synthetic("default", scale=0.01)
-    with pytest.raises(gw.DataError, match="expected a set of graphs for the task graphs, got one graph"):
+    with pytest.raises(gw.errors.DataError, match="expected a set of graphs for the task graphs, got one graph"):
         gw.Trainer(gw.nn.GCN(ds.num_features, 4, ds.num_classes), ds, task="graphs")
 
 

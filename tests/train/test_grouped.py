@@ -39,8 +39,8 @@ def part(ds: gw.Dataset) -> torch.Tensor:
 
 
 @pytest.fixture
-def store(ds: gw.Dataset, part: torch.Tensor, tmp_path: Path) -> gw.Store:
-    return gw.prepare_store(ds, tmp_path / "store", parts=PARTS, part=part, memory="64MB")
+def store(ds: gw.Dataset, part: torch.Tensor, tmp_path: Path) -> gw.macro.Store:
+    return gw.macro.prepare_store(ds, tmp_path / "store", parts=PARTS, part=part, memory="64MB")
 
 
 def _trainer(ds: gw.Dataset, data: Any, kind: str = "SAGE", **more: Any) -> gw.Trainer:
@@ -56,9 +56,9 @@ def _weights(trainer: gw.Trainer) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("kind", ["SAGE", "GCN", "GAT"])
 def test_a_store_trains_as_memory_does_bit_for_bit(
-    kind: str, ds: gw.Dataset, part: torch.Tensor, store: gw.Store
+    kind: str, ds: gw.Dataset, part: torch.Tensor, store: gw.macro.Store
 ) -> None:
-    disk, memory = _trainer(ds, store, kind, macro="parts:3/8"), _trainer(ds, ds, kind, macro=gw.Parts(part, 3))
+    disk, memory = _trainer(ds, store, kind, macro="parts:3/8"), _trainer(ds, ds, kind, macro=gw.macro.Parts(part, 3))
     told, known = disk.fit(3), memory.fit(3)
     assert [r.loss for r in told] == [r.loss for r in known]
     assert [r.val_acc for r in told] == [r.val_acc for r in known]
@@ -68,7 +68,7 @@ def test_a_store_trains_as_memory_does_bit_for_bit(
 
 
 @pytest.mark.parametrize("kind", ["SAGE", "GCN", "GAT", "GIN"])
-def test_evaluation_is_that_of_the_whole_graph(kind: str, ds: gw.Dataset, store: gw.Store) -> None:
+def test_evaluation_is_that_of_the_whole_graph(kind: str, ds: gw.Dataset, store: gw.macro.Store) -> None:
     trainer = _trainer(ds, store, kind, macro="parts:2/8")
     trainer.fit(1)
     whole = trainer.model.eval()(ds.graph, ds.x)
@@ -78,7 +78,7 @@ def test_evaluation_is_that_of_the_whole_graph(kind: str, ds: gw.Dataset, store:
     assert trainer.evaluate("test") == pytest.approx(float(score), abs=2 / len(ds.test_idx))
 
 
-def test_threads_do_not_change_the_result(ds: gw.Dataset, store: gw.Store) -> None:
+def test_threads_do_not_change_the_result(ds: gw.Dataset, store: gw.macro.Store) -> None:
     former, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2):
@@ -92,7 +92,7 @@ def test_threads_do_not_change_the_result(ds: gw.Dataset, store: gw.Store) -> No
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_every_seed_is_in_one_batch_and_edges_are_induced(workers: int, ds: gw.Dataset, store: gw.Store) -> None:
+def test_every_seed_is_in_one_batch_and_edges_are_induced(workers: int, ds: gw.Dataset, store: gw.macro.Store) -> None:
     ids, _ = store.split("train")
     loader = GroupLoader(store, torch.from_numpy(ids), (-1,), 16, True, 3, count=2, workers=workers)
     source = torch.cat([store.block(number, "node_ids") for number in range(PARTS)])
@@ -106,13 +106,13 @@ def test_every_seed_is_in_one_batch_and_edges_are_induced(workers: int, ds: gw.D
         assert sorted(number for parts in orders for number in parts) == list(range(PARTS))
 
 
-def _global(batch: Any, source: torch.Tensor, store: gw.Store) -> torch.Tensor:
+def _global(batch: Any, source: torch.Tensor, store: gw.macro.Store) -> torch.Tensor:
     """Rows in the dataset of a batch's nodes."""
     spans = [np.arange(store.bounds[number], store.bounds[number + 1]) for number in batch._data.parts]
     return source[torch.from_numpy(np.concatenate(spans))[batch.n_id]]
 
 
-def test_a_group_is_the_induced_graph(ds: gw.Dataset, store: gw.Store) -> None:
+def test_a_group_is_the_induced_graph(ds: gw.Dataset, store: gw.macro.Store) -> None:
     src, dst = (ends.numpy() for ends in ds.graph.edges())
     whole = scipy.sparse.coo_array((np.ones(len(src)), (dst, src)), shape=(ds.num_nodes,) * 2).tocsr()
     group = read_group(store, [6, 1, 3])
@@ -124,7 +124,7 @@ def test_a_group_is_the_induced_graph(ds: gw.Dataset, store: gw.Store) -> None:
     assert torch.equal(group.y, ds.y[torch.from_numpy(nodes)])
 
 
-def test_at_most_two_groups_are_in_memory(store: gw.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_two_groups_are_in_memory(store: gw.macro.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     most = 0
 
@@ -148,7 +148,7 @@ def test_at_most_two_groups_are_in_memory(store: gw.Store, monkeypatch: pytest.M
     assert len(alive) <= 1
 
 
-def test_a_run_goes_on_in_the_middle_of_an_epoch(ds: gw.Dataset, store: gw.Store, tmp_path: Path) -> None:
+def test_a_run_goes_on_in_the_middle_of_an_epoch(ds: gw.Dataset, store: gw.macro.Store, tmp_path: Path) -> None:
     whole = _trainer(ds, store, macro="parts:2/8")
     whole.fit(3)
     first = _trainer(ds, store, macro="parts:2/8", out=tmp_path / "run")
@@ -157,13 +157,13 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(ds: gw.Dataset, store: gw.Store
     for _ in range(3):
         next(begun)
     begun.close()
-    again = _trainer(ds, gw.Store(store.path), macro="parts:2/8", out=tmp_path / "run")
+    again = _trainer(ds, gw.macro.Store(store.path), macro="parts:2/8", out=tmp_path / "run")
     assert again.resume()
     again.fit(2)
     assert all(torch.equal(a, b) for a, b in zip(_weights(whole), _weights(again), strict=True))
 
 
-def test_a_loader_goes_on_at_any_position(store: gw.Store) -> None:
+def test_a_loader_goes_on_at_any_position(store: gw.macro.Store) -> None:
     ids, _ = store.split("train")
 
     def made() -> GroupLoader:
@@ -184,21 +184,23 @@ def test_a_loader_goes_on_at_any_position(store: gw.Store) -> None:
         assert all(torch.equal(a, b) for a, b in zip(rest, whole[stop:], strict=True))
 
 
-def test_the_budget_decides_how_many_parts_make_a_group(ds: gw.Dataset, store: gw.Store) -> None:
+def test_the_budget_decides_how_many_parts_make_a_group(ds: gw.Dataset, store: gw.macro.Store) -> None:
     least, most = group_bytes(store, 1), group_bytes(store, PARTS)
     assert parts_within(store, least) == 1
     assert parts_within(store, most) == PARTS
     for count in range(1, PARTS):
         assert group_bytes(store, count) < group_bytes(store, count + 1)
     with pytest.raises(
-        gw.ConfigError, match=r"memory: expected at least \d+ MB for groups of one of 8 parts, got 1 MB"
+        gw.errors.ConfigError, match=r"memory: expected at least \d+ MB for groups of one of 8 parts, got 1 MB"
     ):
         _trainer(ds, store, memory=10**6)
-    with pytest.raises(gw.ConfigError, match=r"memory: expected at least \d+ MB for groups of 4 parts, got 1 MB"):
+    with pytest.raises(
+        gw.errors.ConfigError, match=r"memory: expected at least \d+ MB for groups of 4 parts, got 1 MB"
+    ):
         _trainer(ds, store, memory=10**6, macro="parts:4/8")
 
 
-def test_options_that_do_not_fit_are_told_in_one_line(ds: gw.Dataset, store: gw.Store) -> None:
+def test_options_that_do_not_fit_are_told_in_one_line(ds: gw.Dataset, store: gw.macro.Store) -> None:
     for data, more, text in (
         (
             store,
@@ -209,9 +211,9 @@ def test_options_that_do_not_fit_are_told_in_one_line(ds: gw.Dataset, store: gw.
         (store, {"macro": "large:1/8"}, "macro: expected parts:B/P with mode macro"),
         (ds, {}, "macro: expected parts:B/P with mode macro on a dataset in memory, got None"),
         (store, {"sampler": "saint-node", "fanouts": None}, "sampler: expected neighbor with mode macro"),
-        (store, {"macro": gw.Macro("parts:2/8", quality=0.1)}, "macro: expected neither quality nor refresh"),
+        (store, {"macro": gw.macro.Macro("parts:2/8", quality=0.1)}, "macro: expected neither quality nor refresh"),
     ):
-        with pytest.raises(gw.ConfigError, match=text):
+        with pytest.raises(gw.errors.ConfigError, match=text):
             _trainer(ds, data, **more)
 
 
@@ -222,7 +224,7 @@ def test_a_full_disk_while_rows_are_kept_is_one_line(ds: gw.Dataset, part: torch
     former = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, former[1]))
     try:
-        with pytest.raises(gw.DataError, match=r"expected room for .* of hidden rows, got: File too large"):
+        with pytest.raises(gw.errors.DataError, match=r"expected room for .* of hidden rows, got: File too large"):
             PartInference(model, source, 1 << 24, 2).outputs(np.arange(ds.num_nodes))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, former)
@@ -230,26 +232,26 @@ def test_a_full_disk_while_rows_are_kept_is_one_line(ds: gw.Dataset, part: torch
 
 def test_values_of_edges_are_refused_unless_they_are_ignored(ds: gw.Dataset, part: torch.Tensor) -> None:
     weighted = replace(ds, edge_weight=torch.rand(ds.num_edges))
-    options = {"kind": "GCN", "macro": gw.Macro(gw.Parts(part, 2))}
-    with pytest.raises(gw.ConfigError, match="mode=macro cannot be combined with edge_weight"):
+    options = {"kind": "GCN", "macro": gw.macro.Macro(gw.macro.Parts(part, 2))}
+    with pytest.raises(gw.errors.ConfigError, match="mode=macro cannot be combined with edge_weight"):
         _trainer(ds, weighted, **options)
     trainer = _trainer(ds, weighted, edge_data="ignore", **options)
     assert trainer.fit(1)[-1].loss == _trainer(ds, ds, **options).fit(1)[-1].loss
 
 
-def test_a_damaged_block_stops_training_in_one_line(ds: gw.Dataset, store: gw.Store) -> None:
+def test_a_damaged_block_stops_training_in_one_line(ds: gw.Dataset, store: gw.macro.Store) -> None:
     entry = store.manifest.parts[2]
     file = store.path / entry.file
     held = bytearray(file.read_bytes())
     held[entry.block("indices").offset + 5] ^= 1
     file.write_bytes(held)
-    with pytest.raises(gw.DataError, match=r"part-00002.bin: expected the checksum .* of block indices"):
-        _trainer(ds, gw.Store(store.path), macro="parts:2/8").fit(1)
+    with pytest.raises(gw.errors.DataError, match=r"part-00002.bin: expected the checksum .* of block indices"):
+        _trainer(ds, gw.macro.Store(store.path), macro="parts:2/8").fit(1)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_features_of_few_bits_train(dtype: str, ds: gw.Dataset, tmp_path: Path) -> None:
-    store = gw.prepare_store(ds, tmp_path / "s", parts=4, dtype=dtype)
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=4, dtype=dtype)
     history = _trainer(ds, store, macro="parts:2/4").fit(3)
     assert history[-1].loss < history[0].loss
 
@@ -261,12 +263,12 @@ def test_other_labels_train(kind: str, tmp_path: Path) -> None:
     y = (x[:, :3] > 0).astype(np.float32) if kind == "several labels" else x[:, 0]
     graph = gw.Graph(*rng.integers(0, 120, (2, 500)), num_nodes=120)
     ds = gw.Dataset("made", graph, x, y, task="multilabel" if kind == "several labels" else "regression")
-    store = gw.prepare_store(ds, tmp_path / "s", parts=4, method="hash")
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=4, method="hash")
     part = torch.cat([torch.full((store.part(i).num_nodes,), i) for i in range(4)])
     part = torch.empty(120, dtype=torch.int64).index_copy_(
         0, torch.cat([store.part(i).node_ids for i in range(4)]), part
     )
-    disk, memory = _trainer(ds, store, macro="parts:2/4"), _trainer(ds, ds, macro=gw.Parts(part, 2))
+    disk, memory = _trainer(ds, store, macro="parts:2/4"), _trainer(ds, ds, macro=gw.macro.Parts(part, 2))
     assert [r.loss for r in disk.fit(3)] == [r.loss for r in memory.fit(3)]
     assert disk.history[-1].loss < disk.history[0].loss
     assert torch.equal(disk.predict(), memory.predict())
@@ -288,20 +290,20 @@ def test_a_model_of_ones_own_is_evaluated_group_by_group(ds: gw.Dataset, part: t
     model = Mean()
     every = PartInference(model, source, 1 << 24, PARTS).outputs(np.arange(ds.num_nodes))
     assert torch.allclose(every, model(ds.graph, ds.x)[source.order], atol=1e-4)
-    trainer = gw.Trainer(model, ds, mode="macro", macro=gw.Parts(part, 4), batch_size=64, fanouts=(5,))
+    trainer = gw.Trainer(model, ds, mode="macro", macro=gw.macro.Parts(part, 4), batch_size=64, fanouts=(5,))
     history = trainer.fit(3)
     assert history[-1].loss < history[0].loss
     assert trainer.predict().shape == (ds.num_nodes,)
 
 
-def test_tiles_of_any_size_give_the_same_outputs(ds: gw.Dataset, store: gw.Store) -> None:
+def test_tiles_of_any_size_give_the_same_outputs(ds: gw.Dataset, store: gw.macro.Store) -> None:
     model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes)
     wide = PartInference(model, store, 1 << 30, 1).outputs(np.arange(0, ds.num_nodes, 3))
     tight = PartInference(model, store, 1, 1).outputs(np.arange(0, ds.num_nodes, 3))
     assert torch.allclose(wide, tight, atol=1e-5)
 
 
-def test_loaded_runs_of_a_store_predict_and_score(ds: gw.Dataset, store: gw.Store, tmp_path: Path) -> None:
+def test_loaded_runs_of_a_store_predict_and_score(ds: gw.Dataset, store: gw.macro.Store, tmp_path: Path) -> None:
     trainer = _trainer(ds, store, macro="parts:2/8", out=tmp_path / "run", restore_best=True)
     trainer.fit(2)
     run = gw.load_run(tmp_path / "run", ds=store)
@@ -317,7 +319,7 @@ def test_groups_stay_within_the_budget(tmp_path: Path) -> None:
         import graphweft as gw
         from graphweft.loader.group_loader import GroupLoader
         from graphweft.loader.groups import parts_within, read_group
-        store, budget = gw.Store(sys.argv[1]), int(sys.argv[2])
+        store, budget = gw.macro.Store(sys.argv[1]), int(sys.argv[2])
         def anonymous():
             for line in open("/proc/self/status"):
                 if line.startswith("RssAnon"):
@@ -347,8 +349,8 @@ def test_groups_stay_within_the_budget(tmp_path: Path) -> None:
     np.save(tmp_path / "edges.npy", rng.integers(0, nodes, (2, 400_000)))
     np.save(tmp_path / "x.npy", rng.random((nodes, width), np.float32))
     np.save(tmp_path / "y.npy", rng.integers(0, 4, nodes))
-    files = gw.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
-    store = gw.prepare_store(files, tmp_path / "s", parts=128, memory="64MB", method="hash")
+    files = gw.macro.GraphFiles(tmp_path / "edges.npy", tmp_path / "x.npy", tmp_path / "y.npy")
+    store = gw.macro.prepare_store(files, tmp_path / "s", parts=128, memory="64MB", method="hash")
     budget = 20 << 20
     assert store.nbytes > 7 * budget
     done = subprocess.run(

@@ -53,7 +53,7 @@ def same(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-MACROS = ["large:1/4", "parts:3/12", gw.Macro("parts:2/8", refresh=1), gw.Macro("parts:3/12", ahead=False)]
+MACROS = ["large:1/4", "parts:3/12", gw.macro.Macro("parts:2/8", refresh=1), gw.macro.Macro("parts:3/12", ahead=False)]
 
 
 @pytest.mark.parametrize("kind", [gw.nn.SAGE, gw.nn.GCN, gw.nn.GIN, gw.nn.GAT])
@@ -63,8 +63,8 @@ def test_with_frozen_weights_halos_make_no_difference(ds, kind) -> None:
     options = {"heads": 2} if kind is gw.nn.GAT else {}
     model = kind(ds.num_features, 16, ds.num_classes, num_layers=3, **options).eval()
     part = gw.partition(ds.graph, 8).part
-    loader = gw.MultistageLoader(
-        ds, torch.arange(ds.num_nodes), (-1, -1, -1), 64, True, 2, macro=gw.Parts(part, 2), ahead=True
+    loader = gw.macro.MultistageLoader(
+        ds, torch.arange(ds.num_nodes), (-1, -1, -1), 64, True, 2, macro=gw.macro.Parts(part, 2), ahead=True
     )
     historical = Historical(model, ds.graph)
     historical.refresh(ds.x)
@@ -87,7 +87,9 @@ def test_rows_are_fresh_after_an_epoch_over_all_nodes_and_age_is_counted(ds, ahe
     torch.manual_seed(0)
     model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=3).eval()
     part = gw.partition(ds.graph, 8).part
-    loader = gw.MultistageLoader(ds, torch.arange(ds.num_nodes), (4, 4, 4), 64, macro=gw.Parts(part, 2), ahead=ahead)
+    loader = gw.macro.MultistageLoader(
+        ds, torch.arange(ds.num_nodes), (4, 4, 4), 64, macro=gw.macro.Parts(part, 2), ahead=ahead
+    )
     batches = list(loader)
     needed: dict[tuple[int, ...], Tensor] = {}
     for batch in batches:
@@ -121,7 +123,7 @@ def test_rows_are_fresh_after_an_epoch_over_all_nodes_and_age_is_counted(ds, ahe
 
 @pytest.mark.parametrize(("refresh", "due"), [(0, [0]), (1, [0, 1, 2, 3, 4]), (2, [0, 2, 4]), (3, [0, 3])])
 def test_hidden_rows_are_computed_anew_when_that_is_due(ds, monkeypatch, refresh, due) -> None:
-    trainer = made(ds, gw.Macro("parts:2/8", refresh=refresh), layers=2, batch_size=400)
+    trainer = made(ds, gw.macro.Macro("parts:2/8", refresh=refresh), layers=2, batch_size=400)
     seen: list[int] = []
     whole = Historical.refresh
     monkeypatch.setattr(
@@ -143,17 +145,17 @@ def test_table_by_hand() -> None:
     other.load_state_dict(copy.deepcopy(table.state_dict()))
     assert same(other.state_dict()["rows"], table.state_dict()["rows"]) and other.step == 2
     assert other.age(0, torch.tensor([0, 1, 2])).tolist() == [0, 3, 2]
-    with pytest.raises(gw.CheckpointError):
+    with pytest.raises(gw.errors.CheckpointError):
         HistoryTable(4, [2, 1]).load_state_dict(table.state_dict())
-    with pytest.raises(gw.IndexRangeError):
+    with pytest.raises(gw.errors.IndexRangeError):
         table.push(0, torch.tensor([3]), torch.ones(1, 2))
-    with pytest.raises(gw.ShapeError):
+    with pytest.raises(gw.errors.ShapeError):
         table.push(0, torch.tensor([0]), torch.ones(1, 3))
 
 
 def test_filtering_changes_no_loss(ds) -> None:
     """J06."""
-    plain, ahead = (made(ds, gw.Macro("parts:3/12", ahead=ahead)) for ahead in (False, True))
+    plain, ahead = (made(ds, gw.macro.Macro("parts:3/12", ahead=ahead)) for ahead in (False, True))
     one, other = plain.fit(3), ahead.fit(3)
     assert one["loss"] == other["loss"]
     assert same(bits(plain), bits(ahead))
@@ -163,7 +165,7 @@ def test_filtering_changes_no_loss(ds) -> None:
 def test_an_identity_macro_trains_as_none(ds, monkeypatch: pytest.MonkeyPatch) -> None:
     """Layer by layer, as macro-batches are not compiled together with their sampler."""
     monkeypatch.setattr(Stack, "is_staged", lambda self: False)
-    assert same(bits(_fit(made(ds, None), 2)), bits(_fit(made(ds, gw.Whole()), 2)))
+    assert same(bits(_fit(made(ds, None), 2)), bits(_fit(made(ds, gw.macro.Whole()), 2)))
 
 
 def _fit(trainer: Trainer, epochs: int) -> Trainer:
@@ -178,7 +180,7 @@ def test_it_learns(ds, macro) -> None:
 
 
 @pytest.mark.parametrize("accumulate", [1, 3])
-@pytest.mark.parametrize("macro", [None, *MACROS[:3], gw.Macro("parts:2/8", quality=0.05)], ids=str)
+@pytest.mark.parametrize("macro", [None, *MACROS[:3], gw.macro.Macro("parts:2/8", quality=0.05)], ids=str)
 def test_a_stopped_run_goes_on_bit_for_bit(ds, macro, accumulate) -> None:
     options = {"accumulate": accumulate}
     straight = _fit(made(ds, macro, **options), 3)
@@ -224,7 +226,7 @@ def test_accumulated_gradients_are_those_of_one_large_batch(ds) -> None:
 
 @pytest.mark.parametrize("macro", ["large:1/4", "parts:3/12"])
 def test_the_guard_reports_and_keeps_to_its_bound(ds, macro) -> None:
-    loose, tight = (made(ds, gw.Macro(macro, quality=bound)) for bound in (float("inf"), 0.02))
+    loose, tight = (made(ds, gw.macro.Macro(macro, quality=bound)) for bound in (float("inf"), 0.02))
     loose.fit(4), tight.fit(4)
     record = loose.history[-1]
     assert record.gradient_error > 0 and 0 <= record.neighbor_loss < 1
@@ -237,16 +239,18 @@ def test_the_guard_reports_and_keeps_to_its_bound(ds, macro) -> None:
 
 
 def test_measuring_does_not_change_training(ds) -> None:
-    silent, watched = made(ds, "parts:3/12"), made(ds, gw.Macro("parts:3/12", quality=float("inf")))
+    silent, watched = made(ds, "parts:3/12"), made(ds, gw.macro.Macro("parts:3/12", quality=float("inf")))
     assert same(bits(_fit(silent, 2)), bits(_fit(watched, 2)))
     assert watched._batch.macro.historical.take_ages() == []  # those of the probes' rows are no epoch's
 
 
 def test_probes_are_of_the_epoch_that_was_done(ds, monkeypatch) -> None:
-    trainer, probed = made(ds, gw.Macro("large:1/4", quality=float("inf")), layers=2, batch_size=400), []
-    probe = gw.MultistageLoader.probe
+    trainer, probed = made(ds, gw.macro.Macro("large:1/4", quality=float("inf")), layers=2, batch_size=400), []
+    probe = gw.macro.MultistageLoader.probe
     monkeypatch.setattr(
-        gw.MultistageLoader, "probe", lambda self, epoch, *rest: (probed.append(epoch), probe(self, epoch, *rest))[1]
+        gw.macro.MultistageLoader,
+        "probe",
+        lambda self, epoch, *rest: (probed.append(epoch), probe(self, epoch, *rest))[1],
     )
     trainer.fit(3)
     assert probed == [0, 0, 1, 1, 2, 2]
@@ -260,7 +264,7 @@ def test_what_is_reported_is_the_mean_over_probes_of_different_batches(ds, monke
         return found[-1][1]
 
     monkeypatch.setattr("graphweft.train.macro.assess", watched)
-    trainer = made(ds, gw.Macro("parts:2/8", quality=float("inf")))
+    trainer = made(ds, gw.macro.Macro("parts:2/8", quality=float("inf")))
     history = trainer.fit(1)
     assert len({tuple(seeds) for seeds, _ in found}) == len(found) == 2
     for name, reported in {"error": "gradient_error", "neighbor_loss": "neighbor_loss"}.items():
@@ -273,7 +277,9 @@ def test_after_a_refresh_the_halo_has_the_new_rows(ds) -> None:
     torch.manual_seed(0)
     model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2).eval()
     part = gw.partition(ds.graph, 8).part
-    batch = next(iter(gw.MultistageLoader(ds, torch.arange(ds.num_nodes), (-1, -1), 64, macro=gw.Parts(part, 2))))
+    batch = next(
+        iter(gw.macro.MultistageLoader(ds, torch.arange(ds.num_nodes), (-1, -1), 64, macro=gw.macro.Parts(part, 2)))
+    )
     historical = Historical(model, ds.graph)
     with torch.no_grad():
         historical.refresh(torch.zeros_like(ds.x))
@@ -284,13 +290,13 @@ def test_after_a_refresh_the_halo_has_the_new_rows(ds) -> None:
 
 
 def test_an_exact_macro_has_no_error(ds) -> None:
-    trainer = made(ds, gw.Macro(gw.Whole(), quality=float("inf")), fanouts=(-1, -1, -1))
+    trainer = made(ds, gw.macro.Macro(gw.macro.Whole(), quality=float("inf")), fanouts=(-1, -1, -1))
     trainer.fit(1)
     assert trainer.history[-1].gradient_error < 1e-5 and trainer.history[-1].neighbor_loss == 0.0
 
 
 def test_parts_balance_the_classes_of_the_training_nodes(ds) -> None:
-    (stage,) = gw.Macro("parts:2/8").made(ds)
+    (stage,) = gw.macro.Macro("parts:2/8").made(ds)
     labels = torch.full((ds.num_nodes,), -1)
     labels[ds.train_idx] = ds.y[ds.train_idx]
     assert torch.equal(stage.part, gw.partition(ds.graph, 8, labels=labels).part)
@@ -300,9 +306,9 @@ def test_parts_balance_the_classes_of_the_training_nodes(ds) -> None:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        ({"macro": gw.Macro("parts:2/8")}, {"macro": gw.Macro("parts:2/8", refresh=2)}),
-        ({"macro": gw.Macro("parts:2/8")}, {"macro": gw.Macro("parts:2/8", ahead=False)}),
-        ({"macro": gw.Macro("large:1/4")}, {"macro": gw.Macro("large:1/4", quality=0.1)}),
+        ({"macro": gw.macro.Macro("parts:2/8")}, {"macro": gw.macro.Macro("parts:2/8", refresh=2)}),
+        ({"macro": gw.macro.Macro("parts:2/8")}, {"macro": gw.macro.Macro("parts:2/8", ahead=False)}),
+        ({"macro": gw.macro.Macro("large:1/4")}, {"macro": gw.macro.Macro("large:1/4", quality=0.1)}),
         ({"macro": "large:1/4"}, {"macro": "large:1/2"}),
         ({"macro": "large:1/4"}, {"macro": None}),
         ({"macro": None}, {"macro": "large:1/4"}),
@@ -315,33 +321,33 @@ def test_a_run_does_not_go_on_under_other_settings(ds, tmp_path, one, other) -> 
     small = {"layers": 2, "batch_size": 400, "out": tmp_path}
     made(ds, **one, **small).fit(1)
     assert made(ds, **one, **small).resume()
-    with pytest.raises(gw.CheckpointError):
+    with pytest.raises(gw.errors.CheckpointError):
         made(ds, **other, **small).resume()
 
 
 @pytest.mark.parametrize("macro", ["large", "large:0/4", "parts:5/4", "parts:a/b", 3, "other:1/2", "large:1/²"])
 def test_bad_macros_are_one_clear_error(ds, macro) -> None:
-    with pytest.raises(gw.ConfigError, match="macro: expected"):
+    with pytest.raises(gw.errors.ConfigError, match="macro: expected"):
         made(ds, macro)
 
 
 def test_models_that_cannot_take_halos_are_refused(ds) -> None:
     model = gw.nn.SAGE(ds.num_features, 16, ds.num_classes, num_layers=2, norm="batch")
-    with pytest.raises(gw.ConfigError, match="batch norm"):
+    with pytest.raises(gw.errors.ConfigError, match="batch norm"):
         Trainer(model, ds, mode="mini", macro="parts:2/8", fanouts=(4, 4))
-    with pytest.raises(gw.ConfigError, match="stacked layers"):
+    with pytest.raises(gw.errors.ConfigError, match="stacked layers"):
         Trainer(gw.nn.SAGEConv(ds.num_features, ds.num_classes), ds, mode="mini", macro="parts:2/8", fanouts=(4,))
 
 
 def test_the_table_is_read_less_where_batches_are_drawn_ahead(ds) -> None:
     pulled = []
     for ahead in (False, True):
-        trainer = _fit(made(ds, gw.Macro("parts:3/12", ahead=ahead)), 1)
+        trainer = _fit(made(ds, gw.macro.Macro("parts:3/12", ahead=ahead)), 1)
         pulled.append(trainer._batch.macro.historical.table.bytes_pulled)
     assert all(later < earlier for earlier, later in itertools.pairwise(pulled))
 
 
-@pytest.mark.parametrize("stages", [3, ["x"], [], [gw.LargeBatch(0.5), "parts:1/2"]])
+@pytest.mark.parametrize("stages", [3, ["x"], [], [gw.macro.LargeBatch(0.5), "parts:1/2"]])
 def test_what_is_no_stage_is_told_at_once(stages: Any) -> None:
-    with pytest.raises(gw.ConfigError, match=r"^macro: expected a text or stages, got"):
-        gw.Macro(stages)
+    with pytest.raises(gw.errors.ConfigError, match=r"^macro: expected a text or stages, got"):
+        gw.macro.Macro(stages)

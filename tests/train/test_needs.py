@@ -72,9 +72,11 @@ def test_the_pool_maps_for_a_step_what_was_predicted(
 
 
 def test_a_run_that_does_not_fit_is_refused_with_a_budget_that_does(ds: Dataset) -> None:
-    with pytest.raises(gw.MemoryBudgetError, match=r"^memory: expected at least \d+ MB .*data \d+ MB.*, got 30 MB$"):
+    with pytest.raises(
+        gw.errors.MemoryBudgetError, match=r"^memory: expected at least \d+ MB .*data \d+ MB.*, got 30 MB$"
+    ):
         gw.Trainer(_model("GAT", ds), ds, memory="30MB")
-    with pytest.raises(gw.MemoryBudgetError) as caught:
+    with pytest.raises(gw.errors.MemoryBudgetError) as caught:
         gw.Trainer(_model("GAT", ds), ds, memory=data_bytes(ds) + 60 * MB)
     trainer = gw.Trainer(_model("GAT", ds), ds, memory=caught.value.least + MB)
     assert len(trainer.fit(2)) == 2
@@ -107,7 +109,7 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
     given: dict[str, Any] = {"mode": "mini", "fanouts": (10, 10), "batch_size": 512}
     usual = gw.Trainer(_model("SAGE", ds, 128), ds, memory="4GB", **given)
     assert usual.needs is not None
-    with pytest.raises(gw.MemoryBudgetError) as caught:
+    with pytest.raises(gw.errors.MemoryBudgetError) as caught:
         gw.Trainer(_model("SAGE", ds, 128), ds, memory=data_bytes(ds) + 20 * MB, **given)
     short = gw.Trainer(_model("SAGE", ds, 128), ds, memory=caught.value.least, **given)
     assert short.needs is not None
@@ -123,7 +125,7 @@ def test_mini_batches_keep_their_bits_and_are_prepared_less_far_ahead(ds: Datase
 def test_auto_takes_mini_batches_where_a_full_batch_does_not_fit(ds: Dataset) -> None:
     full = gw.Trainer(_model("GAT", ds), ds, mode="auto", memory="4GB")
     assert full.mode == "full"
-    with pytest.raises(gw.MemoryBudgetError) as caught:
+    with pytest.raises(gw.errors.MemoryBudgetError) as caught:
         gw.Trainer(_model("GAT", ds), ds, mode="full", memory=data_bytes(ds) + 50 * MB)
     small = gw.Trainer(
         _model("GAT", ds), ds, mode="auto", fanouts=(4, 4), batch_size=64, memory=caught.value.least - 8 * MB
@@ -143,7 +145,7 @@ def test_options_whose_memory_is_not_known_are_refused(ds: Dataset) -> None:
         ({"memory": "lots"}, "memory: expected a size such as 8GB or 512MB, got 'lots'"),
     ):
         given: dict[str, Any] = {"memory": "1GB", **more}
-        with pytest.raises(gw.ConfigError, match=f"^{text}"):
+        with pytest.raises(gw.errors.ConfigError, match=f"^{text}"):
             gw.Trainer(_model("SAGE", ds), ds, **given)
 
 

@@ -53,7 +53,7 @@ def test_a_plan_says_what_dominates_and_why_others_were_not_taken() -> None:
     assert str(short).count("\n") == 10 and "->  mini" in str(short)
     told = short.to_dict()
     assert told["predicted_peak_bytes"]["memory"] == MINI.peak_bytes and told["others"][0]["mode"] == "full"
-    with pytest.raises(gw.MemoryBudgetError, match=r"^memory: expected at least 16 MB .*got 1 MB$") as caught:
+    with pytest.raises(gw.errors.MemoryBudgetError, match=r"^memory: expected at least 16 MB .*got 1 MB$") as caught:
         choose([FULL, MINI], OF, MB)
     assert caught.value.least == MINI.needs.least
     assert choose([FULL, MINI], OF, caught.value.least).mode == "mini"
@@ -157,5 +157,5 @@ def test_a_profile_is_a_file(tmp_path: Path, ds: Dataset) -> None:
         (text.replace('"costs": {', '"costs": [{').replace("},", "}],"), "with "),
     ):
         file.write_text(bad)
-        with pytest.raises(gw.ConfigError, match=f"^machine: expected a file of graphweft doctor.*{words}"):
+        with pytest.raises(gw.errors.ConfigError, match=f"^machine: expected a file of graphweft doctor.*{words}"):
             Machine.read(file)

@@ -141,7 +141,7 @@ def test_a_compiled_model_learns_and_resumes(ppi: tuple[list[Any], gw.Dataset], 
     whole.model.eval()
     with torch.no_grad():
         torch.testing.assert_close(whole.model(alone.graph, alone.x), outputs, rtol=1e-4, atol=1e-5)
-    with pytest.raises(gw.CheckpointError, match="batch_size"):
+    with pytest.raises(gw.errors.CheckpointError, match="batch_size"):
         gw.Trainer(
             gw.nn.SAGE(8, 32, LABELS, norm="batch", dropout=0.1),
             ds,
@@ -156,7 +156,7 @@ def test_graphs_with_few_training_nodes_come_with_all_nodes() -> None:
     """Seeds are the training nodes of a graph; graphs without one are not drawn."""
     ring = gw.Graph(torch.arange(12), torch.arange(12).view(3, 4).roll(-1, 1).reshape(-1))
     owner = torch.arange(3).repeat_interleave(4)
-    sampler = gw.GraphSampler(ring, owner).holding(torch.tensor([1, 10]))
+    sampler = gw.sampling.GraphSampler(ring, owner).holding(torch.tensor([1, 10]))
     assert sampler.num_items == 2
     wanted = torch.zeros(12, dtype=torch.bool)
     wanted[[1, 10]] = True
@@ -204,14 +204,17 @@ def test_file_and_command(ppi: tuple[list[Any], gw.Dataset], tmp_path: Path, cap
             ),
             r"train\[0\] y: expected labels of its nodes, .*gw.GraphDataset has one label a graph",
         ),
-        (lambda: gw.GraphSampler(gw.Graph([0], [1]), [0, 1]), "GraphSampler: expected edges within graphs, got edge 0"),
+        (
+            lambda: gw.sampling.GraphSampler(gw.Graph([0], [1]), [0, 1]),
+            "GraphSampler: expected edges within graphs, got edge 0",
+        ),
         (lambda: _one(sampler="graphs"), "sampler='graphs' cannot be combined with one graph; gw.Dataset.from_graphs"),
         (lambda: _one(sampler="graphs", mode="full"), "sampler: expected mode mini as well, got mode 'full'"),
         (lambda: _one(sampler="graphs", fanouts=(2, 2)), "fanouts: expected none for sampler graphs, got 2,2"),
     ],
 )
 def test_wrong_use_is_one_line(act: Any, message: str) -> None:
-    with pytest.raises(gw.GraphWeftError, match=message) as found:
+    with pytest.raises(gw.errors.GraphWeftError, match=message) as found:
         act()
     assert "\n" not in str(found.value)
 

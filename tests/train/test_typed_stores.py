@@ -24,7 +24,7 @@ PARTS, MEMORY = 4, 1_200_000  # about half of the rows have room
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("typed") / "store"
-    gw.prepare_store(academic(), path, parts=PARTS, memory="64MB", method="hash")
+    gw.macro.prepare_store(academic(), path, parts=PARTS, memory="64MB", method="hash")
     return path
 
 
@@ -49,7 +49,7 @@ def _same(one: gw.Trainer, other: gw.Trainer) -> bool:
 
 @pytest.mark.parametrize("kind", ["RGCN", "HGT"])
 def test_losses_of_a_typed_store_are_those_of_memory_bit_for_bit(kind: str, folder: Path) -> None:
-    store, ds = gw.Store(folder), gw.load(folder)
+    store, ds = gw.macro.Store(folder), gw.load(folder)
     disk = _trainer(kind, store, store.num_features, memory=MEMORY)
     memory = _trainer(kind, ds, store.num_features)
     told = disk.fit(3)
@@ -63,7 +63,7 @@ def test_losses_of_a_typed_store_are_those_of_memory_bit_for_bit(kind: str, fold
 
 def test_a_loader_gives_the_typed_batches_of_memory(folder: Path) -> None:
     options: dict[str, Any] = {"fanouts": [3, 2], "batch_size": 16, "shuffle": True, "seed": 5}
-    disk, memory = gw.Loader(gw.Store(folder), memory=MEMORY, **options), gw.Loader(gw.load(folder), **options)
+    disk, memory = gw.Loader(gw.macro.Store(folder), memory=MEMORY, **options), gw.Loader(gw.load(folder), **options)
     known = gw.load(folder).features
     for mine, other in zip(disk, memory, strict=True):
         for name in ("n_id", "y", "edge_index", "e_id"):
@@ -78,8 +78,10 @@ def test_a_loader_gives_the_typed_batches_of_memory(folder: Path) -> None:
 @pytest.mark.parametrize("kind", ["GCN", "SAGE"])
 def test_weights_of_a_store_are_used_as_those_of_memory(kind: str, tmp_path: Path) -> None:
     ds = gw.synthetic("default", scale=0.05)
-    gw.prepare_store(replace(ds, edge_weight=torch.rand(ds.num_edges)), tmp_path / "s", parts=PARTS, method="hash")
-    store, again = gw.Store(tmp_path / "s"), gw.load(tmp_path / "s")
+    gw.macro.prepare_store(
+        replace(ds, edge_weight=torch.rand(ds.num_edges)), tmp_path / "s", parts=PARTS, method="hash"
+    )
+    store, again = gw.macro.Store(tmp_path / "s"), gw.load(tmp_path / "s")
 
     def trainer(data: Any, **more: Any) -> gw.Trainer:
         torch.manual_seed(0)
@@ -105,7 +107,7 @@ def _by_relation(ds: gw.Dataset, names: torch.Tensor, graph: gw.Graph, weights: 
 @pytest.mark.parametrize("weights", [False, True])
 def test_a_typed_group_is_the_induced_graph(weights: bool, tmp_path: Path) -> None:
     ds = academic(weights)
-    store = gw.prepare_store(ds, tmp_path / "s", parts=PARTS, method="hash")
+    store = gw.macro.prepare_store(ds, tmp_path / "s", parts=PARTS, method="hash")
     group = read_group(store, [3, 1])
     source = torch.cat([store.node_ids(number) for number in range(PARTS)])[group.n_id]
     inside = torch.zeros(ds.num_nodes, dtype=torch.bool)
@@ -127,7 +129,7 @@ def test_a_typed_group_is_the_induced_graph(weights: bool, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("kind", ["RGCN", "HGT"])
 def test_a_typed_store_trains_in_groups(kind: str, folder: Path, tmp_path: Path) -> None:
-    store, ds = gw.Store(folder), gw.load(folder)
+    store, ds = gw.macro.Store(folder), gw.load(folder)
     options: dict[str, Any] = {"mode": "macro", "macro": "parts:2/4"}
     trainer = _trainer(kind, store, store.num_features, **options)
     told = trainer.fit(6)
@@ -139,14 +141,14 @@ def test_a_typed_store_trains_in_groups(kind: str, folder: Path, tmp_path: Path)
     assert trainer.evaluate("test") == pytest.approx(float(right))
     first = _trainer(kind, store, store.num_features, out=tmp_path / "run", **options)
     first.fit(2)
-    again = _trainer(kind, gw.Store(folder), store.num_features, out=tmp_path / "run", **options)
+    again = _trainer(kind, gw.macro.Store(folder), store.num_features, out=tmp_path / "run", **options)
     again.resume()
     again.fit(4)
     assert _same(again, trainer)
 
 
 def test_every_seed_of_a_typed_store_is_in_one_batch(folder: Path) -> None:
-    store, ds = gw.Store(folder), gw.load(folder)
+    store, ds = gw.macro.Store(folder), gw.load(folder)
     source = torch.cat([store.node_ids(number) for number in range(PARTS)])
     seeds = torch.isin(source, ds.train_idx).nonzero().reshape(-1)
     loader = GroupLoader(store, seeds, [2, 2], 16, True, 3, count=2)
@@ -163,7 +165,7 @@ def test_every_seed_of_a_typed_store_is_in_one_batch(folder: Path) -> None:
 def test_groups_use_the_weights_of_a_store(kind: str, tmp_path: Path) -> None:
     ds = gw.synthetic("default", scale=0.05)
     weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(0))
-    store = gw.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=PARTS, method="hash")
+    store = gw.macro.prepare_store(replace(ds, edge_weight=weight), tmp_path / "s", parts=PARTS, method="hash")
 
     def trainer(**more: Any) -> gw.Trainer:
         torch.manual_seed(0)
@@ -181,28 +183,28 @@ def test_groups_use_the_weights_of_a_store(kind: str, tmp_path: Path) -> None:
 
 
 def test_models_and_stores_that_do_not_fit_are_told(folder: Path, tmp_path: Path) -> None:
-    store = gw.Store(folder)
-    plain = gw.prepare_store(gw.synthetic("default", scale=0.02), tmp_path / "plain", parts=2)
+    store = gw.macro.Store(folder)
+    plain = gw.macro.prepare_store(gw.synthetic("default", scale=0.02), tmp_path / "plain", parts=2)
     for mode in ("mini", "macro"):
         with pytest.raises(
-            gw.ConfigError, match=r"model: expected gw\.nn\.RGCN or HGT for a store of a typed graph, got SAGE"
+            gw.errors.ConfigError, match=r"model: expected gw\.nn\.RGCN or HGT for a store of a typed graph, got SAGE"
         ):
             gw.Trainer(gw.nn.SAGE(store.num_features, 8, 3), store, mode=mode)
         with pytest.raises(
-            gw.ConfigError, match="model: expected one without types for a store without types, got RGCN"
+            gw.errors.ConfigError, match="model: expected one without types for a store without types, got RGCN"
         ):
             gw.Trainer(_model("RGCN", 64), plain, mode=mode)
-        with pytest.raises(gw.ConfigError, match="RGCN without in_features cannot be combined with a store"):
+        with pytest.raises(gw.errors.ConfigError, match="RGCN without in_features cannot be combined with a store"):
             gw.Trainer(gw.nn.RGCN(None, 8, 3, num_relations=6, num_nodes=store.num_nodes), store, mode=mode)
-    with pytest.raises(gw.ConfigError, match="macro: hubs cannot be combined with a typed graph"):
+    with pytest.raises(gw.errors.ConfigError, match="macro: hubs cannot be combined with a typed graph"):
         _trainer("RGCN", store, store.num_features, "macro", macro="parts:2/4+hubs:20KB")
 
 
 @pytest.mark.parametrize("kind", ["RGCN", "SAGE"])
 def test_mapped_features_give_the_losses_of_memory(kind: str, folder: Path, tmp_path: Path) -> None:
     if kind == "SAGE":
-        folder = gw.prepare_store(gw.synthetic("default", scale=0.05), tmp_path / "s", parts=3).path
-    store, found = gw.Store(folder), []
+        folder = gw.macro.prepare_store(gw.synthetic("default", scale=0.05), tmp_path / "s", parts=3).path
+    store, found = gw.macro.Store(folder), []
     for mode, data in (("mapped", store), ("mini", gw.load(folder))):
         torch.manual_seed(0)
         model = _model(kind, store.num_features) if kind == "RGCN" else gw.nn.SAGE(64, 16, 8, num_layers=2)
@@ -212,9 +214,9 @@ def test_mapped_features_give_the_losses_of_memory(kind: str, folder: Path, tmp_
         found.append(trainer)
     assert _same(*found)
     assert (found[0].history[-1].metrics["rows_read"] or 0) > 0
-    with pytest.raises(gw.ConfigError, match="mode=mapped cannot be combined with memory=1GB"):
+    with pytest.raises(gw.errors.ConfigError, match="mode=mapped cannot be combined with memory=1GB"):
         gw.Trainer(found[0].model, store, mode="mapped", memory="1GB", fanouts=(3, 3))
-    with pytest.raises(gw.ConfigError, match="mode=mapped cannot be combined with data in memory"):
+    with pytest.raises(gw.errors.ConfigError, match="mode=mapped cannot be combined with data in memory"):
         gw.Trainer(found[0].model, gw.load(folder), mode="mapped", fanouts=(3, 3))
 
 
@@ -224,5 +226,5 @@ def test_the_command_trains_on_a_typed_store(mode: str, folder: Path, tmp_path: 
     spec = {"data": str(folder), "mode": mode, "memory": memory, "fanouts": "3,3", "batch_size": 32, "epochs": 2}
     told = run(TrainSpec(model="rgcn", out=str(tmp_path / mode), **spec))
     assert (told["epochs"], told["dataset"]) == (2, "academic") and told["test_acc_at_best_val"] > 0.4
-    with pytest.raises(gw.ConfigError, match="model: expected rgcn or hgt for a typed store, got sage"):
+    with pytest.raises(gw.errors.ConfigError, match="model: expected rgcn or hgt for a typed store, got sage"):
         run(TrainSpec(model="sage", out=str(tmp_path / "other"), **spec))

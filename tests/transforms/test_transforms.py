@@ -233,6 +233,6 @@ def test_mistakes_are_one_line() -> None:
         (lambda: t.radius_graph([[0.0]], -1), "r > 0, got -1"),
     ]
     for call, text in wrong:
-        with pytest.raises(gw.GraphWeftError) as failure:
+        with pytest.raises(gw.errors.GraphWeftError) as failure:
             call()
         assert text in str(failure.value) and "\n" not in str(failure.value)

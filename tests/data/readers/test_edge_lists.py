@@ -122,7 +122,7 @@ def test_what_is_guessed_is_in_the_notes(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_edge_list_is_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(gw.DataError, match=words) as caught:
+    with pytest.raises(gw.errors.DataError, match=words) as caught:
         load(tmp_path, text)
     assert "\n" not in str(caught.value) and str(caught.value).startswith(str(tmp_path))
 
@@ -130,5 +130,5 @@ def test_what_is_no_edge_list_is_refused_in_one_line(tmp_path: Path, text: str, 
 def test_one_damaged_row_of_many_is_named(tmp_path: Path) -> None:
     rows = [f"{i},{i + 1}" for i in range(3000)]
     rows[2500] = "17,1O"
-    with pytest.raises(gw.DataError, match=r"1O.*row 2500"):
+    with pytest.raises(gw.errors.DataError, match=r"1O.*row 2500"):
         load(tmp_path, "\n".join(rows))

@@ -101,7 +101,7 @@ def test_damaged_files_are_named(file: str, tmp_path: Path) -> None:
     }
     for change in wrong[file]:
         (tmp_path / file).write_text(json.dumps(change(held[file])))
-        with pytest.raises(gw.DataError, match=r"class_map|toy-") as failure:
+        with pytest.raises(gw.errors.DataError, match=r"class_map|toy-") as failure:
             gw.load(tmp_path)
         assert "\n" not in str(failure.value) and str(tmp_path) in str(failure.value)
 
@@ -111,8 +111,8 @@ def test_missing_and_unlike_tables_of_parts_are_named(tmp_path: Path) -> None:
     rows = np.load(tmp_path / "test_feats.npy")
     for table, text in [(rows[:, :2], "one shape in all parts"), (rows[:3], "test_feats.npy: expected numbers of")]:
         np.save(tmp_path / "test_feats.npy", table)
-        with pytest.raises(gw.DataError, match=text):
+        with pytest.raises(gw.errors.DataError, match=text):
             gw.load(tmp_path)
     (tmp_path / "test_feats.npy").unlink()
-    with pytest.raises(gw.DataError, match=r"test_feats.npy: expected the file beside the graphs, got none"):
+    with pytest.raises(gw.errors.DataError, match=r"test_feats.npy: expected the file beside the graphs, got none"):
         gw.load(tmp_path)

@@ -42,7 +42,9 @@ def test_names_of_relations_in_either_member(tmp_path: Path, key: str, typed: bo
 def test_members_that_are_not_used_are_in_the_notes_and_in_the_error(tmp_path: Path) -> None:
     ds = load(tmp_path, **EDGES, num_nodes=4, labels=np.array([0, 1, 0, 1]), weights=np.ones(4))
     assert "members of the source that are not used: labels, weights" in ds.notes
-    with pytest.raises(gw.DataError, match=r"labels to train on, got none \(members of .* not used: labels, weights\)"):
+    with pytest.raises(
+        gw.errors.DataError, match=r"labels to train on, got none \(members of .* not used: labels, weights\)"
+    ):
         ds.check_trainable()
     typed = load(tmp_path, **TYPES, edge_weight=np.ones(4))
     assert "members of the source that are not used: edge_weight" in typed.notes
@@ -79,7 +81,7 @@ def test_labels_as_compressed_rows(tmp_path: Path, given: str, values: bool) -> 
     ],
 )
 def test_damaged_compressed_labels(tmp_path: Path, members: dict[str, Any], words: str) -> None:
-    with pytest.raises(gw.DataError, match=words):
+    with pytest.raises(gw.errors.DataError, match=words):
         load(tmp_path, **EDGES, num_nodes=4, **{key: np.array(value) for key, value in members.items()})
 
 
@@ -87,6 +89,6 @@ def test_parts_of_a_split_with_common_rows(tmp_path: Path) -> None:
     masks = {
         f"{part}_mask": np.array(mask, bool) for part, mask in {"train": [1, 1, 0, 0], "test": [0, 1, 1, 1]}.items()
     }
-    with pytest.warns(gw.DataWarning, match="rows in common: 1 in train and test"):
+    with pytest.warns(gw.errors.DataWarning, match="rows in common: 1 in train and test"):
         ds = load(tmp_path, **EDGES, y=np.array([0, 1, 0, 1]), **masks)
     assert any("1 in train and test" in note for note in ds.notes)
