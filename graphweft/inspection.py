@@ -373,3 +373,6 @@ def _draw_mixing(axis: Any, figure: Any, ds: Dataset, counts: NDArray[np.float64
     axis.set_xlabel("class of the destination", color=_INK)
     axis.set_ylabel("class of the source", color=_INK)
     figure.colorbar(image, ax=axis, shrink=0.8, label="share of the edges")
+
+
+__all__ = ["Inspection", "inspect"]

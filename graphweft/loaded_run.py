@@ -343,3 +343,6 @@ def _rows(ds: Dataset, split: str) -> Tensor:
         return known
     every = replace(ds, train_idx=torch.arange(ds.num_rows), val_idx=ds.val_idx[:0], test_idx=ds.test_idx[:0])
     return every.labelled("train")
+
+
+__all__ = ["Run", "load_run"]

@@ -176,4 +176,4 @@ def _shared(found: Plan, ranks: int) -> Considered:
     return Considered(shared, "ranks of one machine share its cores, and exchange rows and gradients as well")
 
 
-__all__ = ["plan", "plan_run"]
+__all__ = ["Machine", "Plan", "plan"]

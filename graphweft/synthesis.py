@@ -1,7 +1,7 @@
 """Stand-alone programs: from a spec to a folder of C++ that trains its model.
 
-Comes in: a :class:`ProgramSpec`, or what makes one. Goes out: a folder. Called by users as ``gw.synthesis.write_program`` and by
-the command ``graphweft synth``.
+Comes in: a :class:`ProgramSpec`, or what makes one. Goes out: a folder. Called by users as
+``gw.synthesis.write_program`` and by the command ``graphweft synth``.
 """
 
 from __future__ import annotations
@@ -122,4 +122,4 @@ def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, d
     return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
 
 
-__all__ = ["Program", "write_program"]
+__all__ = ["Program", "ProgramSpec", "Verbs", "write_program"]

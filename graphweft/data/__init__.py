@@ -4,3 +4,15 @@ Comes in: a name or a path. Goes out: a validated :class:`graphweft.data.dataset
 line call :func:`graphweft.data.load.load`; files of any layout pass through ``readers``, which trust nothing they
 read.
 """
+
+from typing import TYPE_CHECKING
+
+from graphweft._namespace import lazy
+
+if TYPE_CHECKING:
+    from graphweft.storage.feature import SparseFeatures as SparseFeatures
+
+__all__ = ["SparseFeatures"]
+
+if not TYPE_CHECKING:
+    __getattr__ = lazy(__name__, {"SparseFeatures": "graphweft.storage.feature"})

@@ -55,7 +55,9 @@ class Made(Protocol):
 
 
 class Preparer(Protocol):
-    """Draws batches of a :class:`NeighborSampler` its own way, the same bit for bit, as :class:`gw.schedule.Subtasks` does."""
+    """Draws batches of a :class:`NeighborSampler` its own way, the same bit for bit, as
+    :class:`gw.schedule.Subtasks` does.
+    """
 
     def prepare(  # noqa: D102
         self, sampler: Any, seeds: Tensor, key: tuple[int, int, int], x: Tensor | None = None

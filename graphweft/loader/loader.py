@@ -42,8 +42,8 @@ class Loader(EpochLoader[Batch]):
     which another process yields the rest of the epoch, and all later ones, bit for bit.
 
     Args:
-        ds: A dataset, or a graph alone; a :class:`gw.macro.Store`, whose structure is read into memory, and whose features
-            stay on disk: rows of coming batches are read ahead and kept by their next use.
+        ds: A dataset, or a graph alone; a :class:`gw.macro.Store`, whose structure is read into memory and whose
+            features stay on disk: rows of coming batches are read ahead and kept by their next use.
         seeds: Distinct nodes: ids or a mask (``batch.input_id`` are node ids then); on a typed graph also a type, or
             (type, ids or mask), local to it; None: the training nodes of ``ds``.
         fanouts: In-edges that a node draws, from the seeds outwards: at most k, or -1 for all; None: 15, 10, 5. On a
@@ -65,12 +65,12 @@ class Loader(EpochLoader[Batch]):
             processor.
         item_weight: Batches are drawn by these weights of the seeds in the place of a pass over all, a seed at most
             once a batch: (num_seeds,) numbers, or "balanced" for all classes alike. An epoch has as many batches.
-        share: (rank, number of ranks) or ``gw.dist.Ranks``: the part of every epoch that this process takes; all of them
+        share: (rank, number of ranks) or ``gw.dist.Ranks``: the part of every epoch that this process takes; all
             together take every seed, each as many.
         fetch: A function from node ids, int64 (n,), to their rows, which become ``batch.x``: features that lie in a
             store of your own. Called from any thread; on a typed graph a dict of such functions by type, of local ids.
-        prepare: How the batches of a neighbour sampler are made; None: each by one thread. :class:`gw.schedule.Subtasks` cuts
-            them into subtasks for several.
+        prepare: How the batches of a neighbour sampler are made; None: each by one thread.
+            :class:`gw.schedule.Subtasks` cuts them into subtasks for several.
         memory: For a store: bytes, or a text as "8GB", for structure, labels, and rows of features together; None: a
             quarter of the machine's memory.
 

@@ -1,5 +1,6 @@
 """Models and layers, each compiled as a whole."""
 
+from graphweft.frontend.rules import register_rule
 from graphweft.nn.cgat import CGAT, CGATConv
 from graphweft.nn.cheb import ChebConv
 from graphweft.nn.dgi import DGI
@@ -70,4 +71,5 @@ __all__ = [
     "load_pyg_state_dict",
     "mean_log_degree",
     "readout",
+    "register_rule",
 ]

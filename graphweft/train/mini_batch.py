@@ -112,8 +112,8 @@ class MiniBatch(Steps):
         macro: How macro-batches are made; None: every batch is drawn from the whole graph.
         accumulate: Batches whose gradients make one update, each weighing as much as it has seeds.
         sampler: A name of :data:`SAMPLERS`, or a sampler over the dataset's graph.
-        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.schedule.Subtasks`, of which one may be given;
-            with a tier, rows of batches move there and layers run there.
+        prepare: "whole": a batch is one thread's work; "subtasks": see :class:`gw.schedule.Subtasks`, of which one may
+            be given; with a tier, rows of batches move there and layers run there.
         target: How labels are trained on; None: by the usual loss of ``ds``.
         metrics: What is measured beside the score.
 

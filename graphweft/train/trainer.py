@@ -74,8 +74,8 @@ class Trainer(ShownAsFacts):
     Args:
         model: Called as ``model(ds.graph, ds.x)``, or as ``model(x, edge_index)`` where its arguments are called so, as
             models of PyTorch Geometric; returns logits or values (N, C).
-        ds: The dataset, or a :class:`gw.macro.Store`. Class ids (N,) train with cross-entropy, several labels (N, C) with
-            binary cross-entropy, and with ``task="regression"`` values (N,) or (N, C) with the mean squared error.
+        ds: The dataset, or a :class:`gw.macro.Store`. Class ids (N,) train with cross-entropy, several labels (N, C)
+            with binary cross-entropy, and with ``task="regression"`` values (N,) or (N, C) with the mean squared error.
             Labels and splits may be changed in place between two calls of ``fit``.
         lr: Learning rate.
         mode: "full" (all nodes in every step), "mini" (sampled neighbourhoods of some training nodes in every step),
@@ -119,7 +119,7 @@ class Trainer(ShownAsFacts):
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
             ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
             and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
-        prepare: For "mini": "whole", a batch is one thread's work; "subtasks", of several; or a :class:`gw.schedule.Subtasks`.
+        prepare: For "mini": "whole", a batch by one thread; "subtasks" or :class:`gw.schedule.Subtasks`: by several.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
             function, or "l1" and "huber" for values. None: by the labels; so is torch's module of that loss.
@@ -142,9 +142,9 @@ class Trainer(ShownAsFacts):
         loggers: "csv" and "tensorboard" write to ``out``; others have ``log_metrics(metrics, step)``, called an epoch.
         config: More of what makes this run itself, numbers and texts; kept in checkpoints and compared on a resume.
         remember: What is kept in checkpoints and not compared.
-        ranks: The processes that train together (:class:`gw.dist.Ranks`); all make the same trainer, rank 0 writes ``out``.
+        ranks: The processes that train together (:class:`gw.dist.Ranks`); all make one trainer, rank 0 writes ``out``.
         device: For "full": where to train, as "cuda"; None: where the model is. For "mini": "emulated", a process.
-        schedule: With a device, who prepares batches: "auto", by measuring, "cpu", "device", or a :class:`gw.schedule.Schedule`.
+        schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
         precision: "float32", or "bf16": sums over edges read rows in bfloat16; None: that of :func:`gw.config`.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
@@ -384,7 +384,7 @@ class Trainer(ShownAsFacts):
         For links, and models that learn without labels, the embeddings. The weights are those that the model has now.
         ``probabilities`` gives those of the classes or labels instead, (N, C) float32.
 
-        Raises: ConfigError for probabilities of values or links, or for data, which :class:`gw.loaded_run.Run` predicts.
+        Raises: ConfigError for probabilities of values or links, or for data (see :meth:`gw.loaded_run.Run.predict`).
         """
         return self.predictions().chosen(probabilities)
 
