@@ -17,6 +17,7 @@ import scipy.sparse.csgraph
 from numpy.typing import NDArray
 
 from graphweft import _html
+from graphweft._errors import DataError
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.readers.files import one_line
 from graphweft.storage.feature import SparseFeatures
@@ -169,6 +170,9 @@ def inspect(ds: Dataset) -> Inspection:
         >>> found.homophily
         0.3333333333333333
     """
+    if not hasattr(ds, "num_classes"):
+        remedy = "gw.load(name) reads one" if isinstance(ds, str | Path) else "gw.Dataset(name, graph) makes one"
+        raise DataError(f"inspect: expected a dataset, got {type(ds).__name__}; {remedy}")
     src, dst = (ends.numpy().astype(np.int64) for ends in ds.graph.edges())
     count, nodes = len(src), ds.num_nodes
     inner = src != dst

@@ -158,6 +158,11 @@ class Run:
         if ds is None:
             found = self.trainer.predictions()
             return replace(found, class_names=found.class_names or self.class_names)
+        if not hasattr(ds, "num_classes"):
+            remedy = "predict()[ids] are those of some nodes"
+            raise ConfigError(
+                f"predict: expected a dataset, or none for the run's own, got {type(ds).__name__}; {remedy}"
+            )
         target = None if self._description.task in EMBEDDING_TASKS else target_of(self._alike(ds))
         return predictions_of(self._alike(ds), self.outputs(ds), target)
 

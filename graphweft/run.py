@@ -292,7 +292,7 @@ def complete(given: dict[str, Any]) -> TrainSpec:
         "sampler",
         "edge_data",
     )
-    later += ("fold", "readout")
+    later += ("fold", "readout", "precision")
     texts = (field.name for kind in (TableOptions, LoopOptions) for field in fields(kind))
     names = {*spec.identity(), *spec.remembered(), *later, *texts}
     return TrainSpec(**{**{name: saved[name] for name in names if name in saved}, **given})

@@ -5,6 +5,7 @@ A sampler is given to :class:`graphweft.Loader` (``sampler=``), or called by its
 
 from graphweft.graph.block import Block
 from graphweft.sample.cluster import ClusterSampler
+from graphweft.sample.hgt import HGTSampler
 from graphweft.sample.induced import InducedSampler
 from graphweft.sample.labor import LaborSampler
 from graphweft.sample.layer_wise import LayerSampler
@@ -22,6 +23,7 @@ __all__ = [
     "Block",
     "ClusterSampler",
     "GraphSampler",
+    "HGTSampler",
     "InducedSampler",
     "LaborSampler",
     "LayerSampler",

@@ -42,6 +42,7 @@ ROOM_OF_MODULE = {
             "_decisions",
             "_draws",
             "_html",
+            "_keywords",
             "_native",
             "_memory",
             "_namespace",

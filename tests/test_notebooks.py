@@ -84,3 +84,71 @@ def test_histories_and_runs(tmp_path: Path) -> None:
     facts = _facts(gw.load_run(tmp_path, ds=ds))
     assert facts["epochs"] == "4" and facts["best epoch"] == str(best.epoch) and facts["model"] == "GCN"
     assert facts["test accuracy"] == f"{100 * best.test_acc:.1f} %"  # type: ignore[operator]
+
+
+def test_trainers() -> None:
+    ds = gw.synthetic("default", scale=0.02)
+    trainer = gw.Trainer(gw.nn.GCN(ds.num_features, 4, ds.num_classes), ds, lr=0.1)
+    count = sum(parameter.numel() for parameter in trainer.model.parameters())
+    assert repr(trainer) == f"Trainer(GCN on {ds.name}, task='nodes', mode='full', parameters {count}, epochs 0)"
+    history = trainer.fit(3)
+    best, facts = history.best, _facts(trainer)
+    assert best is not None and best.val_acc is not None
+    assert (
+        facts["epochs"] == "3" and facts["loss"] == f"{history[-1].loss:.4g}" and facts["best epoch"] == str(best.epoch)
+    )
+    assert facts["val accuracy"] == f"{100 * best.val_acc:.1f} %" and facts["val accuracy"] in repr(trainer)
+
+
+def test_plans_name_every_way() -> None:
+    plan = gw.plan("gcn", gw.synthetic("cora", scale=0.2))
+    caption, (heads, *rows) = _read(plan)
+    assert caption.startswith("Plan for ") and heads[1] == "mode"
+    assert [row[1] for row in rows] == [plan.mode, *(other.way.mode for other in plan.others)]
+    assert rows[0][0] == "taken" and [row[-1] for row in rows[1:]] == [other.reason for other in plan.others]
+    shown = repr(plan)
+    assert shown.startswith(f"Plan({plan.mode} on ") and f"epoch {rows[0][3]}" in shown and "\n" not in shown
+
+
+def test_predictions_show_their_first_rows() -> None:
+    ds = gw.synthetic("default", scale=0.02)
+    trainer = gw.Trainer(gw.nn.GCN(ds.num_features, 4, ds.num_classes), ds)
+    found = trainer.predictions()
+    caption, (heads, *rows) = _read(found)
+    assert caption == f"Predictions for {ds.name}, {ds.num_nodes} rows, the first 10" and heads == list(found.columns())
+    assert [int(row[1]) for row in rows] == trainer.predict()[:10].tolist()
+    assert [row[2] for row in rows] == [f"{p:.4g}" for p in trainer.predict(probabilities=True)[:10, 0].tolist()]
+
+
+def test_batches_show_sizes_blocks_and_tensors() -> None:
+    ds = gw.synthetic("default", scale=0.02)
+    ds.graph.edata["w<"] = torch.rand(ds.num_edges)
+    batch = next(iter(gw.Loader(ds, fanouts=[3, 2], batch_size=8)))
+    facts = _facts(batch)
+    assert (facts["seeds"], facts["nodes"], facts["edges"]) == ("8", str(batch.num_nodes), str(batch.num_edges))
+    assert (
+        facts["x"] == f"({batch.num_nodes}, {ds.num_features}) float32"
+        and facts["w<"] == f"({batch.num_edges},) float32"
+    )
+    last = batch.blocks[1]
+    assert facts["blocks[1]"] == f"{last.num_src} sources, 8 destinations, {last.num_edges} edges"
+    cora = gw.synthetic("cora", scale=0.1)
+    sparse = next(iter(gw.Loader(cora, fanouts=[2], batch_size=4)))
+    assert _facts(sparse)["x"] == f"({sparse.num_nodes}, {cora.num_features}) sparse"
+    links = next(iter(gw.LinkLoader(ds, fanouts=[2], batch_size=4)))
+    assert _read(links)[0] == "LinkBatch" and _facts(links)["edge_label_index"].startswith("(2, 8)")
+
+
+def test_samplers_show_what_decides_their_draws() -> None:
+    graph = gw.Graph([0, 1, 2], [1, 2, 0])
+    whole = "Graph(num_nodes=3, num_edges=3)"
+    shown = {
+        gw.sampling.NeighborSampler(
+            graph, [3, 2], replace=True
+        ): f"NeighborSampler({whole}, fanouts=[3, 2], replace=True)",
+        gw.sampling.LaborSampler(graph, [4]): f"LaborSampler({whole}, labor_fanouts=[4], iterations=0)",
+        gw.sampling.HGTSampler(graph, [4]): f"HGTSampler({whole}, hgt_samples=[[4]])",
+        gw.sampling.ClusterSampler(graph, [0, 0, 1]): f"ClusterSampler({whole}, parts=2)",
+        gw.sampling.NegativeSampler(graph): "NegativeSampler(3 nodes, 3 known edges)",
+    }
+    assert [repr(sampler) for sampler in shown] == list(shown.values())

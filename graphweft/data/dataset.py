@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
+from graphweft._keywords import says_what_was_meant
 from graphweft.data.checks import (
     check_disjoint,
     check_edge_rows,
@@ -30,6 +31,7 @@ from graphweft.data.feature_kinds import FEATURE_KINDS
 from graphweft.data.given import (
     Features,
     Task,
+    by_type,
     check_head,
     given_features,
     given_floats,
@@ -129,6 +131,7 @@ class Dataset(ShownAsTable):
     edge_time: Tensor | None
     encoding: TableEncoding | None
 
+    @says_what_was_meant(labels="y", label="y", targets="y", edge_index="graph", feat="x", edge_attr="edge_features")
     def __init__(
         self,
         name: str,
@@ -179,7 +182,7 @@ class Dataset(ShownAsTable):
             },
             "edge_weight": None if edge_weight is None else given_floats("edge_weight", edge_weight),
             "edge_features": None if edge_features is None else given_floats("edge_features", edge_features),
-            "features": {kind: given_features(f"features of {kind!r}", x) for kind, x in (features or {}).items()},
+            "features": by_type(features),
             **{"node_ids": ids, "node_names": tuple(node_names) or names, "class_names": tuple(class_names)},
             **{"arrays": arrays or {}, "held_out": held_out or {}, "notes": (*notes, *more)},
             **{"edge_time": given_times("edge_time", edge_time, graph.num_edges), "encoding": encoding},
@@ -208,6 +211,7 @@ class Dataset(ShownAsTable):
         once_together(list(parts.values()), key, lambda: check_disjoint(self.name, parts, self.num_rows))
 
     @classmethod
+    @says_what_was_meant(labels="label", y="label", src="source", dst="target", node_id="id", timestamp="time")
     def from_tables(
         cls,
         nodes: Any = None,

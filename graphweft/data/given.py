@@ -7,6 +7,7 @@ float32 features, labels with their task, int64 ids. What is a tensor of the rig
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
@@ -120,6 +121,14 @@ def _task_of(labels: Tensor) -> Task:
         f"y: expected class ids in one column, 0 and 1 in several, or task='regression' for values, "
         f"got shape {tuple(labels.shape)}"
     )
+
+
+def by_type(features: Any) -> dict[str, Any]:
+    """Features of node types. Raises: DataError for what is no mapping."""
+    if features is not None and not isinstance(features, Mapping):
+        got = type(features).__name__
+        raise DataError(f"features: expected a dict by node type, got {got}; x= takes the features of all nodes")
+    return {kind: given_features(f"features of {kind!r}", x) for kind, x in (features or {}).items()}
 
 
 def given_rows(who: str, idx: Any, rows: int) -> Tensor:

@@ -42,7 +42,7 @@ def assigned(
     if ids.dtype == torch.bool:
         ids = ids.nonzero()[:, 0]
     ids = torch.where(ids < 0, ids + x.shape[0], ids)
-    if len(ids.unique()) < len(ids):  # the last of several wins
+    if torch.unique(ids).numel() < ids.numel():  # the last of several wins
         return None
     chosen = torch.zeros(x.shape[0], dtype=torch.bool).index_fill_(0, ids, True)
     chosen = chosen.view(-1, *((1,) * (x.dim() - 1)))

@@ -13,6 +13,7 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
+from graphweft import _html
 from graphweft._checks import check_rows
 from graphweft._errors import DtypeError, GraphError, IndexRangeError, ShapeError
 from graphweft.graph.block import Block
@@ -432,6 +433,22 @@ class Batch(Named):
     def __repr__(self) -> str:
         sizes = f"batch_size={self.batch_size}, num_nodes={self.num_nodes}, num_edges={self.num_edges}"
         return f"{type(self).__name__}({sizes})"
+
+    def _repr_html_(self) -> str:
+        """Sizes, blocks and tensors, for notebooks."""
+        facts = [("seeds", f"{self.batch_size:,}"), ("nodes", f"{self.num_nodes:,}"), ("edges", f"{self.num_edges:,}")]
+        for at, block in enumerate(self._sample.blocks):
+            sizes = f"{block.num_src:,} sources, {block.num_dst:,} destinations, {block.num_edges:,} edges"
+            facts.append((f"blocks[{at}]", sizes))
+        return _html.facts(type(self).__name__, [*facts, *_tensors_of(self)])
+
+
+def _tensors_of(batch: Any) -> Iterator[tuple[str, str]]:
+    """Names, shapes and dtypes of what a batch holds."""
+    for name, value in batch.items():
+        if isinstance(value, Tensor):
+            kind = "sparse" if isinstance(value, SparseFeatures) else str(value.dtype).removeprefix("torch.")
+            yield name, f"{tuple(value.shape)} {kind}"
 
 
 def _rows_of(table: Tensor | None, sample: Sample, *, edges: bool = False) -> Any:

@@ -138,7 +138,7 @@ class GraphLoader(EpochLoader[GraphBatch]):
         share: Any = None,
         **others: NoReturn,
     ) -> None:
-        refuse(self.who, others)
+        refuse(self.who, others, type(self))
         whole = getattr(ds, "side_by_side", None)
         if not isinstance(whole, SideBySide):
             hint = "; gw.GraphDataset.from_list(graphs, y=labels) makes one"

@@ -121,7 +121,7 @@ class LinkLoader(EpochLoader[LinkBatch]):
         fetch: Any = None,
         **others: NoReturn,
     ) -> None:
-        refuse("LinkLoader", others)
+        refuse("LinkLoader", others, LinkLoader)
         graph = graph_of("LinkLoader", ds)
         check_tables("LinkLoader", ds)
         if _names_relation(edge_label_index):

@@ -114,7 +114,7 @@ class Loader(EpochLoader[Batch]):
         device_memory: int | str | None = None,
         **others: NoReturn,
     ) -> None:
-        refuse("Loader", others)
+        refuse("Loader", others, Loader)
         stored, data, prefetch = on_disk(ds, memory, prefetch, workers)
         graph = graph_of("Loader", data)
         check_tables("Loader", data)

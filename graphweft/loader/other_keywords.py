@@ -5,10 +5,12 @@ Comes in: keywords that a loader does not have. Goes out: one error that says wh
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
 from graphweft._errors import ConfigError
+from graphweft._keywords import unexpected
 
 _OWN_THREADS = "nothing: batches are prepared by threads that share all data (workers=, prefetch=)"
 _IN_THE_LOOP = "a function in the loop: for batch in map(transform, loader)"
@@ -98,13 +100,13 @@ _OF_LINKS = {
 }
 
 
-def refuse(who: str, given: Mapping[str, Any]) -> None:
+def refuse(who: str, given: Mapping[str, Any], loader: type) -> None:
     """Nothing for no keywords.
 
     Raises: ConfigError that says what stands in a known keyword's place; TypeError, as Python does, for others.
 
     Example:
-        >>> refuse("Loader", {"num_neighbors": [15, 10]})
+        >>> refuse("Loader", {"num_neighbors": [15, 10]}, object)
         Traceback (most recent call last):
         graphweft._errors.ConfigError: Loader: expected fanouts in place of num_neighbors
     """
@@ -112,4 +114,4 @@ def refuse(who: str, given: Mapping[str, Any]) -> None:
     for name in given:
         if name in answers:
             raise ConfigError(f"{who}: expected {answers[name]} in place of {name}")
-        raise TypeError(f"{who}.__init__() got an unexpected keyword argument {name!r}")
+        raise unexpected(f"{who}.__init__()", name, inspect.signature(loader).parameters)

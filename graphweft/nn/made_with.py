@@ -13,6 +13,16 @@ from typing import Any, Self
 Made = tuple[tuple[Any, ...], dict[str, Any]]
 
 _PLAIN = (bool, int, float, str, type(None))
+OTHER_NAMES = {
+    **dict.fromkeys(("in_channels", "in_feats", "in_dim", "input_dim", "num_features"), "in_features"),
+    **dict.fromkeys(("hidden_channels", "hidden_dim", "hidden_size", "hidden_features", "n_hidden"), "hidden"),
+    **dict.fromkeys(("out_channels", "out_feats", "out_dim", "output_dim", "num_classes", "n_classes"), "out_features"),
+    **dict.fromkeys(("layers", "n_layers", "num_convs"), "num_layers"),
+    **dict.fromkeys(("act", "nonlinearity"), "activation"),
+    **dict.fromkeys(("num_heads", "n_heads"), "heads"),
+    **dict.fromkeys(("dropout_rate", "p_dropout"), "dropout"),
+    **dict.fromkeys(("jk", "jumping_knowledge"), "jumping"),
+}  # of arguments in other libraries
 _SIZES = ("in_features", "hidden", "out_features")  # shown without their names
 
 

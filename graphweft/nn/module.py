@@ -8,6 +8,7 @@ the compiler sees the whole model at once.
 from __future__ import annotations
 
 import copy
+import inspect
 import itertools
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -20,6 +21,7 @@ from torch.nn.utils import parametrize
 from graphweft._checks import check_ids
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError, DtypeError, ShapeError
+from graphweft._keywords import refuse_renamed
 from graphweft._torch_private import foreach_lerp
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
@@ -29,7 +31,7 @@ from graphweft.ir.residency import Residency
 from graphweft.nn.edges import Carried, EdgeInputs
 from graphweft.nn.frame import DST, Frame
 from graphweft.nn.lazy import Lazy, waits_for_features
-from graphweft.nn.made_with import ConstructorSignature, KeepsArguments, described
+from graphweft.nn.made_with import OTHER_NAMES, ConstructorSignature, KeepsArguments, described
 from graphweft.nn.opaque import left_out, traced, untraced
 from graphweft.nn.settings import is_parametrized, is_watched, settings_of, tensors_of
 from graphweft.runtime.compile import Arguments, CompiledFunction, Features, Field
@@ -65,7 +67,10 @@ class CompiledModule(KeepsArguments, nn.Module):
     __signature__ = ConstructorSignature()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuses two names for one argument."""
+        """Refuses two names for one argument, and the names that other libraries have for one."""
+        if not OTHER_NAMES.keys().isdisjoint(kwargs):
+            own = inspect.signature(cls.__init__).parameters
+            refuse_renamed(cls.__name__, (name for name in kwargs if name not in own), OTHER_NAMES)
         reduce, aggr = kwargs.get("reduce"), kwargs.get("aggr")
         if reduce is not None and aggr is not None:
             reducer(cls.__name__, reduce, aggr, usual="")

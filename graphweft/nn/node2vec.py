@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from graphweft._errors import ConfigError
+from graphweft._keywords import says_what_was_meant
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
@@ -41,6 +42,9 @@ class Node2Vec(nn.Module):
         (torch.Size([3, 4]), torch.Size([]))
     """
 
+    @says_what_was_meant(
+        embedding_dim="width", dim="width", walks="walks_per_node", num_negative_samples="negatives", edge_index="graph"
+    )
     def __init__(
         self,
         graph: Graph,

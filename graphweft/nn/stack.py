@@ -6,7 +6,6 @@ layer, then the layer, then, but for the last, residual, norm and activation.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import itertools
@@ -21,6 +20,7 @@ from torch.nn import functional
 from graphweft._checks import check_ids
 from graphweft._draws import call_key
 from graphweft._errors import ConfigError
+from graphweft._keywords import refuse_renamed, unexpected
 from graphweft.graph.block import Block
 from graphweft.graph.graph import Graph
 from graphweft.graph.shared import SharedGraph
@@ -67,20 +67,16 @@ def activated(name: str, x: Tensor) -> Tensor:
 
 
 # Names that PyTorch Geometric's models have for arguments of ours.
-_THEIRS = {"jk": "jumping", "act": "activation", "num_heads": "heads", "dropout_rate": "dropout"}
+_THEIRS = {"jk": "jumping", "act": "activation"}
 
 
 def check_known(kind: type[Stack], options: Mapping[str, Any]) -> None:
-    """Options that the model's layers have. Raises: ConfigError with the name here, or with the nearest one."""
-    layer = kind.layer
-    known = {*layer_options(kind)} if isinstance(layer, type) else set(options)
-    for name in options:
-        if name not in known:
-            own = [*inspect.signature(kind.__init__).parameters][1:]
-            near = difflib.get_close_matches(name, [*own, *known], 1)
-            remedy = _THEIRS.get(name) or (near[0] if near else "")
-            hint = f"; did you mean {remedy}=?" if remedy else ""
-            raise ConfigError(f"{kind.__name__}: got an unexpected argument {name!r}{hint}")
+    """Options that the model's layers have. Raises: ConfigError with the name here; TypeError with the nearest one."""
+    known = {*layer_options(kind)} if isinstance(kind.layer, type) else set(options)
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        refuse_renamed(kind.__name__, unknown, _THEIRS)
+        raise unexpected(f"{kind.__name__}()", unknown[0], [*inspect.signature(kind.__init__).parameters, *known])
 
 
 def layer_options(kind: type[Stack]) -> list[str]:

@@ -11,10 +11,10 @@ from graphweft._errors import ConfigError
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.sample.pieces import Pieces
-from graphweft.sample.sampler import Sample, Sampler
+from graphweft.sample.sampler import Sample, Sampler, ShownBySettings
 
 
-class InducedSampler:
+class InducedSampler(ShownBySettings):
     """The nodes that another sampler draws around the seeds, and every edge of the graph between two of them.
 
     Args:

@@ -17,15 +17,16 @@ from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
+from graphweft.sample.in_edges import in_edges
 from graphweft.sample.keyed import keyed_uniforms
 from graphweft.sample.layer_wise import LayerSample
 from graphweft.sample.pieces import Pieces
-from graphweft.sample.sampler import Sample, as_seeds, check_fanouts
+from graphweft.sample.sampler import Sample, ShownBySettings, as_seeds, check_fanouts
 
 _LAYERS_ALIKE = 1 << 32  # what draws are keyed by in the place of the hop
 
 
-class LaborSampler:
+class LaborSampler(ShownBySettings):
     """Every destination draws about ``fanouts[h]`` of its in-edges, all destinations by the numbers of the sources.
 
     Source t has one random number r(t) in a hop; destination s of in-degree d takes the edge where r(t) <= k / d. A row
@@ -79,7 +80,7 @@ class LaborSampler:
         count, made = n_id.numel(), list[Block]()
         for hop, fanout in enumerate(self.fanouts):
             rows = n_id
-            row, source, offset = self._in_edges(rows.numpy())
+            row, source, _, offset = in_edges(self.graph, rows.numpy())
             chance = self._chances(row, source, rows.numel(), fanout)
             keyed = (seed, epoch, stage, _LAYERS_ALIKE if self.layer_dependent else hop)
             kept = keyed_uniforms(keyed, source) < chance
@@ -90,15 +91,6 @@ class LaborSampler:
             edges = DrawnEdges(self.graph, n_id, torch.from_numpy(indptr), *arrays)
             made.append(Block.of(edges, n_id.numel(), torch.from_numpy((1 / chance).astype(np.float32))))
         return LayerSample(n_id, count, tuple(reversed(made)))
-
-    def _in_edges(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """Row, source and place within the row of all in-edges, row by row."""
-        csc = self.graph.csc
-        indptr = csc.indptr.numpy()
-        degrees = indptr[rows + 1] - indptr[rows]
-        row = np.repeat(np.arange(len(rows)), degrees)
-        offset = np.arange(len(row)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
-        return row, csc.indices.numpy()[indptr[rows][row] + offset].astype(np.int64), offset
 
     def _chances(
         self, row: NDArray[np.int64], source: NDArray[np.int64], rows: int, fanout: int

@@ -18,13 +18,13 @@ from graphweft.graph.hops import Hops, mark
 from graphweft.graph.ids import Ids
 from graphweft.sample.pieces import Pieces
 from graphweft.sample.primitives import draw_nodes
-from graphweft.sample.sampler import Sample, as_seeds, check_fanouts
+from graphweft.sample.sampler import Sample, ShownBySettings, as_seeds, check_fanouts
 from graphweft.sample.weights import as_weights, weights_identity
 
 IMPORTANCE = ("ladies", "fastgcn", "uniform")
 
 
-class LayerSampler:
+class LayerSampler(ShownBySettings):
     """Draws the sources of a whole layer together, and keeps all edges between them and the layer's destinations.
 
     The destinations of hop h are the seeds and all that was drawn before; ``sizes[h]`` sources are drawn for them.

@@ -109,6 +109,10 @@ class NegativeSampler:
         self._limits = (ctypes.c_int64 * 4)(*state["limits"])
         self._native = ctypes.byref(self._sorted.native)
 
+    def __repr__(self) -> str:
+        told = "".join(f", {name}={value!r}" for name, value in self.identity().items() if "checksum" not in name)
+        return f"NegativeSampler({self._sorted.num_rows:,} nodes, {self._sorted.num_edges:,} known edges{told})"
+
     def pairs(self, keys: Ids, per: int = 1, *, seed: int = 0, epoch: int = 0, stage: int = 0) -> Tensor:
         """int64 (2, len(keys) * per): ``per`` pairs for every key >= 0, sources in row 0, key by key.
 

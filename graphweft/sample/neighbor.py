@@ -23,7 +23,7 @@ from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.room import Room
 from graphweft.sample.sampler import DENSE_MOST as _DENSE_MOST
-from graphweft.sample.sampler import OpenSample, Sample, check_fanouts
+from graphweft.sample.sampler import OpenSample, Sample, ShownBySettings, check_fanouts
 from graphweft.sample.weights import by_position, weights_identity
 
 _P = ctypes.c_void_p
@@ -38,7 +38,7 @@ _times = declare("gw_sample_times")
 _finish = declare("gw_sample_finish")
 
 
-class NeighborSampler:
+class NeighborSampler(ShownBySettings):
     """Draws in-edges hop by hop, uniformly or by weight.
 
     ``fanouts[0]`` counts for the seeds, ``fanouts[h]`` for what hop h has reached. Without replacement a node gets

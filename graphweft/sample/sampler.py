@@ -161,7 +161,29 @@ class Sampler(Protocol):
         ...
 
 
-class GroupSampler(abc.ABC):
+class ShownBySettings:
+    """A sampler shows its graph and what decides its draws."""
+
+    graph: Graph
+
+    def identity(self) -> dict[str, Any]:
+        """As :meth:`Sampler.identity`."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        """Graph and settings.
+
+        Example:
+            >>> from graphweft.sample.neighbor import NeighborSampler
+            >>> NeighborSampler(Graph([0], [1]), [3, 2])
+            NeighborSampler(Graph(num_nodes=2, num_edges=1), fanouts=[3, 2])
+        """
+        settings = {name: value for name, value in self.identity().items() if not name.endswith("_checksum")}
+        told = (f"{name}={value!r}" for name, value in settings.items() if value is not None and value is not False)
+        return f"{type(self).__name__}({', '.join([repr(self.graph), *told])})"
+
+
+class GroupSampler(ShownBySettings, abc.ABC):
     """Draws subgraphs without regard to seeds: an epoch goes over the sampler's own items, some of them a batch.
 
     Attributes:

@@ -27,7 +27,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.room import Room
-from graphweft.sample.sampler import Sample, check_fanouts
+from graphweft.sample.sampler import Sample, ShownBySettings, check_fanouts
 from graphweft.sample.times import as_kind_of, as_times, flat_times, keys_of, window_start
 from graphweft.sample.weighted_segments import Asked, WeightedSegments
 from graphweft.sample.weights import by_position, flat_weights, weights_identity
@@ -58,7 +58,7 @@ class LeftOut(NamedTuple):
     dst: Tensor
 
 
-class SegmentSampler:
+class SegmentSampler(ShownBySettings):
     """Draws in-edges hop by hop, relation by relation, never later than the seed's time.
 
     With ``time`` every seed has a tree of its own, whose edges have times in [seed's time - window, seed's time]: the

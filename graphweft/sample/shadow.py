@@ -18,7 +18,7 @@ from graphweft.graph.block import DrawnEdges
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.sample.pieces import Handle, Pieces, Pool, Subgraph
-from graphweft.sample.sampler import DENSE_MOST, Sample, as_seeds, check_fanouts
+from graphweft.sample.sampler import DENSE_MOST, Sample, ShownBySettings, as_seeds, check_fanouts
 from graphweft.sample.weights import by_position, weights_identity
 
 _new = declare("gw_ego_new")
@@ -79,7 +79,7 @@ class Groups:
         return Handle(lambda out: _new(*given, out), _free, (csc, self._weight))
 
 
-class ShadowSampler:
+class ShadowSampler(ShownBySettings):
     """A subgraph per seed: the nodes within ``len(fanouts)`` hops that bounded draws reach, and all edges between them.
 
     The seeds are the first nodes of the batch. Nodes that several seeds reach are there once for each:

@@ -20,7 +20,7 @@ from graphweft.graph.graph import Graph
 from graphweft.graph.ids import Ids
 from graphweft.graph.select import as_selection
 from graphweft.sample.pieces import Pieces
-from graphweft.sample.sampler import Sample, as_seeds
+from graphweft.sample.sampler import Sample, ShownBySettings, as_seeds
 from graphweft.sample.weights import by_position, weights_identity
 
 _running = declare("gw_running_sums")
@@ -118,7 +118,7 @@ def random_walk(
     return walker.walk(ids, None, (seed, epoch, stage))
 
 
-class WalkSampler:
+class WalkSampler(ShownBySettings):
     """Subgraphs of the nodes that random walks from the seeds reach, and all edges between them.
 
     Walks go against the edges, to where messages come from. A seed's walks depend on the seed and the keys alone.

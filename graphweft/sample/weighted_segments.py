@@ -17,10 +17,9 @@ from torch import Tensor
 from graphweft._errors import ConfigError
 from graphweft.graph.block import Block, DrawnEdges
 from graphweft.graph.graph import Graph
+from graphweft.sample.in_edges import Ints, in_edges
 from graphweft.sample.keyed import keyed_uniforms
 from graphweft.sample.sampler import Sample
-
-Ints = NDArray[np.int64]
 
 
 class Asked(NamedTuple):
@@ -105,10 +104,7 @@ class WeightedSegments:
 
     def _drawn(self, asked: Asked, hop: int, nodes: Ints, owner: Ints, first: int) -> _Entries:
         """What the rows from ``first`` on draw: for this hop and all later ones, in the order of ranks."""
-        degrees = self._indptr[nodes + 1] - self._indptr[nodes]
-        local = np.repeat(np.arange(len(nodes)), degrees)
-        start = np.cumsum(degrees) - degrees
-        place = np.arange(len(local)) + (self._indptr[nodes] - start)[local]
+        local, _, place, _ = in_edges(self._graph, nodes)
         ids = place if self._edge_ids is None else self._edge_ids[place].astype(np.int64)
         relation = np.searchsorted(self._bounds, ids, "right") - 1
         later = self._fanouts[hop:]

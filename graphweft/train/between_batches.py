@@ -10,6 +10,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from torch import Tensor
+
 from graphweft._errors import ConfigError
 from graphweft.train.progress import EpochProgress
 from graphweft.train.run_folder import RunFolder
@@ -51,6 +53,10 @@ def between_batches(
     return after
 
 
-def not_finite(lr: float, epoch: int, loss: float) -> ConfigError:
-    """The error for a loss that is infinite or not a number."""
-    return ConfigError(f"lr: expected a rate at which the loss stays finite, got {lr} (epoch {epoch}: {loss})")
+def not_finite(lr: float, epoch: int, loss: float, weights: Tensor | None = None) -> ConfigError:
+    """The error for a loss that is infinite or not a number; ``weights`` are those of edges."""
+    hint = ""
+    if weights is not None and weights.numel() and float(weights.min()) < 0:
+        least = float(weights.min())
+        hint = f"; edge weights go down to {least:g}, and GCN takes roots of their sums (edge_data='ignore')"
+    return ConfigError(f"lr: expected a rate at which the loss stays finite, got {lr} (epoch {epoch}: {loss}){hint}")

@@ -27,7 +27,7 @@ def on_device(model: Any, device: Any, mode: str) -> None:
             raise ConfigError(f"device={str(device)!r} cannot be combined with mode={mode!r}; it trains mini-batches")
         return
     if device is not None:
-        place = check_device("Trainer", device)
+        place = check_device("device", device)
         if isinstance(model, nn.Module):
             model.to(place)
     if mode not in ("full", "auto") and (place := device_of(model)).type != "cpu":

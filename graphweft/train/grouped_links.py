@@ -65,12 +65,12 @@ class GroupedLinks(OnGroups, LinkTask):
         scratch: Path | None = None,
     ) -> None:
         self.model, self.optimizer, self.metrics, self.ds = model, optimizer, metrics, ds
-        self.store, self._x = _checked(model, ds), x
+        given, self._x = _checked(model, ds), x
         self._own = loss if callable(loss) else None
-        count, keep = _count(self.store, macro, memory), 0 if macro is None else macro.keep
+        count, keep = _count(given, macro, memory), 0 if macro is None else macro.keep
         self.fanouts = fitting_fanouts(model, fanouts)
-        self.loader: Any = LinkGroupLoader(self.store, self.fanouts, batch_size, True, seed, count=count, keep=keep)
-        self.store = self.loader.source  # with the parts that stay in memory
+        self.loader: Any = LinkGroupLoader(given, self.fanouts, batch_size, True, seed, count=count, keep=keep)
+        self.store: Any = self.loader.source  # with the parts that stay in memory
         self.details, self._key, self._seed, self._group = {}, key, seed, count
         source = TrainingParts(self.store, seed)
         budget = memory_bytes(memory) - kept_bytes(self.store, keep)

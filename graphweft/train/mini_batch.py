@@ -33,6 +33,7 @@ from graphweft.loader.loader import Loader
 from graphweft.loader.multistage import MultistageLoader, StagedBatch
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
+from graphweft.nn.typed_stack import TypedStack
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Watch, owning
 from graphweft.runtime.staged import PreparedBatch, StagedPlan, batch_sizes
@@ -511,7 +512,12 @@ class MiniBatch(Steps):
         if isinstance(self.model, PyGModel) and self.edge_data.inputs is None and not self.ds.graph.is_typed:
             return self.model.of_seeds(batch.x, batch.edge_index, batch.num_seeds)
         given = {} if self.edge_data.inputs is None else self.edge_data.of_subgraph(batch.e_id)
-        rows: Tensor = self.model(batch.subgraph, batch.x, **given)[: batch.num_seeds]
+        if isinstance(self.model, TypedStack):
+            part = batch.typed
+            x = None if batch.x is None else gather_rows(batch.x, part.order)
+            rows: Tensor = self.model(part.graph, x, rows=part.place[: batch.num_seeds], **given)
+        else:
+            rows = self.model(batch.subgraph, batch.x, **given)[: batch.num_seeds]
         return rows
 
     def _by_subgraphs(self, sampler: ShadowSampler) -> Tensor:

@@ -55,7 +55,8 @@ def check_parts(model: object, ds: Any, task: str) -> Any:
     Raises: ConfigError for what is no module, or no dataset; DataError for one that lacks what the task needs.
     """
     if not isinstance(model, nn.Module):
-        raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {type(model).__name__}")
+        got = f"the class {model.__name__}" if isinstance(model, type) else type(model).__name__
+        raise ConfigError(f"Trainer: expected model as a torch.nn.Module, got {got}")
     if not hasattr(ds, "check_trainable"):
         foreign = "; gw.from_pyg(data).dataset() makes one" if hasattr(ds, "to_dict") else ""
         hint = "; its .dataset() is one" if hasattr(ds, "dataset") else foreign

@@ -6,11 +6,11 @@ trainer.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graphweft._errors import ConfigError
+from graphweft._keywords import unexpected
 
 _LOOP = "; a loop of your own over the model can do it (docs/training.md)"
 _MODEL = "belongs to the model, as in gw.nn.GCN(..., {name}=...)"
@@ -104,6 +104,4 @@ def refuse(given: Mapping[str, Any], known: Sequence[str]) -> None:
             raise ConfigError(f"Trainer: {name} {_ANSWERS[name].format(name=name)}")
         if name in _RENAMED:
             raise ConfigError(f"Trainer: expected {_RENAMED[name]} in place of {name}")
-        close = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise TypeError(f"Trainer.__init__() got an unexpected keyword argument {name!r}{hint}")
+        raise unexpected("Trainer.__init__()", name, known)

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from graphweft import _html
 from graphweft.storage.memory_size import shown_bytes
 from graphweft.train.durations import duration
 from graphweft.train.needs import Needs, refusal
 
+_HEADS = ("", "mode", "batches", "epoch", "memory", "disk", "why")  # of the ways
 _LEVEL = 1.10  # ways whose seconds are closer than this are level, and the simpler one is taken
 
 
@@ -146,6 +148,18 @@ class Plan:
             **({"schedule": self.schedule.splitlines()} if self.schedule else {}),
         }
 
+    def __repr__(self) -> str:
+        cells = _cells("", self.way, "")
+        told = zip(("batches", "epoch", "memory", "disk"), cells[2:6], strict=True)
+        facts = ", ".join(f"{name} {cell}" for name, cell in told if cell != "-")
+        return f"Plan({cells[1]} on {self.statistics.name}, {facts}; {len(self.others)} other ways; print() tells why)"
+
+    def _repr_html_(self) -> str:
+        """A row for every way, for notebooks."""
+        rows = [_cells("taken", self.way, _dominating(self.way))]
+        rows += [_cells("", other.way, other.reason) for other in self.others]
+        return _html.columns(f"Plan for {self.statistics.name}", _HEADS, rows)
+
     def __str__(self) -> str:
         graph, way = self.statistics, self.way
         degrees = "/".join(f"{count:,}" for count in graph.in_degrees)
@@ -158,7 +172,7 @@ class Plan:
             f"machine: {self.machine}" + ("" if self.limit is None else f"; memory: {shown_bytes(self.limit)}"),
             "",
         ]
-        cells = [("", "mode", "batches", "epoch", "memory", "disk", "why"), _cells("->", way, _dominating(way))]
+        cells = [_HEADS, _cells("->", way, _dominating(way))]
         cells += [_cells("", other.way, other.reason) for other in self.others]
         widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]) - 1)]
         for row in cells:

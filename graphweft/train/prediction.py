@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from graphweft import _html
 from graphweft._errors import ConfigError, DataError, MissingPackageError
 from graphweft.data.dataset import Dataset
 from graphweft.data.given import Task
@@ -27,6 +28,7 @@ from graphweft.train.target import Target
 SUFFIXES = (".csv", ".tsv", ".parquet", ".pq")
 _ENDS = ("source", "target")
 _USUAL_ID = "node"
+_MOST_SHOWN = 10  # rows in a notebook
 
 
 def probabilities(outputs: Tensor, label_task: str) -> Tensor:
@@ -120,6 +122,14 @@ class Predictions:
     def __repr__(self) -> str:
         return f"Predictions({self.ds.name!r}, {self.outputs.shape[0]} rows, {', '.join(self.columns())})"
 
+    def _repr_html_(self) -> str:
+        """The first rows of the table, for notebooks."""
+        found = self.columns()
+        count = len(next(iter(found.values())))
+        rows = [[_shown(values[i]) for values in found.values()] for i in range(min(count, _MOST_SHOWN))]
+        more = "" if count <= _MOST_SHOWN else f", the first {_MOST_SHOWN}"
+        return _html.columns(f"Predictions for {self.ds.name}, {count:,} rows{more}", list(found), rows)
+
     def _ids(self) -> tuple[NDArray[Any], slice]:
         """Ids of the rows that are told, of pairs those of all nodes, and which rows they are."""
         ds = self.ds
@@ -149,6 +159,11 @@ class Predictions:
             values = np.array([name == "True" for name in names])
         chosen: NDArray[Any] = values[labels.numpy()]
         return chosen
+
+
+def _shown(value: Any) -> str:
+    """A cell for people to read."""
+    return f"{value:.4g}" if isinstance(value, float | np.floating) else str(value)
 
 
 def label_task(ds: Any) -> Task:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import nn
@@ -93,7 +94,7 @@ def _priced(
     price: Callable[[Dataset], Way],
     fanouts: Sequence[int],
     batch_size: int,
-    given: dict[str, int],
+    given: dict[str, Any],
     evaluation: int,
 ) -> Way:
     """A way with the seconds of an epoch, and the memory of its steps beside the groups."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphweft._errors import DataError
+from graphweft._errors import DataError, DataWarning
 from graphweft._pieces import in_pieces, total
 from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
 from graphweft.runtime.entry_loss import EntryCells, Kind, entry_loss, entry_loss_cells, known_entries
@@ -33,6 +34,19 @@ class OwnCells:
     def mean(self) -> float:
         """The value."""
         return float(self.loss)
+
+
+def warn_of_one_class(ds: Any, rows: Tensor) -> None:
+    """Warns where the labels to train on are all of one class, from which nothing is learned.
+
+    Warns: DataWarning.
+    """
+    if ds.y.dtype != torch.int64 or ds.y.dim() != 1 or rows.numel() < 2:
+        return
+    labels = ds.y[rows]
+    if bool((labels == labels[0]).all()):
+        text = f"all {rows.numel():,} labels of the training split are class {int(labels[0])}; nothing is to be learned"
+        warnings.warn(f"{ds.name}: {text}", DataWarning, stacklevel=4)
 
 
 Cells = LossCells | EntryCells | OwnCells

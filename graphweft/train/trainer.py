@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from graphweft import _config
 from graphweft._draws import keyed, mixed
 from graphweft._errors import CheckpointError, ConfigError, DataError
+from graphweft._keywords import says_what_was_meant
 from graphweft._trace import span
 from graphweft.cost import CostModel
 from graphweft.data.dataset import Dataset
@@ -49,14 +50,7 @@ from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
 from graphweft.train.option_table import check_given
-from graphweft.train.options import (
-    EMBEDDING_TASKS,
-    USUAL_RATE,
-    check_choice,
-    check_integer,
-    check_mode,
-    check_task,
-)
+from graphweft.train.options import EMBEDDING_TASKS, USUAL_RATE, check_choice, check_integer, check_mode, check_task
 from graphweft.train.other_keywords import refuse
 from graphweft.train.plan import Plan
 from graphweft.train.prediction import Predictions, predictions_of
@@ -67,13 +61,14 @@ from graphweft.train.run_folder import RunFolder
 from graphweft.train.same_run import check_same_run, data_checksum
 from graphweft.train.samplers import AnySampler, usual_graphs
 from graphweft.train.settle import Features, with_path
+from graphweft.train.shown import ShownAsFacts
 from graphweft.train.spec import TrainSpec
 from graphweft.train.steps import Given, drawn_of, make_steps
-from graphweft.train.target import Target
+from graphweft.train.target import Target, warn_of_one_class
 from graphweft.train.tracing import Tracing
 
 
-class Trainer:
+class Trainer(ShownAsFacts):
     """Trains ``model`` on the nodes of ``ds``.
 
     Args:
@@ -167,7 +162,7 @@ class Trainer:
 
     moved_to: Path | None = None  # where another run that was in ``out`` is now
     should_stop = False  # set by a callback, the epoch under way is the last of this fit
-    _notes_shown = _prepared = _changed = False
+    _notes_shown = _prepared = _changed = _found_none = False
 
     def __init__(
         self,
@@ -382,6 +377,7 @@ class Trainer:
             raise DataError(f"{self.ds.name}: expected nodes with a label in the {split} split, got none")
         return value
 
+    @says_what_was_meant(proba="probabilities", probs="probabilities", logits="predictions().outputs")
     def predict(self, probabilities: bool = False) -> Tensor:
         """Class of every node, (N,) int64; (N, C) bool for several labels a node; values in the shape of ``ds.y``.
 
@@ -404,6 +400,7 @@ class Trainer:
         Raises: CheckpointError when its checkpoint is damaged or belongs to another configuration.
         """
         state = read_shared(self.ranks, self.out)
+        self._found_none = state is None
         if state is None:
             return False
         saved = state.get("config", {})
@@ -512,6 +509,7 @@ class Trainer:
         if needs and rows["val"].numel() == 0:
             raise ConfigError(f"{needs} cannot be combined with a split without validation labels")
         scored = next((rows[part] for part in ("test", "val", "train") if rows[part].numel()), rows["train"])
+        warn_of_one_class(self.ds, rows["train"])
         self.history.constant_guess = self._target.constant_guess(self.ds.y, rows["train"], scored)
 
     def _train(self, target: int, folder: RunFolder | None, stop: StopRequest) -> None:
@@ -562,6 +560,8 @@ class Trainer:
         """Notes of the dataset and of the folder, once."""
         if self.moved_to is not None:
             show.say(f"{self.out} held another run; its files are now in {self.moved_to}")
+        if self._found_none and not self.epoch:
+            show.say(f"{self.out} holds no run to resume; a new one begins")
         for note in () if self._notes_shown else self.ds.notes:
             show.say(f"note: {note}")
         self._notes_shown = True
@@ -574,7 +574,7 @@ class Trainer:
             loss = float(self._batch.step())
             middle = time.perf_counter()
         if not math.isfinite(loss):
-            raise not_finite(self._lr, epoch, loss)
+            raise not_finite(self._lr, epoch, loss, getattr(self.ds, "edge_weight", None))
         if self._batch.is_single:
             self._loop.callbacks.batch_end(self, 1, loss)
         more: dict[str, float | None] = {"lr": self._rate.now} if self._rate.is_set else {}

@@ -265,8 +265,12 @@ def test_activations(name: str) -> None:
 
 
 BAD: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: gw.nn.GCN(4, 8, 2, jk="cat"), ConfigError, "unexpected argument 'jk'; did you mean jumping="),
-    (lambda: gw.nn.SAGE(4, 8, 2, dropot=0.1), ConfigError, "unexpected argument 'dropot'; did you mean dropout="),
+    (lambda: gw.nn.GCN(4, 8, 2, jk="cat"), ConfigError, "expected jumping in place of jk"),
+    (
+        lambda: gw.nn.SAGE(4, 8, 2, dropot=0.1),
+        TypeError,
+        "unexpected keyword argument 'dropot'; did you mean 'dropout'?",
+    ),
     (
         lambda: gw.nn.GCNConv(4, 2, normalize=False, add_self_loops=True),
         ConfigError,

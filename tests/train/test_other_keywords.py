@@ -29,7 +29,7 @@ def test_a_keyword_of_other_trainers_is_answered_in_one_line(name: str) -> None:
 
 
 def test_an_unknown_keyword_is_a_type_error_as_in_python() -> None:
-    with pytest.raises(TypeError, match=r"unexpected keyword argument 'patiense'; did you mean patience\?"):
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'patiense'; did you mean 'patience'\?"):
         _trainer(patiense=3)
     with pytest.raises(TypeError, match=r"unexpected keyword argument 'qqq'$"):
         _trainer(qqq=3)
