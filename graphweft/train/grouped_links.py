@@ -75,12 +75,12 @@ class GroupedLinks(OnGroups, LinkTask):
         source = TrainingParts(self.store, seed)
         budget = memory_bytes(memory) - kept_bytes(self.store, keep)
         self._inference = PartInference(model, source, budget, count, scratch)
-        self._names = torch.cat([self.store.node_ids(number) for number in range(len(self.store))])
-        held = [self._names[pairs] for pairs in _held_out(self.store, seed)]
+        self._names = torch.cat([given.node_ids(number) for number in range(len(given))])
+        held = [self._names[pairs] for pairs in _held_out(given, seed)]
         if min(pairs.shape[1] for pairs in held) == 0:
             raise DataError(f"{ds.name}: expected enough edges to hold some out, got {ds.num_edges}")
         self.split: Any = SimpleNamespace(val=held[0], test=held[1])
-        self._negative: Any = _Negatives(self.store, self._names)
+        self._negative: Any = _Negatives(given, self._names)
 
     def use(self, edge_data: Any) -> None:
         """Raises: ConfigError for values of edges."""
