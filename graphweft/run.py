@@ -159,9 +159,11 @@ def _shows_features_alone(spec: TrainSpec) -> bool:
 def _join(spec: TrainSpec) -> Ranks:
     """This process among the ranks. Raises: RankError where there are others than the spec says."""
     ranks = Ranks.join(spec.rank_reduce, spec.halo)
-    if spec.ranks and spec.ranks != ranks.size:
-        said = f"ranks: expected as many as were started, {ranks.size}, got {spec.ranks}"
-        raise RankError(said if ranks.is_first else "", 2)
+    for rank, wanted in enumerate(ranks.texts(str(spec.ranks or ranks.size))):
+        if wanted != str(ranks.size):
+            where = f" on rank {rank}" if ranks.size > 1 else ""
+            said = f"ranks: expected as many as were started, {ranks.size}, got {wanted}{where}"
+            raise RankError(said if ranks.is_first else "", 2)
     return ranks
 
 

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from dist.rank_processes import run_case
+from dist.rank_processes import run_case, run_ranks
 
 from graphweft._errors import ConfigError, DataError, RankError
 from graphweft.dist.launch import FOLDER
 from graphweft.dist.preflight import difference, ready
 from graphweft.dist.ranks import Ranks
-from graphweft.run import run
-from graphweft.train.spec import TrainSpec
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -55,12 +53,14 @@ def test_a_rank_of_another_starter_is_refused_in_one_line(monkeypatch: pytest.Mo
         Ranks.join()
 
 
-def test_more_ranks_than_were_started_are_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for rank, text in enumerate(("ranks: expected as many as were started, 2, got 3", "^$")):
-        monkeypatch.setattr(Ranks, "join", classmethod(lambda *_, rank=rank: Ranks(rank, 2)))
-        with pytest.raises(RankError, match=text) as caught:
-            run(TrainSpec(ranks=3))
-        assert caught.value.status == 2
+@pytest.mark.parametrize(("asked", "text"), [((3, 3), "got 3 on rank 0"), ((2, 3), "got 3 on rank 1")])
+def test_other_ranks_than_were_started_are_refused_once(tmp_path: Path, asked: tuple[int, int], text: str) -> None:
+    command = ["-m", "graphweft", "train", "--data", "cora", "--scale", "0.15", "--epochs", "1", "--quiet", "--ranks"]
+    found = run_ranks(tmp_path, [[*command, str(count)] for count in asked])
+    assert [status for status, _ in found] == [2, 2]
+    lines = [line for _, said in found for line in said.splitlines() if "expected" in line]
+    assert len(lines) == 1
+    assert f"ranks: expected as many as were started, 2, {text}" in lines[0]
 
 
 def test_a_difference_is_told_by_name_rank_and_host() -> None:
