@@ -120,10 +120,10 @@ def shown_bytes(count: int) -> str:
     """A size for people, rounded up.
 
     Example:
-        >>> shown_bytes(1_999_999), shown_bytes(2_100_000_000)
-        ('2 MB', '2100 MB')
+        >>> shown_bytes(1_999_999), shown_bytes(2_100_000_000), shown_bytes(15_500)
+        ('2 MB', '2100 MB', '16 KB')
     """
-    return f"{-(-count // 10**6)} MB"
+    return f"{-(-count // 10**6)} MB" if count >= 10**6 else f"{-(-count // 10**3)} KB"
 
 
 __all__ = ["Budget", "admit", "in_force", "lifted", "own_bytes", "shown_bytes", "uncounted"]

@@ -27,6 +27,7 @@ PAGES = {
     "explaining": 12,
     "from_pyg": 25,
     "graphs": 25,
+    "layers": 15,
     "links": 15,
     "message_passing": 15,
     "options": 8,

@@ -44,13 +44,14 @@ class SharedOrder(NamedTuple):
 
 
 def most_held(parts: int, count: int) -> int:
-    """The most parts that can stay: those of half of the groups.
+    """The most parts that can stay: those of half of the groups, whose last one may have fewer.
 
     Example:
-        >>> most_held(8, 2), most_held(8, 8)
-        (4, 0)
+        >>> most_held(8, 2), most_held(8, 8), most_held(3, 2)
+        (4, 0, 1)
     """
-    return _early(parts, count)
+    early = _early(parts, count)
+    return min(early, parts - early)
 
 
 def shared_order(parts: int, held: int, seed: int, epoch: int, count: int = 1, shuffle: bool = True) -> SharedOrder:

@@ -100,7 +100,7 @@ def test_bad_arguments_are_one_line(
 def test_options_that_do_not_fit_a_store_are_one_line(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", *FILES, "--parts", "4", "--out", "store", "--quiet"]) == 0
     for more, words in (
-        (["--memory", "1MB"], "--memory: expected at least"),
+        (["--memory", "10KB"], "--memory: expected at least"),
         (["--macro", "parts:2/8"], "--macro: expected parts:B/4 for a store of 4 parts, got parts:2/8"),
         (["--normalize", "row"], "--normalize: expected none with a store"),
         (["--sampler", "saint-node"], "--fanouts: expected none for sampler saint-node"),

@@ -170,7 +170,7 @@ def net() -> gw.nn.GCN:
 def test_no_device_is_one_line() -> None:
     with pytest.raises(ConfigError, match=r"Graph.to: expected a device of this machine \(cpu\), got 'cuda'; "):
         small().to("cuda")
-    with pytest.raises(ConfigError, match=r"Trainer: expected a device of this machine \(cpu\), got 'cuda'; "):
+    with pytest.raises(ConfigError, match=r"^device: expected a device of this machine \(cpu\), got 'cuda'; "):
         gw.Trainer(gw.nn.GCN(4, 4, 2), pairs(), device="cuda")
     with pytest.raises(ConfigError, match=r"--device: expected a device of this machine \(cpu\), got 'cuda'; "):
         device_check.main("cuda")
