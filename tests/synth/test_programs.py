@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from built_program import OPTIMISATION, SCORES, WARNINGS, Build, Built
+from fuzz.programs import one_case
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
@@ -144,6 +146,15 @@ def test_other_activations(case: dict[str, Any], build: Build, graphs: Graphs, t
     for threads in (1, 2):
         found = built.records("--data", spec.data, "--threads", threads)
         assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in wanted], rel=2e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
+@pytest.mark.parametrize("number", [0, 3, 6, 11])
+def test_random_specs_on_random_graphs(number: int, objects: Path, tmp_path: Path) -> None:
+    """A few; ``tests/fuzz/programs.py`` runs as many as are asked for."""
+    said, wrong = one_case(random.Random(f"0 {number}"), tmp_path, objects)
+    assert not wrong, f"{wrong}: {said}"
 
 
 def _dense_gcn(ds: gw.Dataset, weights: dict[str, Tensor]) -> Tensor:
