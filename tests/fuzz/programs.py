@@ -1,8 +1,8 @@
 """Random specs on random graphs: the program's losses and scores against the library's, bit for bit.
 
-``python tests/fuzz/programs.py --count 20``. Also run by ``tests/synth/test_programs.py`` with a few. A spec is drawn from all
-options of a program, a file from all forms that the library reads: edge lists and compressed rows, dense and sparse
-features, several masks, unlabelled nodes, nodes without edges, hubs, parallel edges and loops.
+``python tests/fuzz/programs.py --count 20``. Also run by ``tests/synth/test_programs.py`` with a few. A spec is drawn
+from all options of a program, a file from all forms that the library reads: edge lists and compressed rows, dense and
+sparse features, several masks, unlabelled nodes, nodes without edges, hubs, parallel edges and loops.
 """
 
 from __future__ import annotations
