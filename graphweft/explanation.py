@@ -26,6 +26,7 @@ from graphweft.ir.residency import StructType, TensorType
 from graphweft.nn.compiled import calls_of, is_compiled
 from graphweft.nn.edges import EdgeInputs
 from graphweft.nn.guards import tensors_in
+from graphweft.nn.lazy import Lazy
 from graphweft.nn.module import CompiledModule, check_blocks
 from graphweft.nn.products import paused
 from graphweft.nn.stack import Stack
@@ -58,7 +59,7 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
             message-passing call that it makes is told, or why it falls back and at which line. A module that
             :func:`graphweft.compile` gave is called as it is called otherwise: ``explain(model, x, edge_index)``.
         graph: A graph, or a batch's blocks, which are told layer by layer. None for a trainer.
-        x: Features (nodes, in_features). None for a trainer.
+        x: Features (nodes, in_features), or a pair of them for two sets of nodes. None for a trainer.
         *args: Further arguments of the forward call; of a model ``rows``, the nodes whose output is asked for.
         **kwargs: The same by name.
         full: Whether to show the programs before and after each pass as well.
@@ -79,7 +80,9 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
         return _explain_trainer(module, full)
     if isinstance(module, nn.Module) and is_compiled(module):
         return _explain_compiled(module, (graph, x, *args), kwargs, full)
-    if not isinstance(module, CompiledModule):
+    if isinstance(module, Lazy):
+        module.settle(x)  # as a call does
+    if not isinstance(module, CompiledModule) or module.runs_apart():
         return _explain_calls(module, (graph, x, *args), kwargs, full)
     rows, edges = _further(type(module).__name__, args, kwargs)
     if not isinstance(graph, Graph):
@@ -88,6 +91,7 @@ def explain(module: Explained, graph: Any = None, x: Any = None, *args: Any, ful
         check_blocks(type(module).__name__, graph, 1)
         graph = graph[0]
     arguments = module.arguments(graph, x, rows, edges)
+    x = x[0] if isinstance(x, tuple) else x
     return "\n\n".join([_heading(module, graph, x), *_story(module.function, arguments, _trained(arguments), full)])
 
 

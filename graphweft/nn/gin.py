@@ -73,7 +73,7 @@ class GINConv(CompiledModule):
         sizes = {"in_features": width} if mlp is not None else {"in_features": width, "out_features": out_features}
         check_model("GINConv", sizes, 0.0, reduce)
         super().__init__(width)
-        self.mlp = mlp
+        self.mlp, self.first_eps = mlp, float(eps)
         if out_features is not None:
             self.weight1 = glorot(width, out_features)
             self.bias1 = nn.Parameter(torch.zeros(out_features)) if bias else None
@@ -109,6 +109,18 @@ class GINConv(CompiledModule):
         """The number eps where it is not learned: its value is part of the program."""
         learned = isinstance(self.eps, nn.Parameter) or self.eps.requires_grad
         return () if learned or self.eps.is_meta or transforms_are_on() else (float(self.eps),)
+
+    def reset_parameters(self) -> None:
+        """As of every module; one in the perceptron's place draws its own anew, and eps is what it was at first."""
+        if self.mlp is None:
+            super().reset_parameters()
+            return
+        for module in self.mlp.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if reset is not None:
+                reset()
+        with torch.no_grad():
+            self.eps.fill_(self.first_eps)
 
     def runs_apart(self) -> bool:
         """Also with a module in the perceptron's place."""

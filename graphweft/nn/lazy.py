@@ -46,6 +46,18 @@ class Lazy(nn.Module):
         self._applied.append(fn)
         return self
 
+    def __getattr__(self, name: str) -> Any:
+        """Says why what the module will have is not there yet."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            text = f"{self.kind.__name__} has no {name!r} before its first call, as in_features is -1"
+            raise AttributeError(text) from None
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: there is nothing to load into. Raises: ConfigError."""
+        raise ConfigError(f"{self.kind.__name__}.load_state_dict: expected parameters; call the module once first")
+
     def extra_repr(self) -> str:
         """That it waits."""
         return "in_features=-1: made at the first call"

@@ -132,6 +132,17 @@ def test_models_wait_for_the_width_of_their_features() -> None:
     torch.testing.assert_close(copy.deepcopy(waiting)(ds.graph, ds.x.double()), out, rtol=0, atol=0)
 
 
+def test_a_module_that_waits_says_so() -> None:
+    waiting, graph, x = gw.nn.GCN(-1, 16, 3), gw.Graph([0, 1], [1, 0]), torch.ones(2, 4)
+    with pytest.raises(ConfigError, match="expected parameters; call the module once first"):
+        waiting.load_state_dict(gw.nn.GCN(4, 16, 3).state_dict())
+    with pytest.raises(AttributeError, match="GCN has no 'layers' before its first call, as in_features is -1"):
+        waiting.embed(graph, x)
+    assert gw.explain(waiting, graph, x).startswith("GCN on 2 nodes")
+    pair = gw.explain(gw.nn.SAGEConv((4, 3), 2), gw.Graph([0, 1], [0, 0], num_nodes=(2, 1)), (x, torch.ones(1, 3)))
+    assert "SAGEConv on 1 nodes, 2 edges, 4 dense features" in pair
+
+
 def test_a_trainer_settles_the_width() -> None:
     ds = gw.synthetic("default", scale=0.02)
     histories = []

@@ -229,6 +229,19 @@ def test_static_graphs_are_those_of_pyg() -> None:
     torch.testing.assert_close(found, peer(x, torch.stack((src, dst))), rtol=1e-9, atol=1e-9)
 
 
+def test_a_module_in_the_place_of_the_perceptron_is_reset() -> None:
+    torch.manual_seed(6)
+    layer = gw.nn.GINConv(nn.Sequential(nn.Linear(IN, OUT), nn.BatchNorm1d(OUT)), eps=0.5, train_eps=True)
+    before = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
+    layer(gw.Graph([0, 1], [1, 0]), torch.randn(2, IN))
+    with torch.no_grad():
+        layer.eps.fill_(3.0)
+    torch.manual_seed(6)
+    layer.reset_parameters()
+    for name, tensor in layer.state_dict().items():
+        torch.testing.assert_close(tensor, before[name], rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr, torch.sparse_csc])
 @pytest.mark.filterwarnings("ignore:Sparse CS. tensor support is in beta state")
 def test_sparse_matrices_of_torch_are_sparse_features(layout: torch.layout) -> None:
