@@ -74,7 +74,7 @@ def choose(
         index_bytes: Of a column.
 
     Example:
-        >>> share = choose(64, torch.tensor([0.1, 0.9]), 32, torch.tensor([1, 1000]))
+        >>> share = choose(80, torch.tensor([0.1, 0.9]), 48, torch.tensor([1, 1000]))
         >>> share.rows.tolist(), share.lists.tolist()
         ([1], [0])
     """

@@ -217,7 +217,7 @@ def test_a_changed_row_is_found_before_it_is_trained_on(ds: gw.Dataset, folder: 
 def test_too_little_memory_and_other_options_are_refused(ds: gw.Dataset, folder: Path) -> None:
     store = gw.macro.Store(folder)
     for options, text in (
-        ({"memory": 100_000}, r"memory: expected more than \d+ MB, the structure and labels of .*mode macro trains"),
+        ({"memory": 100_000}, r"memory: expected more than \d+ KB, the structure and labels of .*mode macro trains"),
         ({"memory": MEMORY, "batch_size": 500}, r"memory: expected room for \d+ rows .* a smaller batch_size"),
         ({"memory": MEMORY, "macro": "large:1/2"}, "macro cannot be combined with mode mini on a store"),
         ({"memory": MEMORY, "sampler": "shadow", "fanouts": None}, "sampler: expected one of .*, got shadow"),
