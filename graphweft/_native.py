@@ -38,6 +38,11 @@ def _open(level: str) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL)
     except OSError as failure:
+        if not _LIB_DIR.exists() and (_LIB_DIR.parents[1] / "CMakeLists.txt").exists():
+            raise NativeError(
+                f"native core: {_LIB_DIR.parents[1]} holds the sources, which are not compiled there and hide an "
+                "installed graphweft; run Python from another folder"
+            ) from failure
         raise NativeError(f"native core: cannot load {path} ({failure}); reinstall graphweft") from failure
     if interface_of(library) != HASH:
         raise NativeError(

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -243,3 +244,13 @@ def test_names_that_moved_work_with_a_warning_and_are_used_nowhere(root: Path) -
         f"{path.relative_to(root)}: {found[0]}" for path in ours for found in old_form.finditer(path.read_text("utf-8"))
     ]
     assert not used, "\n".join(used)
+
+
+def test_sources_that_hide_an_installed_package_say_so(root: Path, tmp_path: Path) -> None:
+    shutil.copytree(root / "graphweft", tmp_path / "graphweft", ignore=shutil.ignore_patterns("lib", "__pycache__"))
+    shutil.copy(root / "CMakeLists.txt", tmp_path)
+    command = [sys.executable, "-c", "import graphweft; graphweft.Graph"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert "holds the sources, which are not compiled there" in done.stderr.splitlines()[-1]
+    assert "run Python from another folder" in done.stderr.splitlines()[-1]
