@@ -22,12 +22,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from harness import environment
+from plan_truth import random_case
 
 COLUMNS = (
     *("graph", "scale", "model", "layers", "hidden", "batch_size", "fanout", "chosen", "fastest", "ratio"),
     *("full_ms", "mini_ms", "full_predicted_ms", "mini_predicted_ms", "full_slowest", "mini_slowest", "plan_ms"),
 )
-_GRAPHS = {"cora": 1.0, "pubmed": 1.0, "arxiv": 0.2, "products": 0.02, "reddit": 0.03, "flickr": 0.2}
 _LEVEL = 1.10  # times the fastest that counts as right
 
 _CHILD = """
@@ -60,20 +60,9 @@ print(json.dumps(found))
 """
 
 
-def random_case(draw: random.Random, threads: int) -> dict[str, Any]:
+def drawn_case(draw: random.Random, threads: int) -> dict[str, Any]:
     """A graph, a model and how batches are drawn."""
-    graph = draw.choice(sorted(_GRAPHS))
-    return {
-        "graph": graph,
-        "scale": round(_GRAPHS[graph] * draw.uniform(0.2, 1.0), 4),
-        "model": draw.choice(["GCN", "SAGE", "GIN", "GAT"]),
-        "layers": draw.choice([2, 2, 3]),
-        "hidden": draw.choice([16, 32, 64, 128]),
-        "batch_size": draw.choice([256, 1024]),
-        "fanout": draw.choice([4, 10]),
-        "seed": draw.randrange(1000),
-        "threads": threads,
-    }
+    return {**random_case(draw, threads), "fanout": draw.choice([4, 10])}
 
 
 def one_case(case: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +87,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("plan_choice.csv"))
     given = parser.parse_args()
     draw = random.Random(given.seed)
-    cases = [random_case(draw, given.threads) for _ in range(given.first + given.cases)][given.first :]
+    cases = [drawn_case(draw, given.threads) for _ in range(given.first + given.cases)][given.first :]
     right = 0
     with given.out.open("a", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")

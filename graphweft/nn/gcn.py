@@ -39,8 +39,7 @@ class GCNConv(CompiledModule):
         reduce: ``"sum"`` with symmetric normalisation as published; ``"mean"`` or ``"max"`` over the neighbours and the
             node itself.
         aggr: Another name for ``reduce``, as in PyTorch Geometric; ``"add"`` is ``"sum"``.
-        normalize: For ``"sum"``: the factors of degrees; without them it is the sum over in-neighbours alone, also
-            between two sets of nodes.
+        normalize: For ``"sum"``: the factors of degrees; without them it is the sum over in-neighbours alone.
         add_self_loops: Whether the node itself counts among its neighbours; None: as ``normalize``.
         improved: Self-loops weigh 2; with ``edge_weight``, those that the graph has keep theirs.
 

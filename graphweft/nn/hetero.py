@@ -8,13 +8,14 @@ meaning follow PyTorch Geometric.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, DataWarning, ShapeError
 from graphweft.graph.graph import Graph
 from graphweft.nn.attention import AttentionConv
 from graphweft.nn.lazy import OPEN, Lazy
@@ -94,6 +95,22 @@ class HeteroConv(nn.Module):
         check_typed("HeteroConv", graph)
         check_relations("HeteroConv", graph, self.relations)
         rows = rows_by_type("HeteroConv", graph, x)
+        missing = sorted({name for relation in self.relations for name in relation[::2]} - rows.keys())
+        if missing:
+            raise ShapeError(
+                f"HeteroConv: expected rows of all types of its relations, got none of {', '.join(missing)}"
+            )
+        out = self.between(graph, rows, edge_weight, edge_attr)
+        return all_rows("HeteroConv", graph, out) if isinstance(x, Tensor) else out
+
+    def between(
+        self,
+        graph: Graph,
+        rows: Mapping[str, Tensor],
+        edge_weight: Mapping[Relation, Tensor] | None = None,
+        edge_attr: Mapping[Relation, Tensor] | None = None,
+    ) -> dict[str, Tensor]:
+        """As ``forward``, by the relations between types that there are rows of."""
         made: dict[str, list[Tensor]] = {}
         for relation in self.relations:
             source, _, target = relation
@@ -102,8 +119,7 @@ class HeteroConv(nn.Module):
             conv, edges = self.convs[_key(relation)], _of_relation(relation, edge_weight, edge_attr)
             given = rows[source] if source == target and not _is_pair(conv) else (rows[source], rows[target])
             made.setdefault(target, []).append(conv(relation_of(graph, relation), given, **edges))
-        out = {name: joined("HeteroConv", found, self.aggr) for name, found in made.items()}
-        return all_rows("HeteroConv", graph, out) if isinstance(x, Tensor) else out
+        return {name: joined("HeteroConv", found, self.aggr) for name, found in made.items()}
 
     def extra_repr(self) -> str:
         """How results are combined."""
@@ -138,7 +154,11 @@ class HeteroStack(nn.Module):
         rows: dict[str, Tensor] = rows_by_type("to_hetero", graph, x)
         for index, layer in enumerate(self.layers):
             given = {name: functional.dropout(row, self.dropout, self.training) for name, row in rows.items()}
-            out = layer(graph, given, edge_weight=edge_weight, edge_attr=edge_attr)
+            assert isinstance(layer, HeteroConv)  # as it was made
+            if index == 0:
+                out = layer(graph, given, edge_weight=edge_weight, edge_attr=edge_attr)
+            else:  # types that receive nothing have no rows any more
+                out = layer.between(graph, given, edge_weight, edge_attr)
             if index < len(self.layers) - 1:
                 out = {name: self._between(index, name, row, rows[name]) for name, row in out.items()}
             rows = out
@@ -167,6 +187,8 @@ def to_hetero(model: Stack, graph: Graph, aggr: str = "sum") -> HeteroStack:
 
     Returns: a module that is called with a graph and rows by type, and returns rows by type.
 
+    Warns of types that receive no edge (DataWarning).
+
     Raises: ConfigError for a model that this cannot be made of; GraphError for a graph that is not typed.
 
     Example:
@@ -190,7 +212,12 @@ def to_hetero(model: Stack, graph: Graph, aggr: str = "sum") -> HeteroStack:
         HeteroConv({r: _for_relation(layer, r, widths[index]) for r in graph.relations}, aggr)
         for index, layer in enumerate(made.layers)
     ]
-    return HeteroStack(layers, made, sorted({relation[2] for relation in graph.relations}))
+    reached = {relation[2] for relation in graph.relations}
+    deaf = sorted({relation[0] for relation in graph.relations} - reached)
+    if deaf and len(layers) > 1:
+        text = f"to_hetero: nodes of type {', '.join(deaf)} receive no edge, so layers after the first do not read them"
+        warnings.warn(f"{text}; use graph.add_inverse_relations()", DataWarning, stacklevel=2)
+    return HeteroStack(layers, made, sorted(reached))
 
 
 def _for_relation(layer: nn.Module, relation: Relation, width: int) -> nn.Module:

@@ -6,6 +6,7 @@ parameters that becomes what was asked for at its first call, by the features th
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -17,11 +18,13 @@ from graphweft.storage.feature import SparseFeatures
 OPEN = -1
 
 
-def waits_for_features(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a constructor is given -1 as ``in_features``, or as one of a pair."""
+def waits_for_features(kind: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether the constructor of ``kind`` is given -1 as ``in_features``, its first argument, or as one of a pair."""
     given = args[0] if args else kwargs.get("in_features")
     parts = given if isinstance(given, tuple | list) else (given,)
-    return any(type(part) is int and part == OPEN for part in parts)
+    if not any(type(part) is int and part == OPEN for part in parts):
+        return False
+    return list(inspect.signature(kind.__init__).parameters)[1:2] == ["in_features"]  # type: ignore[misc]
 
 
 class Lazy(nn.Module):

@@ -74,7 +74,7 @@ class CompiledModule(KeepsArguments, nn.Module):
         reduce, aggr = kwargs.get("reduce"), kwargs.get("aggr")
         if reduce is not None and aggr is not None:
             reducer(cls.__name__, reduce, aggr, usual="")
-        if waits_for_features(args, kwargs) and not issubclass(cls, Lazy):
+        if waits_for_features(cls, args, kwargs) and not issubclass(cls, Lazy):
             cls = Lazy.of(cls)
         return super().__new__(cls, *args, **kwargs)
 

@@ -161,14 +161,14 @@ class Sampler(Protocol):
         ...
 
 
-class ShownBySettings:
+class ShownBySettings(abc.ABC):
     """A sampler shows its graph and what decides its draws."""
 
     graph: Graph
 
+    @abc.abstractmethod
     def identity(self) -> dict[str, Any]:
         """As :meth:`Sampler.identity`."""
-        raise NotImplementedError
 
     def __repr__(self) -> str:
         """Graph and settings.
@@ -183,7 +183,7 @@ class ShownBySettings:
         return f"{type(self).__name__}({', '.join([repr(self.graph), *told])})"
 
 
-class GroupSampler(ShownBySettings, abc.ABC):
+class GroupSampler(ShownBySettings):
     """Draws subgraphs without regard to seeds: an epoch goes over the sampler's own items, some of them a batch.
 
     Attributes:

@@ -93,6 +93,7 @@ def test_a_model_for_all_relations_is_its_layers(kind: Any) -> None:
         torch.testing.assert_close(model(graph, flat), torch.cat([found[name] for name in SIZES]), rtol=0, atol=0)
 
 
+@pytest.mark.filterwarnings("ignore:to_hetero. nodes of type:graphweft.errors.DataWarning")
 def test_it_trains_in_the_trainer() -> None:
     torch.manual_seed(0)
     graph = _graph(_edges())
@@ -207,12 +208,41 @@ BAD: list[tuple[Any, type[Exception], str]] = [
     (lambda g: gw.nn.to_hetero(gw.nn.SAGE(-1, 8, 2), gw.Graph([0], [1])), GraphError, "expected a typed graph"),
     (lambda g: gw.nn.to_hetero(gw.nn.SAGE(-1, 8, 2), g, "cat"), ConfigError, "widths would grow"),
     (lambda g: gw.nn.to_hetero(gw.nn.SAGE(-1, 8, 2), g)(g, {"paper": torch.ones(2, 2)}), ShapeError, "9 rows of type"),
+    (
+        lambda g: gw.nn.HeteroConv({RELATIONS[0]: gw.nn.SAGEConv((-1, -1), 2)})(g, {"paper": torch.ones(9, 2)}),
+        ShapeError,
+        "rows of all types of its relations, got none of author",
+    ),
     (lambda g: gw.nn.multi_update_all(g, {"reads": ()}, ndata={}), GraphError, "expected relations among"),
     (lambda g: gw.nn.multi_update_all(g, {}, "median"), ConfigError, "cross_reducer among"),
     (lambda g: gw.nn.edge_softmax(g, torch.ones(3)), ShapeError, "80 rows of scores"),
 ]
 
 
+def test_types_that_receive_nothing_are_told() -> None:
+    graph, x = _graph(_edges()), _features()
+    with pytest.warns(gw.errors.DataWarning, match="type field receive no edge.*add_inverse_relations"):
+        model = gw.nn.to_hetero(gw.nn.SAGE(-1, 8, 2), graph).double()
+    assert sorted(model(graph, x)) == ["author", "paper"]
+
+
+class _Deep(gw.nn.CompiledModule):
+    """A user's module whose first number is no width."""
+
+    def __init__(self, depth: int) -> None:
+        super().__init__(4)
+        self.depth = depth
+
+    def define(self, frame: Any, x: Any) -> Any:
+        return x
+
+
+def test_only_in_features_may_be_left_open() -> None:
+    assert type(_Deep(-1)) is _Deep
+    assert _Deep(-1).depth == -1
+
+
+@pytest.mark.filterwarnings("ignore:to_hetero. nodes of type:graphweft.errors.DataWarning")
 @pytest.mark.parametrize(("call", "kind", "text"), BAD)
 def test_wrong_use_is_one_line(call: Any, kind: type[Exception], text: str) -> None:
     with pytest.raises(kind, match=text) as caught:
