@@ -1,4 +1,5 @@
 // Attention by additive scores.
 #include "attention_scores.h"
 
+GW_HEAD_PRODUCTS(extern)
 GW_ATTENTION(, gw_score_add)

@@ -178,12 +178,14 @@ void dot_heads(const edge_block& b, int64_t heads, int64_t channels, id_list col
   });
 }
 
-// Forward. `Stats`: what the backward pass needs is kept.
-template <int Score, bool Stats>
+// Forward; what the backward pass needs is kept where there is room for it. `Plus`: that is more sums of rows, for
+// `add`.
+template <int Score, bool Plus>
 class attention_forward {
  public:
   using problem = attention_problem<Score>;
-  static constexpr bool with_plus = Stats && problem::additive;
+  static constexpr bool with_plus = Plus;
+  static_assert(!Plus || problem::additive, "sums over the upper half of the leaky unit belong to additive scores");
 
   attention_forward(const problem& p, const gw_adjacency& adj, const balanced_pieces& shares, float* out, float* stats)
       : p_(p),
@@ -248,7 +250,7 @@ class attention_forward {
       }
       float* out = out_ + cut.row * width + h * channels;
       for (int64_t c = 0; c < channels; ++c) out[c] = sum[size_t(c)] / total;
-      if constexpr (Stats) {
+      if (stats_) {
         float* stats = stats_ + cut.row * p_.stats_width();
         stats[h] = top;
         stats[heads + h] = 1.0f / total;
@@ -340,7 +342,7 @@ class attention_forward {
         }
         const bool filled = part.begin < part.end;
         const float inverse = filled ? 1.0f / sum : 0.0f;
-        if constexpr (Stats) {
+        if (stats_) {
           float* stats = stats_ + part.row * p_.stats_width();
           stats[h] = top;  // 0 in a row without edges
           stats[heads + h] = inverse;
@@ -406,10 +408,9 @@ template <int Score>
 void attend(const gw_adjacency& adj, const gw_attention_f32& operands, float* out, float* stats) {
   const attention_problem<Score> problem(operands);
   const balanced_pieces shares(adj, problem.width);
-  if (stats)
-    for_each_block(attention_forward<Score, true>(problem, adj, shares, out, stats), adj, shares);
-  else
-    for_each_block(attention_forward<Score, false>(problem, adj, shares, out, stats), adj, shares);
+  if constexpr (attention_problem<Score>::additive)
+    if (stats) return for_each_block(attention_forward<Score, true>(problem, adj, shares, out, stats), adj, shares);
+  for_each_block(attention_forward<Score, false>(problem, adj, shares, out, stats), adj, shares);
 }
 
 }  // namespace gw

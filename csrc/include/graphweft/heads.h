@@ -161,7 +161,7 @@ void for_each_head_tile(int64_t heads, int64_t channels, Visit&& visit, bool pac
   const int64_t rest_of_heads = h;
   const auto with = [&](auto count, auto per, int64_t h0, int64_t c0, int tail) {
     constexpr int n = decltype(count)::value, v = decltype(per)::value;
-    if constexpr (!Few)
+    if constexpr (!Few && (v & (v - 1)) == 0)  // rare widths take a whole vector as a tail: less code
       if (tail == lanes) return visit(head_tile<n, v, 1, true>{channels, h0, c0, tail});
     visit(head_tile<n, v, 1, false>{channels, h0, c0, tail});
   };
