@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "11038e8a452118cb"
+HASH = "cb99ef1aa6ca9662"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -246,6 +246,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_require_finite": (_I32, _I64, _P),
     "gw_csr_merge_equal": (_Adjacency, _I32, _P, _P, _P, _P),
     "gw_csr_normalize_rows": (_Adjacency, _I32, _P, _P),
+    "gw_dense_normalize_rows": (_I32, _I64, _I64, _I64, _P, _P),
     "gw_fingerprint": (_P, _I64, _P),
     "gw_gemm_nn_f32": (_I64, _I64, _I64, _P, _I64, _P, _I64, _I32, _Epilogue, _P, _I64, _P, _I64),
     "gw_gemm_terms_f32": (_I64, _I64, _Term, _I64, _Epilogue, _P, _I64),

@@ -81,4 +81,14 @@ GW_API int gw_csr_normalize_rows(const gw_adjacency* a, int32_t wide_values, con
   return with_features(a, wide_values, values,
                        [&](const auto& view, const auto* typed) { gw::normalize_rows(view, typed, like(out, typed)); });
 }
+
+// out [rows, width] may be x, where ld is width.
+GW_API int gw_dense_normalize_rows(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
+                                   void* out) {
+  return gw::guarded([&] {
+    gw::require(rows >= 0 && width >= 0 && ld >= width, "gw_dense_normalize_rows: bad shape");
+    with_values(wide_values, x,
+                [&](const auto* typed) { gw::normalize_dense_rows(typed, rows, width, ld, like(out, typed)); });
+  });
+}
 }

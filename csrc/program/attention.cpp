@@ -10,6 +10,7 @@ namespace {
 gw_attention_f32 operands(const Heads& heads, const Matrix& x, const Matrix& src, const Matrix& dst) {
   gw_attention_f32 given = {};
   given.score = gw_score_add;
+  given.shared = heads.shared;
   given.heads = heads.count;
   given.channels = heads.channels;
   given.slope = heads.slope;
@@ -31,8 +32,8 @@ void attend(const gw_adjacency& edges, const Heads& heads, const Matrix& x, cons
 }
 
 void attend_grad(const gw_adjacency& edges, const gw_adjacency& back, const Heads& heads, const Attended& given,
-                 const Matrix& dx, const Matrix& dsrc, const Matrix& ddst, float* room) {
-  const gw_attention_grad_f32 made = {dx.at, dsrc.at, ddst.at, nullptr};
+                 float* dx, const Matrix& dsrc, const Matrix& ddst, float* room) {
+  const gw_attention_grad_f32 made = {dx, dsrc.at, ddst.at, nullptr};
   gw::attend_backward<gw_score_add>(edges, back, operands(heads, given.x, given.src, given.dst), given.stats,
                                     given.y.at, given.dy.at, made, room);
 }
@@ -47,6 +48,26 @@ void head_products(const Matrix& s, const float* a, int64_t channels, const floa
 
 void head_sums(const Matrix& s, const Matrix& x, int64_t channels, float* y) {
   gw::head_sums(s.rows, s.cols, channels, s.at, x.at, y);
+}
+
+void head_matmul(const Matrix& x, const Matrix& w, int64_t heads, Weight form, const Matrix& y) {
+  const int64_t in = x.cols / heads, out = y.cols / heads;
+  const bool turned = form == Weight::transposed;
+  for (int64_t h = 0; h < heads; ++h)
+    check(gw_gemm_nn_f32(x.rows, in, out, x.at + h * in, x.cols, w.at + h * (turned ? in : out), w.cols, turned,
+                         nullptr, y.at + h * out, y.cols, nullptr, x.rows));
+}
+
+void head_outer(const Matrix& x, const Matrix& g, int64_t heads, const Matrix& dw, float* room) {
+  const int64_t first = x.cols / heads, second = g.cols / heads, width = heads * second;
+  float* to = room ? room : dw.at;
+  for (int64_t h = 0; h < heads; ++h)
+    check(gw_gemm_tn_f32(x.rows, first, second, x.at + h * first, x.cols, g.at + h * second, g.cols, nullptr,
+                         to + h * second, width, nullptr, nullptr, x.rows));
+  if (!room) return;
+  for (int64_t f = 0; f < second; ++f)
+    for (int64_t h = 0; h < heads; ++h)
+      for (int64_t c = 0; c < first; ++c) dw.at[(f * heads + h) * first + c] = room[c * width + h * second + f];
 }
 
 }  // namespace program

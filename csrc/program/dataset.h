@@ -35,10 +35,10 @@ class Dataset {
   Numbers<int64_t> labels;
   Split split;
 
-  // Dense features into `out` [nodes, features].
-  void read_features(float* out) const;
-  // The stored entries of sparse features, or of dense ones; rows divided by their sums where asked for, and by column
-  // as well where that is wanted.
+  // Dense features into `out` [nodes, features]; rows divided by the sums of their magnitudes where asked for.
+  void read_features(float* out, bool normalize) const;
+  // The stored entries of sparse features, or of dense ones; divided in the same way, and by column as well where that
+  // is wanted.
   [[nodiscard]] SparseFeatures read_sparse_features(bool normalize, bool by_column = true) const;
 
  private:

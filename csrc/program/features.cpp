@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -17,19 +18,12 @@ GW_API int gw_csr_from_dense(int32_t wide_values, int64_t rows, int64_t width, i
 GW_API int gw_csr_merge_equal(const gw_adjacency* a, int32_t wide_values, const void* values, int64_t* indptr,
                               void* indices, void* out);
 GW_API int gw_csr_normalize_rows(const gw_adjacency* a, int32_t wide_values, const void* values, void* out);
+GW_API int gw_dense_normalize_rows(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x,
+                                   void* out);
 GW_API int gw_require_finite(int32_t wide_values, int64_t n, const void* values);
 }
 
 namespace program {
-
-void Dataset::read_features(float* out) const {
-  const Array header = file_.array("x");
-  if (header.shape.size() != 2) throw std::runtime_error("x: expected a matrix");
-  require_size("rows of x", expected_.nodes, header.shape[0]);
-  require_size("columns of x", expected_.features, header.shape[1]);
-  file_.read("x", out);
-  check(gw_require_finite(0, header.count(), out));
-}
 
 namespace {
 
@@ -63,40 +57,71 @@ void make_canonical(Compressed& x, Numbers<float>& values) {
   values = std::move(sums);
 }
 
+// The matrix of the file, as its rows are stored, into `out`.
+void read_dense(const Npz& file, const Expected& expected, float* out) {
+  const Array header = file.array("x");
+  if (header.shape.size() != 2) throw std::runtime_error("x: expected a matrix");
+  require_size("rows of x", expected.nodes, header.shape[0]);
+  require_size("columns of x", expected.features, header.shape[1]);
+  file.read("x", out);
+  check(gw_require_finite(0, header.count(), out));
+}
+
+// Its entries other than zero, row by row, from either form of the file.
+Compressed read_entries(const Npz& file, const Expected& expected, Numbers<float>& values) {
+  Compressed x;
+  x.num_cols = expected.features;
+  if (file.has("x")) {
+    Numbers<float> dense(size_t(expected.nodes * expected.features));
+    read_dense(file, expected, dense.data());
+    x.indptr.assign(size_t(expected.nodes) + 1, 0);
+    check(gw_dense_count_nonzero(0, expected.nodes, x.num_cols, x.num_cols, dense.data(), x.indptr.data() + 1));
+    std::partial_sum(x.indptr.begin(), x.indptr.end(), x.indptr.begin());
+    x.indices.resize(size_t(x.indptr.back()));
+    values.resize(x.indices.size());
+    check(gw_csr_from_dense(0, expected.nodes, x.num_cols, x.num_cols, dense.data(), x.indptr.data(), 0,
+                            x.indices.data(), values.data()));
+    return x;
+  }
+  const Numbers<int64_t> shape = file.read<int64_t>("x_shape");
+  if (shape.size() != 2) throw std::runtime_error("x_shape: expected two sizes");
+  require_size("rows of x", expected.nodes, shape[0]);
+  require_size("columns of x", expected.features, shape[1]);
+  x.indptr = file.read<int64_t>("x_indptr");
+  x.indices = read_ids(file, "x_indices", x.num_cols);
+  values.assign(x.indices.size(), 1.0f);
+  if (file.has("x_data")) {
+    require_size("x_data", int64_t(x.indices.size()), file.array("x_data").count());
+    file.read("x_data", values.data());
+  }
+  require_size("x_indptr", expected.nodes + 1, int64_t(x.indptr.size()));
+  const gw_adjacency native = x.native();
+  check(gw_csr_check(&native));
+  check(gw_require_finite(0, int64_t(values.size()), values.data()));
+  make_canonical(x, values);
+  return x;
+}
+
 }  // namespace
+
+void Dataset::read_features(float* out, bool normalize) const {
+  const int64_t rows = expected_.nodes, width = expected_.features;
+  if (file_.has("x")) {
+    read_dense(file_, expected_, out);
+  } else {
+    Numbers<float> values;
+    const Compressed x = read_entries(file_, expected_, values);
+    std::fill_n(out, rows * width, 0.0f);
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t p = x.indptr[size_t(row)]; p < x.indptr[size_t(row) + 1]; ++p)
+        out[row * width + x.indices[size_t(p)]] = values[size_t(p)];
+  }
+  if (normalize) check(gw_dense_normalize_rows(0, rows, width, width, out, out));
+}
 
 SparseFeatures Dataset::read_sparse_features(bool normalize, bool by_column) const {
   SparseFeatures found;
-  auto x = std::make_shared<Compressed>();
-  x->num_cols = expected_.features;
-  if (file_.has("x")) {
-    Numbers<float> dense(size_t(expected_.nodes * expected_.features));
-    read_features(dense.data());
-    x->indptr.assign(size_t(expected_.nodes) + 1, 0);
-    check(gw_dense_count_nonzero(0, expected_.nodes, x->num_cols, x->num_cols, dense.data(), x->indptr.data() + 1));
-    std::partial_sum(x->indptr.begin(), x->indptr.end(), x->indptr.begin());
-    x->indices.resize(size_t(x->indptr.back()));
-    found.values.resize(x->indices.size());
-    check(gw_csr_from_dense(0, expected_.nodes, x->num_cols, x->num_cols, dense.data(), x->indptr.data(), 0,
-                            x->indices.data(), found.values.data()));
-  } else {
-    const Numbers<int64_t> shape = file_.read<int64_t>("x_shape");
-    if (shape.size() != 2) throw std::runtime_error("x_shape: expected two sizes");
-    require_size("rows of x", expected_.nodes, shape[0]);
-    require_size("columns of x", expected_.features, shape[1]);
-    x->indptr = file_.read<int64_t>("x_indptr");
-    x->indices = read_ids(file_, "x_indices", x->num_cols);
-    found.values.assign(x->indices.size(), 1.0f);
-    if (file_.has("x_data")) {
-      require_size("x_data", int64_t(x->indices.size()), file_.array("x_data").count());
-      file_.read("x_data", found.values.data());
-    }
-    require_size("x_indptr", expected_.nodes + 1, int64_t(x->indptr.size()));
-    const gw_adjacency native = x->native();
-    check(gw_csr_check(&native));
-    check(gw_require_finite(0, int64_t(found.values.size()), found.values.data()));
-    make_canonical(*x, found.values);
-  }
+  const auto x = std::make_shared<Compressed>(read_entries(file_, expected_, found.values));
   require_size("stored entries of x", expected_.nonzeros, int64_t(found.values.size()));  // buffers have this size
   const gw_adjacency native = x->native();
   if (normalize) {
@@ -108,7 +133,7 @@ SparseFeatures Dataset::read_sparse_features(bool normalize, bool by_column) con
     found.values_by_column = found.values;
     found.by_column = std::make_shared<Compressed>(turn(*x, found.values_by_column));
   }
-  found.by_row = std::move(x);
+  found.by_row = x;
   return found;
 }
 

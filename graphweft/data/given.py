@@ -17,10 +17,13 @@ from torch import Tensor
 
 from graphweft._errors import DataError, GraphWeftError
 from graphweft._memory import empty
+from graphweft._native import declare
 from graphweft.graph.graph import Graph
 from graphweft.graph.ids import borrow
 from graphweft.graph.node_ids import NodeIds
 from graphweft.storage.feature import SparseFeatures
+
+_normalize_rows = declare("gw_dense_normalize_rows")
 
 _ROWS = 16_384  # at a time
 
@@ -220,14 +223,13 @@ def given_pairs(pairs: Any, num_nodes: int) -> Tensor:
 
 
 def row_normalized(x: Features) -> Features:
-    """Every row divided by the sum of its magnitudes."""
+    """Every row divided by the sum of its magnitudes, with the same bits whether zeros are stored or not."""
     if isinstance(x, SparseFeatures):
         return x.row_normalized()
     out = empty(tuple(x.shape), torch.float32)
-    for begin in range(0, x.shape[0], _ROWS):  # in double precision, as sparse rows are, without a copy of all
-        block = x[begin : begin + _ROWS].double()
-        total = block.abs().sum(dim=1, keepdim=True)
-        out[begin : begin + _ROWS] = block * torch.where(total == 0, 1.0, 1.0 / total)
+    for begin in range(0, x.shape[0], _ROWS):  # without a copy of all
+        block = x[begin : begin + _ROWS].float().contiguous()
+        _normalize_rows(0, *block.shape, block.shape[1], block.data_ptr(), out[begin : begin + _ROWS].data_ptr())
     return out
 
 

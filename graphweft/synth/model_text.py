@@ -135,7 +135,7 @@ def _state(steps: Steps) -> str:
         lines.append(f"  gw_sgd_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     given = ["labels(data.labels)", "train(data.split.train)"]
     columns = "" if steps.by_column else ", false"
-    normalize = "true" if steps.plans.is_normalized else "false"
+    normalize = str(steps.plans.is_normalized).lower()
     given += [f"x(data.read_sparse_features({normalize}{columns}))"] if steps.plans.is_sparse else []
     given.insert(0 if steps.columns is not None else len(given), "graph(data.graph)")
     lines += ["", f"  explicit State(const Dataset& data) : {', '.join(given)} {{}}", "};", ""]
@@ -155,7 +155,7 @@ def _constructor(steps: Steps) -> str:
     lines = ["Model::Model(const Dataset& data, uint64_t seed) : state_(std::make_unique<State>(data)) {"]
     body = ["State& s = *state_;"]
     if "x" in steps.table.buffers:
-        body.append("data.read_features(s.x.at);")
+        body.append(f"data.read_features(s.x.at, {str(steps.plans.is_normalized).lower()});")
     if steps.plans.rows is not None:
         body.append("for (const int64_t row : s.train) s.train_labels.push_back(s.labels[size_t(row)]);")
     if steps.prepare:

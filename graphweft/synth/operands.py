@@ -62,7 +62,7 @@ class Table:
         while name in self.buffers:
             name, number = f"{wanted}_{number}", number + 1
         lead, count = self.symbols[symbol] if symbol is not None else ("1", 1)
-        if symbol is None and len(dims) == 2:
+        if symbol is None and len(dims) > 1:
             lead, count, dims = str(dims[0]), dims[0], dims[1:]
         cols = 1
         for size in dims:

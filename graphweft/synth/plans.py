@@ -67,11 +67,7 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     _check_drawn(model)
     x = settle_features(features_of(ds))
     if isinstance(x, SparseFeatures) and spec.reduce == "max" and spec.model != "gcn":
-        raise ConfigError(f"reduce=max cannot be combined with the sparse features of {ds.name}; use mean or sum")
-    if not isinstance(x, SparseFeatures) and spec.normalize == "row":
-        raise ConfigError(
-            f"normalize=row cannot be combined with the dense features of {ds.name}; save them normalised"
-        )
+        x = x.to_dense()  # as the model does; largest values are of whole rows
     ds = ds if x is ds.x else replace(ds, x=x)
     edges = edge_data_of(model, ds, "use")
     if edges.inputs is not None:

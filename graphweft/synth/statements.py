@@ -6,11 +6,13 @@ Comes in: a :class:`KernelCall` and a :class:`Scene`, which knows the names of i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
 from graphweft._errors import ConfigError
 from graphweft.codegen.loops import RowNest, row_nest
+from graphweft.ir.head_product import head_product, vector_product
 from graphweft.ir.program import Value
 from graphweft.runtime.kernel_call import KernelCall
 
@@ -224,6 +226,13 @@ def _add_const(call: KernelCall, scene: Scene) -> list[str]:
     return [_call("add_constant", x, f"{float(call.value['constant'])!r}f", scene.made(call, "out"))]
 
 
+def _add(call: KernelCall, scene: Scene) -> list[str]:
+    x, y = _value(call, "x0"), _value(call, "x1")
+    if (x.tensor.rows, x.tensor.dims) != (y.tensor.rows, y.tensor.dims):
+        raise _refused(call, "operands of several shapes come later")
+    return [_call("rows", scene.matrix(x), scene.made(call, "out"), f"Epilogue().addend({scene.matrix(y)})")]
+
+
 def _elementwise(call: KernelCall, scene: Scene) -> list[str]:
     """A function of elements, in one loop."""
     nest, read = row_nest(scene.region(call))
@@ -246,22 +255,23 @@ def _pow(call: KernelCall, scene: Scene) -> list[str]:
     return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"))]
 
 
-def _heads(call: KernelCall, rows: Value, scene: Scene) -> tuple[str, str]:
-    """The settings of additive attention over ``rows``, and the form of graphs that it reads."""
-    value = call.value
+def _heads(call: KernelCall, scene: Scene) -> tuple[str, str]:
+    """The settings of additive attention, and the form of graphs that it reads."""
+    value, rows = call.value, _value(call, "x")
     if value["score"] != "add":
         raise _refused(call, f"scores by {value['score']} come later")
-    count, channels = rows.tensor.dims
+    count, channels = _value(call, "a").tensor.dims[0], rows.tensor.dims[1]
     seed = scene.seed(_value(call, "seed")) if call.reading("seed") is not None else "0"
     drop, slope = repr(float(value["p"])), repr(float(value["alpha"]))
     form = "in_edges" if seed == "0" else "in_edges_in_order"  # draws are by the number of an edge
-    return f"Heads{{{count}, {channels}, {slope}, {drop}, {seed}, {value['stream']}}}", form
+    shared = ", true" if rows.tensor.dims[0] != count else ""
+    return f"Heads{{{count}, {channels}, {slope}, {drop}, {seed}, {value['stream']}{shared}}}", form
 
 
 def _attention(call: KernelCall, scene: Scene) -> list[str]:
     _only(call, "graph", "x", "a", "b", "seed")
     given = [_value(call, role) for role in ("x", "a", "b")]
-    heads, form = _heads(call, given[0], scene)
+    heads, form = _heads(call, scene)
     edges = scene.edges(_value(call, "graph"), form)
     stats = "nullptr" if call.writing("stats") is None else f"{scene.made(call, 'stats')}.at"
     return [_call("attend", edges, heads, *map(scene.matrix, given), scene.made(call, "out"), stats)]
@@ -269,30 +279,46 @@ def _attention(call: KernelCall, scene: Scene) -> list[str]:
 
 def _attention_grad(call: KernelCall, scene: Scene) -> list[str]:
     _only(call, "graph", "turned", "x", "a", "b", "seed", "out", "stats", "dout")
-    x, stats = _value(call, "x"), _value(call, "stats")
-    heads, form = _heads(call, x, scene)
+    x, a, stats = _value(call, "x"), _value(call, "a"), _value(call, "stats")
+    heads, form = _heads(call, scene)
     edges, back = (scene.edges(_value(call, role), form) for role in ("graph", "turned"))
     read = [scene.matrix(_value(call, role)) for role in ("x", "a", "b", "out")]
     given = f"Attended{{{', '.join([*read, scene.numbers(stats), scene.matrix(_value(call, 'dout'))])}}}"
-    made = [scene.made(call, f"d{wrt}") for wrt in range(3)]
-    return [_call("attend_grad", edges, back, heads, given, *made, scene.room(stats, 4 * x.tensor.dims[0]))]
+    wanted = {slot.role for slot in call.writes}
+    if not {"d1", "d2"} <= wanted:
+        raise _refused(call, "gradients of some operands come later")
+    first = f"{scene.made(call, 'd0')}.at" if "d0" in wanted else scene.room(x, x.tensor.dims[0] * x.tensor.dims[1])
+    made = [scene.made(call, "d1"), scene.made(call, "d2")]
+    return [_call("attend_grad", edges, back, heads, given, first, *made, scene.room(stats, 4 * a.tensor.dims[0]))]
 
 
 def _einsum(call: KernelCall, scene: Scene) -> list[str]:
-    """Products of rows with one vector a head."""
-    spec, left, right = call.body[0]["spec"], _value(call, "x0"), _value(call, "x1")
-    width = str(right.tensor.dims[1])
+    """Products of rows with one vector or one matrix a head; rows may be those of a weight."""
     _only(call, "x0", "x1")
-    addend = call.reading("addend") is not None
-    if spec == "nhc,hc->nh" and not addend:
+    spec, addend = call.body[0]["spec"], call.reading("addend") is not None
+    found, by_head = vector_product(spec), head_product(spec)
+    operands = [_value(call, role) for role in ("x0", "x1") if call.reading(role) is not None]
+    if len(operands) != 2 or (addend and (found is None or found.kind != "products")):
+        raise _refused(call, f"the product {spec} comes later")
+    swapped = found.swapped if found is not None else by_head is not None and by_head.swapped
+    left, right = reversed(operands) if swapped else operands
+    width = str(right.tensor.dims[-1])
+    if found is not None and found.kind == "dots":
         return [_call("head_dots", scene.matrix(left), scene.numbers(right), width, scene.made(call, "out"))]
-    if spec == "nh,nhc->hc" and not addend:
+    if found is not None and found.kind == "sums":
         return [_call("head_sums", scene.matrix(left), scene.matrix(right), width, f"{scene.made(call, 'out')}.at")]
-    if spec == "nh,hc->nhc":
+    if found is not None:
         more = scene.numbers(_value(call, "addend")) if addend else "nullptr"
         rows, vectors = scene.matrix(left), scene.numbers(right)
         return [_call("head_products", rows, vectors, width, more, scene.made(call, "out"))]
-    raise _refused(call, f"the product {spec} comes later")
+    if by_head is None or by_head.order not in ((0, 1, 2), (2, 1, 0)):
+        raise _refused(call, f"the product {spec} comes later")
+    heads, turned = str(left.tensor.dims[0]), by_head.order != (0, 1, 2)
+    both, out = (scene.matrix(left), scene.matrix(right)), scene.made(call, "out")
+    if not by_head.outer:
+        return [_call("head_matmul", *both, heads, f"Weight::{'transposed' if turned else 'as_stored'}", out)]
+    room = scene.room(call.value, math.prod(call.value.tensor.dims)) if turned else "nullptr"
+    return [_call("head_outer", *both, heads, out, room)]
 
 
 _PRINTERS: dict[str, Printer] = {
@@ -314,6 +340,7 @@ _PRINTERS: dict[str, Printer] = {
     "take_rows": _take_rows,
     "scatter_rows": _scatter_rows,
     "mul_scalar": _mul_scalar,
+    "add": _add,
     "add_const": _add_const,
     "in_degree": _in_degree,
     "pow": _pow,

@@ -38,6 +38,7 @@ _WORDS = {
     "scatter_rows": "scattered",
     "mul_scalar": "scaled",
     "in_degree": "degree",
+    "add": "total",
     "add_const": "shifted",
     "pow": "factor",
     "attention": "attended",

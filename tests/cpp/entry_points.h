@@ -57,6 +57,7 @@ int gw_require_finite(int32_t wide_values, int64_t n, const void* values);
 int gw_csr_merge_equal(const gw_adjacency* a, int32_t wide_values, const void* values, int64_t* indptr, void* indices,
                        void* out);
 int gw_csr_normalize_rows(const gw_adjacency* a, int32_t wide_values, const void* values, void* out);
+int gw_dense_normalize_rows(int32_t wide_values, int64_t rows, int64_t width, int64_t ld, const void* x, void* out);
 int gw_fingerprint(const void* memory, int64_t bytes, uint64_t* out);
 int gw_gemm_nn_f32(int64_t n, int64_t k, int64_t m, const float* x, int64_t ldx, const float* w, int64_t ldw,
                    int32_t w_transposed, const gw_epilogue_f32* epilogue, float* y, int64_t ldy, const int64_t* rows,

@@ -36,7 +36,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"dropout": 0.5, "weight_decay": 5e-4, "weight_decay_on": "first", "seed": 7},
     {"model": "sage", "dropout": 0.3, "optimizer": "adamw", "weight_decay": 0.01, "residual": True, "layers": 3},
     {"model": "gin", "reduce": "max", "dropout": 0.2, "optimizer": "sgd", "lr": 0.1, "hidden": 20},
-    {"layers": 1, "hidden": 5, "eval_every": 2},
+    {"layers": 1, "hidden": 5, "eval_every": 2, "normalize": "row"},
 ]
 SPARSE: list[dict[str, Any]] = [
     {"dropout": 0.5, "weight_decay": 5e-4, "normalize": "row"},
@@ -109,6 +109,43 @@ def test_attention_is_the_librarys(case: dict[str, Any], build: Build, graphs: G
     data = graphs[case.get("x", "dense")]
     options = {name: value for name, value in case.items() if name != "x"}
     _same_as_library(ProgramSpec(data=str(data), model="gat", activation="relu", epochs=5, **options), build, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
+@pytest.mark.parametrize("case", [{"model": "sage", "normalize": "row"}, {"model": "gin", "layers": 3}], ids=_name)
+def test_largest_values_of_sparse_features(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    """Rows are made dense, as the library makes them."""
+    spec = ProgramSpec(data=str(graphs["sparse"]), epochs=5, reduce="max", **case)
+    built = _same_as_library(spec, build, tmp_path)
+    assert built.summary("--data", graphs["sparse"], "--epochs", 1)["feature_path"] == "dense"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"layers": 3, "hidden": 64, "heads": 8},
+        {"hidden": 63, "heads": 3, "dropout": 0.6, "activation": "leaky_relu", "normalize": "row"},
+        {"layers": 3, "hidden": 4, "heads": 1},
+    ],
+    ids=_name,
+)
+def test_attention_over_few_features(case: dict[str, Any], build: Build, tmp_path: Path) -> None:
+    """Features narrower than a head are summed before the product with each head's matrix."""
+    rng = np.random.default_rng(5)
+    file, part = tmp_path / "narrow.npz", rng.integers(0, 3, 300)
+    np.savez(
+        file,
+        edge_index=rng.integers(0, 300, (2, 3000)),
+        x=rng.random((300, 3)).astype(np.float32),
+        y=rng.integers(0, 4, 300),
+        **{f"{name}_mask": part == index for index, name in enumerate(("train", "val", "test"))},
+    )
+    spec = ProgramSpec(data=str(file), model="gat", epochs=4, **case)
+    _same_as_library(spec, build, tmp_path)
+    if case["hidden"] > 4:
+        assert "head_matmul(" in (tmp_path / "program" / "model.cpp").read_text()
 
 
 @pytest.mark.slow

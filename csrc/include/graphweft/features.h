@@ -99,16 +99,31 @@ void merge_equal(const csr_view<I>& a, const T* values, int64_t* out_indptr, I* 
   });
 }
 
-// Every row divided by the sum of its absolute values, taken in double precision; empty rows stay.
+// A row divided by the sum of its absolute values, taken in double precision; a row of zeros stays. Zeros between the
+// others change no bit: dense rows and compressed ones give the same.
+template <class T>
+void normalize_row(const T* values, int64_t count, T* out) {
+  double sum = 0;
+  for (int64_t p = 0; p < count; ++p) sum += std::fabs(double(values[p]));
+  const double scale = sum == 0 ? 1 : 1 / sum;
+  for (int64_t p = 0; p < count; ++p) out[p] = T(double(values[p]) * scale);
+}
+
 template <class I, class T>
 void normalize_rows(const csr_view<I>& a, const T* values, T* out) {
   parallel_ranges(a.num_rows, 2048, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
-      double sum = 0;
-      for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p) sum += std::fabs(double(values[p]));
-      const double scale = sum == 0 ? 1 : 1 / sum;
-      for (int64_t p = a.indptr[row]; p < a.indptr[row + 1]; ++p) out[p] = T(double(values[p]) * scale);
+      const int64_t first = a.indptr[row];
+      normalize_row(values + first, a.indptr[row + 1] - first, out + first);
     }
+  });
+}
+
+// Of x [rows, width], ld elements between rows; out has none between them and may be x.
+template <class T>
+void normalize_dense_rows(const T* x, int64_t rows, int64_t width, int64_t ld, T* out) {
+  parallel_ranges(rows, 256, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) normalize_row(x + row * ld, width, out + row * width);
   });
 }
 

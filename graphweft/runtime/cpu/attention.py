@@ -6,13 +6,12 @@ Comes in: a :class:`KernelCall`. Goes out: a function of the slots. Registered i
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from graphweft.ir.head_product import head_product
+from graphweft.ir.head_product import head_product, vector_product
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.runtime.attention import Attention, Score, attend, attend_grad, head_dots, head_products, head_sums
@@ -105,15 +104,13 @@ def einsum(call: KernelCall) -> Launch | None:
 
 def _with_vectors(value: Value, first: int, second: int, addend: int | None, out: int) -> Launch | None:
     """A product with one vector per head; None where this is another einsum."""
-    left, right, result = re.split(",|->", value["spec"])
-    for x, y, a, b in ((left, right, first, second), (right, left, second, first)):
-        if (len(x), len(y)) == (3, 2) and x[0] == "n" and y == x[1:] and result == x[:2]:
-            return _two(head_dots, a, b, out)
-        if (len(x), len(y)) == (2, 3) and x[0] == "n" and y[0] == "n" and y[1] == x[1] and result == y[1:]:
-            return _two(head_sums, a, b, out)
-        if (len(x), len(y)) == (2, 2) and x[0] == "n" and y[0] == x[1] and result == "n" + y:
-            return _product(a, b, addend, out)
-    return None
+    found = vector_product(value["spec"])
+    if found is None:
+        return None
+    a, b = (second, first) if found.swapped else (first, second)
+    if found.kind == "products":
+        return _product(a, b, addend, out)
+    return _two(head_dots if found.kind == "dots" else head_sums, a, b, out)
 
 
 def _two(kernel: Callable[[Tensor, Tensor], Tensor], a: int, b: int, out: int) -> Launch:
