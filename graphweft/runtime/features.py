@@ -81,6 +81,10 @@ class SparseOperand:
         adjacency, values = self.base.transposed
         return self._with_dropout(adjacency, values, transposed=True)
 
+    def take_rows(self, rows: Tensor) -> SparseFeatures:
+        """Rows ``rows[i]`` one after the other, with the dropout of the nodes that they are."""
+        return self.base.with_values(self.by_row()[1]).take_rows(rows)
+
     def _with_dropout(self, adjacency: Adjacency, values: Tensor, *, transposed: bool) -> tuple[Adjacency, Tensor]:
         if self._dropout is None:
             return adjacency, values

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from graphweft._errors import GraphWeftError
 from graphweft.data.synthetic import synthetic
 from graphweft.graph.graph import Graph
-from graphweft.nn import GCN
+from graphweft.nn import GCN, SAGE
+from graphweft.storage.feature import SparseFeatures
 from graphweft.train.trainer import Trainer
 
 
@@ -34,3 +37,18 @@ def test_features_with_dropout_are_kept() -> None:
     trainer.fit(2)
     assert isinstance(ds.x, torch.Tensor)
     assert ds.x.is_contiguous()
+
+
+@pytest.mark.parametrize("reduce", ["mean", "sum"])
+def test_one_layer_over_dropped_sparse_features(reduce: str) -> None:
+    """Rows of training nodes are taken of features whose entries are dropped; a dense copy gives the same losses."""
+    ds = synthetic("default", scale=0.1, seed=3)
+    assert isinstance(ds.x, torch.Tensor)
+    x = torch.where(torch.rand(ds.x.shape, generator=torch.Generator().manual_seed(1)) < 0.45, 0.0, ds.x)
+    losses = []
+    for features in (SparseFeatures.from_dense(x), x):
+        torch.manual_seed(0)
+        model = SAGE(ds.num_features, 16, ds.num_classes, num_layers=1, dropout=0.4, reduce=reduce)
+        trainer = Trainer(model, replace(ds, x=features), lr=0.01, seed=2)
+        losses.append([record.loss for record in trainer.fit(4)])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)

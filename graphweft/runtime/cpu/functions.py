@@ -44,7 +44,8 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
 
 
 def _take_rows(value: Value, x: Any, rows: Tensor) -> Any:
-    return gather_rows(x, rows if rows.dtype == torch.int64 else rows.long())
+    rows = rows if rows.dtype == torch.int64 else rows.long()
+    return x.take_rows(rows) if isinstance(x, SparseOperand) else gather_rows(x, rows)
 
 
 def _pad_rows(value: Value, graph: Any, x: Tensor) -> Tensor:
