@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import sysconfig
 import textwrap
@@ -24,7 +25,8 @@ _CALLS = (
     *("compiled.py", "compiled_call.py", "recorded.py", "left_attributes.py"),
 )
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS), str(_NN.parent / "explanation.py"))
-_WRITTEN_BY_PYG = "/torch_geometric."  # files of its templates lie in the folder of temporary files
+# files that PyTorch Geometric writes for a class of layers lie in the folder of temporary files
+_WRITTEN_BY_PYG = re.compile(r"_(propagate|edge_updater)_[a-z0-9_]{8}\.py$")
 UNKNOWN = "unknown line"  # of code that has no file
 _TORCH = str(Path(torch.__file__).parent)
 _PYTHON = sysconfig.get_paths()["stdlib"]
@@ -32,7 +34,10 @@ _PYTHON = sysconfig.get_paths()["stdlib"]
 
 def is_user_file(filename: str) -> bool:
     """Whether code of this file was written by a user of the front end."""
-    library = filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key")) or _WRITTEN_BY_PYG in filename
+    library = (
+        filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key"))
+        or _WRITTEN_BY_PYG.search(filename) is not None
+    )
     return not library and (not filename.startswith(_PYTHON) or "site-packages" in filename)
 
 
@@ -56,14 +61,20 @@ def user_depth() -> int:
 
 
 def raising_line(traceback: TracebackType | None, function: Callable[..., Any]) -> str:
-    """The innermost line of user code that an exception passed; the function's own first line without any."""
+    """The innermost line of user code that an exception passed; that of :func:`line_of` without any."""
     found = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if is_user_file(code.co_filename):
             found = f"{code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return found or first_line(function)
+    return found or line_of(function)
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """The first line of a function of the user's; the user's line that calls one of a library."""
+    code = code_of(function)
+    return current_line() if code is None or not is_user_file(code.co_filename) else first_line(function)
 
 
 def first_line(function: Callable[..., Any]) -> str:
