@@ -22,7 +22,7 @@ import torch
 _NN = Path(__file__).parents[1] / "nn"
 _CALLS = (
     *("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py"),
-    *("compiled.py", "compiled_call.py", "recorded.py", "left_attributes.py"),
+    *("fn.py", "compiled.py", "compiled_call.py", "recorded.py", "left_attributes.py"),
 )
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS), str(_NN.parent / "explanation.py"))
 # files that PyTorch Geometric writes for a class of layers lie in the folder of temporary files
@@ -41,11 +41,18 @@ def is_user_file(filename: str) -> bool:
     return not library and (not filename.startswith(_PYTHON) or "site-packages" in filename)
 
 
+def _is_of_user(frame: FrameType) -> bool:
+    """Whether a frame runs a user's code; torch makes functions of strings, too."""
+    name, caller = frame.f_code.co_filename, frame.f_back
+    of_torch = name == "<string>" and caller is not None and caller.f_code.co_filename.startswith(_TORCH)
+    return not of_torch and is_user_file(name)
+
+
 def current_line() -> str:
     """The innermost line of user code on the running stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
+        if _is_of_user(frame):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return UNKNOWN
@@ -55,7 +62,7 @@ def user_depth() -> int:
     """How many frames above the caller the innermost user code is: a ``stacklevel`` for warnings."""
     frame: FrameType | None = sys._getframe(1)
     depth = 1
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
+    while frame is not None and not _is_of_user(frame):
         frame, depth = frame.f_back, depth + 1
     return depth
 
