@@ -42,6 +42,18 @@ WRONG: dict[str, tuple[Callable[[gw.Dataset], Any], str]] = {
         lambda ds: gw.Dataset("a", ds.graph, ds.x, ds.y, train_ids=[0]),  # type: ignore[call-arg]
         r"Dataset\(\) got an unexpected keyword argument 'train_ids'; did you mean 'train_idx'\?",
     ),
+    "class ids with large gaps": (
+        lambda ds: gw.Dataset("a", ds.graph, ds.x, ds.y.masked_fill(ds.y == 1, 1_000_000)),
+        r"y: expected class ids from 0 without large gaps, got \d+ different ones up to 1000000; np\.unique",
+    ),
+    "a slip in a built-in function's field, with the user's line": (
+        lambda ds: gw.update_all(ds.graph, gw.fn.copy_u("hh", "m"), gw.fn.sum("m", "h"), ndata={"h": ds.y.float()}),
+        r"edges\.src\['hh'\]: .* got 'hh'.*\(.*test_misuse\.py:\d+\)$",
+    ),
+    "a slip in a built-in reduction's field, with the user's line": (
+        lambda ds: gw.update_all(ds.graph, gw.fn.copy_u("h", "m"), gw.fn.sum("mm", "h"), ndata={"h": ds.y.float()}),
+        r"nodes\.mailbox\['mm'\]: .* got 'mm'.*\(.*test_misuse\.py:\d+\)$",
+    ),
     "features as one tensor": (
         lambda ds: gw.Dataset("a", ds.graph, features=ds.x),
         "features: expected a dict by node type, got Tensor; x= takes the features of all nodes",

@@ -78,6 +78,9 @@ def given_times(who: str, values: Any, rows: int) -> Tensor | None:
     return tensor.double()
 
 
+_MANY_CLASSES = 1_000  # of more classes most should be in use
+
+
 def given_labels(y: Any, rows: int, num_classes: int | None, task: Any) -> tuple[Tensor, int, Task]:
     """Labels, the number of classes or columns, and the task, which follow from the labels where they are not given.
 
@@ -106,11 +109,25 @@ def given_labels(y: Any, rows: int, num_classes: int | None, task: Any) -> tuple
             raise DataError(f"y: expected int64 class ids, or task='regression' for values, got {got}")
         labels = labels.long()
         count = int(labels.max()) + 1 if labels.numel() else 0
+        if num_classes is None:
+            _check_gaps(labels, count)
     else:
         labels = labels.float()
         columns = labels.shape[1] if labels.dim() == 2 else 0
         count = 1 if found == "regression" and labels.dim() == 1 else columns
     return labels, count if num_classes is None else int(num_classes), found
+
+
+def _check_gaps(labels: Tensor, count: int) -> None:
+    """Refuses ids that are no classes counted from 0: a model would have an output for every number between."""
+    if count <= _MANY_CLASSES:
+        return
+    distinct = len(np.unique(labels[labels >= 0].cpu().numpy()))
+    if count > 10 * distinct:
+        raise DataError(
+            f"y: expected class ids from 0 without large gaps, got {distinct} different ones up to {count - 1}; "
+            f"np.unique(y, return_inverse=True)[1] numbers them, num_classes={count} keeps them as they are"
+        )
 
 
 def _task_of(labels: Tensor) -> Task:

@@ -33,9 +33,11 @@ from graphweft._torch_recording import (
 )
 from graphweft.frontend.aliases import STOPPED, Aliases, put_back
 from graphweft.frontend.assignments import assigned
+from graphweft.frontend.in_place import out_of_place, with_defaults
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import DECOMPOSITIONS
+from graphweft.frontend.saved_tensors import SavedTensors
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import UNKNOWN, current_line
 from graphweft.frontend.sum_forms import FORMS, is_sparse
@@ -65,8 +67,6 @@ _LIKE: dict[Any, Callable[[Any, Sequence[Any]], Tensor]] = {
     aten.full_like.default: lambda out, args: torch.full(out.shape, args[1], dtype=out.dtype),
 }
 DRAWN_LIKE = {aten.randn_like.default: aten.randn.default, aten.rand_like.default: aten.rand.default}
-# operations in place whose counterpart has another name
-_OUT_OF_PLACE = {aten.zero_.default: aten.zeros_like.default}
 _KEPT_WHOLE = {aten.native_dropout.default, aten._native_batch_norm_legit_functional.default}
 _RESULTS = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, slice)
 
@@ -87,6 +87,7 @@ class Recorder:
         self._twins: Any = WeakTensorKeyDictionary()  # structure that was written into -> its stand-in
         self._given: Any = WeakTensorKeyDictionary()  # inputs
         self._aliases = Aliases()
+        self.saved = SavedTensors()
         self._buffers: dict[str, Tensor] = {}
         self.line, self.call = UNKNOWN, "a function"
 
@@ -378,10 +379,9 @@ class Recorder:
         current = target if fresh else self._twin(target)
         made = self._copied(target, args[1]) if func is aten.copy_.default else None
         if made is None:
-            plain = _OUT_OF_PLACE.get(func) or _out_of_place(func, name)
-            if plain is None:
+            if (plain := out_of_place(func, name)) is None:
                 raise UnraisableError(f"{name} (it writes in place)", self.line)
-            made = self.dispatch(plain, (current, *args[1:]), kwargs)
+            made = self.dispatch(plain, (current, *args[1:]), with_defaults(func, plain, args, kwargs))
         if made.dtype != target.dtype:
             made = self.dispatch(aten._to_copy.default, (made,), {"dtype": target.dtype})
         if made.shape != target.shape:
@@ -394,6 +394,13 @@ class Recorder:
             self._twins[target] = current
         self._set(name, current, made)
         return target
+
+    def kept_for_backward(self, tensor: Tensor) -> Tensor:
+        """A copy of autograd's own, which is the tensor itself to all that reads it."""
+        made = self._shapes(aten.detach.default, (self._twin(tensor),), {})
+        self._vars[made] = self._value(self._twin(tensor))
+        self.saved.copied(tensor, made)
+        return _tensor(made)
 
     def _copied(self, target: Tensor, source: Tensor) -> Tensor:
         """What ``target.copy_(source)`` writes."""
@@ -477,7 +484,12 @@ class _Dispatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._recorder.dispatch(func, tuple(args), dict(kwargs or {}))
+        recorder, args = self._recorder, tuple(args)
+        if recorder.saved.is_copy(func, args) and recorder.is_moving(args[0]):
+            return recorder.kept_for_backward(args[0])
+        made = recorder.dispatch(func, args, dict(kwargs or {}))
+        recorder.saved.ran(made)
+        return made
 
 
 class _Functions(TorchFunctionMode):
@@ -489,6 +501,7 @@ class _Functions(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         recorder, kwargs = self._recorder, kwargs or {}
+        recorder.saved.called()
         line = current_line()
         recorder.line = recorder.line if line == UNKNOWN else line
         recorder.call = getattr(func, "__name__", str(func))
@@ -531,19 +544,6 @@ def _apart(tensor: Tensor) -> Tensor:
 
 
 _MAKERS = {torch.tensor, torch.as_tensor, torch.scalar_tensor}
-
-
-def _out_of_place(func: Any, name: str) -> Any:
-    """The operation that gives what ``func`` writes."""
-    packet = getattr(aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
-    if packet is None:
-        return None
-    wanted = [str(argument.type) for argument in func._schema.arguments]
-    for overload in packet.overloads():
-        found = getattr(packet, overload)
-        if not found._schema.is_mutable and [str(argument.type) for argument in found._schema.arguments] == wanted:
-            return found
-    return None
 
 
 def record(

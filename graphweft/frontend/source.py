@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import sys
 import sysconfig
 import textwrap
@@ -21,10 +22,11 @@ import torch
 _NN = Path(__file__).parents[1] / "nn"
 _CALLS = (
     *("message_passing.py", "apply_functions.py", "products.py", "user_call.py", "call_site.py", "opaque.py"),
-    *("compiled.py", "compiled_call.py", "recorded.py", "left_attributes.py"),
+    *("fn.py", "compiled.py", "compiled_call.py", "recorded.py", "left_attributes.py"),
 )
 _OURS = (str(Path(__file__).parent), *(str(_NN / name) for name in _CALLS), str(_NN.parent / "explanation.py"))
-_WRITTEN_BY_PYG = "/torch_geometric."  # files of its templates lie in the folder of temporary files
+# files that PyTorch Geometric writes for a class of layers lie in the folder of temporary files
+_WRITTEN_BY_PYG = re.compile(r"_(propagate|edge_updater)_[a-z0-9_]{8}\.py$")
 UNKNOWN = "unknown line"  # of code that has no file
 _TORCH = str(Path(torch.__file__).parent)
 _PYTHON = sysconfig.get_paths()["stdlib"]
@@ -32,15 +34,25 @@ _PYTHON = sysconfig.get_paths()["stdlib"]
 
 def is_user_file(filename: str) -> bool:
     """Whether code of this file was written by a user of the front end."""
-    library = filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key")) or _WRITTEN_BY_PYG in filename
+    library = (
+        filename.startswith((*_OURS, _TORCH, "<frozen", "<eval_with_key"))
+        or _WRITTEN_BY_PYG.search(filename) is not None
+    )
     return not library and (not filename.startswith(_PYTHON) or "site-packages" in filename)
+
+
+def _is_of_user(frame: FrameType) -> bool:
+    """Whether a frame runs a user's code; torch makes functions of strings, too."""
+    name, caller = frame.f_code.co_filename, frame.f_back
+    of_torch = name == "<string>" and caller is not None and caller.f_code.co_filename.startswith(_TORCH)
+    return not of_torch and is_user_file(name)
 
 
 def current_line() -> str:
     """The innermost line of user code on the running stack."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if is_user_file(frame.f_code.co_filename):
+        if _is_of_user(frame):
             return f"{frame.f_code.co_filename}:{frame.f_lineno}"
         frame = frame.f_back
     return UNKNOWN
@@ -50,20 +62,26 @@ def user_depth() -> int:
     """How many frames above the caller the innermost user code is: a ``stacklevel`` for warnings."""
     frame: FrameType | None = sys._getframe(1)
     depth = 1
-    while frame is not None and not is_user_file(frame.f_code.co_filename):
+    while frame is not None and not _is_of_user(frame):
         frame, depth = frame.f_back, depth + 1
     return depth
 
 
 def raising_line(traceback: TracebackType | None, function: Callable[..., Any]) -> str:
-    """The innermost line of user code that an exception passed; the function's own first line without any."""
+    """The innermost line of user code that an exception passed; that of :func:`line_of` without any."""
     found = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if is_user_file(code.co_filename):
             found = f"{code.co_filename}:{traceback.tb_lineno}"
         traceback = traceback.tb_next
-    return found or first_line(function)
+    return found or line_of(function)
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """The first line of a function of the user's; the user's line that calls one of a library."""
+    code = code_of(function)
+    return current_line() if code is None or not is_user_file(code.co_filename) else first_line(function)
 
 
 def first_line(function: Callable[..., Any]) -> str:

@@ -114,7 +114,15 @@ class Tape:
             if passes:
                 asked.update(step.reads)
         inputs = [var for var in self.inputs if var in needed]
-        return Tape(inputs, kept[::-1], self.outputs, self.spec, self.buffers, self.tied)
+        return Tape(inputs, [*map(_without_history, reversed(kept))], self.outputs, self.spec, self.buffers, self.tied)
+
+
+def _without_history(step: Step) -> Step:
+    """The same, where writes in place made autograd's history hang on structure: that of the recorded run only."""
+    if not any(tensor.requires_grad for tensor in structure_of(step)):
+        return step
+    args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: tensor.detach(), (step.args, step.kwargs))
+    return replace(step, args=args, kwargs=kwargs)
 
 
 def graded(tape: Tape) -> set[Var]:

@@ -11,12 +11,14 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import torch
 
 from graphweft._torch_recording import applies_function
 from graphweft.frontend.source import is_user_file
 
 _OF_OS = ("/os.py", "<frozen os>", "/_collections_abc.py", "<frozen _collections_abc>")
 _RANDOM_CLASSES = (np.random.Generator, np.random.RandomState, random.Random)
+_SEEDING = ("manual_seed", "seed", "set_state")
 _UNSEEN = "an autograd.Function (its code is not seen)"
 
 
@@ -34,7 +36,10 @@ def what_is_unsteady(frame: FrameType, event: str, called: Any) -> str | None:
         return _UNSEEN
     if called is print and is_user_file(frame.f_code.co_filename):
         return "printing"
-    if isinstance(getattr(called, "__self__", None), _RANDOM_CLASSES) or _is_clock(called, frame):
+    owner = getattr(called, "__self__", None)
+    if isinstance(owner, torch.Generator) and called.__name__ in _SEEDING:
+        return "a seed or a state that is set for random numbers"
+    if isinstance(owner, _RANDOM_CLASSES) or _is_clock(called, frame):
         return "random numbers or times that are not torch's"
     return None
 

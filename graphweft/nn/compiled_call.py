@@ -27,7 +27,7 @@ from graphweft._torch_private import pytree, trace_state, transforms_are_on
 from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.recorder import Recorder, record
 from graphweft.frontend.regions import AHEAD, PLAIN_TORCH
-from graphweft.frontend.source import raising_line, user_depth
+from graphweft.frontend.source import line_of, raising_line, user_depth
 from graphweft.frontend.tape import Tape
 from graphweft.graph.graph import Graph
 from graphweft.nn.batch_call import Batch, BatchCalls, drawn_batch
@@ -471,7 +471,7 @@ class CompiledCalls:
         self.last, self.reason = None, failure.what
         result = self._with_inner(args, kwargs)
         if failure.what != _NO_SUMS:  # errors of the user's code come before
-            where = f" ({failure.line})" if failure.line else ""
+            where = f" ({failure.line or line_of(self._forward)})"
             rest = "runs as it stands, modules inside are compiled"
             self._tell(f"{failure.what}: {type(self.module).__name__} {rest}{where}")
         return result

@@ -110,16 +110,36 @@ def _guarded(b: Builder, v: Value, broadcast: Value, operands: list[Value]) -> l
     Those rows were never computed behind it; a gradient of 0 through an infinite slope there would be no number. None
     where it is not known which rows are read.
     """
-    at = _POLE.get(v["fn"]) if v.op is Op.EWISE else None
-    if at is None or operands[at].tensor.rows is None:
+    guarded = [i for i, x in enumerate(operands) if _may_be_infinite(v, i, x)]
+    if not guarded:
         return operands
     if broadcast.op in (Op.BROADCAST_NTYPE, Op.BROADCAST_ETYPE):
         return None
     graph = broadcast.inputs[0]
     into = graph if broadcast.op is Op.BROADCAST_DST else b.add(Op.REVERSE, graph)
-    zero, one = (b.add(Op.CONST, value=number, dtype=dtype) for number, dtype in _numbers(operands[at]))
-    read = b.add(Op.EWISE, b.add(Op.IN_DEGREE, into, dtype=torch.float32), zero, fn="gt")
-    return [b.add(Op.EWISE, read, x, one, fn="where") if i == at else x for i, x in enumerate(operands)]
+    made = list(operands)
+    for i in guarded:
+        zero, one = (b.add(Op.CONST, value=number, dtype=dtype) for number, dtype in _numbers(operands[i]))
+        read = b.add(Op.EWISE, b.add(Op.IN_DEGREE, into, dtype=torch.float32), zero, fn="gt")
+        made[i] = b.add(Op.EWISE, read, operands[i], one, fn="where")
+    return made
+
+
+def _may_be_infinite(v: Value, i: int, operand: Value) -> bool:
+    """Whether rows of operand ``i`` that no edge reads could make no number of a gradient of 0.
+
+    A number a row that multiplies others is often one over a degree, which may be 0 there; so those given from
+    outside, and those of functions that are infinite somewhere, are guarded.
+    """
+    if v.op is not Op.EWISE or operand.tensor.rows is None:
+        return False
+    if v["fn"] != "mul":
+        return _POLE.get(v["fn"]) == i
+    if len(v.inputs) != 2 or any(size != 1 for size in operand.tensor.dims) or v.inputs[0] is v.inputs[1]:
+        return False
+    while operand.op in (Op.RESHAPE, Op.CAST, Op.DETACH):
+        operand = operand.inputs[0]
+    return operand.op is Op.INPUT or (operand.op is Op.EWISE and operand["fn"] in _POLE)
 
 
 def _numbers(operand: Value) -> tuple[tuple[float, torch.dtype], tuple[float, torch.dtype]]:
