@@ -94,7 +94,11 @@ class PartManifest:
                 blocks = tuple(Block(**{**block, "shape": tuple(block["shape"])}) for block in part.pop("blocks"))
                 parts.append(PartInfo(**part, blocks=blocks))
             lists: dict[str, Any] = {name: tuple(held.pop(name)) for name in ("class_names", "notes")}
-            return cls(**held, **lists, parts=tuple(parts), crc32=stated)
+            made = cls(**held, **lists, parts=tuple(parts), crc32=stated)
+            _check(made)
+            return made
+        except DataError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError) as failure:
             said = " ".join(str(failure).split())[:120]
             raise DataError(f"{who}: expected the manifest of a folder of parts, got a damaged one ({said})") from None
@@ -102,6 +106,36 @@ class PartManifest:
 
 def _crc_of(held: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(held, sort_keys=True).encode())
+
+
+def _check(manifest: PartManifest) -> None:
+    """Numbers are counts, and agree with each other and with the arrays. Raises: ValueError, TypeError, KeyError."""
+    for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
+        _check_count(name, getattr(manifest, name))
+    if not manifest.parts:
+        raise ValueError("no parts")
+    for number, part in enumerate(manifest.parts):
+        for name in ("own", "ghosts", "edges", "train", "val", "test"):
+            _check_count(f"{name} of part {number}", getattr(part, name))
+        rows = part.own + part.ghosts
+        wanted = {"x": (rows, manifest.num_features), "split": (part.own,), "ids": (rows,), "owner": (part.ghosts,)}
+        wanted |= {"home": (part.ghosts,), "degrees": (rows,), "indptr": (part.own + 1,), "indices": (part.edges,)}
+        for block in part.blocks:
+            shape = (part.own, *block.shape[1:]) if block.name == "y" else wanted[block.name]
+            for size in (*block.shape, block.offset, block.crc32):
+                _check_count(f"{block.name} of part {number}", size)
+            if block.shape != shape or block.dtype not in DTYPES:
+                raise ValueError(f"{block.name} of part {number}: {block.dtype} {block.shape}, expected {shape}")
+        if tuple(block.name for block in part.blocks) != BLOCKS:
+            raise ValueError(f"arrays of part {number}")
+    for name, sizes in (("num_nodes", "own"), ("num_edges", "edges")):
+        if (total := sum(getattr(part, sizes) for part in manifest.parts)) != getattr(manifest, name):
+            raise ValueError(f"{name} {getattr(manifest, name)}, {total} in all parts")
+
+
+def _check_count(name: str, number: Any) -> None:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{name}: {number!r}")
 
 
 def folder_of(path: Path, number: int) -> Path:
