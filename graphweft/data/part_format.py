@@ -16,9 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
+from graphweft.data.part_rows import PartRows
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import aligned_empty, bytes_of, check_crc
 from graphweft.storage.store_format import DTYPES, MANIFEST, Block, aligned
@@ -26,6 +28,7 @@ from graphweft.storage.store_format import DTYPES, MANIFEST, Block, aligned
 FORMAT, VERSION = "graphweft-parts", 1
 BLOCKS = ("x", "y", "split", "ids", "owner", "home", "degrees", "indptr", "indices")
 ARRAYS = "arrays.bin"
+_PIECE = 4 << 20  # bytes at a time of what does not stay in memory
 
 
 @dataclass(frozen=True)
@@ -182,8 +185,11 @@ def read_manifest(path: Path, number: int | None = None) -> PartManifest:
     return manifest
 
 
-def read_arrays(path: Path, manifest: PartManifest, number: int) -> dict[str, Tensor]:
-    """All arrays of a part by name. Raises: DataError for a missing, truncated or damaged file."""
+def read_arrays(path: Path, manifest: PartManifest, number: int) -> tuple[dict[str, Tensor], PartRows]:
+    """All arrays of a part by name but for its features, which stay in the file.
+
+    Raises: DataError for a missing, truncated or damaged file.
+    """
     file = folder_of(path, number) / ARRAYS
     found: dict[str, Tensor] = {}
     try:
@@ -197,10 +203,28 @@ def read_arrays(path: Path, manifest: PartManifest, number: int) -> dict[str, Te
                 raise DataError(
                     f"{file}: expected block {block.name} up to byte {end}, got {source.size}; it is truncated"
                 )
+            if block.name == "x":
+                check_crc(file, block.name, block.offset, block.crc32, _crc_of_bytes(source, block))
+                continue
             table = aligned_empty(block.shape, DTYPES[block.dtype])
             source.read_into(block.offset, table)
             check_crc(file, block.name, block.offset, block.crc32, zlib.crc32(bytes_of(table)))
             found[block.name] = table
+    try:
+        rows = PartRows(file, next(block for block in manifest.parts[number].blocks if block.name == "x"))
+    except OSError as failure:
+        raise DataError(f"{file}: expected the features of part {number}, got: {failure.strerror}") from None
+    return found, rows
+
+
+def _crc_of_bytes(source: BlockFile, block: Block) -> int:
+    """The checksum of a block, of which some is in memory at a time."""
+    found, end = 0, block.offset + block.nbytes
+    room = aligned_empty((min(_PIECE, max(block.nbytes, 1)),), torch.uint8)
+    for at in range(block.offset, end, _PIECE):
+        piece = room[: min(_PIECE, end - at)]
+        source.read_into(at, piece)
+        found = zlib.crc32(bytes_of(piece), found)
     return found
 
 
