@@ -39,7 +39,7 @@ from graphweft.partitioning.partition import partition
 from graphweft.partitioning.report import Exchange
 from graphweft.runtime.constants import Reference, once, owning
 from graphweft.runtime.tape import Tape
-from graphweft.storage.feature import is_dense
+from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.gather import gather_rows
 from graphweft.train.full_batch import SPLITS, FullBatch, evaluation, is_hooked, is_plain
 from graphweft.train.metrics import Evaluation
@@ -356,8 +356,8 @@ def by_layer(model: nn.Module) -> list[list[nn.Parameter]]:
 _GUESS = 32  # columns of a layer that nobody can know
 
 
-def exchange_of(model: nn.Module, train: Tensor, halo: str) -> Exchange:
-    """What an epoch of ``model`` exchanges; ``train`` (n,) ids of the labelled training nodes.
+def exchange_of(model: nn.Module, train: Tensor, halo: str, x: Any = None) -> Exchange:
+    """What an epoch of ``model`` exchanges; ``train`` (n,) ids of the labelled training nodes, ``x`` the features.
 
     Of a model that is no stack of layers a guess, good enough to choose parts by.
     """
@@ -369,6 +369,8 @@ def exchange_of(model: nn.Module, train: Tensor, halo: str) -> Exchange:
     layers = list(model.layers)
     widths = tuple(int(layer.in_features) for layer in layers)  # type: ignore[arg-type]
     products = tuple(a * b for a, b in itertools.pairwise([*widths, model.out_features]))
+    if isinstance(x, SparseFeatures) and x.shape[0]:
+        products = (-(-x.values.numel() // x.shape[0]) * products[0] // widths[0], *products[1:])
     once = train.numel() == 0 or int(torch.bincount(train).max()) == 1
     rows = train if once and len(layers) > 1 and model.jumping is None else None
     return Exchange(widths, products, (*sums, 4), rows, halo)
@@ -389,5 +391,5 @@ def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool) -> tuple[Loca
     if isinstance(ds, PartDataset):
         return LocalPart(ranks, ds.graph, ds.owner, ds.home, splits=splits), ds.ids
     train = ds.labelled("train")
-    epoch = exchange_of(model, train, ranks.halo)
+    epoch = exchange_of(model, train, ranks.halo, ds.x)
     return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch), splits=splits, first=train), None
