@@ -66,6 +66,7 @@ class _Redirection(threading.local):
 
     arena: Pool | None = None
     spills = False
+    handed: torch.Tensor | None = None
 
 
 class Pool:
@@ -94,8 +95,21 @@ class Pool:
         finally:
             self._redirection.arena, self._redirection.spills = before
 
+    @contextlib.contextmanager
+    def handing(self, made: torch.Tensor) -> Iterator[None]:
+        """The first tensor of its shape and dtype that this thread asks for is ``made``, where a result is to go."""
+        self._redirection.handed = made
+        try:
+            yield
+        finally:
+            self._redirection.handed = None
+
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """An uninitialised tensor of ``shape``; rows are contiguous."""
+        handed = self._redirection.handed
+        if handed is not None and handed.shape == shape and handed.dtype == dtype:
+            self._redirection.handed = None
+            return handed
         if self._redirection.arena is not None:
             try:
                 return self._redirection.arena.empty(shape, dtype)

@@ -68,4 +68,4 @@ def _epoch(spec: TrainSpec, ds: Dataset) -> Exchange | None:
         return None
     if not isinstance(model, Stack) or isinstance(model, TypedStack):
         return None
-    return exchange_of(model, ds.labelled("train"), spec.halo)
+    return exchange_of(model, ds.labelled("train"), spec.halo, getattr(ds, "x", None))

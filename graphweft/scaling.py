@@ -81,7 +81,7 @@ def scaling_run(spec: TrainSpec, ranks: int, network: str, plan: Plan) -> list[S
         raise ConfigError("network: expected a model and data that full batches are priced for")
     with threads_of(spec):
         ds = load_dataset(spec)
-        epoch = exchange_of(make_model(spec, ds), ds.labelled("train"), spec.halo)
+        epoch = exchange_of(make_model(spec, ds), ds.labelled("train"), spec.halo, ds.x)
         usual = Rates(latency, 1 / rate)
         rows: list[Scaled] = []
         for count in _counts(ranks):
@@ -89,7 +89,7 @@ def scaling_run(spec: TrainSpec, ranks: int, network: str, plan: Plan) -> list[S
             if count == 1:
                 alone = predict(ds.graph, part, 1, epoch, usual).seconds
                 factor = whole / alone  # of this machine to the one that the usual rates are of
-                names = ("entry", "multiply", "fixed")
+                names = ("entry", "multiply", "fixed", "row")
                 usual = replace(usual, **{name: getattr(usual, name) * factor for name in names})
             found = predict(ds.graph, part, count, epoch, usual)
             terms = (max(found.compute), max(found.halo), found.gradients)

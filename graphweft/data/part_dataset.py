@@ -17,6 +17,7 @@ from torch import Tensor
 from graphweft._errors import DataError
 from graphweft.data.dataset import REMEDY, Dataset
 from graphweft.data.part_format import PartManifest, read_arrays, read_manifest
+from graphweft.data.part_rows import PartRows
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.block import with_degrees
 from graphweft.graph.graph import Graph
@@ -43,6 +44,7 @@ class PartDataset(Dataset):
         home: int64 (own + ghosts,) number of each node in its owner's part.
         ids: int64 (own + ghosts,) id of each node in the whole graph.
         checksum: Of the content of all parts.
+        rows: The features in their file, which ``x`` is a view of.
 
     Raises: DataError for a damaged or unfinished folder.
 
@@ -63,10 +65,11 @@ class PartDataset(Dataset):
     home: Tensor
     ids: Tensor
     checksum: int
+    rows: PartRows
 
     def __init__(self, path: str | os.PathLike[str], number: int) -> None:
         manifest = read_manifest(Path(path), number)
-        arrays = read_arrays(Path(path), manifest, number)
+        arrays, rows = read_arrays(Path(path), manifest, number)
         own, ghosts = arrays["y"].shape[0], arrays["owner"].numel()
         nodes = own + ghosts
         last = arrays["indptr"][-1:].expand(ghosts)  # no edge leads into a ghost
@@ -80,7 +83,8 @@ class PartDataset(Dataset):
             "owner": torch.cat([here, arrays["owner"].long()]),
             "home": torch.cat([torch.arange(own), arrays["home"].long()]),
             **{"name": manifest.name, "y": arrays["y"], "task": manifest.task, "notes": manifest.notes},
-            "x": arrays["x"] if manifest.num_features else None,
+            "rows": rows,
+            "x": rows.table if manifest.num_features else None,
             **{f"{part}_idx": ((split & bit) > 0).nonzero().reshape(-1) for part, bit in SPLIT_BITS.items()},
             **{"num_classes": manifest.num_classes, "class_names": manifest.class_names},
             **dict.fromkeys(

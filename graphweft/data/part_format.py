@@ -16,9 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
+from graphweft.data.part_rows import PartRows
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import aligned_empty, bytes_of, check_crc
 from graphweft.storage.store_format import DTYPES, MANIFEST, Block, aligned
@@ -26,6 +28,7 @@ from graphweft.storage.store_format import DTYPES, MANIFEST, Block, aligned
 FORMAT, VERSION = "graphweft-parts", 1
 BLOCKS = ("x", "y", "split", "ids", "owner", "home", "degrees", "indptr", "indices")
 ARRAYS = "arrays.bin"
+_PIECE = 4 << 20  # bytes at a time of what does not stay in memory
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,11 @@ class PartManifest:
                 blocks = tuple(Block(**{**block, "shape": tuple(block["shape"])}) for block in part.pop("blocks"))
                 parts.append(PartInfo(**part, blocks=blocks))
             lists: dict[str, Any] = {name: tuple(held.pop(name)) for name in ("class_names", "notes")}
-            return cls(**held, **lists, parts=tuple(parts), crc32=stated)
+            made = cls(**held, **lists, parts=tuple(parts), crc32=stated)
+            _check(made)
+            return made
+        except DataError:
+            raise
         except (ValueError, TypeError, KeyError, AttributeError) as failure:
             said = " ".join(str(failure).split())[:120]
             raise DataError(f"{who}: expected the manifest of a folder of parts, got a damaged one ({said})") from None
@@ -102,6 +109,36 @@ class PartManifest:
 
 def _crc_of(held: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps(held, sort_keys=True).encode())
+
+
+def _check(manifest: PartManifest) -> None:
+    """Numbers are counts, and agree with each other and with the arrays. Raises: ValueError, TypeError, KeyError."""
+    for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
+        _check_count(name, getattr(manifest, name))
+    if not manifest.parts:
+        raise ValueError("no parts")
+    for number, part in enumerate(manifest.parts):
+        for name in ("own", "ghosts", "edges", "train", "val", "test"):
+            _check_count(f"{name} of part {number}", getattr(part, name))
+        rows = part.own + part.ghosts
+        wanted = {"x": (rows, manifest.num_features), "split": (part.own,), "ids": (rows,), "owner": (part.ghosts,)}
+        wanted |= {"home": (part.ghosts,), "degrees": (rows,), "indptr": (part.own + 1,), "indices": (part.edges,)}
+        for block in part.blocks:
+            shape = (part.own, *block.shape[1:]) if block.name == "y" else wanted[block.name]
+            for size in (*block.shape, block.offset, block.crc32):
+                _check_count(f"{block.name} of part {number}", size)
+            if block.shape != shape or block.dtype not in DTYPES:
+                raise ValueError(f"{block.name} of part {number}: {block.dtype} {block.shape}, expected {shape}")
+        if tuple(block.name for block in part.blocks) != BLOCKS:
+            raise ValueError(f"arrays of part {number}")
+    for name, sizes in (("num_nodes", "own"), ("num_edges", "edges")):
+        if (total := sum(getattr(part, sizes) for part in manifest.parts)) != getattr(manifest, name):
+            raise ValueError(f"{name} {getattr(manifest, name)}, {total} in all parts")
+
+
+def _check_count(name: str, number: Any) -> None:
+    if type(number) is not int or number < 0:
+        raise ValueError(f"{name}: {number!r}")
 
 
 def folder_of(path: Path, number: int) -> Path:
@@ -148,8 +185,11 @@ def read_manifest(path: Path, number: int | None = None) -> PartManifest:
     return manifest
 
 
-def read_arrays(path: Path, manifest: PartManifest, number: int) -> dict[str, Tensor]:
-    """All arrays of a part by name. Raises: DataError for a missing, truncated or damaged file."""
+def read_arrays(path: Path, manifest: PartManifest, number: int) -> tuple[dict[str, Tensor], PartRows]:
+    """All arrays of a part by name but for its features, which stay in the file.
+
+    Raises: DataError for a missing, truncated or damaged file.
+    """
     file = folder_of(path, number) / ARRAYS
     found: dict[str, Tensor] = {}
     try:
@@ -163,10 +203,28 @@ def read_arrays(path: Path, manifest: PartManifest, number: int) -> dict[str, Te
                 raise DataError(
                     f"{file}: expected block {block.name} up to byte {end}, got {source.size}; it is truncated"
                 )
+            if block.name == "x":
+                check_crc(file, block.name, block.offset, block.crc32, _crc_of_bytes(source, block))
+                continue
             table = aligned_empty(block.shape, DTYPES[block.dtype])
             source.read_into(block.offset, table)
             check_crc(file, block.name, block.offset, block.crc32, zlib.crc32(bytes_of(table)))
             found[block.name] = table
+    try:
+        rows = PartRows(file, next(block for block in manifest.parts[number].blocks if block.name == "x"))
+    except OSError as failure:
+        raise DataError(f"{file}: expected the features of part {number}, got: {failure.strerror}") from None
+    return found, rows
+
+
+def _crc_of_bytes(source: BlockFile, block: Block) -> int:
+    """The checksum of a block, of which some is in memory at a time."""
+    found, end = 0, block.offset + block.nbytes
+    room = aligned_empty((min(_PIECE, max(block.nbytes, 1)),), torch.uint8)
+    for at in range(block.offset, end, _PIECE):
+        piece = room[: min(_PIECE, end - at)]
+        source.read_into(at, piece)
+        found = zlib.crc32(bytes_of(piece), found)
     return found
 
 

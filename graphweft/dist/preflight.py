@@ -6,6 +6,7 @@ raises and rank 0 tells. Called by :mod:`graphweft.run`, and by users' programs 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import platform
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ import torch
 
 from graphweft._errors import GraphWeftError, RankError
 from graphweft._native import LEVEL
-from graphweft.dist.ranks import Ranks
+from graphweft.dist.ranks import LostError, Ranks
 
 T = TypeVar("T")
 _MISSING = "nothing"
@@ -44,6 +45,8 @@ def ready(ranks: Ranks, make: Callable[[], T], facts: Callable[[T], Mapping[str,
     texts = ranks.texts(json.dumps([ranks.host, None if failure is None else str(failure), known], default=str))
     problem = difference([json.loads(text) for text in texts])
     if problem is not None:
+        with contextlib.suppress(LostError):
+            ranks.leave()  # together: a process that ends while others still hold its connections may be aborted
         raise RankError(problem if ranks.is_first else "", 2) from failure
     assert made is not None  # no rank failed
     return made

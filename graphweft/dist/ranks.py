@@ -27,7 +27,7 @@ from graphweft._trace import span
 from graphweft.dist.board import Board
 from graphweft.dist.launch import FOLDER, LOST, SLICES, STARTER, is_rank
 from graphweft.dist.reports import Reports
-from graphweft.dist.same_host import SameHost
+from graphweft.dist.same_host import MOST_SUMMED, SameHost
 from graphweft.partitioning.report import HALO, ring_bytes
 
 REDUCE = ("any", "ordered")
@@ -171,15 +171,19 @@ class Ranks:
         self.exchange([total] * self.size, parts)
         return torch.cat(parts)
 
-    def add_up(self, tensor: Tensor) -> None:
-        """The sum over ranks, in place, in any order."""
-        self.begin_add_up(tensor)()
+    def add_up(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> None:
+        """The sum over ranks, in place, in any order. ``sizes``: bytes of several sums that it stands for."""
+        self.begin_add_up(tensor, sizes)()
 
-    def begin_add_up(self, tensor: Tensor) -> Callable[[], None]:
+    def adds_in_memory(self, nbytes: int) -> bool:
+        """Whether so many bytes are added up without sockets, so that one sum costs less than several."""
+        return self._near is not None and nbytes <= MOST_SUMMED
+
+    def begin_add_up(self, tensor: Tensor, sizes: Sequence[int] | None = None) -> Callable[[], None]:
         """As :meth:`add_up`; the result waits for its end. The tensor is not touched meanwhile."""
         if self.size == 1:
             return lambda: None
-        self.bytes_sent += ring_bytes(tensor.nbytes, self.size)
+        self.bytes_sent += sum(ring_bytes(nbytes, self.size) for nbytes in sizes or [tensor.nbytes])
         wait: Callable[[], object]
         with self._watched():
             if self._near is not None and self._near.adds(tensor):

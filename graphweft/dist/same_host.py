@@ -27,7 +27,7 @@ from graphweft._trace import span
 _SLOTS = 64  # messages of a pair under way
 _SUMS = 4  # sums under way
 _TRACER = 0x59616D61  # PR_SET_PTRACER: processes of the same starter may read this one's memory where Yama restricts it
-_MOST_SUMMED = 1 << 20  # bytes that every rank reads of every other to add them up
+MOST_SUMMED = 1 << 20  # bytes that every rank reads of every other to add them up
 _SPINS, _YIELDS = 20, 20  # looks before a waiting rank yields, and before it sleeps
 _NAP, _LONG_NAP = 3e-5, 5e-4  # seconds
 _LOOK = 0.2  # seconds between two looks whether the other process is alive
@@ -111,7 +111,7 @@ class SameHost:
 
     def adds(self, tensor: Tensor) -> bool:
         """Whether :meth:`begin_sum` takes a tensor: a large one is added up with fewer bytes in other ways."""
-        return self._sums is not None and tensor.nbytes <= _MOST_SUMMED
+        return self._sums is not None and tensor.nbytes <= MOST_SUMMED
 
     def begin_sum(self, tensor: Tensor) -> Callable[[], None]:
         """Begins to add up a tensor over ranks, in place, in the order of the ranks; the result waits for the end.

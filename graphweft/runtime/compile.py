@@ -44,7 +44,7 @@ from graphweft.passes.work import Sizes
 from graphweft.runtime import calibrate
 from graphweft.runtime.constants import comes_once, is_declared, is_owned, sent
 from graphweft.runtime.function import Pullback, RunPlan, is_followed, linearize
-from graphweft.runtime.hoisted import Content, HoistedValues
+from graphweft.runtime.hoisted import Columns, Content, HoistedValues
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import BY_PAIRS, Plan
 from graphweft.runtime.profile import profiling
@@ -296,12 +296,12 @@ class CompiledFunction:
         """Decides by ``model`` from now on and measures no step; None: by sizes alone."""
         self._fitted = model
 
-    def release(self, arguments: Arguments) -> bool:
+    def release(self, arguments: Arguments, columns: Columns | None = None) -> bool:
         """Gives up the memory of ``x`` when all plans for constant features read only what is hoisted from it.
 
         What is hoisted is computed now, in the memory of ``x`` where it is one aggregation and the memory is the
         pool's. The tensor keeps its identity and shape; a later call that needs its numbers again is refused. False,
-        and nothing changed, when some plan reads it.
+        and nothing changed, when some plan reads it. ``columns``: gives some columns of ``x``, to be read one by one.
         """
         x = arguments.x
         if not is_dense(x):
@@ -314,7 +314,7 @@ class CompiledFunction:
         plan, item = next(iter(hoisted.values()))
         here = len(hoisted) == 1 and POOL.owns(x) and x.is_contiguous() and plan.fits_over(item, "x")
         for plan, item in hoisted.values():
-            self._hoisted.get(plan, item, content, over="x" if here else None)
+            self._hoisted.get(plan, item, content, over="x" if here else None, columns=columns)
         x.data = x.new_zeros(()).expand(x.shape)
         for _, item in hoisted.values():
             self._hoisted.renew(item, _content(arguments))
@@ -352,13 +352,17 @@ class CompiledFunction:
 
         The pullback takes the gradient of "out", once, and returns those of the dense inputs by name.
         """
+        found = self.bound(arguments)
+        return self._linearize_by_torch(arguments) if found is None else linearize(*found)
+
+    def bound(self, arguments: Arguments) -> tuple[Plan, Slots, tuple[Tensor, ...]] | None:
+        """The plan of a call, slots with all but the dense inputs, and those; None where the interpreter runs."""
         standing = standing_of(arguments)
         plan = self.ready(arguments, standing)
         if plan is None:
-            return self._linearize_by_torch(arguments)
+            return None
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            env, tensors = self._bind(plan, arguments, standing)
-        return linearize(plan, env, tensors)
+            return plan, *self._bind(plan, arguments, standing)
 
     def _linearize_by_torch(self, arguments: Arguments) -> tuple[dict[str, Tensor], Pullback]:
         """The same on the interpreter."""

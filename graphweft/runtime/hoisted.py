@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from graphweft._memory import empty
 from graphweft.graph.graph import Graph
 from graphweft.runtime.constants import Reference
 from graphweft.runtime.plan import HoistedValue, Plan
@@ -90,6 +92,9 @@ class _Entry:
             self.changed()
 
 
+Columns = Callable[[int, int], Tensor]
+_COLUMNS = 32  # read of features at a time where they are not in memory
+
 _Entries = dict[str, _Entry]
 
 
@@ -99,8 +104,18 @@ class HoistedValues:
     def __init__(self) -> None:
         self._kept: OrderedDict[int, tuple[weakref.ref[Graph], _Entries]] = OrderedDict()
 
-    def get(self, plan: Plan, item: HoistedValue, content: Content, over: str | None = None) -> Any:
-        """The value of ``item``, computed if it is not at hand; ``over`` as for the plan."""
+    def get(
+        self,
+        plan: Plan,
+        item: HoistedValue,
+        content: Content,
+        over: str | None = None,
+        columns: Columns | None = None,
+    ) -> Any:
+        """The value of ``item``, computed if it is not at hand; ``over`` as for the plan.
+
+        ``columns``: gives some columns of "x"; the value is computed from so many at a time, where columns do not mix.
+        """
         if content.named["graph"].is_drawn:  # it comes once
             return self._made(plan, item, content, over)
         entry = self._entry(content, item)
@@ -114,7 +129,10 @@ class HoistedValues:
         if entry.marks is not None:
             entry.changed()
         entry.drop()  # its memory goes before the new value comes
-        value = self._made(plan, item, content, over)
+        if columns is not None and over is None and plan.keeps_columns(item, "x"):
+            value = _by_columns(plan, item, content, columns)
+        else:
+            value = self._made(plan, item, content, over)
         inputs = [content.named[name] for name in item.leaves]
         entry.keep(value, marks, [leaf for leaf in inputs if not isinstance(leaf, Graph)])
         return _given(value, item)
@@ -158,6 +176,21 @@ class HoistedValues:
             return plan.evaluate_hoisted(item, leaves, over)
 
 
+def _by_columns(plan: Plan, item: HoistedValue, content: Content, columns: Columns) -> Tensor:
+    """As :meth:`HoistedValues.get`, some columns after the others."""
+    leaves = {name: content.named[name] for name in item.leaves}
+    width = leaves["x"].shape[1]
+    made: Tensor | None = None
+    with torch.inference_mode(False), torch.no_grad():
+        for first in range(0, width, _COLUMNS):
+            last = min(first + _COLUMNS, width)
+            some = plan.evaluate_hoisted(item, {**leaves, "x": columns(first, last)})
+            made = empty((some.shape[0], width), some.dtype) if made is None else made
+            made[:, first:last] = some
+    assert made is not None  # there are columns
+    return made
+
+
 def _given(value: Any, item: HoistedValue) -> Any:
     """A kept value as a call gets it: one that is handed on to the caller is copied, for the caller may change it."""
     return value.clone() if item.is_output else value
@@ -170,4 +203,4 @@ def _leave(kept: OrderedDict[int, tuple[weakref.ref[Graph], _Entries]], key: int
         del kept[key]
 
 
-__all__ = ["Content", "HoistedValues"]
+__all__ = ["Columns", "Content", "HoistedValues"]

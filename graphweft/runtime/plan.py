@@ -61,6 +61,9 @@ class _Part(NamedTuple):
     forms: Callable[[Any], object]
 
 
+_BY_COLUMN = frozenset({Op.SPMM, Op.ROW_SCALE, Op.SCALE})  # of their rows, the columns are not mixed
+
+
 class Plan:
     """Calls of one compiled program.
 
@@ -148,13 +151,21 @@ class Plan:
         for name, tensor in zip(self.tensors, tensors, strict=True):
             env[self._place[name]] = tensor
         if PROFILE.active or active() is not None:
-            _watched(self._forward, env)
-        else:  # a loop here as well as in _watched: a frame less between a call and its kernel
+            run_steps(self._forward, env)
+        else:  # a loop here as well as in run_steps: a frame less between a call and its kernel
             for launch, call in self._forward:
                 launch(env)
                 for index in call.frees:
                     env[index] = None
         return tuple(env[slot] for _, slot in self.outputs)
+
+    def steps(self, backward: bool) -> tuple[tuple[Launch, KernelCall], ...]:
+        """The calls of one phase with their launchers, for whoever runs several plans as one."""
+        return self._backward if backward else self._forward
+
+    def place(self, name: str) -> int:
+        """The slot of an input."""
+        return self._place[name]
 
     def kept(self, env: Slots) -> Slots:
         """The slots that backward calls read, but for dense inputs and outputs, which torch keeps."""
@@ -185,7 +196,7 @@ class Plan:
         """Gradients of the dense inputs in order, None where there is none."""
         for name, slot in self.seeds:
             env[slot] = gradients.pop(name)
-        _watched(self._backward, env)
+        run_steps(self._backward, env)
         return tuple(None if slot is None else env[slot] for slot in self.gradients)
 
     def evaluate_hoisted(self, item: HoistedValue, leaves: dict[str, Any], over: str | None = None) -> Any:
@@ -220,6 +231,18 @@ class Plan:
         rest = functools.partial(group_values, part, phase=phase, fuse=single)
         groups = cover_edges(part, set(), phase, rest) if self.compiled.walks else rest(set())
         return part, [lower(group, slots, over=over and group.result is item.value) for group in groups]
+
+    def keeps_columns(self, item: HoistedValue, name: str) -> bool:
+        """Whether every column of ``item`` follows from the same column of the input ``name``."""
+        part = Program((), (("", item.value),)).values
+        leaf = next((v for v in part if v.op is Op.INPUT and v["name"] == name), None)
+        reached = {leaf}
+        for value in part:
+            if not reached.isdisjoint(value.inputs):
+                if value.op not in _BY_COLUMN or not reached.isdisjoint(value.inputs[2:]):
+                    return False
+                reached.add(value)
+        return leaf is not None and len(item.value.tensor.dims) == 1 and item.value in reached
 
     def fits_over(self, item: HoistedValue, name: str) -> bool:
         """Whether ``item`` is one aggregation of the input ``name``, which nothing else reads, of the same shape."""
@@ -291,7 +314,7 @@ class Plan:
         return tuple(calls)
 
 
-def _watched(steps: Sequence[tuple[Launch, KernelCall]], env: Slots) -> None:
+def run_steps(steps: Sequence[tuple[Launch, KernelCall]], env: Slots) -> None:
     """Call after call, timed where somebody asks; a slot is emptied after its last reader."""
     is_traced = active() is not None
     for launch, call in steps:
@@ -402,4 +425,4 @@ def _pair_extrema(groups: list[Group]) -> tuple[list[Group], dict[Value, Value]]
     return kept, pairs
 
 
-__all__ = ["BY_PAIRS", "HoistedValue", "Plan", "forms_of"]
+__all__ = ["BY_PAIRS", "HoistedValue", "Plan", "forms_of", "run_steps"]

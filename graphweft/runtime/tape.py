@@ -20,13 +20,14 @@ from graphweft._memory import POOL, Pool
 
 # what may be asked of torch while a tape is recorded: memory, and a look at a tensor or at its memory in another shape
 _HARMLESS = frozenset({
+    "frombuffer", "as_strided", "empty_strided",
     "empty", "new_empty", "from_numpy", "detach", "view", "t", "expand", "__get__", "data_ptr", "stride", "size", "dim",
     "numel", "_set_grad_enabled", "is_contiguous", "is_inference", "element_size", "__len__",
 })  # fmt: skip
 # looks at a tensor where they share its memory, copies where they do not
 _LOOKS = frozenset({"contiguous", "reshape", "__getitem__"})
 # what torch writes into memory that is there, and what it computes that can be written there
-_IN_PLACE = frozenset({"zero_", "fill_", "index_copy_"})
+_IN_PLACE = frozenset({"zero_", "fill_", "index_copy_", "mul_", "copy_"})
 _INTO = frozenset({"add", "sub", "mul", "neg"})
 _ATTEMPTS, _GROWTH = 24, 1.06
 
@@ -149,17 +150,17 @@ def _write_down(function: Callable[..., Any], args: tuple[Any, ...], **more: tor
     """A call of torch goes on the tape, with tensors that do not keep the memory which they look at."""
     calls = _native.recorder.calls
     assert calls is not None  # a tape is being recorded
-    given = [_borrowed(x) if isinstance(x, torch.Tensor) else x for x in args]
-    borrowed = {key: _borrowed(x) for key, x in more.items()}
+    given = [borrowed(x) if isinstance(x, torch.Tensor) else x for x in args]
+    named = {key: borrowed(x) for key, x in more.items()}
 
     def call() -> int:
-        function(*given, **borrowed)
+        function(*given, **named)
         return 0
 
     calls.append((call, ()))
 
 
-def _borrowed(x: torch.Tensor) -> torch.Tensor:
+def borrowed(x: torch.Tensor) -> torch.Tensor:
     """A tensor at the address of ``x`` that does not own it."""
     if not x.numel():
         return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype)

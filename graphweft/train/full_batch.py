@@ -300,7 +300,7 @@ class FullBatch(Steps):
         tape = self._tape
         if active() is not None:
             return False
-        return tape is not None and tape.is_ready() and not _is_hooked(self.model) and self._recorded == self._state()
+        return tape is not None and tape.is_ready() and not is_hooked(self.model) and self._recorded == self._state()
 
     def _is_as_recorded(self) -> bool:
         """Whether a step would be recorded alike: looked at once a fit, as nobody changes a model within one."""
@@ -400,13 +400,13 @@ def is_plain(model: nn.Module) -> TypeGuard[CompiledModule]:
     return (
         isinstance(model, CompiledModule)
         and type(model).forward is CompiledModule.forward
-        and not _is_hooked(model)
+        and not is_hooked(model)
         and not model.runs_apart()
         and not is_parametrized(model)
     )
 
 
-def _is_hooked(model: nn.Module) -> bool:
+def is_hooked(model: nn.Module) -> bool:
     """Whether somebody wants to be told of the model's calls or gradients."""
     return has_hooks(model) or any(p._backward_hooks or p._post_accumulate_grad_hooks for p in model.parameters())
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from graphweft._errors import ConfigError
+from graphweft._errors import ConfigError, DataError
 from graphweft.data.part_dataset import PartDataset
-from graphweft.data.part_format import folder_of, is_parts, read_manifest
+from graphweft.data.part_format import PartManifest, folder_of, is_parts, read_manifest
 from graphweft.dist.ranks import Ranks
 from graphweft.storage.store_format import MANIFEST
 from graphweft.train.spec import TrainSpec
@@ -30,7 +30,7 @@ def read_part_of(spec: TrainSpec, ranks: Ranks) -> PartDataset | None:
     here = (folder_of(path, ranks.rank) / MANIFEST).is_file()
     if spec.has_tables or spec.scale is not None or not (is_parts(path) or here):
         return None
-    parts = len(read_manifest(path, ranks.rank if here else None).parts)
+    parts = len((_own_manifest(path, ranks.rank) if here else read_manifest(path)).parts)
     if parts != ranks.size:
         raise ConfigError(f"ranks: expected as many as {path} has parts, {parts}, got {ranks.size}")
     for name, usual in _USUAL:
@@ -40,3 +40,16 @@ def read_part_of(spec: TrainSpec, ranks: Ranks) -> PartDataset | None:
     ds = PartDataset(path, ranks.rank)
     ds.check_trainable()
     return ds
+
+
+def _own_manifest(path: Path, rank: int) -> PartManifest:
+    """The copy in the rank's own part; that of the whole folder, where it lies here as well, has to say the same."""
+    own = read_manifest(path, rank)
+    if (path / MANIFEST).exists():
+        whole = read_manifest(path)
+        if whole.crc32 != own.crc32:
+            raise DataError(
+                f"{path / MANIFEST}: expected the checksum {own.crc32} that part {rank} has, got {whole.crc32}; "
+                "the parts were not written together"
+            )
+    return own

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from graphweft import _config
 from graphweft._backward import backward_from
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
-from graphweft._trace import span
+from graphweft._trace import active, span
 from graphweft.data.dataset import Part
 from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.batch_norm import batch_norms, shared_norms, statistics_bytes
@@ -37,12 +38,14 @@ from graphweft.nn.stack import Stack
 from graphweft.partitioning.partition import partition
 from graphweft.partitioning.report import Exchange
 from graphweft.runtime.constants import Reference, once, owning
-from graphweft.storage.feature import is_dense
+from graphweft.runtime.tape import Tape
+from graphweft.storage.feature import SparseFeatures, is_dense
 from graphweft.storage.gather import gather_rows
-from graphweft.train.full_batch import SPLITS, FullBatch, evaluation
+from graphweft.train.full_batch import SPLITS, FullBatch, evaluation, is_hooked, is_plain
 from graphweft.train.metrics import Evaluation
-from graphweft.train.ranked_gradients import LayerSums
-from graphweft.train.target import Classes
+from graphweft.train.ranked_gradients import LayerSums, WholeSum
+from graphweft.train.ranked_tape import RankedStep
+from graphweft.train.target import Classes, OwnCells
 
 _SCORED = 1 << 14  # rows that are scored at once
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of ranks
@@ -81,12 +84,19 @@ class RankedFullBatch(FullBatch):
         self._begun: list[Callable[[], None]] = []
         self._left: list[Leftovers] = []
         self._graph = RankGraph.of(self.part, self._splits)
+        self._plans: RankedStep | None = None
+        self._recording: Tape | None = None
+        self._by_engine, self._share = False, 0.0
+        self._as_made: tuple[object, ...] = ()
         super().__init__(model, ds, *arguments, **options)
-        self._sums = LayerSums(ranks, by_layer(model), may_miss=self._stack is None)
+        layers, misses = by_layer(model), self._stack is None
+        self._whole = WholeSum(ranks, layers, misses) if WholeSum.serves(ranks, layers) else None
+        self._sums = LayerSums(ranks, layers, misses)
 
     def _take(self, rows: dict[Part, Tensor]) -> None:
         super()._take(rows)
-        self._wanted = None
+        self._wanted = self._plans = self._recording = None
+        self._by_engine = False
         layers = 0 if self._stack is None else len(self._stack.layers)
         self._left = [Leftovers(index, self._begun) for index in range(layers)]
         train, place = rows["train"], self._place
@@ -114,13 +124,16 @@ class RankedFullBatch(FullBatch):
         if not is_dense(first) or first.requires_grad or model.runs_apart():
             return
         self.ranks.at("summing features")
+        if isinstance(self.ds, PartDataset):
+            self.ds.rows.let_go()  # what was looked through
         function, training = model.layer_function(0), model.training
         with owning(first):
             for trains in (False, True):  # the plans of an evaluation and of a step
                 given = model.train(trains).layer_arguments(0, self.part.block, first, self.edge_data.inputs)
                 with torch.set_grad_enabled(trains):
                     function.ready(replace(given, training=trains))
-            self._released = function.release(replace(given, training=True))
+            columns = self.ds.rows.columns if isinstance(self.ds, PartDataset) and first is self.ds.x else None
+            self._released = function.release(replace(given, training=True), columns)
         model.train(training)
         if self._released:
             self.x.data = self.x.new_zeros(()).expand(self.x.shape)  # of all nodes, where this rank has those
@@ -141,6 +154,8 @@ class RankedFullBatch(FullBatch):
         self.model.train()
         base = int(torch.randint(2**62, ()))
         torch.default_generator.manual_seed((base + self.ranks.rank * _STRIDE) & (2**63 - 1))
+        if self._steps():
+            return self._stepped()
         with span("forward", "forward"):
             logits = self._own_logits(self._last)
         gradient: Tensor | None = None
@@ -155,14 +170,63 @@ class RankedFullBatch(FullBatch):
                 gradient = torch.zeros_like(logits).index_add_(0, places, gradient)
             loss = float(found) * share
         gradient = torch.zeros_like(logits) if gradient is None else gradient
-        with span("backward", "backward"), self._sums.during_backward():
+        with span("backward", "backward"), self._sums.during_backward() if self._whole is None else nullcontext():
             backward_from(logits, gradient)
         settle(self._begun)
+        return self._summed(loss)
+
+    def _summed(self, loss: float) -> Tensor:
+        """The loss of all ranks, shape (), once all gradients are sums."""
         self.ranks.at(f"full batch {self._epoch}: sum of losses")
-        total = torch.tensor([loss])
-        self.ranks.add_up(total)
+        if self._whole is None:
+            total = torch.tensor([loss])
+            self.ranks.add_up(total)
+            found = total[0]
+        else:
+            found = self._whole.add(loss)
         self.ranks.let_go()  # all have ended their backward passes
-        return total[0]
+        return found
+
+    def _steps(self) -> bool:
+        """Whether this step is one of plans alone; it is made, and recorded, before the first."""
+        if self._by_engine:
+            return False
+        if self._plans is None or self._as_made != self._state():
+            self._plans = self._recording = None  # give their memory back before there are others
+            self._plans, self._as_made = self._made_step(), self._state()
+            self._by_engine = self._plans is None
+        return self._plans is not None and not is_hooked(self.model)
+
+    def _made_step(self) -> RankedStep | None:
+        """The step up to the gradients of own rows, where plans can do it."""
+        model, last, ranks = self._stack, self._last, self.ranks
+        if model is None or last is None or len(model.layers) < 2 or self._norms or not self._mine.numel():
+            return None
+        if not ranks.is_on_one_host or ranks.size == 1 or ranks.halo != "exact":
+            return None
+        if not is_plain(self.model) or _config.current().opt_level == 0:
+            return None
+        parts = [*[self.part] * (len(model.layers) - 1), last]
+        labels = self.ds.y[self._mine]
+        self._share = self.target.weight(labels) / max(self._weight, 1)
+        loss = self.target.recorded(labels, None)
+        return RankedStep.of(model, parts, self._features(), self.edge_data.inputs, loss, self._share)
+
+    def _stepped(self) -> Tensor:
+        """Gradients by the tape, or call by call where somebody wants to see the calls; the loss, shape ()."""
+        assert self._plans is not None  # as asked before
+        if active() is not None:
+            cells, gradients = self._plans.run()
+        else:
+            if self._recording is not None and not self._recording.is_ready():
+                self._recording = None  # an evaluation has computed something for good in its memory
+            if self._recording is None:
+                self._recording = self._plans.record()
+            cells, gradients = self._plans.run() if self._recording is None else self._recording.replay()
+        for name, parameter in self.model.named_parameters():
+            parameter.grad = gradients.get(name)
+        found = float(cells.loss) if isinstance(cells, OwnCells) else cells.mean
+        return self._summed(found * self._share)
 
     def _own_logits(self, last: LocalPart | None = None) -> Tensor:
         """Logits of this rank's nodes; of the targets of ``last`` alone where that is given."""
@@ -195,6 +259,8 @@ class RankedFullBatch(FullBatch):
             run = functools.partial(self._layer, index)
             pieces = pieces_over_ranks(part, rows.contiguous(), run, left, self._splits)
             rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+            if not torch.is_grad_enabled():
+                self.ranks.let_go()
             if model.jumping == "cat":
                 kept.append(rows)
         return torch.cat(kept, 1) if model.jumping == "cat" else rows
@@ -268,7 +334,8 @@ class RankedFullBatch(FullBatch):
         """Logits of own nodes in evaluation mode."""
         self.ranks.at(f"full batch {self._epoch}: evaluation")
         self.model.eval()
-        with torch.no_grad():
+        arena = None if self._recording is None else self._recording.arena
+        with torch.no_grad(), POOL.within(arena, spills=True):
             return self._own_logits()
 
 
@@ -289,8 +356,8 @@ def by_layer(model: nn.Module) -> list[list[nn.Parameter]]:
 _GUESS = 32  # columns of a layer that nobody can know
 
 
-def exchange_of(model: nn.Module, train: Tensor, halo: str) -> Exchange:
-    """What an epoch of ``model`` exchanges; ``train`` (n,) ids of the labelled training nodes.
+def exchange_of(model: nn.Module, train: Tensor, halo: str, x: Any = None) -> Exchange:
+    """What an epoch of ``model`` exchanges; ``train`` (n,) ids of the labelled training nodes, ``x`` the features.
 
     Of a model that is no stack of layers a guess, good enough to choose parts by.
     """
@@ -302,6 +369,8 @@ def exchange_of(model: nn.Module, train: Tensor, halo: str) -> Exchange:
     layers = list(model.layers)
     widths = tuple(int(layer.in_features) for layer in layers)  # type: ignore[arg-type]
     products = tuple(a * b for a, b in itertools.pairwise([*widths, model.out_features]))
+    if isinstance(x, SparseFeatures) and x.shape[0]:
+        products = (-(-x.values.numel() // x.shape[0]) * products[0] // widths[0], *products[1:])
     once = train.numel() == 0 or int(torch.bincount(train).max()) == 1
     rows = train if once and len(layers) > 1 and model.jumping is None else None
     return Exchange(widths, products, (*sums, 4), rows, halo)
@@ -322,5 +391,5 @@ def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool) -> tuple[Loca
     if isinstance(ds, PartDataset):
         return LocalPart(ranks, ds.graph, ds.owner, ds.home, splits=splits), ds.ids
     train = ds.labelled("train")
-    epoch = exchange_of(model, train, ranks.halo)
+    epoch = exchange_of(model, train, ranks.halo, ds.x)
     return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch), splits=splits, first=train), None

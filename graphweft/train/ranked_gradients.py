@@ -105,6 +105,49 @@ class LayerSums:
             self._waits.append((parameters, total, self._ranks.begin_add_up(total)))
 
 
+class WholeSum:
+    """Sums all gradients and the loss over ranks at once, as is cheapest on one host.
+
+    Args:
+        ranks: All ranks.
+        layers: As :class:`LayerSums`; sums of layers are what bytes are counted by.
+        may_miss: As :class:`LayerSums`.
+    """
+
+    def __init__(self, ranks: Ranks, layers: list[list[nn.Parameter]], may_miss: bool = False) -> None:
+        self._ranks, self._may_miss = ranks, may_miss
+        self._layers = [[p for p in layer if p.requires_grad] for layer in layers]
+
+    @staticmethod
+    def serves(ranks: Ranks, layers: list[list[nn.Parameter]]) -> bool:
+        """Whether the ranks share a host, and the sum is small enough."""
+        every = [p for layer in layers for p in layer]
+        marks = 8 * (len(every) + 1)
+        return len({p.dtype for p in every}) == 1 and ranks.adds_in_memory(sum(p.nbytes for p in every) + marks)
+
+    def add(self, loss: float) -> Tensor:
+        """Gradients become sums over ranks; the sum of losses, shape ()."""
+        found: list[Tensor] = []
+        parameters: list[nn.Parameter] = []
+        sizes = [4]  # of the loss
+        for layer in self._layers:
+            own = layer if self._may_miss else [p for p in layer if p.grad is not None]
+            found += [(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in own]
+            marks = len(own) if self._may_miss else 0
+            sizes += [sum(p.nbytes for p in own) + marks * own[0].element_size()] if own else []
+            parameters += own
+        kind = found[0].dtype if found else torch.float32
+        had = [float(p.grad is not None) for p in parameters] if self._may_miss else []
+        total = torch.cat([*found, torch.tensor([*had, loss], dtype=kind)])
+        self._ranks.add_up(total, sizes)
+        parts = torch.split(total, [*(p.numel() for p in parameters), total.numel() - sum(map(torch.numel, found))])
+        marked = parts[-1].tolist()
+        for index, (parameter, part) in enumerate(zip(parameters, parts, strict=False)):
+            if not self._may_miss or marked[index] > 0:  # on some rank
+                parameter.grad = part.view(parameter.shape)
+        return total[-1].float()
+
+
 def check_model(ranks: Ranks, model: nn.Module) -> None:
     """Raises: ConfigError for a model whose result on a batch depends on who else is in it."""
     kinds = nn.modules.batchnorm._BatchNorm

@@ -17,6 +17,7 @@ from dist.rank_processes import rank_environment
 from torch import Tensor, nn
 
 import graphweft as gw
+from graphweft._trace import Recorder, recording
 from graphweft.data.part_dataset import PartDataset
 
 
@@ -271,6 +272,22 @@ def full(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
+def recorded(folder: Path, *names: str) -> None:
+    """Trains every model with steps that are recorded on all ranks, on none, and on the last one alone."""
+    ranks = gw.dist.Ranks.join()
+    for name in names:
+        for way in ("all", "none", "one"):
+            trainer = full_trainer(name, ranks)
+            called = way == "none" or (way == "one" and ranks.rank < ranks.size - 1)
+            with recording(Recorder() if called else None):  # spans are those of calls, one by one
+                trainer.fit(5)
+            tape = trainer._batch._recording
+            told = {"calls": 0 if tape is None else len(tape._calls), "called": called}
+            told["bytes"] = trainer.exchanged()["bytes_sent_per_epoch"]
+            torch.save(state_of(trainer) | told, folder / f"{name}-{way}-{ranks.rank}.pt")
+    ranks.leave()
+
+
 def parts(folder: Path, where: str, *names: str) -> None:
     """Trains every model on full batches, each rank from its own folder."""
     ranks = gw.dist.Ranks.join()
@@ -316,7 +333,7 @@ def order(folder: Path) -> None:
             out.register_hook(lambda _: events.append(f"d{name}"))
         return out
 
-    def summed(tensor: Tensor) -> Any:
+    def summed(tensor: Tensor, *sizes: Any) -> Any:
         finish = sum_up(tensor)
         events.append("sum")
         return lambda: (events.append("summed"), finish())[1]
@@ -374,6 +391,7 @@ def tell(folder: Path) -> None:
 CASES: dict[str, Callable[..., None]] = {
     "train": train,
     "full": full,
+    "recorded": recorded,
     "parts": parts,
     "tell": tell,
     "halved": halved,

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,10 +19,13 @@ from graphweft._errors import ConfigError, DataError
 from graphweft.cli import main
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_folder import write_parts
-from graphweft.data.part_format import ARRAYS, folder_of, read_manifest
+from graphweft.data.part_format import ARRAYS, PartManifest, folder_of, read_manifest
 from graphweft.data.prepare_store import prepare_store
+from graphweft.dist.ranks import Ranks
 from graphweft.partitioning.partition import partition
 from graphweft.storage.store_format import MANIFEST
+from graphweft.train.part_data import read_part_of
+from graphweft.train.spec import TrainSpec
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +112,73 @@ def test_damage_is_named(folder: Path, tmp_path: Path) -> None:
     (out / MANIFEST).write_text("{")
     with pytest.raises(DataError, match="manifest"):
         read_manifest(out)
+
+
+def test_the_manifest_of_the_folder_is_read_by_every_rank(folder: Path, tmp_path: Path) -> None:
+    """Any flipped byte, any length and any missing key is an error, whichever rank reads; without it parts suffice."""
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    whole = (out / MANIFEST).read_bytes()
+    spec = TrainSpec(data=str(out))
+    for place in range(len(whole)):
+        held = bytearray(whole)
+        held[place] ^= 1 << place % 8
+        (out / MANIFEST).write_bytes(held)
+        with pytest.raises(DataError):
+            read_manifest(out)
+    for length in range(0, len(whole) - 1, 97):
+        (out / MANIFEST).write_bytes(whole[:length])
+        for rank in range(3):
+            with pytest.raises(DataError, match="manifest"):
+                read_part_of(spec, Ranks(rank, 3))
+    other = write_parts(dataset(), partition(dataset().graph, 3, "random"), tmp_path / "other")
+    (out / MANIFEST).write_bytes((other / MANIFEST).read_bytes())
+    with pytest.raises(DataError, match="not written together"):
+        read_part_of(spec, Ranks(1, 3))
+    (out / MANIFEST).unlink()
+    found = read_part_of(spec, Ranks(1, 3))
+    assert found is not None and found.y.shape[0] == read_manifest(folder).parts[1].own
+
+
+def test_manifests_are_checked_against_their_schema(folder: Path) -> None:
+    """Texts with a checksum that is right, and a key or a count that is not."""
+    text = (folder / MANIFEST).read_text()
+
+    def read(change: Callable[[dict[str, Any]], object]) -> None:
+        held = json.loads(text)
+        change(held)
+        del held["crc32"]
+        crc = zlib.crc32(json.dumps(held, sort_keys=True).encode())
+        PartManifest.from_json(json.dumps({**held, "crc32": crc}), "here")
+
+    read(lambda held: None)
+    plain = json.loads(text)
+    for name in set(plain) - {"crc32"}:
+        with pytest.raises(DataError, match="here: expected"):
+            read(lambda held, name=name: held.pop(name))  # type: ignore[misc]
+    for name in plain["parts"][0]:
+        with pytest.raises(DataError, match="here: expected"):
+            read(lambda held, name=name: held["parts"][1].pop(name))  # type: ignore[misc]
+    for name in ("num_nodes", "num_edges", "num_features", "num_classes"):
+        for wrong in ("7", -1, 2.5, None, *([plain[name] + 1] if name != "num_classes" else [])):
+            with pytest.raises(DataError, match="here: expected"):
+                read(lambda held, name=name, wrong=wrong: held.update({name: wrong}))  # type: ignore[misc]
+    for name in ("shape", "dtype", "offset", "name", "crc32"):
+        with pytest.raises(DataError, match="here: expected"):
+            read(lambda held, name=name: held["parts"][1]["blocks"][0].update({name: "x32"}))  # type: ignore[misc]
+
+
+def test_a_damaged_manifest_of_the_folder_ends_all_with_one_line_of_status_2(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    shutil.copytree(folder, out)
+    held = bytearray((out / MANIFEST).read_bytes())
+    held[held.index(b'"num_nodes": ') + 13] ^= 1
+    (out / MANIFEST).write_bytes(held)
+    words = ["-m", "graphweft", "train", "--data", str(out), "--quiet", "--epochs", "1", "--out", str(tmp_path / "run")]
+    ended = run_ranks(tmp_path / "group", [words] * 3)
+    assert [status for status, _ in ended] == [2, 2, 2]
+    assert "the file is damaged" in ended[0][1] and str(out / MANIFEST) in ended[0][1]
+    assert len(ended[0][1].splitlines()) == 1 and ended[1][1] == ended[2][1] == ""
 
 
 def test_wrong_counts_and_missing_parts_are_one_line_of_status_2(folder: Path, tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+"""One plan among several that run as one: its result goes where the caller wants it, its gradient comes as it is made.
+
+Comes in: a compiled function and the arguments of one call. Goes out: :class:`Piece`, whose calls are the plan's, but
+for one: where the backward pass begins by masking rows of the gradient and adding up their columns, the kernel that
+makes the gradient does both on the way. Called by :mod:`graphweft.train.ranked_tape`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from torch import Tensor
+
+from graphweft._memory import POOL
+from graphweft.runtime.compile import Arguments, CompiledFunction
+from graphweft.runtime.cpu.products import epilogue_of
+from graphweft.runtime.epilogue import Epilogue
+from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.plan import Plan, run_steps
+
+_LATE = frozenset({"x", "mask", "post_scale"})  # what a first call may read: stages that follow every addend
+
+
+class Piece:
+    """The calls of one plan.
+
+    Args:
+        plan: The plan.
+        bound: Slots with all but the dense inputs.
+        tensors: The dense inputs; "x" may be another tensor of its shape in every run.
+    """
+
+    def __init__(self, plan: Plan, bound: Slots, tensors: tuple[Tensor, ...]) -> None:
+        self.plan, self._bound, self._tensors = plan, bound, tensors
+        self._out = dict(plan.outputs)["out"]
+        self._seed = dict(plan.seeds)["out"]
+        self._opens = bool(plan.backward) and _opens(plan.backward, self._seed)
+        self._kept: Slots = []
+
+    @classmethod
+    def of(cls, function: CompiledFunction, arguments: Arguments) -> Piece | None:
+        """None for a call that the interpreter runs, draws random numbers, or has several results."""
+        found = function.bound(arguments)
+        if found is None:
+            return None
+        plan = found[0]
+        names = [name for name, _ in plan.outputs], [name for name, _ in plan.seeds]
+        return None if names != (["out"], ["out"]) or "seed" in plan.fixed else cls(*found)
+
+    @property
+    def width(self) -> int:
+        """Columns of the result."""
+        return self.plan.compiled.program.output("out").tensor.dims[0]
+
+    def forward(self, x: Tensor | None = None, into: Tensor | None = None) -> Tensor:
+        """The result, in the memory of ``into`` if that is given; ``x`` stands in the place of the input "x"."""
+        plan, env = self.plan, list(self._bound)
+        pairs = zip(plan.tensors, self._tensors, strict=True)
+        tensors = tuple(x if name == "x" and x is not None else tensor for name, tensor in pairs)
+        for name, tensor in zip(plan.tensors, tensors, strict=True):
+            env[plan.place(name)] = tensor
+        steps = plan.steps(backward=False)
+        last = next((i for i, (_, call) in enumerate(steps) if call.writes[0].at == self._out), len(steps))
+        run_steps(steps[:last], env)
+        with POOL.handing(into) if into is not None else nullcontext():
+            run_steps(steps[last : last + 1], env)
+        run_steps(steps[last + 1 :], env)
+        out: Tensor = env[self._out]
+        self._kept = plan.kept(env)
+        plan.restore(self._kept, plan.read_backward(tensors), tuple(env[slot] for slot in plan.saved_outputs))
+        return out
+
+    def forget(self) -> None:
+        """Lets go of what a forward pass has kept."""
+        self._kept = []
+
+    def backward(self, make: Callable[[Epilogue | None], Tensor]) -> dict[str, Tensor | None]:
+        """Gradients of the dense inputs by name, once, after a forward pass.
+
+        ``make``: gives the gradient of the result, after stages that follow all of its terms.
+        """
+        env, self._kept = self._kept, []
+        steps = self.plan.steps(backward=True)
+        if self._opens:
+            call = steps[0][1]
+            env[call.writes[0].at] = make(epilogue_of(call, call.value.tensor.dims[0])(env))
+            for slot in call.frees:
+                env[slot] = None
+            steps = steps[1:]
+        else:
+            env[self._seed] = make(None)
+        run_steps(steps, env)
+        made = (None if slot is None else env[slot] for slot in self.plan.gradients)
+        return dict(zip(self.plan.tensors, made, strict=True))
+
+
+def _opens(calls: tuple[KernelCall, ...], seed: int) -> bool:
+    """Whether the first call is nothing but late stages on the gradient of the result, which no other call reads."""
+    first = calls[0]
+    alone = not any(slot.at == seed for call in calls[1:] for slot in call.reads)
+    return (
+        first.kernel == "rows"
+        and alone
+        and first.reading("x") == seed
+        and {slot.role for slot in first.reads} <= _LATE
+        and not first.get("relu")
+    )
