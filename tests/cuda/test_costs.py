@@ -35,7 +35,7 @@ def test_kernels_fit_and_read_by_vectors(found: dict[str, costs.Cost]) -> None:
             assert code.spills == 0 and not code.atomics and code.shared <= SHARED, (name, target, code)
             assert code.registers <= REGISTERS, (name, target, code)
             assert code.widest == 16, (name, target, code.loads)
-            if "gradient_of_targets" not in name:  # which stores a number for each head
+            if not name.endswith(("gradient_of_targets", "score_rows")):  # which store a number for each head
                 assert code.widest_store == 16, (name, target, code.stores)
 
 

@@ -29,7 +29,8 @@ import graphweft as gw
 from graphweft import device_check
 from graphweft.ir.interpret import edges_in_row_order, interpret
 from graphweft.ir.ops import Op
-from graphweft.ir.program import Attrs
+from graphweft.ir.program import Attrs, Builder, Value
+from graphweft.ir.residency import Residency, TensorType
 from graphweft.runtime import dense
 from graphweft.runtime.cuda import attention_kernels, edges, kernels, sampling_kernels, walks
 from graphweft.runtime.cuda.jit import Kernel
@@ -291,6 +292,42 @@ def attention_with_dropped_edges() -> None:
         scale = max(float(t.abs().max()) for t in steps[1])
         for got, wanted in zip(*steps, strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * scale)
+
+
+def by_head(spec: str, *dims: tuple[str | None, tuple[int, ...]]) -> Value:
+    """An einsum of inputs with these rows and dimensions."""
+    return Builder().add(Op.EINSUM, *(rows_of(rows, *size) for rows, size in dims), spec=spec)
+
+
+def rows_of(rows: str | None, *dims: int) -> Value:
+    """An input with rows, or without."""
+    kind = TensorType(Residency.SHARED if rows is None else Residency.DST, rows, dims, torch.float32)
+    return Builder().add(Op.INPUT, name="x", type=kind)
+
+
+@trial
+def scores_and_sums_by_head() -> None:
+    """Heads and channels of any number, as many rows as a program has several blocks of, and none."""
+    for n, heads, channels in ((0, 2, 4), (1, 3, 5), (37, 2, 100), (3000, 1, 8)):
+        x, plain = drawn(n, heads, channels), drawn(n, heads * channels, seed=1)
+        vectors = [drawn(heads, channels, seed=k) for k in (2, 3)]
+        numbers = [drawn(n, heads, seed=k) for k in (4, 5)]
+        rows, vector, number = ("V", (heads, channels)), (None, (heads, channels)), ("V", (heads,))
+        scored = [by_head("nhc,hc->nh", rows, vector) for _ in vectors]
+        reads = (Slot("x0", 0, scored[0].inputs[0]), *(Slot("x", 1 + k, v.inputs[1]) for k, v in enumerate(scored)))
+        slots = [x, *vectors, None, None]
+        launch_of("head_scores", reads, tuple(Slot("out", 3 + k, v) for k, v in enumerate(scored)))(slots)
+        for got, by in zip(slots[3:], vectors, strict=True):
+            close(got, torch.einsum("nhc,hc->nh", x.double(), by.double()))
+        summed = [by_head("nh,nhc->hc", number, rows) for _ in numbers]
+        column = Builder().add(Op.COL_SUM, rows_of("V", heads * channels))
+        reads = (Slot("x0", 0, summed[0].inputs[1]), *(Slot("s", 1 + k, v.inputs[0]) for k, v in enumerate(summed)))
+        slots = [x, *numbers, plain, None, None, None]
+        reads = (*reads, Slot("plain", 3, column.inputs[0]))
+        launch_of("head_sums", reads, tuple(Slot("out", 4 + k, v) for k, v in enumerate((*summed, column))))(slots)
+        for got, by in zip(slots[4:6], numbers, strict=True):
+            close(got, torch.einsum("nh,nhc->hc", by.double(), x.double()))
+        close(slots[6].flatten(), plain.double().sum(0))
 
 
 @trial

@@ -102,13 +102,15 @@ def row_region(call: KernelCall) -> Launch | None:
         return None
     at = {slot.value: slot.at for slot in call.reads}
     places, out = [at[value] for value in read], call.writes[0].at
+    matrix = next(k for k in range(nest.inputs) if k not in nest.vectors)
+    width = max(prod(call.value.tensor.dims), 1)
 
     def run(slots: Slots) -> None:
         given = [slots[i].contiguous() for i in places]
-        slots[out] = made = torch.empty_like(given[0])
+        slots[out] = made = torch.empty_like(given[matrix])
         count = prod(made.shape)
         compiled = generated(text, "rows", _FUNCTIONS)
-        launch(compiled, (-(-count // _BLOCK),), *given, made, count, warps=4, BLOCK=_BLOCK)
+        launch(compiled, (-(-count // _BLOCK),), *given, made, count, warps=4, F=width, BLOCK=_BLOCK)
 
     return run
 
