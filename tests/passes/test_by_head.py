@@ -1,5 +1,5 @@
-"""What attention reads and gives beside its walks, in few calls: on a target that asks for it and has no kernel, so that
-only the rewrite is tried; against the oracle in float64, and what must stay apart."""
+"""What attention reads and gives beside its walks, in few calls: on a target that asks for it and has no kernel, so
+that only the rewrite is tried; against the oracle in float64, and what must stay apart."""
 
 from __future__ import annotations
 
