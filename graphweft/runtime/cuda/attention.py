@@ -21,6 +21,8 @@ from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
 
 WIDEST = 256  # channels of a head; a wider one is left to others
+_TILE = 256  # elements of a block of edges; half as many where a vector and draws take registers, too
+_TWO_WARPS = 128  # channels above which a vector of the head as well as a row of either end takes two warps
 
 
 class Scored(NamedTuple):
@@ -51,9 +53,16 @@ class Scored(NamedTuple):
         fixed = {"SCORE": int(self.score), "SLOPE": float(self.alpha), "SCALE": float(self.scale)}
         fixed |= {"THRESHOLD": round(self.p * 65536.0), "FACTOR": 1.0 / (1.0 - self.p)}
         fixed |= {"H": heads, "C": channels, "SHARED": x.shape[1] != heads, "HAS_IDS": csc.edge_ids is not None}
-        fixed |= {"BE": edges_at_once(columns, 4), "BC": columns, **more}
+        fixed |= {"BE": self.edges_of(channels), "BC": columns, **more}
         # Threads hold copies of sums over channels, so products are rounded by themselves.
-        kernel((csc.num_rows, heads), csc.indptr, csc.indices, ids, *arrays, *words, fusion=False, **fixed)
+        grid, warps = (csc.num_rows, heads), 2 if columns > _TWO_WARPS and self.score is Score.ADD2 else 1
+        kernel(grid, csc.indptr, csc.indices, ids, *arrays, *words, fusion=False, warps=warps, **fixed)
+
+    def edges_of(self, channels: int) -> int:
+        """Edges of a block: as many as fit into 64 registers a thread with the sums over channels."""
+        columns, few = padded(channels), channels % 4 != 0 and self.seed is not None  # read one by one
+        most = _TILE // 2 if self.score is Score.ADD2 and self.seed is not None else _TILE
+        return min(4 if few else 32, edges_at_once(columns, 4), max(1, most // columns))
 
 
 def attend(kind: Scored, graph: Graph, x: Tensor, a: Tensor, b: Tensor, heads: int) -> tuple[Tensor, Tensor]:

@@ -110,6 +110,29 @@ def attend(
     tl.store(inverses + row * H + h + one, inverse)
 
 
+@device
+def weighed(
+    columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
+    seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
+    SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
+    HAS_IDS: tl.constexpr, BE: tl.constexpr
+):  # fmt: skip
+    """Of a block of in-edges from ``at`` on: what scores read of sources, weights, and <g, x> where edges are kept."""
+    p = at + tl.arange(0, BE)
+    some = p < end
+    col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
+    place = col if SHARED else col * H + h
+    t = accumulated(tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
+    far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
+    w = tl.where(some, tl.exp(scored(far, mine, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
+    dot = tl.sum(t * g, axis=1)
+    if THRESHOLD > 0:
+        edge = edge_numbers(ids, p, some, HAS_IDS)
+        keep = kept(edge, h, seed_low, seed_high, stream_low, stream_high, H, THRESHOLD)
+        dot = tl.where(keep, dot * FACTOR, 0.0)
+    return far, w, dot
+
+
 @kernel
 def attend_gradient_of_targets(
     offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, shares, made,
@@ -129,25 +152,29 @@ def attend_gradient_of_targets(
     mine = end_of(targets, row * H + h + one, c, one == 0, inside, C, SCORE)
     v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
     g = accumulated(tl.load(slope + own, mask=inside, other=0.0))
-    share = tl.sum(g * tl.load(out + own, mask=inside, other=0.0), axis=1)
     top = tl.load(tops + row * H + h)
     inverse = tl.load(inverses + row * H + h)
     ACC: tl.constexpr = tops.dtype.element_ty
+    if out.dtype.element_ty == ACC:
+        share = tl.sum(g * tl.load(out + own, mask=inside, other=0.0), axis=1)
+    else:  # the result is rounded, and all edges have its error
+        parts = tl.zeros([BE], ACC)
+        for at in range(begin, end, BE):
+            far, w, dot = weighed(
+                columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
+                seed_low, seed_high, stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR,
+                HAS_IDS, BE
+            )  # fmt: skip
+            parts += w * dot
+        share = tl.sum(parts, axis=0) + tl.zeros([1], ACC)
     block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
     of_vector = tl.zeros([BE, BC], ACC)
     for at in range(begin, end, BE):
-        p = at + tl.arange(0, BE)
-        some = p < end
-        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
-        place = col if SHARED else col * H + h
-        t = accumulated(tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
-        far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
-        w = tl.where(some, tl.exp(scored(far, mine, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
-        dot = tl.sum(t * g, axis=1)
-        if THRESHOLD > 0:
-            edge = edge_numbers(ids, p, some, HAS_IDS)
-            keep = kept(edge, h, seed_low, seed_high, stream_low, stream_high, H, THRESHOLD)
-            dot = tl.where(keep, dot * FACTOR, 0.0)
+        far, w, dot = weighed(
+            columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
+            seed_low, seed_high, stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR,
+            HAS_IDS, BE
+        )  # fmt: skip
         ds = w * (dot - share)
         if SCORE == 0:
             block += ds * tl.where(far + mine > 0, 1.0, SLOPE)
