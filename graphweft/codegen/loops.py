@@ -39,13 +39,15 @@ class RowNest:
     Attributes:
         inputs: How many matrices are read, all of the result's shape.
         statements: In order.
+        vectors: Those inputs that are one row for all.
     """
 
     inputs: int
     statements: tuple[Statement, ...]
+    vectors: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        lines = ["for row, column:"]
+        lines = [f"in{k} is one row" for k in self.vectors] + ["for row, column:"]
         for number, statement in enumerate(self.statements):
             shown = [_shown(operand) for operand in statement.operands]
             if statement.fn in ("leaky_relu", "elu"):
@@ -74,5 +76,7 @@ def row_nest(region: Sequence[Value]) -> tuple[RowNest, tuple[Value, ...]]:
                 operands.append(Operand("number", number=float(operand["value"])))
             else:
                 operands.append(Operand("input", read.setdefault(operand, len(read))))
-        statements.append(Statement(value["fn"], tuple(operands), float(value.get("alpha", 0.0))))
-    return RowNest(len(read), tuple(statements)), tuple(read)
+        fn = "add" if value.op is Op.BIAS else value["fn"]
+        statements.append(Statement(fn, tuple(operands), float(value.get("alpha", 0.0))))
+    vectors = tuple(k for k, value in enumerate(read) if value.tensor.rows is None)
+    return RowNest(len(read), tuple(statements), vectors), tuple(read)

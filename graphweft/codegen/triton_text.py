@@ -67,7 +67,7 @@ def number(value: float, rank: int, real: str) -> str:
 
 
 def render_rows(nest: RowNest) -> str:
-    """The kernel ``rows(in0, ..., out, count, BLOCK)`` over the elements of matrices of one shape.
+    """The kernel ``rows(in0, ..., out, count, F, BLOCK)`` over the elements of matrices of one shape, rows F wide.
 
     Raises: IRError for a function that has no Triton text.
     """
@@ -75,7 +75,10 @@ def render_rows(nest: RowNest) -> str:
     body = [
         "at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
         "here = at < count",
-        *(f"x{k} = tl.load(in{k} + at, mask=here, other=0.0)" for k in range(nest.inputs)),
+        *(
+            f"x{k} = tl.load(in{k} + at{' % F' if k in nest.vectors else ''}, mask=here, other=0.0)"
+            for k in range(nest.inputs)
+        ),
     ]
     logic: set[int] = set()
     for k, statement in enumerate(nest.statements):
@@ -85,7 +88,8 @@ def render_rows(nest: RowNest) -> str:
     last = len(nest.statements) - 1
     body.append(f"tl.store(out + at, t{last}, mask=here)")
     comment = "".join(f"# {line}\n" for line in str(nest).splitlines())
-    head = f"@triton.jit\ndef rows({', '.join([*given, 'out', 'count'])}, BLOCK: tl.constexpr):\n"
+    fixed = "F: tl.constexpr, BLOCK: tl.constexpr"
+    head = f"@triton.jit\ndef rows({', '.join([*given, 'out', 'count'])}, {fixed}):\n"
     return comment + head + "".join(f"    {line}\n" for line in body)
 
 

@@ -49,6 +49,12 @@ def _only(rule: Callable[[Formula, Value, Value, Value], Value]) -> Partial:
     return lambda f, v, g: (rule(f, v.inputs[0], v, g),)
 
 
+def _elu(f: Formula, v: Value, g: Value) -> Sequence[Value | None]:
+    """By the result, which has the operand's sign, so that the operand need not be kept."""
+    sign = v if v["alpha"] >= 0.0 else v.inputs[0]
+    return (f.where(f.gt(sign, 0.0), g, f.mul(g, f.add(v, v["alpha"]))),)
+
+
 def _pow(f: Formula, v: Value, g: Value) -> Sequence[Value | None]:
     x, p = v.inputs
     slope = f.mul(p, f.pow(x, f.sub(p, 1.0)))
@@ -94,7 +100,7 @@ _PARTIALS: dict[str, Partial] = {
     "sigmoid": _only(lambda f, x, y, g: f.mul(g, f.mul(y, f.sub(1.0, y)))),
     "tanh": _only(lambda f, x, y, g: f.mul(g, f.sub(1.0, f.square(y)))),
     "leaky_relu": lambda f, v, g: (f.where(f.gt(v.inputs[0], 0.0), g, f.mul(g, v["alpha"])),),
-    "elu": lambda f, v, g: (f.where(f.gt(v.inputs[0], 0.0), g, f.mul(g, f.add(v, v["alpha"]))),),
+    "elu": _elu,
     "add": lambda f, v, g: (g, g),
     "sub": lambda f, v, g: (g, f.neg(g)),
     "mul": lambda f, v, g: (f.mul(g, v.inputs[1]), f.mul(g, v.inputs[0])),

@@ -23,13 +23,21 @@ FUNCTIONS = frozenset({
 
 
 def fuse_elementwise(
-    program: Program, groups: list[Group], phase: Mapping[Value, int], worth: Callable[[Value], bool]
+    program: Program,
+    groups: list[Group],
+    phase: Mapping[Value, int],
+    worth: Callable[[Value], bool],
+    biases: bool = False,
 ) -> list[Group]:
-    """``groups`` with every chain whose result is ``worth`` a kernel joined to one group."""
+    """``groups`` with every chain whose result is ``worth`` a kernel joined to one group.
+
+    ``biases``: a vector that is added to every row may be the first link, which has a kernel of its own otherwise.
+    """
     users, outputs = program.users(), {value for _, value in program.outputs}
     position = {value: index for index, value in enumerate(program.values)}
     single = [g for g in groups if g.anchor is g.result and g.walk is None and not g.taps]
     makes = {g.result: g for g in single if _fits(g.result)}
+    joins = {*makes, *(g.result for g in groups if biases and _is_bias(g))}
     gone: set[Value] = set()
     for group in reversed(groups):
         result = group.result
@@ -41,7 +49,7 @@ def fuse_elementwise(
                 operand
                 for value in inside
                 for operand in value.inputs
-                if operand in makes and operand not in inside and operand not in outputs and operand not in gone
+                if operand in joins and operand not in inside and operand not in outputs and operand not in gone
                 if phase[operand] == phase[result] and all(user in inside for user in users[operand])
             }
             if not found:
@@ -52,6 +60,12 @@ def fuse_elementwise(
         group.chain = tuple(sorted(inside, key=position.__getitem__))
         gone |= inside - {result}
     return [group for group in groups if group.result not in gone]
+
+
+def _is_bias(group: Group) -> bool:
+    """Whether a group adds a vector to rows and does nothing else."""
+    alone = group.anchor is None and list(group.stages) == ["bias"] and not group.taps and group.gather is None
+    return alone and group.result.op is Op.BIAS and group.result.tensor.dtype == torch.float32
 
 
 def _fits(value: Value) -> bool:

@@ -68,6 +68,7 @@ class Group:
         terms: The products that are added up before the stages, the anchor's first; or contractions with one second
             operand, whose results are the group's and its taps. Empty for one product.
         padded: The rows padded by zeros that are the addend, of which the kernel reads those before the zeros.
+        kernel: The name of the kernel that computes the chain, where it is not generated.
     """
 
     anchor: Value | None
@@ -82,6 +83,7 @@ class Group:
     gather: Value | None = None
     terms: tuple[Term, ...] = ()
     padded: Value | None = None
+    kernel: str = ""
 
     def operands(self) -> list[Value]:
         """Every value the call reads."""

@@ -24,6 +24,7 @@ from graphweft.ir.residency import HOST, StructType
 from graphweft.ir.verify import verify
 from graphweft.passes.associate import associate
 from graphweft.passes.attention import raise_attention
+from graphweft.passes.by_head import join_heads
 from graphweft.passes.canonical import canonicalise
 from graphweft.passes.certificate import Certificate, Certifier, Outcome, Refuted, Rewrite
 from graphweft.passes.cleanup import cleanup
@@ -93,6 +94,7 @@ class Request:
     rounds: bool = False  # sums over edges read rows in bfloat16
     place: str = HOST  # where a step runs; rows that are made before it move there
     worth: int | None = None  # bytes of a matrix from which kernels are generated for it; None: what a compiler costs
+    joins: bool = False  # whether a call costs so much that more is joined than saves memory traffic
 
     def is_worth(self, nbytes: float) -> bool:
         """Whether a kernel is generated for so many bytes."""
@@ -411,11 +413,13 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     groups = cover_edges(joint, hoisted, phase, rest, heavy) if walks else rest(hoisted)
     if request.on("fuse", 3):
         groups = fold_gathers(joint, groups) if request.on("stages", 3) else groups
-        groups = fuse_elementwise(joint, groups, phase, lambda v: request.is_worth(tensor_bytes(v, sizes)))
+        worth = lambda v: request.is_worth(tensor_bytes(v, sizes))  # noqa: E731
+        groups = fuse_elementwise(joint, groups, phase, worth, request.joins)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
     if request.on("fuse", 3) and request.on("join", 3):
         groups = join_products(joint, groups, phase)  # after the prediction: it changes no choice
+        groups = join_heads(joint, groups, phase) if request.joins else groups
         works = {group.result: group_work(group, sizes) for group in groups}
     groups = wait_late(groups) if request.place != HOST else groups
     steps = Steps(forward, raw, derived)

@@ -279,6 +279,7 @@ class CompiledFunction:
             certify=active.certify,
             prepare=target.prepare,
             worth=target.worth,
+            joins=target.joins,
             rounds=active.precision == "bf16",
         )
         return Plan(run_passes(program, request), target, program)

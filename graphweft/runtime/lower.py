@@ -59,14 +59,16 @@ def lower(
 
 def _parts(group: Group) -> Parts:
     value = group.anchor
+    if value is not None and value.op in (Op.ATTENTION, Op.ATTENTION_GRAD):
+        return _attention(group, value)
+    if group.kernel:
+        return _joined(group)
     if group.chain:
         return _generated(group)
     if group.terms:
         return _contractions(group) if group.terms[0].shared is not None else _products(group)
     if value is None:
         return _rows(group)
-    if value.op in (Op.ATTENTION, Op.ATTENTION_GRAD):
-        return _attention(group, value)
     if value.op in (Op.SPMM, Op.MATMUL):
         return _product(group, value)
     if value.op in (Op.BATCH_NORM, Op.NORMALISE, Op.BATCH_NORM_GRAD):
@@ -140,9 +142,8 @@ def _product(group: Group, value: Value) -> Parts:
 
 
 def _attention(group: Group, value: Value) -> Parts:
-    """An attention with its statistics, or all gradients of one."""
-    forward = value.op is Op.ATTENTION
-    values = group.operands()
+    """An attention with its statistics, or all gradients of one, to which what comes by the scores may be added."""
+    forward, values = value.op is Op.ATTENTION, value.inputs
     if forward:
         names = _ROLES[Op.ATTENTION][: len(values)]
     else:
@@ -152,7 +153,10 @@ def _attention(group: Group, value: Value) -> Parts:
     attrs = _attrs(value) + (() if forward else (("heads", value.inputs[-3].tensor.dims[0]),))
     if forward:
         return "attention", operands, [("out", value), *(("stats", tap) for tap in group.taps)], attrs
-    return "attention_grad", operands, [(f"d{v['wrt']}", v) for v in (group.result, *group.taps)], attrs
+    for product in (v for v in group.chain if v.op is Op.EINSUM):
+        number, vector = product.inputs if product.inputs[1] not in group.chain else product.inputs[::-1]
+        operands.append((f"vector{number['wrt']}", vector))
+    return "attention_grad", operands, [(f"d{v.get('wrt', 0)}", v) for v in (group.result, *group.taps)], attrs
 
 
 def _norm(group: Group, value: Value) -> Parts:
@@ -211,6 +215,12 @@ def _contractions(group: Group) -> Parts:
     return "contract_terms", [*operands, *_stages(shared)], results, (("count", len(group.terms)), *_switches(shared))
 
 
+def _joined(group: Group) -> Parts:
+    """Values that one kernel computes side by side."""
+    operands = [(f"x{i}", operand) for i, operand in enumerate(group.operands())]
+    return group.kernel, operands, [("out", group.result), *((f"out{i}", v) for i, v in enumerate(group.taps, 1))], ()
+
+
 def _generated(group: Group) -> Parts:
     """One generated kernel: over rows, or over the edges of a graph."""
     values = [value for value in group.operands() if value is not group.walk]
@@ -236,6 +246,8 @@ def is_block(graph: Value) -> bool:
 
 def label(group: Group) -> str:
     """``spmm + row_scale + bias + relu``: what one call does."""
+    if group.kernel:
+        return f"{group.kernel} + {' + '.join(v.op.name.lower() for v in group.chain if v is not group.anchor)}"
     if group.walk is not None:
         made = " + ".join(value.op.name.lower() for value in (group.result, *group.taps))
         return f"edges ({len(group.chain)} values): {made}"

@@ -43,6 +43,7 @@ class Target:
         device: The type of the devices whose plans it runs unasked; None: it is asked for by name, on any device.
         without: Passes whose results it has no kernels for.
         worth: Bytes of a matrix from which it generates a kernel; None: from where a compiler of C++ pays.
+        joins: Whether calls are joined that save no memory traffic together, since each is a launch.
 
     Example:
         >>> target = Target("made-up")
@@ -57,9 +58,15 @@ class Target:
     blocking = False  # whether a launch is over when it returns, so that it can be timed, and written down as it is
 
     def __init__(
-        self, name: str, device: str | None = None, without: Sequence[str] = (), worth: int | None = None
+        self,
+        name: str,
+        device: str | None = None,
+        without: Sequence[str] = (),
+        worth: int | None = None,
+        joins: bool = False,
     ) -> None:
         self.name, self.device, self.without, self.worth = name, device, frozenset(without), worth
+        self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device], Sampler]] = {}
 

@@ -67,6 +67,7 @@ def runs(width: int = WIDTH) -> dict[str, tuple[Callable[[], object], int]]:
     hit = len(
         torch.unique(arg.long() * width // 8 + torch.arange(width) // 8 + NODES * 100 * torch.arange(NODES)[:, None])
     )
+    once = edges.by_source(graph).num_edges
     return {
         "sum": (lambda: edges.sum_edges(graph, x), EDGES * row + structure),
         "sum, weights in order": (
@@ -83,7 +84,10 @@ def runs(width: int = WIDTH) -> dict[str, tuple[Callable[[], object], int]]:
             EDGES * row + structure + numbers(EDGES) + EDGES + 3 * rows + NODES * row + 3 * NODES,
         ),
         "largest": (lambda: edges.extremum(graph, x, False, True), EDGES * row + structure),
-        "gradient of the largest": (lambda: edges.extremum_gradient(graph, arg, x), EDGES * row + structure + hit),
+        "gradient of the largest": (
+            lambda: edges.extremum_gradient(graph, arg, x),
+            once * row + numbers(NODES + 1, 8) + numbers(once) + hit,  # of parallel edges one
+        ),
         "stages of rows": (
             lambda: edges.finish_rows(x, None, stages, True),
             3 * rows + row + 2 * numbers(NODES),

@@ -61,7 +61,7 @@ MUTANTS = {
     "zero wins over negative numbers": Mutant(BEST, "[BE, BF], least", "[BE, BF], 0.0"),
     "last of equal sources": Mutant(BEST, "else t <= best", "else t < best", "star"),
     "block not added up": Mutant(SUM, "block += t", "block = t", "star"),
-    "parallel edges twice": Mutant("extremum_gradient", "some & (again == 0)", "some", "multi_edges"),
+    "rows of all sources": Mutant("extremum_gradient", "== own", ">= own"),
     "sum not rescaled": Mutant(SOFT, "total * shrink", "total", "star"),
     "zeros among the scores": Mutant(SOFT, 'other=float("-inf")', "other=0.0"),
     "neighbour's edges overwritten": Mutant(SOFT, "t, mask=here)", "t)"),

@@ -16,7 +16,6 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "cuda_kernels.txt"
 SPARSE = ("sum", "largest", "gradient of the largest")  # names of launches of products with the graph's matrix
 READ = 1.25  # of the least sectors
 INSTRUCTIONS = 50  # of a warp, an edge
-INSTRUCTIONS_SCATTERED = 57  # where what is hit changes hands, so that no sector is read twice
 REGISTERS, SHARED = 64, 48 << 10
 
 
@@ -35,7 +34,7 @@ def test_kernels_fit_and_read_by_vectors(found: dict[str, costs.Cost]) -> None:
             assert code.spills == 0 and not code.atomics and code.shared <= SHARED, (name, target, code)
             assert code.registers <= REGISTERS, (name, target, code)
             assert code.widest == 16, (name, target, code.loads)
-            if "gradient_of_targets" not in name:  # which stores a number for each head
+            if not name.endswith(("gradient_of_targets", "score_rows")):  # which store a number for each head
                 assert code.widest_store == 16, (name, target, code.stores)
 
 
@@ -46,8 +45,7 @@ def test_products_read_little_more_than_they_must(found: dict[str, costs.Cost]) 
         moved = found[name].launch.traffic
         assert found[name].least * 0.99 <= moved.sectors["ld"], name  # else the least is not
         assert moved.sectors["ld"] <= READ * found[name].least, (name, moved)
-        bar = INSTRUCTIONS_SCATTERED if name.startswith("gradient") else INSTRUCTIONS
-        assert found[name].instructions <= bar, (name, moved)
+        assert found[name].instructions <= INSTRUCTIONS, (name, moved)
 
 
 @pytest.mark.parametrize("width", [4, 20, 32, 100, 128, 256])

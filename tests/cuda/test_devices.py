@@ -53,7 +53,7 @@ class HostTensors(TorchDispatchMode):
 
 
 @pytest.mark.parametrize(
-    ("name", "most"), [("gcn", 6), ("sage", 7), ("gin", 9), ("gat", 11), ("gatv2", 14), ("ngcf", 13)]
+    ("name", "most"), [("gcn", 6), ("sage", 7), ("gin", 9), ("gat", 13), ("gatv2", 14), ("ngcf", 13)]
 )
 def test_a_step_makes_no_host_tensor_and_waits_for_nothing(
     name: str, most: int, monkeypatch: pytest.MonkeyPatch
@@ -87,7 +87,7 @@ def test_a_step_makes_no_host_tensor_and_waits_for_nothing(
         devices = {t.device for t in (out, *gradients.values()) if t is not None}
     assert devices == {torch.device("cuda:0")}
     assert not watch.seen and watch.operations
-    assert 0 < len(launched) <= most
+    assert 0 < len(launched) <= most, len(launched)
 
 
 def test_structure_is_sent_once_and_answers_as_the_graph_does() -> None:
@@ -194,7 +194,7 @@ except gw.errors.GraphWeftError as failure:
 
 
 @pytest.mark.parametrize(
-    ("net", "most"), [(gw.nn.GCN(64, 32, 8, num_layers=3), 14), (gw.nn.GAT(64, 16, 8, heads=4, num_layers=2), 27)]
+    ("net", "most"), [(gw.nn.GCN(64, 32, 8, num_layers=3), 14), (gw.nn.GAT(64, 16, 8, heads=4, num_layers=2), 16)]
 )
 def test_calls_of_a_step_are_few(net: gw.nn.GCN, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward of a plan for a device; a rearrangement launches nothing, and what is hoisted runs once."""

@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, emulated, sampling
+from cuda import checked, emulated, halves, sampling
+from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
 from zoo import CASES, random_edges
@@ -29,7 +30,8 @@ import graphweft as gw
 from graphweft import device_check
 from graphweft.ir.interpret import edges_in_row_order, interpret
 from graphweft.ir.ops import Op
-from graphweft.ir.program import Attrs
+from graphweft.ir.program import Attrs, Builder, Value
+from graphweft.ir.residency import Residency, TensorType
 from graphweft.runtime import dense
 from graphweft.runtime.cuda import attention_kernels, edges, kernels, sampling_kernels, walks
 from graphweft.runtime.cuda.jit import Kernel
@@ -55,21 +57,10 @@ def interpreted(function: Callable[[], None]) -> Callable[[], None]:
     return function if COMPILED else trial(function)
 
 
-def drawn(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
 def close(got: Tensor, wanted: Tensor) -> None:
     tolerance = 1e-5 if got.dtype == torch.float32 else 1e-12
     scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
     torch.testing.assert_close(got.double(), wanted.double(), rtol=tolerance, atol=tolerance * scale)
-
-
-def dense_of(graph: gw.Graph, weight: Tensor | None = None) -> Tensor:
-    """The matrix of a graph in float64."""
-    src, dst = graph.edges()
-    values = torch.ones(graph.num_edges, dtype=torch.float64) if weight is None else weight.double()
-    return torch.zeros(graph.num_dst, graph.num_src, dtype=torch.float64).index_put((dst, src), values, accumulate=True)
 
 
 @trial
@@ -96,64 +87,15 @@ def sums_over_edges() -> None:
             close(got, Epilogue(**stages, relu=True).reference(total))
 
 
-HALVES = {torch.float16: 1e-3, torch.bfloat16: 8e-3}  # about one rounding of the result
-
-
-def near(got: Tensor, wanted: Tensor) -> None:
-    """Of numbers that are stored in 16 bits and added up in float32."""
-    scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
-    bar = HALVES[got.dtype]
-    torch.testing.assert_close(got.double(), wanted.double(), rtol=bar, atol=bar * scale)
-
-
-@trial
-def rows_of_sixteen_bits() -> None:
-    """Every kernel that is written once on float16 and bfloat16: rounded when stored, never when added up."""
-    for dtype in HALVES:
-        for name in ("multi_edges", "star"):
-            graph = GRAPHS[name].graph()
-            n, dst, ids = graph.num_nodes, *edges_in_row_order(graph)[1:]
-            x, weight = drawn(n, 12, dtype=dtype), drawn(graph.num_edges, dtype=dtype, seed=1)
-            stages = {"row_scale": drawn(n, dtype=dtype, seed=2), "bias": drawn(12, dtype=dtype, seed=3)}
-            total = dense_of(graph, weight) @ x.double() + 0.5 * x.double()
-            double = {key: t.double() for key, t in stages.items()}
-            near(
-                edges.sum_edges(graph, x, weight, None, 0.5, stages, True),
-                Epilogue(**double, relu=True).reference(total),
-            )
-            near(edges.finish_rows(x, None, stages, False), Epilogue(**double).reference(x.double()))
-            found, arg = edges.extremum(graph, x, False, True)
-            best, wanted = gw.runtime.sparse.spmm_max(graph.csc, x.float(), minimum=False)
-            assert (
-                arg is not None and wanted is not None and torch.equal(arg, wanted) and torch.equal(found.float(), best)
-            )
-            slope = drawn(n, 12, dtype=dtype, seed=5)
-            back = torch.zeros(n, 12, dtype=torch.float64)
-            back.scatter_add_(0, arg.long().clamp(min=0), torch.where(arg >= 0, slope, 0.0).double())
-            near(edges.extremum_gradient(graph, arg, slope), back)
-            scores = drawn(graph.num_edges, 2, dtype=dtype, seed=6).mul(3)
-            leaf = scores.double().requires_grad_()
-            parts = [torch.softmax(leaf[ids[dst == row]], 0) for row in range(n)]
-            soft = torch.cat([leaf[:0], *parts])[torch.argsort(ids)]
-            near(edges.edge_softmax(graph, scores, False), soft.detach())
-            given, rounded = drawn(graph.num_edges, 2, dtype=dtype, seed=7), soft.detach().to(dtype)
-            share = torch.zeros(n, 2, dtype=torch.float64).index_add_(0, dst, (rounded.double() * given.double())[ids])
-            place = torch.empty_like(ids)
-            place[ids] = dst
-            slopes = rounded.double() * (given.double() - share[place])
-            near(edges.edge_softmax_gradient(graph, rounded, given), slopes)
-            kept = edges.dropout(x, 0.5, 3, 1)
-            near(kept, dense.dropout(x.float(), 0.5, 3, 1).double())
-
-
-@trial
-def sums_of_many_small_numbers_keep_them() -> None:
-    """4,000 edges of 1 each: bfloat16 that is added up in 8 bits of precision stays at 256."""
-    graph = gw.Graph(torch.arange(4000) % 5, torch.zeros(4000, dtype=torch.int64), num_nodes=5)
-    for dtype in HALVES:
-        assert float(edges.sum_edges(graph, torch.ones(5, 4, dtype=dtype))[0, 0]) == float(
-            torch.tensor(4000.0).to(dtype)
-        )
+TRIALS |= {
+    run.__name__: run
+    for run in (
+        halves.rows_of_sixteen_bits,
+        halves.attention_of_sixteen_bits,
+        halves.attention_sums_of_many_small_weights,
+        halves.sums_of_many_small_numbers_keep_them,
+    )
+}
 
 
 @trial
@@ -291,6 +233,42 @@ def attention_with_dropped_edges() -> None:
         scale = max(float(t.abs().max()) for t in steps[1])
         for got, wanted in zip(*steps, strict=True):
             torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5 * scale)
+
+
+def by_head(spec: str, *dims: tuple[str | None, tuple[int, ...]]) -> Value:
+    """An einsum of inputs with these rows and dimensions."""
+    return Builder().add(Op.EINSUM, *(rows_of(rows, *size) for rows, size in dims), spec=spec)
+
+
+def rows_of(rows: str | None, *dims: int) -> Value:
+    """An input with rows, or without."""
+    kind = TensorType(Residency.SHARED if rows is None else Residency.DST, rows, dims, torch.float32)
+    return Builder().add(Op.INPUT, name="x", type=kind)
+
+
+@trial
+def scores_and_sums_by_head() -> None:
+    """Heads and channels of any number, as many rows as a program has several blocks of, and none."""
+    for n, heads, channels in ((0, 2, 4), (1, 3, 5), (37, 2, 100), (3000, 1, 8)):
+        x, plain = drawn(n, heads, channels), drawn(n, heads * channels, seed=1)
+        vectors = [drawn(heads, channels, seed=k) for k in (2, 3)]
+        numbers = [drawn(n, heads, seed=k) for k in (4, 5)]
+        rows, vector, number = ("V", (heads, channels)), (None, (heads, channels)), ("V", (heads,))
+        scored = [by_head("nhc,hc->nh", rows, vector) for _ in vectors]
+        reads = (Slot("x0", 0, scored[0].inputs[0]), *(Slot("x", 1 + k, v.inputs[1]) for k, v in enumerate(scored)))
+        slots = [x, *vectors, None, None]
+        launch_of("head_scores", reads, tuple(Slot("out", 3 + k, v) for k, v in enumerate(scored)))(slots)
+        for got, by in zip(slots[3:], vectors, strict=True):
+            close(got, torch.einsum("nhc,hc->nh", x.double(), by.double()))
+        summed = [by_head("nh,nhc->hc", number, rows) for _ in numbers]
+        column = Builder().add(Op.COL_SUM, rows_of("V", heads * channels))
+        reads = (Slot("x0", 0, summed[0].inputs[1]), *(Slot("s", 1 + k, v.inputs[0]) for k, v in enumerate(summed)))
+        slots = [x, *numbers, plain, None, None, None]
+        reads = (*reads, Slot("plain", 3, column.inputs[0]))
+        launch_of("head_sums", reads, tuple(Slot("out", 4 + k, v) for k, v in enumerate((*summed, column))))(slots)
+        for got, by in zip(slots[4:6], numbers, strict=True):
+            close(got, torch.einsum("nh,nhc->hc", by.double(), x.double()))
+        close(slots[6].flatten(), plain.double().sum(0))
 
 
 @trial

@@ -21,6 +21,12 @@ tl: Any = None  # triton.language, once a kernel is asked for
 
 
 @device
+def accumulated(t):
+    """As sums are taken: in float32, of 16 bits too, or in float64."""
+    return t if t.dtype == tl.float64 else t.to(tl.float32)
+
+
+@device
 def leaky(z, SLOPE: tl.constexpr):
     """The leaky unit."""
     return tl.where(z > 0, z, z * SLOPE)
@@ -45,7 +51,7 @@ def end_of(rows, at, c, some, inside, C: tl.constexpr, SCORE: tl.constexpr):
         made = tl.load(rows + at, mask=some, other=0.0)
     else:
         made = tl.load(rows + at[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
-    return made
+    return accumulated(made)
 
 
 @device
@@ -73,16 +79,16 @@ def attend(
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
     mine = end_of(targets, row * H + h + one, c, one == 0, inside, C, SCORE)
-    v = tl.load(vector + h * C + c, mask=inside, other=0.0) if SCORE == 1 else 0.0
-    top = tl.full([1], float("-inf"), out.dtype.element_ty)
-    total = tl.zeros([1], out.dtype.element_ty)
-    block = tl.zeros([BE, BC], out.dtype.element_ty)
+    v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
+    top = tl.full([1], float("-inf"), tops.dtype.element_ty)
+    total = tl.zeros([1], tops.dtype.element_ty)
+    block = tl.zeros([BE, BC], tops.dtype.element_ty)
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         some = p < end
         col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
         place = col if SHARED else col * H + h
-        t = tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
+        t = accumulated(tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
         far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
         s = tl.where(some, scored(far, mine, v, SCORE, SLOPE, SCALE), float("-inf"))
         above = gw_max(top, tl.max(s, axis=0))
@@ -104,6 +110,29 @@ def attend(
     tl.store(inverses + row * H + h + one, inverse)
 
 
+@device
+def weighed(
+    columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
+    seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
+    SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
+    HAS_IDS: tl.constexpr, BE: tl.constexpr
+):  # fmt: skip
+    """Of a block of in-edges from ``at`` on: what scores read of sources, weights, and <g, x> where edges are kept."""
+    p = at + tl.arange(0, BE)
+    some = p < end
+    col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
+    place = col if SHARED else col * H + h
+    t = accumulated(tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
+    far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
+    w = tl.where(some, tl.exp(scored(far, mine, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
+    dot = tl.sum(t * g, axis=1)
+    if THRESHOLD > 0:
+        edge = edge_numbers(ids, p, some, HAS_IDS)
+        keep = kept(edge, h, seed_low, seed_high, stream_low, stream_high, H, THRESHOLD)
+        dot = tl.where(keep, dot * FACTOR, 0.0)
+    return far, w, dot
+
+
 @kernel
 def attend_gradient_of_targets(
     offsets, columns, ids, x, sources, targets, vector, out, slope, tops, inverses, shares, made,
@@ -121,26 +150,31 @@ def attend_gradient_of_targets(
     end = tl.load(offsets + row + 1)
     own = (row * H + h) * C + c
     mine = end_of(targets, row * H + h + one, c, one == 0, inside, C, SCORE)
-    v = tl.load(vector + h * C + c, mask=inside, other=0.0) if SCORE == 1 else 0.0
-    g = tl.load(slope + own, mask=inside, other=0.0)
-    share = tl.sum(g * tl.load(out + own, mask=inside, other=0.0), axis=1)
+    v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
+    g = accumulated(tl.load(slope + own, mask=inside, other=0.0))
     top = tl.load(tops + row * H + h)
     inverse = tl.load(inverses + row * H + h)
-    block = tl.zeros([BE], out.dtype.element_ty) if SCORE == 0 else tl.zeros([BE, BC], out.dtype.element_ty)
-    of_vector = tl.zeros([BE, BC], out.dtype.element_ty)
+    ACC: tl.constexpr = tops.dtype.element_ty
+    if out.dtype.element_ty == ACC:
+        share = tl.sum(g * tl.load(out + own, mask=inside, other=0.0), axis=1)
+    else:  # the result is rounded, and all edges have its error
+        parts = tl.zeros([BE], ACC)
+        for at in range(begin, end, BE):
+            far, w, dot = weighed(
+                columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
+                seed_low, seed_high, stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR,
+                HAS_IDS, BE
+            )  # fmt: skip
+            parts += w * dot
+        share = tl.sum(parts, axis=0) + tl.zeros([1], ACC)
+    block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
+    of_vector = tl.zeros([BE, BC], ACC)
     for at in range(begin, end, BE):
-        p = at + tl.arange(0, BE)
-        some = p < end
-        col = tl.load(columns + p, mask=some, other=0).to(tl.int64)
-        place = col if SHARED else col * H + h
-        t = tl.load(x + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
-        far = t if SCORE == 1 else end_of(sources, col * H + h, c, some, inside, C, SCORE)
-        w = tl.where(some, tl.exp(scored(far, mine, v, SCORE, SLOPE, SCALE) - top) * inverse, 0.0)
-        dot = tl.sum(t * g, axis=1)
-        if THRESHOLD > 0:
-            edge = edge_numbers(ids, p, some, HAS_IDS)
-            keep = kept(edge, h, seed_low, seed_high, stream_low, stream_high, H, THRESHOLD)
-            dot = tl.where(keep, dot * FACTOR, 0.0)
+        far, w, dot = weighed(
+            columns, ids, x, sources, mine, v, g, top, inverse, at, end, h, c, inside,
+            seed_low, seed_high, stream_low, stream_high, H, C, SHARED, SCORE, SLOPE, SCALE, THRESHOLD, FACTOR,
+            HAS_IDS, BE
+        )  # fmt: skip
         ds = w * (dot - share)
         if SCORE == 0:
             block += ds * tl.where(far + mine > 0, 1.0, SLOPE)
@@ -160,28 +194,33 @@ def attend_gradient_of_targets(
 
 @kernel
 def attend_gradient_of_sources(
-    offsets, columns, ids, x, sources, targets, vector, slope, tops, inverses, shares, made_x, made,
+    offsets, columns, ids, x, sources, targets, vector, slope, tops, inverses, shares, of_targets, by_source,
+    by_target, made_x, made,
     seed_low, seed_high, stream_low, stream_high, H: tl.constexpr, C: tl.constexpr, SHARED: tl.constexpr,
     SCORE: tl.constexpr, SLOPE: tl.constexpr, SCALE: tl.constexpr, THRESHOLD: tl.constexpr, FACTOR: tl.constexpr,
-    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr
+    HAS_IDS: tl.constexpr, BE: tl.constexpr, BC: tl.constexpr, SCORED: tl.constexpr
 ):  # fmt: skip
-    """Gradients by values and by what else is read of sources; rows are sources, columns destinations."""
+    """Gradients by values and by what else is read of sources; rows are sources, columns destinations.
+
+    SCORED: the gradients by scores of sources (1) and of destinations (2) times a vector of the head are added.
+    """
     row, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
     c = tl.arange(0, BC)[None, :]
     inside = c < C
     one = tl.arange(0, 1)
     begin = tl.load(offsets + row)
     end = tl.load(offsets + row + 1)
-    t = tl.load(x + (row if SHARED else row * H + h) * C + c, mask=inside, other=0.0)
+    t = accumulated(tl.load(x + (row if SHARED else row * H + h) * C + c, mask=inside, other=0.0))
     mine = t if SCORE == 1 else end_of(sources, row * H + h + one, c, one == 0, inside, C, SCORE)
-    v = tl.load(vector + h * C + c, mask=inside, other=0.0) if SCORE == 1 else 0.0
-    of_x = tl.zeros([BE, BC], made_x.dtype.element_ty)
-    block = tl.zeros([BE], made_x.dtype.element_ty) if SCORE == 0 else tl.zeros([BE, BC], made_x.dtype.element_ty)
+    v = accumulated(tl.load(vector + h * C + c, mask=inside, other=0.0)) if SCORE == 1 else 0.0
+    ACC: tl.constexpr = tops.dtype.element_ty
+    of_x = tl.zeros([BE, BC], ACC)
+    block = tl.zeros([BE], ACC) if SCORE == 0 else tl.zeros([BE, BC], ACC)
     for at in range(begin, end, BE):
         p = at + tl.arange(0, BE)
         some = p < end
         place = tl.load(columns + p, mask=some, other=0).to(tl.int64) * H + h
-        g = tl.load(slope + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0)
+        g = accumulated(tl.load(slope + place[:, None] * C + c, mask=some[:, None] & inside, other=0.0))
         far = end_of(targets, place, c, some, inside, C, SCORE)
         top = tl.load(tops + place, mask=some, other=0.0)
         inverse = tl.load(inverses + place, mask=some, other=0.0)
@@ -204,8 +243,56 @@ def attend_gradient_of_sources(
             block += (ds * SCALE)[:, None] * far
     stored = (tl.arange(0, BE)[:, None] == 0) & inside
     total = tl.broadcast_to(tl.sum(of_x, axis=0)[None, :], [BE, BC])
+    if SCORED & 1:
+        total += tl.sum(block, axis=0) * tl.load(by_source + h * C + c + stored * 0, mask=stored, other=0.0)
+    if SCORED & 2:
+        mine = tl.load(of_targets + row * H + h)
+        total += mine * tl.load(by_target + h * C + c + stored * 0, mask=stored, other=0.0)
     tl.store(made_x + (row * H + h) * C + c + stored * 0, total, mask=stored)
     if SCORE == 0:
         tl.store(made + row * H + h, tl.sum(block, axis=0))
     elif SCORE == 2:
         tl.store(made + (row * H + h) * C + c, tl.sum(block, axis=0)[None, :], mask=inside)
+
+
+@kernel
+def score_rows(
+    x, first, second, out, out1, count, H: tl.constexpr, C: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """``<x[n, h], first[h]>`` and the same by ``second``, for ``count`` rows and heads."""
+    r = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
+    c = tl.arange(0, BC)[None, :]
+    inside = (r < count)[:, None] & (c < C)
+    t = accumulated(tl.load(x + r[:, None] * C + c, mask=inside, other=0.0))
+    at = (r % H)[:, None] * C + c
+    tl.store(out + r, tl.sum(t * tl.load(first + at, mask=inside, other=0.0), axis=1), mask=r < count)
+    tl.store(out1 + r, tl.sum(t * tl.load(second + at, mask=inside, other=0.0), axis=1), mask=r < count)
+
+
+@kernel
+def sum_rows_by_head(
+    x, first, second, plain, made, rows, share, H: tl.constexpr, C: tl.constexpr, PLAIN: tl.constexpr,
+    BR: tl.constexpr, BC: tl.constexpr
+):  # fmt: skip
+    """``sum over n of first[n, h] x[n, h]``, the same by ``second``, and of ``plain[n, h]``: a share of rows each."""
+    program, h = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    c = tl.arange(0, BC)[None, :]
+    by_first = tl.zeros([BR, BC], made.dtype.element_ty)
+    by_second = tl.zeros([BR, BC], made.dtype.element_ty)
+    itself = tl.zeros([BR, BC], made.dtype.element_ty)
+    end = tl.minimum((program + 1) * share, rows)
+    for at in range(program * share, end, BR):
+        r = at + tl.arange(0, BR)
+        inside = (r < end)[:, None] & (c < C)
+        place = r * H + h
+        t = tl.load(x + place[:, None] * C + c, mask=inside, other=0.0)
+        by_first += tl.load(first + place, mask=r < end, other=0.0)[:, None] * t
+        by_second += tl.load(second + place, mask=r < end, other=0.0)[:, None] * t
+        if PLAIN:
+            itself += tl.load(plain + place[:, None] * C + c, mask=inside, other=0.0)
+    stored = (tl.arange(0, BR)[:, None] == 0) & (c < C)
+    to = made + ((program * (3 if PLAIN else 2)) * H + h) * C + c + stored * 0
+    tl.store(to, tl.broadcast_to(tl.sum(by_first, axis=0)[None, :], [BR, BC]), mask=stored)
+    tl.store(to + H * C, tl.broadcast_to(tl.sum(by_second, axis=0)[None, :], [BR, BC]), mask=stored)
+    if PLAIN:
+        tl.store(to + 2 * H * C, tl.broadcast_to(tl.sum(itself, axis=0)[None, :], [BR, BC]), mask=stored)

@@ -155,16 +155,20 @@ def extremum_gradient(graph: Graph, arg: Tensor, dy: Tensor) -> Tensor:
 
 
 def by_source(graph: Graph) -> Adjacency:
-    """Out-edges with parallel edges side by side, on the graph's device."""
+    """The ends of out-edges, each once, on the graph's device."""
     turned = graph.reverse()
-    return derived(host_of(turned).csc, _with_sorted_columns).to(turned.device)
+    return derived(host_of(turned).csc, _without_parallels).to(turned.device)
 
 
-def _with_sorted_columns(adjacency: Adjacency) -> Adjacency:
+def _without_parallels(adjacency: Adjacency) -> Adjacency:
+    """Ascending columns, each once in a row, without ids of edges."""
     found = adjacency.with_sorted_columns()
-    return found if found is not adjacency else Adjacency(
-        adjacency.indptr, adjacency.indices, adjacency.edge_ids, adjacency.num_cols
-    )  # fmt: skip
+    rows = torch.repeat_interleave(torch.arange(found.num_rows), found.indptr.diff())
+    first = torch.ones(found.num_edges, dtype=torch.bool)
+    first[1:] = (found.indices[1:] != found.indices[:-1]) | (rows[1:] != rows[:-1])
+    kept = torch.bincount(rows[first], minlength=found.num_rows)
+    indptr = torch.cat([found.indptr[:1], kept.cumsum(0)])
+    return Adjacency(indptr, found.indices[first], None, found.num_cols)
 
 
 def edge_softmax(graph: Graph, x: Tensor, log: bool) -> Tensor:

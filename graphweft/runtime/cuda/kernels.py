@@ -152,8 +152,8 @@ def extremum_gradient(
 ):  # fmt: skip
     """``dx[j]`` = sum of ``dy[i]`` over destinations i whose ``arg`` is j.
 
-    Rows are sources; parallel edges lie side by side, and the first of them counts. What is hit lies scattered: as a
-    line it is read one element a thread, so that a request touches a sector once.
+    Rows are sources; of parallel edges there is one. What is hit lies scattered: as a line it is read one element a
+    thread, so that a request touches a sector once.
     """
     row = tl.program_id(0).to(tl.int64)
     f = tl.program_id(1) * BF + tl.arange(0, BF)
@@ -167,12 +167,12 @@ def extremum_gradient(
         p = at + tl.arange(0, BE)
         some = p < end
         col = tl.load(columns + p, mask=some, other=0)
-        again = tl.load(columns + p - 1, mask=some & (p > begin), other=-1) == col
-        some = (some & (again == 0))[:, None]
+        some = some[:, None]
         some = some if F % BF == 0 else some & here[None, :]
         hit = tl.load(arg + col.to(tl.int64)[:, None] * F + f[None, :], mask=some, other=-1) == own
         source = tl.reshape(tl.where(hit, col[:, None], -1), [BE * BF])
-        block += tl.load(along + source.to(tl.int64) * F, mask=source >= 0, other=0.0)
+        hit = tl.reshape(hit, [BE * BF])
+        block += tl.load(along + source.to(tl.int64) * F, mask=hit, other=0.0)
     stored = first_row(BE, here)
     total = tl.broadcast_to(tl.sum(tl.reshape(block, [BE, BF]), axis=0)[None, :], [BE, BF])
     tl.store(dx + row * F + f[None, :] + stored * 0, total, mask=stored)

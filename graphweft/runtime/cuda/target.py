@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphweft.graph.graph import Graph
 from graphweft.ir.program import Value
-from graphweft.runtime.cuda import attention, edges, products
+from graphweft.runtime.cuda import attention, edges, heads, products
 from graphweft.runtime.cuda.sampling import DeviceSampler
 from graphweft.runtime.cuda.walks import edge_walk, row_region
 from graphweft.runtime.target import Target, whole
@@ -39,7 +39,7 @@ def _arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
     return found
 
 
-CUDA = Target("cuda", device="cuda", worth=1)
+CUDA = Target("cuda", device="cuda", worth=1, joins=True)
 for name, launcher in {
     **products.LAUNCHERS,
     "edge_nest": edge_walk,
@@ -54,6 +54,8 @@ for name, launcher in {
     CUDA.launches(name, *_REALS)(launcher)
 CUDA.launches("attention", torch.float32)(attention.forward)
 CUDA.launches("attention_grad", torch.float32)(attention.backward)
+for name, launcher in heads.LAUNCHERS.items():
+    CUDA.launches(name, torch.float32)(launcher)
 CUDA.launches("row_nest", torch.float32)(row_region)
 CUDA.launches("spmm_arg")(whole(_arg))
 CUDA.samples(NeighborSampler, DeviceSampler)

@@ -25,8 +25,9 @@ from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.target import Launch
 
 _FUNCTIONS = tuple((name, item) for name, item in vars(functions).items() if isinstance(item, Kernel))
-_TILE = 512  # elements of the largest block
-_EDGES, _FEW = 16, 2  # most edges of a block; where dimensions are added up, whose blocks take more registers
+_TILE = 256  # elements of the largest block
+_EDGES, _FEW = 16, 1  # most edges of a block; where dimensions are added up, whose blocks take more registers
+_DENSE = 4  # times as many warps as for a kernel with one block: walks hold several, in 64 registers a thread
 _PROGRAMS = 1024  # of a walk that adds up totals: each is a result per program
 _BLOCK = 1024  # elements of a region over rows that a program computes
 
@@ -54,7 +55,7 @@ def edge_walk(call: KernelCall) -> Launch | None:
 def tile_of(kernel: EdgeKernel) -> tuple[int, int]:
     """Edges of a block, and warps of a program."""
     edges = max(1, min(_FEW if kernel.sums else _EDGES, _TILE // padded(kernel.block)))
-    return edges, warps_for(edges * kernel.block)
+    return edges, warps_for(_DENSE * edges * kernel.block)
 
 
 class Walk:
@@ -102,13 +103,15 @@ def row_region(call: KernelCall) -> Launch | None:
         return None
     at = {slot.value: slot.at for slot in call.reads}
     places, out = [at[value] for value in read], call.writes[0].at
+    matrix = next(k for k in range(nest.inputs) if k not in nest.vectors)
+    width = max(prod(call.value.tensor.dims), 1)
 
     def run(slots: Slots) -> None:
         given = [slots[i].contiguous() for i in places]
-        slots[out] = made = torch.empty_like(given[0])
+        slots[out] = made = torch.empty_like(given[matrix])
         count = prod(made.shape)
         compiled = generated(text, "rows", _FUNCTIONS)
-        launch(compiled, (-(-count // _BLOCK),), *given, made, count, warps=4, BLOCK=_BLOCK)
+        launch(compiled, (-(-count // _BLOCK),), *given, made, count, warps=4, F=width, BLOCK=_BLOCK)
 
     return run
 
