@@ -24,7 +24,6 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.passes.fuse import Group, Term, ordered
 
-
 _WIDEST = 1024  # columns of three terms and more, whose rows lie side by side in a core's own cache
 
 
@@ -90,7 +89,7 @@ class _Joining:
         group.terms = tuple(term if term.sums else self._with_sums(group, term) for term in terms)
 
     def _joins(self, group: Group, other: Group) -> bool:
-        """Whether the sum of both products can be kept in registers: only a bias and rows are added to either before."""
+        """Whether the sum of both products can be kept in registers: before it, only a bias and rows are added."""
         first, second = set(group.stages) - {"addend"}, set(other.stages)
         return (
             group.padded is None

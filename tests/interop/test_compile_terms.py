@@ -56,6 +56,7 @@ def test_products_of_one_sum_are_one_call(name: str) -> None:
     assert len(sums) == 1 and sum(slot.role.startswith("weight") for slot in sums[0].reads) == products
     assert any(slot.role == "bias" for slot in sums[0].reads), "the bias is part of the call"
     assert not any(call.kernel in ("matmul", "rows") for call in plan.forward)
+    assert not any(call.kernel == "unslice" for call in plan.backward), "gradients of slices are joined"
 
 
 def test_wide_terms_stay_pairs() -> None:
