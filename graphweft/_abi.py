@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "cb99ef1aa6ca9662"
+HASH = "cffd536137ebbc72"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -59,6 +59,7 @@ class AttentionGrad(ctypes.Structure):
         ("src", _P),
         ("dst", _P),
         ("vector", _P),
+        ("slopes", _P),
     )
 
 

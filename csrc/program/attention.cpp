@@ -33,7 +33,7 @@ void attend(const gw_adjacency& edges, const Heads& heads, const Matrix& x, cons
 
 void attend_grad(const gw_adjacency& edges, const gw_adjacency& back, const Heads& heads, const Attended& given,
                  float* dx, const Matrix& dsrc, const Matrix& ddst, float* room) {
-  const gw_attention_grad_f32 made = {dx, dsrc.at, ddst.at, nullptr};
+  const gw_attention_grad_f32 made = {dx, dsrc.at, ddst.at, nullptr, nullptr};
   gw::attend_backward<gw_score_add>(edges, back, operands(heads, given.x, given.src, given.dst), given.stats,
                                     given.y.at, given.dy.at, made, room);
 }

@@ -6,10 +6,13 @@ holds what its outputs reach). Called between all other passes.
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
 
+_MOST_PARTS = 64  # that are joined
 # second operands that change nothing
 _NEUTRAL = {"mul": 1, "div": 1, "add": 0, "sub": 0}
 
@@ -50,7 +53,32 @@ def _simplify(b: Builder, v: Value) -> Value | None:
         return b.add(Op.ADD_CONST, b.add(Op.IN_DEGREE, plain, **dict(v.attrs)), constant=1.0)
     if v.op is Op.RELU and first.op is Op.RELU:
         return first
+    if v.op is Op.ADD and v.tensor.rows is None:
+        return _joined_parts(b, v)
     return _simplify_dims(b, v, first)
+
+
+def _joined_parts(b: Builder, v: Value) -> Value | None:
+    """A sum of parts with zeros around them, which together fill one dimension: the parts side by side.
+
+    The gradient of a parameter that is read slice by slice is such a sum.
+    """
+    parts, stack = list[Value](), [v]
+    while stack:
+        item = stack.pop()
+        if item.op is Op.ADD:
+            stack.extend(item.inputs)
+        elif item.op is Op.UNSLICE and item["step"] == 1 and len(parts) < _MOST_PARTS:
+            parts.append(item)
+        else:
+            return None
+    parts.sort(key=lambda part: part["start"])
+    axis, size = parts[0]["axis"], parts[0]["size"]
+    ends = [(part["start"], part["stop"]) for part in parts]
+    fills = all(stop == start for (_, stop), (start, _) in pairwise([(0, 0), *ends, (size, size)]))
+    if not fills or any(part["axis"] != axis for part in parts):
+        return None
+    return b.add(Op.CAT, *(part.inputs[0] for part in parts), axis=axis)
 
 
 def _simplify_dims(b: Builder, v: Value, first: Value) -> Value | None:

@@ -296,7 +296,7 @@ def _extend(
         name = stage[0]
         if name == "row_scale" and (name in group.stages or _later(group, name)):
             name = "post_scale"
-        if name in group.stages or _later(group, name):
+        if name in group.stages or (_later(group, name) and not (name == "bias" and _only_adds(group))):
             return
         group.stages[name] = stage[1]
         group.result = rest[0]
@@ -330,6 +330,11 @@ def _tap_right(group: Group, users: dict[Value, list[Value]], phase: Mapping[Val
 def _later(group: Group, name: str) -> bool:
     """Whether the group already has a stage that comes after ``name``."""
     return any(STAGES.index(stage) > STAGES.index(name) for stage in group.stages)
+
+
+def _only_adds(group: Group) -> bool:
+    """Whether nothing but an addend follows the place of a bias, which is then added before it."""
+    return not any(STAGES.index(stage) > STAGES.index("addend") for stage in group.stages)
 
 
 def _fold_source_scale(

@@ -2,7 +2,8 @@
 
 Comes in: kernel groups. Goes out: fewer of them.
 
-- ``A W1 + B W2`` is the product ``[A B] [W1; W2]``: sums stay in registers, no partial result is stored and read again.
+- ``A W1 + B W2 + C W3`` is the product ``[A B C] [W1; W2; W3]``: sums stay in registers, no partial result is stored
+  and read again.
 - An aggregation over a block of a mini-batch, which such a product reads, is made block of rows by block of rows, in
   the core's own cache; it is stored only where somebody else reads it.
 - Contractions with one second operand, the gradients of both weights, become one call where that operand is such an
@@ -22,6 +23,8 @@ import torch
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Program, Value
 from graphweft.passes.fuse import Group, Term, ordered
+
+_WIDEST = 1024  # columns of three terms and more, whose rows lie side by side in a core's own cache
 
 
 def join_products(program: Program, groups: list[Group], phase: Mapping[Value, int]) -> list[Group]:
@@ -72,25 +75,27 @@ class _Joining:
     def _add_up(self, group: Group) -> None:
         """Takes in the product that is the addend, and the aggregations that the products read."""
         assert group.anchor is not None  # a product
-        terms = [Term(group.anchor, group.gather)]
         other = self._maker(group.stages.get("addend"))
         if other is None or not _is_product(other) or not self._joins(group, other):
             return
         assert other.anchor is not None  # a product
-        terms.append(Term(other.anchor, other.gather))
+        terms = [Term(group.anchor, group.gather), *(other.terms or (Term(other.anchor, other.gather),))]
+        if len(terms) > 2 and sum(term.product.inputs[0].tensor.dims[-1] for term in terms) > _WIDEST:
+            return
         stages = {name: operand for name, operand in group.stages.items() if name != "addend"}
         group.stages, group.gather = {**other.stages, **stages}, None
         self._groups.remove(other)
         group.terms = tuple(terms)
-        group.terms = tuple(self._with_sums(group, term) for term in terms)
+        group.terms = tuple(term if term.sums else self._with_sums(group, term) for term in terms)
 
     def _joins(self, group: Group, other: Group) -> bool:
-        """Whether the sum of both products can be kept in registers: only a bias is added to either before."""
-        first, second = set(group.stages), set(other.stages)
+        """Whether the sum of both products can be kept in registers: before it, only a bias and rows are added."""
+        first, second = set(group.stages) - {"addend"}, set(other.stages)
         return (
             group.padded is None
+            and other.padded is None
             and not other.taps
-            and second <= {"bias"}
+            and second <= {"bias", "addend"}
             and not (second & first or "row_scale" in first)
             and self._is_read_once(other.result)
             and self._phase[other.result] == self._phase[group.result]
@@ -146,7 +151,7 @@ def _is_contraction(group: Group, right: Value) -> bool:
 def _is_product(group: Group) -> bool:
     """A product of dense float32 rows and a shared matrix."""
     value = group.anchor
-    if value is None or value.op is not Op.MATMUL or value.get("ta") or group.chain or group.terms:
+    if value is None or value.op is not Op.MATMUL or value.get("ta") or group.chain:
         return False
     left, right = (operand.tensor for operand in value.inputs)
     return value.tensor.dtype == torch.float32 and not left.sparse and left.rows is not None and right.rows is None

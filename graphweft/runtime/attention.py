@@ -67,6 +67,11 @@ class Attention:
         """Numbers per destination that the forward pass keeps for the backward pass."""
         return width + 3 * self.heads if self.score is Score.ADD else 2 * self.heads
 
+    def kept_slopes(self, edges: int, rows: int, width: int) -> int:
+        """Numbers that a backward pass of two walks keeps in between: none where they are more than the rows have."""
+        count = edges * self.heads
+        return 0 if self.score is Score.ADD or count > rows * width else count
+
 
 def attend(
     adj: Adjacency, kind: Attention, value: Tensor, other: tuple[Tensor, ...], seed: int = 0, stats: bool = False
@@ -99,7 +104,8 @@ def attend_grad(
 ) -> tuple[Tensor, ...]:
     """Gradients of value and of each of ``other``; ``kept`` is what :func:`attend` returned with ``stats``.
 
-    ``transposed`` has the sources as rows and, where something is dropped, the same edge ids.
+    ``transposed`` has the sources as rows and, where it has edge ids or something is dropped, the same as ``adj``: then
+    the gradients of the scores are kept from one pass to the next where :meth:`Attention.kept_slopes` says so.
 
     Raises: ShapeError, DtypeError.
     """
@@ -111,7 +117,9 @@ def attend_grad(
     made = tuple(empty(tuple(tensor.shape), torch.float32) for tensor in (value, *other))
     dvalue, first, second = made[0], made[1], made[2]
     parts = (None, first, second) if kind.score is Score.ADD2 else (first, second, None)
-    gradients = _abi.AttentionGrad(dvalue.data_ptr(), *(pointer(part) for part in parts))
+    count = 0 if transposed.edge_ids is None else kind.kept_slopes(adj.num_edges, adj.num_rows, out.size(-1))
+    slopes = empty((count,), torch.float32) if count else None
+    gradients = _abi.AttentionGrad(dvalue.data_ptr(), *(pointer(part) for part in parts), pointer(slopes))
     room = empty((adj.num_rows, 4 * kind.heads), torch.float32)
     kept_rows = (stats.data_ptr(), out.data_ptr(), dout.data_ptr())
     _attend_grad(adj.native, transposed.native, operands, *kept_rows, gradients, room.data_ptr())

@@ -163,3 +163,30 @@ def test_demand_restricts_the_last_aggregation() -> None:
     assert demanded.count(Op.TAKE_DST) == 1
     last = [v for v in demanded.values if v.op is Op.SPMM][-1]
     assert last.tensor.rows == "R"
+
+
+@pytest.mark.parametrize(
+    ("places", "joined"),
+    [
+        ([(4, 6), (0, 1), (1, 4)], True),
+        ([(0, 3), (3, 6)], True),
+        ([(0, 3), (4, 6)], False),  # a gap
+        ([(0, 4), (3, 6)], False),  # an overlap
+        ([(0, 3), (3, 5)], False),  # the end is missing
+    ],
+    ids=str,
+)
+def test_parts_that_fill_a_dimension_are_put_side_by_side(places: list[tuple[int, int]], joined: bool) -> None:
+    w = Writer()
+    parts = [
+        w.b.add(Op.UNSLICE, w.shared(f"W{start}", stop - start, 2), axis=0, start=start, stop=stop, step=1, size=6)
+        for start, stop in places
+    ]
+    total = parts[0]
+    for part in parts[1:]:
+        total = w.b.add(Op.ADD, total, part)
+    program = w.done(out=total)
+    after = cleanup(program)
+    assert after.count(Op.CAT) == joined and after.count(Op.UNSLICE) == (0 if joined else len(places))
+    given = {f"W{start}": torch.randn(stop - start, 2, dtype=torch.float64) for start, stop in places}
+    assert torch.equal(interpret(after, given)["out"], interpret(program, given)["out"])

@@ -8,6 +8,7 @@ from adjacencies import Layout
 from zoo import ZOO, power_law_edges
 
 from graphweft._errors import DtypeError, ShapeError
+from graphweft.graph.adjacency import Adjacency
 from graphweft.runtime.attention import Attention, Score, attend, attend_grad
 
 # heads x channels: one tile, several, heads that share a tile with masked ends, one head wider than a tile
@@ -183,6 +184,30 @@ def test_an_edge_alone_in_its_row_weighs_exactly_one(score, shape):
     assert torch.equal(out, value.flip(0))
     assert torch.equal(dvalue, dout.flip(0))
     assert not any(t.any() for t in others)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.4])
+@pytest.mark.parametrize("score", [Score.ADD2, Score.DOT], ids=lambda s: s.name)
+def test_slopes_that_a_walk_leaves_to_the_next_have_the_bits_of_those_made_again(score, drop, monkeypatch):
+    """For few edges per row they are kept; ids beyond the edges, which have no place, are seen."""
+    edges = power_law_edges(300, 2500, seed=4)
+    layout = Layout(edges.dst, edges.src, 300, 300)
+    value, other, scale = large_scores(layout, score, 4, 16, False, 0)
+    kind, dout = Attention(score, 4, scale=scale, drop=drop, stream=1), torch.randn(300, 64)
+    out, stats = attend(layout, kind, value, other, seed=5, stats=True)
+
+    def gradients(layout):
+        return attend_grad(layout, layout.transposed(), kind, value, other, (out, stats), dout, seed=5)
+
+    assert kind.kept_slopes(2500, 300, 64) == 10_000 and not kind.kept_slopes(5000, 300, 64)
+    kept = gradients(layout)
+    moved = Adjacency(layout.indptr, layout.indices, layout.edge_ids + 2500, layout.num_cols)
+    if not drop:  # draws go by ids
+        turned = moved.transpose()
+        found = attend_grad(moved, turned, kind, value, other, (out, stats), dout, seed=5)
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, kept, strict=True))
+    monkeypatch.setattr(Attention, "kept_slopes", lambda *_: 0)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(gradients(layout), kept, strict=True))
 
 
 def test_a_piece_of_a_hub_may_have_no_weight():

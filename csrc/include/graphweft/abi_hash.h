@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "cb99ef1aa6ca9662"
+#define GW_ABI_HASH "cffd536137ebbc72"

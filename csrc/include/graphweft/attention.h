@@ -55,6 +55,7 @@ struct gw_attention_grad_f32 {
   float* src;     // add [num_src, H], dot [num_src, H C], else null
   float* dst;     // add [num_dst, H], else [num_dst, H C]; null: not wanted
   float* vector;  // add2 [H C], with dst
+  float* slopes;  // [num_edges, H] by edge id, room for the scores' gradients between two passes; null: made twice
 };
 }
 

@@ -1,6 +1,9 @@
 // The backward pass of attention.h: one pass over the transposed adjacency gives what flows to the sources, and, but
-// for `add`, one over the adjacency itself what flows to the destinations. Each computes the softmax anew.
+// for `add`, one over the adjacency itself what flows to the destinations. Each computes the softmax anew, or the first
+// leaves the gradients of the scores to the second where there is room for them.
 #pragma once
+
+#include <atomic>
 
 #include "graphweft/attention.h"
 
@@ -98,6 +101,11 @@ class attention_backward {
     float* edge[6];
     s.edges.reserve(count, edge);
     float *z = edge[0], *t = edge[1], *d = edge[2], *inverse = edge[3], *mean = edge[4], *keep = edge[5];
+    if constexpr (!additive && !FromSource)
+      if (grad_.slopes) {
+        kept_slopes(b, d);
+        return gather(s, b, t, d);
+      }
     if (additive && p_.o.shared)
       shared_dots(b, d);
     else
@@ -121,6 +129,8 @@ class attention_backward {
       vf::store(d + i, slope);
     });
     if constexpr (additive) add_scores(b, d);
+    if constexpr (!additive && FromSource)
+      if (grad_.slopes) keep_slopes(b, d);
     gather(s, b, t, d);
   }
 
@@ -213,6 +223,16 @@ class attention_backward {
       });
   }
 
+  void keep_slopes(const edge_block& b, const float* d) const {
+    const int64_t heads = p_.heads;
+    for (int64_t e = 0; e < b.count; ++e) std::copy_n(d + e * heads, heads, grad_.slopes + ids_[b.first + e] * heads);
+  }
+
+  void kept_slopes(const edge_block& b, float* d) const {
+    const int64_t heads = p_.heads;
+    for (int64_t e = 0; e < b.count; ++e) std::copy_n(grad_.slopes + ids_[b.first + e] * heads, heads, d + e * heads);
+  }
+
   void add_scores(const edge_block& b, const float* d) const {
     const int64_t heads = p_.heads, first = b.first;
     for (const row_part part : b)
@@ -224,10 +244,12 @@ class attention_backward {
   }
 
   void gather(scratch& s, const edge_block& b, const float* weight, const float* slope) const {
-    const int64_t heads = p_.heads, width = p_.width, first = b.first;
+    const int64_t heads = p_.heads, width = p_.width, first = b.first, last = b.last;
     const id_list columns = columns_;
     const float *dout = dout_, *others = has_other ? column_side() : nullptr;
     const float unit_slope = p_.slope;
+    // scores bring the rows near where they are made
+    const int64_t ahead = has_other && !FromSource && grad_.slopes ? ahead_ : 0;
     p_.for_each_value_tile([&](auto tile, int64_t, int64_t, int64_t) {
       using T = decltype(tile);
       using vec = typename T::vec;
@@ -240,6 +262,11 @@ class attention_backward {
         if constexpr (leaky_rows) tile.load(row_side() + part.row * width + tile.first(), own);
         for (int64_t p = part.begin; p < part.end; ++p) {
           const int64_t column = columns[p] * width + tile.first();
+          if constexpr (has_other && !FromSource)
+            if (ahead > 0 && p + ahead < last) {
+              fetch<2>(others + columns[p + ahead] * width + tile.first(), tile.bytes());
+              fetch<3>(others + columns[p + 4] * width + tile.first(), tile.bytes());
+            }
           const typename T::weights w(weight + (p - first) * heads + tile.h0);
           const typename T::weights d(slope + (p - first) * heads + tile.h0);
           if constexpr (has_value)
@@ -331,12 +358,26 @@ void attend_backward_pass(const attention_problem<Score>& problem, const gw_adja
   pass.finish_vector();
 }
 
+// Whether every edge id is that of one of the adjacency's own edges.
+inline bool ids_within(const gw_adjacency& adj) {
+  const id_list ids(adj.edge_ids, adj.wide != 0);
+  std::atomic<bool> within{true};
+  parallel_ranges(adj.edge_ids ? adj.num_edges : 0, 1 << 16, [&](int64_t begin, int64_t end) {
+    bool fine = true;
+    for (int64_t p = begin; p < end; ++p) fine &= uint64_t(ids[p]) < uint64_t(adj.num_edges);
+    if (!fine) within = false;
+  });
+  return within;
+}
+
 // `transposed` has the sources as rows. Gradients of the destinations are left out when those of `grad` are null.
 template <int Score>
 void attend_backward(const gw_adjacency& adj, const gw_adjacency& transposed, const gw_attention_f32& operands,
-                     const float* stats, const float* out, const float* dout, const gw_attention_grad_f32& grad,
+                     const float* stats, const float* out, const float* dout, const gw_attention_grad_f32& wanted,
                      float* records_store) {
   const attention_problem<Score> problem(operands);
+  gw_attention_grad_f32 grad = wanted;
+  if (Score == gw_score_add || (grad.slopes && !(ids_within(adj) && ids_within(transposed)))) grad.slopes = nullptr;
   const attention_records<Score> records(problem, adj.num_rows, stats, out, dout, grad.dst, records_store);
   attend_backward_pass<Score, true>(problem, transposed, records, dout, grad);
   if constexpr (Score != gw_score_add)

@@ -182,13 +182,21 @@ struct output_tile {
   }
 };
 
-// Brings the lines of a tile's rows of a matrix into the cache.
-template <int Rows, int Vectors, int Lanes>
+// Brings the lines of a tile's rows of a matrix into the cache, to be read or written.
+template <int Rows, int Vectors, int Lanes, bool Written>
 __attribute__((always_inline)) inline void fetch_tile(const float* at, int64_t ld) {
 #pragma GCC unroll 32
   for (int r = 0; r < Rows; ++r)
 #pragma GCC unroll 4
-    for (int v = 0; v < Vectors; ++v) __builtin_prefetch(at + r * ld + v * Lanes, 1);
+    for (int v = 0; v < Vectors; ++v) __builtin_prefetch(at + r * ld + v * Lanes, int(Written));
+}
+
+// What the stages will read of a tile's rows.
+template <int Rows, int Vectors, int Lanes>
+__attribute__((always_inline)) inline void fetch_operands(const gw_epilogue_f32& stages, int64_t row, int64_t col) {
+  if (has_addend(stages, row))
+    fetch_tile<Rows, Vectors, Lanes, false>(stages.addend + row * stages.ld_addend + col, stages.ld_addend);
+  if (stages.mask) fetch_tile<Rows, Vectors, Lanes, false>(stages.mask + row * stages.ld_mask + col, stages.ld_mask);
 }
 
 // Runs tiles of `Rows` rows over [row, end) of the block; returns the first row that is left over.
@@ -202,7 +210,8 @@ int64_t gemm_rows(const gemm_block& block, int64_t row, int64_t end) {
   for (; row + Rows <= end; row += Rows) {
     output_tile<Rows, Vectors, Lanes> tile;
     float* out = shape.y + row * shape.ldy + columns.first;
-    if (block.last && !streams) fetch_tile<Rows, Vectors, Lanes>(out, shape.ldy);
+    if (block.last && !streams) fetch_tile<Rows, Vectors, Lanes, true>(out, shape.ldy);
+    if (block.last && shape.epilogue) fetch_operands<Rows, Vectors, Lanes>(*shape.epilogue, row, columns.first);
     const float* const x = block.x + (row - block.row) * block.ldx + block.depth_first;
     const auto line = [&](int64_t at) GW_INLINE_LAMBDA {
       if constexpr (!Queued) {

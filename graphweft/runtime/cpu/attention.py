@@ -14,6 +14,7 @@ from torch import Tensor
 from graphweft.ir.head_product import head_product, vector_product
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
+from graphweft.passes.work import Sizes
 from graphweft.runtime.attention import Attention, Score, attend, attend_grad, head_dots, head_products, head_sums
 from graphweft.runtime.by_head import head_matmul, head_outer
 from graphweft.runtime.kernel_call import KernelCall, Slots
@@ -71,6 +72,13 @@ def forward(call: KernelCall) -> Launch:
     return run
 
 
+def scratch(call: KernelCall, sizes: Sizes) -> int:
+    """Bytes of what the gradients' walks leave to each other."""
+    graph, rows = next(slot.value.struct for slot in call.reads if slot.role == "graph"), call.value.inputs[-3].tensor
+    count, edges = sizes.rows.get(graph.dst, 0), sizes.rows.get(graph.edge, 0)
+    return rows.dtype.itemsize * _kind(call).kept_slopes(edges, count, math.prod(rows.dims))
+
+
 def backward(call: KernelCall) -> Launch:
     """All gradients of one attention together."""
     kind = _kind(call)
@@ -81,8 +89,10 @@ def backward(call: KernelCall) -> Launch:
     shared = kind.score is Score.ADD2
 
     def run(slots: Slots) -> None:
-        along = slots[graph].csc_structure if seed is None else slots[graph].csc
-        against = slots[turned].csc_structure if seed is None else slots[turned].csc
+        edges, rows, width = slots[graph].num_edges, slots[graph].num_dst, slots[out].shape[1:].numel()
+        by_id = seed is not None or kind.kept_slopes(edges, rows, width) > 0
+        along = slots[graph].csc if by_id else slots[graph].csc_structure
+        against = slots[turned].csc if by_id else slots[turned].csc_structure
         others = (first(slots[a]), second(slots[b]))
         drawn = 0 if seed is None else int(slots[seed])
         kept = (_flat(slots[out]), slots[stats])

@@ -42,11 +42,13 @@ class _Cpu(Target):
     def scratch(self, call: KernelCall, sizes: Sizes) -> int:
         """Products over many rows copy part of each row before: of wide ones, and of those that are rounded.
 
-        Those of sparse rows with dropout draw it before.
+        Those of sparse rows with dropout draw it before. Gradients of attention keep numbers from walk to walk.
         """
         if call.kernel == "sparse_matmul" and any(slot.value.op is Op.DROPOUT for slot in call.reads):
             return call.value.tensor.dtype.itemsize * max(sizes.nonzeros.values(), default=0)
         kinds = {slot.role: slot.value.type for slot in call.reads}
+        if call.kernel == "attention_grad":
+            return attention.scratch(call, sizes)
         graph, x = kinds.get("graph"), kinds.get("x")
         if call.kernel != "spmm" or not isinstance(graph, StructType) or not isinstance(x, TensorType):
             return 0
