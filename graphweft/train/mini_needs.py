@@ -54,7 +54,7 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         taken = batch_taken(mini)
         step = int(_SWING * taken_bytes(taken.step))
         base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
-        runs = {way: taken.prepared(way, len(mini.loader)) for way in mini.loader.ways}
+        runs = {way: taken.prepared(way, len(mini.loader)) for way in mini.loader.tried}
         batches = {
             way: int(_SWING * taken_bytes(run)) - step + taken.by_workers(way, len(mini.loader))
             for way, run in runs.items()
@@ -67,9 +67,9 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
         more = taken_bytes(runs[way], evaluation) - taken_bytes(runs[way])
         return replace(base, batches=batches[way], trims=False, evaluation=more)
 
-    ways = {way: under(way, trims=False) for way in mini.loader.ways}
+    ways = {way: under(way, trims=False) for way in runs}
     if not all(map(budget.fits, ways.values())):
-        ways = {way: under(way, trims=True) for way in mini.loader.ways}
+        ways = {way: under(way, trims=True) for way in runs}
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
@@ -97,7 +97,7 @@ class BatchTaken:
 
     def by_workers(self, way: CoreSplit, batches: int) -> int:
         """What the heaps of the threads that prepare keep of what they have freed."""
-        return min(way.workers, batches) * min(_WORKER, int(sum(self.held) + sum(self.making)))
+        return min(way.workers, batches) * min(_WORKER, int(sum(self.making)))
 
 
 def batch_taken(mini: MiniBatch) -> BatchTaken:

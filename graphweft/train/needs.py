@@ -32,7 +32,7 @@ from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.macro import Macro
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
-_TO_COME = 1 << 20
+_TO_COME = 800 << 10
 _PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes before it is known what a run needs
 _COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _AGAIN = 1.15  # times what was measured, for another measurement
