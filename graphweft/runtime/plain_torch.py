@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import flop_registry
 
 from graphweft._torch_private import TorchDispatchMode, pytree
 from graphweft.cost import CostModel, Work
@@ -24,9 +25,6 @@ class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        from torch.utils.flop_counter import flop_registry  # imports triton, 10 MB, where that is there
-
-        self._flops = flop_registry
         self.operations, self.seconds = 0, 0.0
         self._model = CostModel()
 
@@ -38,8 +36,8 @@ class PlainTorch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         read = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         written = [x for x in pytree.tree_leaves(made) if isinstance(x, Tensor)]
         packet = getattr(func, "_overloadpacket", func)
-        if packet in self._flops:
-            amount = float(self._flops[packet](*args, **kwargs, out_val=made))
+        if packet in flop_registry:
+            amount = float(flop_registry[packet](*args, **kwargs, out_val=made))
             self._add(Work("product", amount, _bytes([*read, *written])))
         elif written and not any(x._is_view() or x.data_ptr() == y.data_ptr() for x in written for y in read):
             self._add(Work("plain", 0.0, _bytes([*read, *written])))

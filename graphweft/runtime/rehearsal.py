@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from graphweft._memory import GRAIN, SMALL, Pool, heap_is_lean
-from graphweft.ir.ops import LEAVES
+from graphweft.ir.elementwise import PIECED
+from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Value
 from graphweft.passes.work import Sizes
 from graphweft.runtime.footprint import covered, value_bytes
@@ -176,7 +177,10 @@ def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
     last = {operand: value for value in call.body for operand in value.inputs}
     held: dict[Value, tuple[int, int]] = {}
     for value in call.body:
-        held[value] = pool.lend(value_bytes(value, sizes), by_torch=True)
+        size = value_bytes(value, sizes)
+        pieces = pool.lend(size if value.op is Op.EWISE and value["fn"] in PIECED else 0, by_torch=True)
+        held[value] = pool.lend(size, by_torch=True)
+        pool.take_back(pieces)
         for operand in dict.fromkeys(value.inputs):
             if operand in held and last[operand] is value:
                 pool.take_back(held.pop(operand))

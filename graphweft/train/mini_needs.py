@@ -28,7 +28,7 @@ from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
 _LARGER = 2  # times what the next tile takes at least, of four times as many nodes
-_SWING = 1.08  # batches differ in size
+_SWING = 1.05  # batches differ in size
 _DRAWN, _NUMBERED = 32, 16  # bytes an edge and a node of a tile's draw, with what adding loops and copies take
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
