@@ -90,7 +90,7 @@ def test_fewer_values_are_kept_where_memory_is_short(ds: Dataset) -> None:
     usual = gw.Trainer(_model("GCN", ds, 16), ds, memory="4GB")
     assert usual.needs is not None
     assert usual.needs.kept > 0
-    short = gw.Trainer(_model("GCN", ds, 16), ds, memory=usual.needs.total + MB)
+    short = gw.Trainer(_model("GCN", ds, 16), ds, memory=usual.needs.total + 4 * MB)
     assert short.needs is not None
     assert short.needs.kept < usual.needs.kept
     losses = [[record.loss for record in trainer.fit(3)] for trainer in (usual, short)]
