@@ -92,22 +92,33 @@ class Budget:
 @contextlib.contextmanager
 def lifted() -> Iterator[None]:
     """The pool asks nobody in the block: while it is found out how much would do, which is little beside a run."""
-    former, _InForce.budget = _InForce.budget, None
+    former, around, _InForce.budget = _InForce.budget, _InForce.lifted, None
+    _InForce.lifted = former or around
     try:
         yield
     finally:
-        _InForce.budget = former
+        _InForce.budget, _InForce.lifted = former, around
 
 
 class _InForce:
-    """The budget that the pool asks now."""
+    """The budget that the pool asks now, and the one that is lifted."""
 
     budget: Budget | None = None
+    lifted: Budget | None = None
 
 
 def in_force() -> Budget | None:
     """The budget that the pool keeps to now."""
     return _InForce.budget
+
+
+def room() -> int | None:
+    """Bytes that may still be taken, where the budget is lifted as well; None without one.
+
+    For what can be left out, and takes memory that nobody is asked for.
+    """
+    budget = _InForce.budget or _InForce.lifted
+    return None if budget is None else max(0, budget.limit - budget.used())
 
 
 def admit(more: int, release: Callable[[], None]) -> None:
@@ -126,4 +137,4 @@ def shown_bytes(count: int) -> str:
     return f"{-(-count // 10**6)} MB" if count >= 10**6 else f"{-(-count // 10**3)} KB"
 
 
-__all__ = ["Budget", "admit", "in_force", "lifted", "own_bytes", "shown_bytes", "uncounted"]
+__all__ = ["Budget", "admit", "in_force", "lifted", "own_bytes", "room", "shown_bytes", "uncounted"]

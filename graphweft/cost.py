@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 LINE = 64  # bytes of a cache line
-SOFTMAX = 24  # floating-point operations of an edge's weight, per head
 
 # Where gathered rows lie: share of a gather's price rises with the size of what is gathered from.
 _TIERS = ((2 << 20, "near"), (16 << 20, "mid"), (64 << 20, "far"))
@@ -31,8 +30,8 @@ _DEFAULT: dict[str, tuple[float, ...]] = {
     # seconds per floating-point operation, per byte streamed, per call
     "product": (4.5e-12, 1.35e-11, 9e-6),
     "contraction": (4.6e-12, 1.35e-11, 9e-6),
-    # seconds per floating-point operation, per byte gathered or streamed, per call
-    "attention": (2.0e-11, 4.0e-11, 2e-5),
+    # seconds per weight of an edge, per byte gathered or streamed, per call
+    "attention": (4.8e-10, 6.0e-11, 2e-5),
     # (unused), seconds per byte streamed, per call
     "rows": (0.0, 2.6e-11, 1e-5),
     "plain": (0.0, 6.0e-11, 1e-5),
@@ -52,7 +51,7 @@ class Work:
 
     Attributes:
         kind: Row of the coefficient table.
-        amount: Gathered cache lines, or floating-point operations, by kind.
+        amount: Gathered cache lines, floating-point operations, or weights of edges, by kind.
         bytes: Bytes streamed in and out, once each.
     """
 
@@ -89,10 +88,11 @@ def attention_work(
     """Attention of ``heads`` heads over ``edges``, or its gradients; ``shared`` values are read once for all heads.
 
     Forward reads source rows and writes destinations' twice, for the backward pass too; backward reads destinations'
-    rows at the edges and writes sources'. An exponential and what is around it count for ``SOFTMAX`` operations.
+    rows at the edges and writes sources'. What is computed with a row goes with its bytes; the amount is that of the
+    weights of edges, an exponential each, so that narrow and wide rows can be told apart.
     """
     width, value = heads * channels, channels if shared else heads * channels
-    amount = float(edges) * heads * (4 * channels + SOFTMAX)
+    amount = float(edges) * heads
     if backward:
         return Work("attention", amount, 4.0 * (edges * width + source_rows * (2 * value + heads) + rows * 3 * width))
     return Work("attention", amount, 4.0 * (edges * value + source_rows * heads + rows * 2 * width))

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
+from graphweft._budget import lifted
 from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
 from graphweft.data.load import load
@@ -140,7 +142,8 @@ def _in_memory(
         model, ds, loop.update(model, optimizer), loop, edge_data_of(model, ds, "use"), "nodes", "auto", ranks
     )
     budget = budget_of(memory, ds, "full", "nodes", None, ranks)
-    return planned(given, drawn, keep_features, (0, lambda epoch, place: 0), budget, machine, modes)[0]
+    with nullcontext() if budget is None else budget.within(), lifted():
+        return planned(given, drawn, keep_features, (0, lambda epoch, place: 0), budget, machine, modes)[0]
 
 
 def _with(

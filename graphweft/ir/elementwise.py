@@ -51,6 +51,7 @@ def _sqrt0(x: Tensor) -> Tensor:
 
 
 _elu = in_pieces(functional.elu)
+PIECED = frozenset({"elu", "sigmoid", "pow", "atan2"})  # whose pieces are there beside their result
 
 FUNCTIONS: dict[str, Function] = {
     "neg": _unary(torch.neg),

@@ -31,6 +31,7 @@ from graphweft.storage.feature import SparseFeatures, is_dense
 
 Env = Mapping[str, Any]
 _SMALL = 1 << 14  # edges of graphs whose row order is remembered
+_MOST_GATHERED = 1 << 18  # elements of rows read for stored entries at once
 
 
 def interpret(program: Program, inputs: Env) -> dict[str, Any]:
@@ -289,10 +290,14 @@ def _sparse_matmul(value: Value, a: SparseFeatures, b: Tensor) -> Tensor:
     """Stored entry by stored entry: a column per node makes a dense form as large as nodes x nodes."""
     rows = torch.repeat_interleave(torch.arange(a.num_rows), a.indptr[1:] - a.indptr[:-1])
     columns, values = a.indices.long(), a.values.to(b.dtype)[:, None]
-    if value.get("ta"):
-        return b.new_zeros((a.width, b.shape[1])).index_add(0, columns, values * b[rows])
     right = b.transpose(0, 1) if value.get("tb") else b
-    return b.new_zeros((a.num_rows, right.shape[1])).index_add(0, rows, values * right[columns])
+    read, written, count = (rows, columns, a.width) if value.get("ta") else (columns, rows, a.num_rows)
+    made = b.new_zeros((count, right.shape[1]))
+    step = max(1, _MOST_GATHERED // max(right.shape[1], 1))
+    for at in range(0, rows.numel(), step):  # a row of `b` for every entry at once may be more than all else
+        part = slice(at, at + step)
+        made = made.index_add(0, written[part], values[part] * right[read[part]])
+    return made
 
 
 def _pow(value: Value, x: Tensor) -> Tensor:

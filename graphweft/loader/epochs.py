@@ -119,6 +119,11 @@ class EpochLoader(abc.ABC, Generic[B]):
         """All ways of preparing that are tried."""
         return self._fastest.ways
 
+    @property
+    def tried(self) -> list[CoreSplit]:
+        """Those that are ever taken: batches are timed once two of an epoch are done."""
+        return self.ways[: None if len(self) > _UNCOUNTED else 1]
+
     def keep_ways(self, ways: Sequence[CoreSplit]) -> None:
         """Tries no others from now on."""
         self._fastest = FastestChoice(ways, prefers=_waits_least)

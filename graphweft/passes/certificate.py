@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweft import _config
+from graphweft import _budget, _config
 from graphweft._backward import gradients_from
 from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
@@ -38,6 +38,8 @@ from graphweft.storage.feature import is_dense
 _MOST_NOISE = 1e-7  # of the largest element: what a rewrite's own rounding may excuse where numbers are ordinary
 SECONDS = 0.8  # for all trials of one program; those begun are finished
 _MOST_ELEMENTS = 1 << 18  # of one value: a program is tried on eight graphs, up to four times each
+_HELD = 8 * 72  # bytes that the values of a trial take, for every element of the largest one
+_NO_ROOM = "a trial takes more memory than the budget leaves"
 _NODES = {symbol: 16 for symbol in "VSD"} | {"E": 32}
 
 # what code that meets numbers or shapes it was not made for raises
@@ -141,7 +143,8 @@ class Certifier:
             if known.verdict == "refuted":
                 self._blame(outcome)
                 raise Refuted("", known.detail)
-            MEMORY.put(key, known)
+            if known.detail != _NO_ROOM:
+                MEMORY.put(key, known)
         return [Certificate(name, known.verdict, known.detail) for name in outcome.names]
 
     def _blame(self, outcome: Outcome) -> None:
@@ -172,7 +175,10 @@ class Certifier:
     def _tried(self, name: str, trial: Callable[[_Bench], str | None]) -> Certificate:
         start = time.perf_counter()
         decided = 0
-        if elements(self._program, _NODES) > _MOST_ELEMENTS:
+        most, room = elements(self._program, _NODES), _budget.room()
+        if room is not None and most * _HELD > room:
+            return Certificate(name, "undecided", _NO_ROOM)
+        if most > _MOST_ELEMENTS:
             return Certificate(name, "undecided", f"values of more than {_MOST_ELEMENTS:,} elements are not tried")
         with plain_torch():
             for bench in _benches(self._program, self._doubled, self._types):

@@ -32,7 +32,7 @@ from graphweft.runtime.features import DEFAULT_THRESHOLD
 
 def machine_key() -> str:
     """Names this machine for the cache: processor, instruction set level, threads, version of the measurement."""
-    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "1"]
+    facts = [platform.machine(), processor(), LEVEL, str(torch.get_num_threads()), "2"]
     return hashlib.sha256("|".join(facts).encode()).hexdigest()[:16]
 
 

@@ -240,14 +240,14 @@ class StagedPlan:
         turned = (value.struct.src if value.get("turned") else value.struct.dst for value in hops.values())
         return draw_work(edges, sum(sizes.rows.get(symbol, 0) for symbol in turned))
 
-    def prepared_bytes(self, sizes: Sizes) -> tuple[int, int]:
-        """Bytes that a prepared batch holds, and the most while it is made, the draw's own room included."""
+    def prepared_bytes(self, sizes: Sizes) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Bytes of the parts that a prepared batch holds, and of those that pass while it is made, draws included."""
         made = self._preparation
         kept = {item.value for item in self.plan.hoisted}
-        held = sum(_held_bytes(value, sizes) for value in kept)
-        passing = sum(_held_bytes(v, sizes) for v in (g.result for g in made.groups) if v not in kept)
-        drawn = sum(_held_bytes(value, sizes) for value in made.draws if value not in kept)
-        return int(held), int(held + max(held / 2, passing + drawn))
+        held = tuple(size for value in kept for size in _held_bytes(value, sizes))
+        passing = [*(group.result for group in made.groups), *made.draws]
+        gone = tuple(size for value in passing if value not in kept for size in _held_bytes(value, sizes))
+        return held, gone if sum(gone) > sum(held) / 2 else tuple(size / 2 for size in held)
 
     def gathered(self) -> list[Value]:
         """Matrices of rows that either stage copies out of the table of features."""
@@ -316,13 +316,13 @@ class _Preparation:
         return draw(seeds, seed=key[0], epoch=key[1])
 
 
-def _held_bytes(value: Value, sizes: Sizes) -> float:
-    """Memory of a value of the first stage: of a block offsets and edges."""
+def _held_bytes(value: Value, sizes: Sizes) -> tuple[float, ...]:
+    """Memory of a value of the first stage, array by array: of a block offsets and edges."""
     if isinstance(value.type, StructType):
-        return 8.0 * sizes.rows.get(value.type.dst, 0) + 8.0 * sizes.rows.get(value.type.edge, 0)
+        return 8.0 * sizes.rows.get(value.type.dst, 0), 8.0 * sizes.rows.get(value.type.edge, 0)
     if isinstance(value.type, IndexType):
-        return 8.0 * sizes.rows.get(str(value.type.rows), 1)
-    return value_bytes(value, sizes)
+        return (8.0 * sizes.rows.get(str(value.type.rows), 1),)
+    return (value_bytes(value, sizes),)
 
 
 def batch_sizes(program: Program, graph: Graph, x: Features, reference: Sample) -> Sizes:

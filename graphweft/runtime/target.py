@@ -115,6 +115,10 @@ class Target:
         """Bytes that a call takes beside its operands and results while it runs."""
         return 0
 
+    def heap(self, call: KernelCall, sizes: Sizes) -> int:
+        """As :meth:`scratch`, of the C library's heap, which keeps much of it."""
+        return 0
+
     def launcher(self, call: KernelCall) -> Launcher | None:
         """What makes the launcher of a call; None where the interpreter runs it."""
         return self._table.get((call.kernel, call.dtype)) or self._table.get((call.kernel, None))

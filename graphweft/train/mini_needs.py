@@ -6,7 +6,7 @@ budget asks, or an error that names the least that would do. Called by the train
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,7 +28,7 @@ from graphweft.train.settle import Features
 
 _TILES = (USUAL_TILE // 16, USUAL_TILE // 4, USUAL_TILE)
 _LARGER = 2  # times what the next tile takes at least, of four times as many nodes
-_SWING = 1.08  # batches differ in size
+_SWING = 1.05  # batches differ in size
 _DRAWN, _NUMBERED = 32, 16  # bytes an edge and a node of a tile's draw, with what adding loops and copies take
 _WORKER = 6 << 20  # a thread's own heap, where batches are large enough to fill it
 
@@ -51,42 +51,67 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     """
     with lifted():
         mini.prepare()
-        held, making, step = (int(_SWING * n) for n in batch_bytes(mini))
+        taken = batch_taken(mini)
+        step = int(_SWING * taken_bytes(taken.step))
         base = replace(base_needs(mini.ds, mini.model, budget), step=step, trims=True)
-        most = max(len(mini.loader), 1)
-        count = {way: (min(way.ahead + 1, most), min(max(way.workers, 1), most)) for way in mini.loader.ways}
-        taken = {w: n * held + m * (making - held + min(_WORKER, making)) for w, (n, m) in count.items()}
-        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=min(taken.values())))
+        runs = {way: taken.prepared(way, len(mini.loader)) for way in mini.loader.tried}
+        batches = {
+            way: int(_SWING * taken_bytes(run)) - step + taken.by_workers(way, len(mini.loader))
+            for way, run in runs.items()
+        }
+        base, evaluation = _with_evaluation(mini, budget, replace(base, batches=min(batches.values())))
 
     def under(way: CoreSplit, trims: bool) -> Needs:
-        ready, made = count[way]
-        steps = Run(beside=(step, *[held] * ready, *[making - held] * made))
-        batches = taken[way]
         if trims:
-            return replace(base, batches=batches)
-        more = taken_bytes(steps, evaluation) - taken_bytes(steps)
-        return replace(base, batches=batches, trims=False, evaluation=more)
+            return replace(base, batches=batches[way])
+        more = taken_bytes(runs[way], evaluation) - taken_bytes(runs[way])
+        return replace(base, batches=batches[way], trims=False, evaluation=more)
 
-    ways = {way: under(way, trims=False) for way in mini.loader.ways}
+    ways = {way: under(way, trims=False) for way in runs}
     if not all(map(budget.fits, ways.values())):
-        ways = {way: under(way, trims=True) for way in mini.loader.ways}
+        ways = {way: under(way, trims=True) for way in runs}
     least = min(ways.values(), key=lambda needs: needs.total)
     fitting = {way: needs for way, needs in ways.items() if budget.fits(needs)}
     return max(fitting.values(), key=lambda needs: needs.total, default=least), list(fitting)
 
 
-def batch_bytes(mini: MiniBatch) -> tuple[int, int, int]:
-    """As :func:`rehearse`: by account for a compiled batch; another is made and trained on, without an update."""
+@dataclass(frozen=True)
+class BatchTaken:
+    """The memory of a batch.
+
+    Attributes:
+        held: Bytes of the parts of a batch that is ready.
+        making: Bytes of what passes while it is made.
+        step: What is trained on it.
+    """
+
+    held: tuple[float, ...]
+    making: tuple[float, ...]
+    step: Run
+
+    def prepared(self, way: CoreSplit, batches: int) -> Run:
+        """A step beside the batches that are ready, and those that are being made."""
+        most = max(batches, 1)
+        ready, made = min(way.ahead + 1, most), min(max(way.workers, 1), most)
+        return replace(self.step, beside=(*self.step.beside, *self.held * ready, *self.making * made))
+
+    def by_workers(self, way: CoreSplit, batches: int) -> int:
+        """What the heaps of the threads that prepare keep of what they have freed."""
+        return min(way.workers, batches) * min(_WORKER, int(sum(self.making)))
+
+
+def batch_taken(mini: MiniBatch) -> BatchTaken:
+    """By account for a compiled batch; another is made and trained on, without an update."""
     staged = mini.staged_plan()
     if staged is not None:
         plan, sizes = staged
         held, making = plan.prepared_bytes(sizes)
-        return held, making, taken_bytes(Run(plan.plan, sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes)))
+        return BatchTaken(held, making, Run(plan.plan, sizes, loss_bytes(sizes.rows["B"], mini.ds.num_classes)))
     with torch.random.fork_rng(devices=[]), kept_buffers(mini.model):
         places = torch.arange(min(mini.loader.batch_size, mini.loader.num_items))
-        found = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
+        ready, made, step = rehearse(lambda: mini.loader.make(places, 0), mini.gradients)
     mini.optimizer.zero_grad(set_to_none=True)
-    return found
+    return BatchTaken((ready,), (made - ready,), Run(beside=(step,)))
 
 
 def _with_evaluation(mini: MiniBatch, budget: RunBudget, base: Needs) -> tuple[Needs, Run]:
@@ -150,4 +175,4 @@ def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:
     return most + _DRAWN * block.num_edges + _NUMBERED * (nodes + block.num_src)
 
 
-__all__ = ["batch_bytes", "fit_into", "needs_within"]
+__all__ = ["BatchTaken", "batch_taken", "fit_into", "needs_within"]

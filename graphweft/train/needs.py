@@ -32,11 +32,11 @@ from graphweft.storage.memory_size import memory_bytes, shown_bytes
 from graphweft.train.macro import Macro
 
 # Beside what the process has taken when a run is planned: kernels' libraries and threads, recorded calls, objects.
-_TO_COME = 6 << 20
+_TO_COME = 800 << 10
 _PLANNING, _RECORDING = 5 << 20, 16 << 20  # what compiling, or recording, takes before it is known what a run needs
-_COPIES = 6  # of each parameter: its gradient, two moments, the best and the last weights
+_COPIES = 4  # of each parameter: two moments, the best and the last weights; its gradient is one of a step's values
 _AGAIN = 1.15  # times what was measured, for another measurement
-_ROOM, _SPARE = 1.03, 4 << 20  # times what is predicted, and bytes, that a budget has to leave room for
+_ROOM, _SPARE = 1.03, 6 << 20  # times what is predicted, and bytes, that a budget has to leave room for
 _OTHERWISE = 1 << 20  # by how much what another process has taken by then may differ
 _MARGIN = 1.02  # what rounding to pages and small tensors add
 _LEAST_KEPT = 1  # bytes of kept values: none

@@ -14,6 +14,7 @@ from torch import Tensor
 from zoo import random_edges
 
 import graphweft as gw
+from graphweft._budget import Budget, lifted
 from graphweft.ir.ops import Op
 from graphweft.ir.pattern import rewrite
 from graphweft.ir.program import Builder, Program, Value
@@ -465,6 +466,25 @@ def test_too_large_programs_are_undecided_and_run() -> None:
     verdicts = {c.verdict for c in module.function.plans()[-1].compiled.certificates}
     assert verdicts == {"undecided"}
     assert "are not tried" in gw.explain(module, graph(), torch.randn(60, 3000))
+
+
+def test_a_budget_without_room_leaves_a_program_untried_and_the_verdict_is_not_kept() -> None:
+    x = torch.randn(60, 500)
+
+    def verdicts() -> set[str]:
+        module = gw.nn.GCN(500, 64, 2)
+        module(graph(), x)
+        return {c.verdict for c in module.function.plans()[-1].compiled.certificates}
+
+    MEMORY.clear()
+    tight = Budget(8 << 20)
+    with tight.enforced():
+        assert verdicts() == {"undecided"}
+        with lifted():
+            assert verdicts() == {"undecided"}
+        assert tight.used() < tight.limit
+    assert verdicts() == {"holds"}
+    MEMORY.clear()
 
 
 LARGE: dict[str, Run] = {

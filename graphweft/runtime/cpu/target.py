@@ -23,6 +23,9 @@ from graphweft.runtime.kernel_call import KernelCall, Slots
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target, whole
 
+_LANES, _SLABS, _FEWEST = 16, 64, 8
+_CACHE_FLOATS, _SLABS_FLOATS, _TERMS_FLOATS = 49152, 1 << 20, 1 << 21
+
 
 class _Cpu(Target):
     """Walks over edges are compiled together, for all calls of a plan."""
@@ -57,6 +60,27 @@ class _Cpu(Target):
         if call.get("rows") == "bf16" and rounds_rows(columns, edges, row):
             return columns * panel_row(row // 2)
         return columns * panel_row(row) if wants_panel(columns, edges, row) else 0
+
+    def heap(self, call: KernelCall, sizes: Sizes) -> int:
+        """Products that sum over rows keep partial sums of slabs of rows; others pack their matrix."""
+        if call.kernel == "contract_terms":
+            made = [slot.value.tensor.dims for slot in call.writes[: call.get("count")]]
+            return slabs_bytes(0, sum(dims[0] for dims in made), made[0][-1], terms=True)
+        dims = {slot.role: slot.value.type for slot in call.reads}
+        weight = dims.get("weight")
+        if call.kernel == "contract" and isinstance(weight, TensorType):
+            k, m = call.value.tensor.dims
+            return slabs_bytes(sizes.rows.get(str(weight.rows), 0), k, m)
+        return prod(weight.dims) * 4 if call.kernel.startswith("matmul") and isinstance(weight, TensorType) else 0
+
+
+def slabs_bytes(n: int, k: int, m: int, terms: bool = False) -> int:
+    """Partial sums of a product that sums over ``n`` rows; as gemm_tn.h and gemm_tn_terms.h cut them into slabs."""
+    floats = max(1, min(k * (-(-m // _LANES) * _LANES), m * (-(-k // _LANES) * _LANES)))
+    if terms:
+        return 4 * floats * min(max(_TERMS_FLOATS // floats, _FEWEST), _SLABS)
+    block = min(max(_CACHE_FLOATS // min(max(k, 1), 512) // 8 * 8, 48), 256)
+    return 4 * floats * max(1, min(-(-n // block), _SLABS_FLOATS // floats, _SLABS))
 
 
 def _inverse_degree(call: KernelCall) -> Launch:
