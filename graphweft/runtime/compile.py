@@ -594,8 +594,7 @@ def _kind(x: Features | None) -> tuple[Any, ...]:
 
 
 def _rows_contiguous(tensor: Tensor) -> Tensor:
-    tensor = read(tensor)
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
+    return read(tensor).contiguous()
 
 
 __all__ = ["LEAVES", "Arguments", "CompiledFunction", "Describe", "Standing", "measure_sizes", "standing_of"]

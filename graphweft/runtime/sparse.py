@@ -63,6 +63,8 @@ class Adjacency(Protocol):
     @property
     def indices(self) -> torch.Tensor: ...  # noqa: D102
     @property
+    def edge_ids(self) -> torch.Tensor | None: ...  # noqa: D102
+    @property
     def native(self) -> _native.Adjacency: ...  # noqa: D102
 
 
