@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-HASH = "cffd536137ebbc72"
+HASH = "c53d2204542d4021"
 _P = ctypes.c_void_p
 _I32 = ctypes.c_int32
 _U32 = ctypes.c_uint32
@@ -222,6 +222,10 @@ _TypedPairs = ctypes.POINTER(TypedPairs)
 SIGNATURES: dict[str, tuple[Any, ...]] = {
     "gw_cpu_level": (),
     "gw_max_threads": (),
+    "gw_leaky_relu_f32": (_I64, _F64, _P, _P),
+    "gw_leaky_relu_grad_f32": (_I64, _F64, _P, _P, _P),
+    "gw_elu_f32": (_I64, _F64, _P, _P),
+    "gw_elu_grad_f32": (_I64, _F64, _P, _P, _P),
     "gw_head_dots_f32": (_I64, _I64, _I64, _P, _P, _P),
     "gw_head_products_f32": (_I64, _I64, _I64, _P, _P, _P, _P),
     "gw_head_sums_f32": (_I64, _I64, _I64, _P, _P, _P),

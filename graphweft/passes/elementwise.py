@@ -1,13 +1,13 @@
 """Elementwise fusion: chains of functions of elements in the same places become one pass over memory.
 
 Comes in: the groups of a program. Goes out: the same with such chains joined; values inside are never stored. Only
-where a matrix is large: a generated kernel has to be compiled once per machine. Called by ``pipeline.py``. Source:
-Joestar, section 5.4 (in-stage fusion).
+where a matrix is large, or the target has the kernel: a generated one has to be compiled once per machine. Called by
+``pipeline.py``. Source: Joestar, section 5.4 (in-stage fusion).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -27,9 +27,10 @@ def fuse_elementwise(
     groups: list[Group],
     phase: Mapping[Value, int],
     worth: Callable[[Value], bool],
+    is_built: Callable[[Sequence[Value]], bool],
     biases: bool = False,
 ) -> list[Group]:
-    """``groups`` with every chain whose result is ``worth`` a kernel joined to one group.
+    """``groups`` with every chain whose result is ``worth`` a kernel, or has one, joined to one group.
 
     ``biases``: a vector that is added to every row may be the first link, which has a kernel of its own otherwise.
     """
@@ -41,7 +42,7 @@ def fuse_elementwise(
     gone: set[Value] = set()
     for group in reversed(groups):
         result = group.result
-        if result in gone or result not in makes or result.tensor.dtype != torch.float32 or not worth(result):
+        if result in gone or result not in makes or result.tensor.dtype != torch.float32:
             continue
         inside = {result}
         while True:
@@ -57,7 +58,10 @@ def fuse_elementwise(
             inside |= found
         if any(o.tensor.dtype == torch.bool for v in inside for o in v.inputs if o not in inside):
             continue
-        group.chain = tuple(sorted(inside, key=position.__getitem__))
+        chain = tuple(sorted(inside, key=position.__getitem__))
+        if not (worth(result) or is_built(chain)):
+            continue
+        group.chain = chain
         gone |= inside - {result}
     return [group for group in groups if group.result not in gone]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -94,6 +94,7 @@ class Request:
     rounds: bool = False  # sums over edges read rows in bfloat16
     place: str = HOST  # where a step runs; rows that are made before it move there
     worth: int | None = None  # bytes of a matrix from which kernels are generated for it; None: what a compiler costs
+    is_built: Callable[[Sequence[Value]], bool] = lambda region: False  # whether functions of elements have a kernel
     joins: bool = False  # whether a call costs so much that more is joined than saves memory traffic
 
     def is_worth(self, nbytes: float) -> bool:
@@ -414,7 +415,7 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
     if request.on("fuse", 3):
         groups = fold_gathers(joint, groups) if request.on("stages", 3) else groups
         worth = lambda v: request.is_worth(tensor_bytes(v, sizes))  # noqa: E731
-        groups = fuse_elementwise(joint, groups, phase, worth, request.joins)
+        groups = fuse_elementwise(joint, groups, phase, worth, request.is_built, request.joins)
     works = {group.result: group_work(group, sizes) for group in groups}
     seconds = sum(request.model.seconds(work) for work in works.values())
     if request.on("fuse", 3) and request.on("join", 3):

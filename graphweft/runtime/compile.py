@@ -279,6 +279,7 @@ class CompiledFunction:
             certify=active.certify,
             prepare=target.prepare,
             worth=target.worth,
+            is_built=target.is_built,
             joins=target.joins,
             rounds=active.precision == "bf16",
         )
@@ -400,8 +401,7 @@ class CompiledFunction:
         """Refuses to compute from features whose memory was given up."""
         if self._released is None or self._released() is not arguments.x:
             return
-        needed = "x" in plan.tensors or any("x" in i.leaves and not self._hoisted.has(i, content) for i in plan.hoisted)
-        if needed:
+        if "x" in plan.tensors or any("x" in i.leaves and not self._hoisted.has(i, content) for i in plan.hoisted):
             raise GraphWeftError("forward: the features were released after they were aggregated")
 
     def _standing(self, arguments: Arguments) -> Standing:

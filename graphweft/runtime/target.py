@@ -104,6 +104,10 @@ class Target:
         """Names of the kernels it has launchers for."""
         return {kernel for kernel, _ in self._table}
 
+    def is_built(self, region: Sequence[Value]) -> bool:
+        """Whether it has a kernel for a chain of functions of elements, so that none is generated."""
+        return False
+
     def prepare(self, groups: Iterable[Group]) -> None:
         """Told of the groups of a program before all of its passes are over."""
 

@@ -14,6 +14,10 @@
 extern "C" {
 int gw_cpu_level(void);
 int gw_max_threads(void);
+int gw_leaky_relu_f32(int64_t n, double alpha, const float* x, float* y);
+int gw_leaky_relu_grad_f32(int64_t n, double alpha, const float* x, const float* dy, float* dx);
+int gw_elu_f32(int64_t n, double alpha, const float* x, float* y);
+int gw_elu_grad_f32(int64_t n, double alpha, const float* y, const float* dy, float* dx);
 int gw_head_dots_f32(int64_t n, int64_t heads, int64_t channels, const float* x, const float* a, float* out);
 int gw_head_products_f32(int64_t n, int64_t heads, int64_t channels, const float* s, const float* a, const float* x,
                          float* y);

@@ -12,6 +12,7 @@ from math import prod
 import torch
 
 from graphweft.ir.ops import Op
+from graphweft.ir.program import Value
 from graphweft.ir.residency import StructType, TensorType
 from graphweft.passes.fuse import Group
 from graphweft.passes.work import Sizes
@@ -20,6 +21,7 @@ from graphweft.runtime.cpu.functions import SIMPLE, TYPED
 from graphweft.runtime.cpu.generated import edge_nests, row_nest
 from graphweft.runtime.edge_kernels import start_edge_kernels
 from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.row_kernels import is_built
 from graphweft.runtime.sparse import panel_row, rounds_rows, wants_panel
 from graphweft.runtime.target import Bound, Launch, Target, whole
 
@@ -60,6 +62,10 @@ class _Cpu(Target):
         if call.get("rows") == "bf16" and rounds_rows(columns, edges, row):
             return columns * panel_row(row // 2)
         return columns * panel_row(row) if wants_panel(columns, edges, row) else 0
+
+    def is_built(self, region: Sequence[Value]) -> bool:
+        """Activations and their gradients."""
+        return is_built(region)
 
     def heap(self, call: KernelCall, sizes: Sizes) -> int:
         """Products that sum over rows keep partial sums of slabs of rows; others pack their matrix."""
