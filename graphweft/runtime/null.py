@@ -8,14 +8,16 @@ kernel.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from graphweft.ir.movement import EDGE_TYPES, NODE_TYPES
+from graphweft.ir.program import Value
 from graphweft.ir.residency import IndexType, StructType, TensorType
 from graphweft.runtime.kernel_call import KernelCall, Slots
+from graphweft.runtime.row_kernels import is_built
 from graphweft.runtime.target import Launch, Target, interpreted
 from graphweft.storage.feature import is_dense
 
@@ -30,6 +32,10 @@ class Seen(NamedTuple):
 
 class Null(Target):
     """Every kernel is zeros."""
+
+    def is_built(self, region: Sequence[Value]) -> bool:
+        """As on the CPU, whose plans it counts."""
+        return is_built(region)
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

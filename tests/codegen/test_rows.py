@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import pytest
 import torch
 from zoo import random_edges
@@ -18,7 +20,7 @@ from graphweft.nn import GAT
 from graphweft.passes import pipeline
 from graphweft.passes.elementwise import FUNCTIONS
 from graphweft.runtime import build
-from graphweft.runtime.row_kernels import row_kernel
+from graphweft.runtime.row_kernels import _compiled, is_built, row_kernel
 
 GOLDEN = """\
 for row, column:
@@ -79,6 +81,55 @@ def test_every_function_agrees_with_torch(fn):
     finite = expected.abs() < 3e38
     torch.testing.assert_close(got.double()[finite], expected[finite], rtol=1e-6, atol=1e-9)
     assert torch.equal(got.isnan(), expected.isnan())
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.3])
+@pytest.mark.parametrize("fn", ["elu", "leaky_relu"])
+def test_activations_of_the_library_are_those_that_would_be_generated(fn: str, alpha: float) -> None:
+    """The same bits, forward and backward, also at the ends of the range; derivatives are those of torch in float64."""
+    b = Builder()
+    rows = TensorType(Residency.DST, "V", (7,), torch.float32)
+    x, g = (b.add(Op.INPUT, name=name, type=rows) for name in "xg")
+    made = b.add(Op.EWISE, x, fn=fn, alpha=alpha)
+    by = made if fn == "elu" else x
+    zero, number = (b.add(Op.CONST, value=value, dtype=torch.float32) for value in (0.0, alpha))
+    above = b.add(Op.EWISE, by, zero, fn="gt")
+    slope = (b.add(Op.EWISE, by, number, fn="add"),) if fn == "elu" else ()
+    below = b.add(Op.EWISE, g, *(slope or (number,)), fn="mul")
+    region = (above, *slope, below, b.add(Op.EWISE, above, g, below, fn="where"))
+    given = torch.cat([torch.tensor([0.0, -0.0, 1e-39, -1e-39, 88.5, -120.0]), torch.randn(70_001) * 4])
+    infinite = torch.tensor([float("inf"), float("-inf"), float("nan")])
+    dy = torch.randn(given.numel() + 3)
+    results = []
+    for one, values in (((made,), [torch.cat([given, infinite])]), (region, [None, dy])):
+        nest, read = row_nest(one)
+        assert is_built(one) and {value.type for value in read} == {rows}
+        values = [results[0] if fn == "elu" else torch.cat([given, infinite]), dy] if len(values) == 2 else values
+        found = row_kernel(one)
+        assert found is not None
+        results.append(found[0](values))
+        if build.find_compiler() is not None:
+            other = torch.empty_like(values[0])
+            pointers = (ctypes.c_void_p * len(values))(*(t.data_ptr() for t in values))
+            _compiled(nest)(other.numel(), pointers, other.data_ptr())
+            assert torch.equal(results[-1].view(torch.int32), other.view(torch.int32))
+    wide = given.double().requires_grad_()
+    function = torch.nn.functional.elu if fn == "elu" else torch.nn.functional.leaky_relu
+    function(wide, alpha).backward(dy[:-3].double())
+    torch.testing.assert_close(results[0][:-3].double(), function(given.double(), alpha), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(results[1][:-3].double(), wide.grad, rtol=1e-5, atol=1e-6)
+
+
+def test_other_regions_are_not_taken_for_activations() -> None:
+    b = Builder()
+    rows = TensorType(Residency.DST, "V", (7,), torch.float32)
+    x, g = (b.add(Op.INPUT, name=name, type=rows) for name in "xg")
+    one, zero = (b.add(Op.CONST, value=value, dtype=torch.float32) for value in (1.0, 0.0))
+    above, shifted = b.add(Op.EWISE, x, zero, fn="gt"), b.add(Op.EWISE, x, one, fn="add")
+    product = b.add(Op.EWISE, g, shifted, fn="mul")
+    assert not is_built((above, shifted, product, b.add(Op.EWISE, above, product, g, fn="where")))
+    assert not is_built((above, b.add(Op.EWISE, above, g, x, fn="where")))
+    assert not is_built((b.add(Op.EWISE, x, fn="tanh"),))
 
 
 @needs_compiler

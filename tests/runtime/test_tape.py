@@ -9,7 +9,7 @@ import torch
 
 from graphweft import _config
 from graphweft.data.synthetic import synthetic
-from graphweft.nn import APPNP, GCN, GCNII, GIN, SAGE, Transformer
+from graphweft.nn import APPNP, GAT, GCN, GCNII, GIN, SAGE, Transformer
 from graphweft.nn.module import CompiledModule
 from graphweft.optim import Adam
 from graphweft.runtime.tape import Tape
@@ -21,6 +21,7 @@ KINDS: list[tuple[type[CompiledModule], dict[str, object]]] = [
     (GCN, {}), (GCN, {"num_layers": 3, "residual": True}), (SAGE, {"reduce": "mean"}),
     (GIN, {}), (APPNP, {"dropout": 0.0}), (GCNII, {"dropout": 0.0}),
     (Transformer, {"dropout": 0.0}),
+    (GAT, {"dropout": 0.0, "heads": 2}), (GCN, {"activation": "leaky_relu"}), (GCN, {"activation": "elu"}),
 ]  # fmt: skip
 
 

@@ -172,17 +172,9 @@ def test_edge_lists_loops_and_wide_features(build: Build, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "case", [{"model": "gat"}, {"activation": "leaky_relu"}, {"model": "sage", "activation": "elu"}]
-)
+@pytest.mark.parametrize("case", ACTIVATIONS, ids=_name)
 def test_other_activations(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
-    """Small matrices are torch's in the library, which may round the last bit of an exponential otherwise."""
-    spec = ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, **case)
-    built: Built = build(write_program(spec, tmp_path / "program").folder)
-    wanted = _library(spec, tmp_path / "run")
-    for threads in (1, 2):
-        found = built.records("--data", spec.data, "--threads", threads)
-        assert [line["loss"] for line in found] == pytest.approx([line["loss"] for line in wanted], rel=2e-6)
+    _same_as_library(ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, **case), build, tmp_path)
 
 
 @pytest.mark.slow
