@@ -86,7 +86,10 @@ def _gradient(fn: str, alpha: float) -> RowNest:
     given, slope, number = Operand("input", 0), Operand("input", 1), Operand("number", number=alpha)
     above = Statement("gt", (given, Operand("number", number=0.0)))
     if fn == "elu":
-        below = (Statement("add", (given, number)), Statement("mul", (slope, Operand("result", 1))))
+        below: tuple[Statement, ...] = (
+            Statement("add", (given, number)),
+            Statement("mul", (slope, Operand("result", 1))),
+        )
     else:
         below = (Statement("mul", (slope, number)),)
     last = Statement("where", (Operand("result", 0), slope, Operand("result", len(below))))

@@ -41,6 +41,7 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 
 def launches(name: str, width: int) -> list[emulated.Launch]:
     """Of one step of a model, compiled and not run."""
+    torch.manual_seed(1)  # Triton makes other code for keys of dropout that are multiples of 16
     found = random_edges(12, 30, 1)
     graph = TYPED if name == "hgt" else gw.Graph(found.src, found.dst, num_nodes=12)
     given = {"edge_attr": torch.randn(graph.num_edges, 3)} if "features" in name else {}
