@@ -135,7 +135,7 @@ class RankedFullBatch(FullBatch):
             columns = self.ds.rows.columns if isinstance(self.ds, PartDataset) and first is self.ds.x else None
             self._released = function.release(replace(given, training=True), columns)
         model.train(training)
-        if self._released:
+        if self._released and first is not self.x:  # else its memory is gone, and its place says which sums are its own
             self.x.data = self.x.new_zeros(()).expand(self.x.shape)  # of all nodes, where this rank has those
         POOL.trim()
 

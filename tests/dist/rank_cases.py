@@ -289,15 +289,19 @@ def recorded(folder: Path, *names: str) -> None:
 
 
 def parts(folder: Path, where: str, *names: str) -> None:
-    """Trains every model on full batches, each rank from its own folder."""
+    """Trains every model on full batches, each rank from its own folder; NAME-released gives features up."""
     ranks = gw.dist.Ranks.join()
-    for name in names:
+    for text in names:
+        name, _, released = text.partition("-")
         whole = dataset()
         model = model_of(name, whole, **({"heads": 2} if name == "GAT" else {}))
         ds = PartDataset(where, ranks.rank)
-        trainer = gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+        trainer = gw.Trainer(
+            model, ds, mode="full", ranks=ranks, restore_best=False, lr=0.02, seed=3, keep_features=not released
+        )
         trainer.fit(4)
-        torch.save(state_of(trainer), folder / f"{name}-{ranks.rank}.pt")
+        held = {"held": ds.x.untyped_storage().nbytes()}
+        torch.save(state_of(trainer) | held, folder / f"{text}-{ranks.rank}.pt")
     ranks.leave()
 
 
