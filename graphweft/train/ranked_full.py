@@ -321,11 +321,13 @@ class RankedFullBatch(FullBatch):
     def _counted(self, own: Tensor, mine: dict[Part, Tensor]) -> Evaluation:
         """Accuracies and the loss, from what each rank has of them."""
         found = torch.zeros(len(SPLITS), 3, dtype=torch.float64)  # rows, right ones, sum of losses
+        labels = gather_rows(self.ds.y, self.part.own)
+        assert isinstance(labels, Tensor)  # as they are no features
         for row, name in zip(found, SPLITS, strict=True):
-            for ids in torch.split(mine[name], _SCORED):
-                scored = self.target.score(own[self._place[ids]], self.ds.y[ids], torch.arange(ids.numel()))
+            for places in torch.split(self._place[mine[name]], _SCORED):
+                scored = self.target.score(own, labels, places)  # rows are read where they lie
                 if scored.score is not None and scored.loss is not None:
-                    row += torch.tensor([1.0, scored.score, scored.loss], dtype=torch.float64) * ids.numel()
+                    row += torch.tensor([1.0, scored.score, scored.loss], dtype=torch.float64) * places.numel()
         self.ranks.add_up(found)
         self.ranks.let_go()
         told = {name: row.tolist() for name, row in zip(SPLITS, found, strict=True)}

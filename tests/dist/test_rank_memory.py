@@ -21,6 +21,7 @@ from graphweft.dist.halo import pieces_over_ranks
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.runtime.constants import once
+from graphweft.train import ranked_full
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_tape import RankedStep
@@ -154,3 +155,29 @@ def test_a_step_that_cannot_be_recorded_is_tried_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(made, "record", lambda: tried.append(1))  # None: torch computed on the way
     losses = [float(steps.step()) for _ in range(3)]
     assert tried == [1] and losses[0] > losses[1] > losses[2]
+
+
+def test_an_evaluation_scores_rows_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Piece by piece without a copy of the logits; scores and loss are those of plain torch."""
+    ds = synthetic("cora", scale=0.2)
+    model = gw.nn.SAGE.for_data(ds, 8)
+    steps = RankedFullBatch(Ranks(), model, ds, ds.x, torch.optim.SGD(model.parameters(), lr=0.1), True)
+    steps.refresh()
+    own, score, given = steps._evaluated(), steps.target.score, []
+
+    def watched(outputs: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> object:
+        given.append((outputs.data_ptr(), rows.numel()))
+        return score(outputs, y, rows)
+
+    monkeypatch.setattr(ranked_full, "_SCORED", 20)
+    monkeypatch.setattr(steps.target, "score", watched)
+    monkeypatch.setattr(steps, "_evaluated", lambda: own)
+    found = steps.evaluate()
+    assert {place for place, _ in given} == {own.data_ptr()} and max(rows for _, rows in given) == 20
+    logits = torch.empty_like(own).index_copy_(0, steps.part.own, own)
+    for name in ("train", "val", "test"):
+        ids = ds.labelled(name)
+        assert found.scores[name] == pytest.approx(float((logits[ids].argmax(1) == ds.y[ids]).double().mean()))
+    ids = ds.labelled("val")
+    wanted = torch.nn.functional.cross_entropy(logits[ids].double(), ds.y[ids])
+    assert found.val_loss == pytest.approx(float(wanted), rel=1e-6)
