@@ -54,6 +54,7 @@ def pieces_over_ranks(
     trip = _Trip(part, rows, left, splits)
     begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
     if not trip.splits or part.inner is None or part.outer is None:
+        del rows  # the table has them; where the caller has let go of them their memory is the next rows'
         return [run(part.block, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
     first = run(part.inner, rows if part.inner_read is None else _Picked.apply(rows, part.inner_read))  # type: ignore[no-untyped-call]
     return [first, run(part.outer, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
@@ -69,6 +70,8 @@ class _Trip:
 
     def __init__(self, part: LocalPart, rows: Tensor, left: Leftovers | None, splits: bool = True) -> None:
         self._part, self._left = part, left
+        # Without a backward pass there is no other use of what was sent than that others read it.
+        self._kept = torch.is_grad_enabled()
         self._rows: Tensor | None = rows.detach()
         self.splits = splits and part.outer is not None
         self._read = part.read if self.splits else part.near
@@ -85,7 +88,7 @@ class _Trip:
         self._table = table = empty((near + part.ghosts.numel(), rows.shape[1]), rows.dtype)
         lent = torch.split(_picked(rows, part.all_lent), [places.numel() for places in part.lent])
         received = torch.split(table[near:], part.borrowed)
-        self._finish = exchanged(part.ranks, lent, received, self._left, "there")
+        self._finish = exchanged(part.ranks, lent, received, self._left, "there", self._kept)
         if self._read is part.near and part.reads_all:
             table[:near] = rows
         else:

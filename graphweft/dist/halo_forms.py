@@ -40,9 +40,17 @@ class Leftovers:
 
 
 def exchanged(
-    ranks: Ranks, sent: Sequence[Tensor], received: Sequence[Tensor], left: Leftovers | None, way: Way
+    ranks: Ranks,
+    sent: Sequence[Tensor],
+    received: Sequence[Tensor],
+    left: Leftovers | None,
+    way: Way,
+    kept: bool = True,
 ) -> Callable[[], None]:
-    """Begins to send rows in the form that the ranks agreed on; the result waits for ``received``."""
+    """Begins to send rows in the form that the ranks agreed on; the result waits for ``received``.
+
+    ``kept``: as for :meth:`Ranks.begin_exchange`; without it the memory of exact rows is free once that wait is over.
+    """
     if left is not None and way == "there":
         left.step += 1
     if ranks.halo == "stale" and left is not None:
@@ -50,7 +58,7 @@ def exchanged(
     if ranks.halo == "sampled" and left is not None:
         return _sampled(ranks, sent, received, left, way)
     if ranks.halo not in ("bf16", "int8") or any(rows.dtype != torch.float32 for rows in (*sent, *received)):
-        return ranks.begin_exchange(sent, received, kept=True)
+        return ranks.begin_exchange(sent, received, kept)
     if ranks.halo == "bf16":
         short = [rows.bfloat16().view(torch.int16) for rows in sent]
         arriving = [torch.empty(rows.shape, dtype=torch.int16) for rows in received]

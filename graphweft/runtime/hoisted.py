@@ -138,8 +138,9 @@ class HoistedValues:
         return _given(value, item)
 
     def has(self, item: HoistedValue, content: Content) -> bool:
-        """Whether a value is at hand for ``item``."""
-        return self._entry(content, item).marks is not None
+        """Whether the value of ``item`` is at hand for the inputs as they are."""
+        marks = self._entry(content, item).marks
+        return marks is not None and marks == content.marks(item.leaves)
 
     def renew(self, item: HoistedValue, content: Content) -> None:
         """Takes the inputs, as they are now, for those that the kept value was computed from."""

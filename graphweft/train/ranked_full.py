@@ -86,7 +86,7 @@ class RankedFullBatch(FullBatch):
         self._graph = RankGraph.of(self.part, self._splits)
         self._plans: RankedStep | None = None
         self._recording: Tape | None = None
-        self._by_engine, self._share = False, 0.0
+        self._by_engine, self._records, self._share = False, True, 0.0
         self._as_made: tuple[object, ...] = ()
         super().__init__(model, ds, *arguments, **options)
         layers, misses = by_layer(model), self._stack is None
@@ -135,7 +135,7 @@ class RankedFullBatch(FullBatch):
             columns = self.ds.rows.columns if isinstance(self.ds, PartDataset) and first is self.ds.x else None
             self._released = function.release(replace(given, training=True), columns)
         model.train(training)
-        if self._released:
+        if self._released and first is not self.x:  # else its memory is gone, and its place says which sums are its own
             self.x.data = self.x.new_zeros(()).expand(self.x.shape)  # of all nodes, where this rank has those
         POOL.trim()
 
@@ -193,7 +193,7 @@ class RankedFullBatch(FullBatch):
             return False
         if self._plans is None or self._as_made != self._state():
             self._plans = self._recording = None  # give their memory back before there are others
-            self._plans, self._as_made = self._made_step(), self._state()
+            self._plans, self._as_made, self._records = self._made_step(), self._state(), True
             self._by_engine = self._plans is None
         return self._plans is not None and not is_hooked(self.model)
 
@@ -220,8 +220,9 @@ class RankedFullBatch(FullBatch):
         else:
             if self._recording is not None and not self._recording.is_ready():
                 self._recording = None  # an evaluation has computed something for good in its memory
-            if self._recording is None:
+            if self._recording is None and self._records:
                 self._recording = self._plans.record()
+                self._records = self._recording is not None  # another trial would end alike
             cells, gradients = self._plans.run() if self._recording is None else self._recording.replay()
         for name, parameter in self.model.named_parameters():
             parameter.grad = gradients.get(name)
@@ -257,7 +258,9 @@ class RankedFullBatch(FullBatch):
             part = self.part if last is None or index < layers - 1 else last
             left = self._left[index] if model.training else None
             run = functools.partial(self._layer, index)
-            pieces = pieces_over_ranks(part, rows.contiguous(), run, left, self._splits)
+            given = [rows.contiguous()]
+            del rows  # the call alone holds them, and lets go of them once they are in the table
+            pieces = pieces_over_ranks(part, given.pop(), run, left, self._splits)
             rows = pieces[0] if len(pieces) == 1 else torch.cat(pieces)
             if not torch.is_grad_enabled():
                 self.ranks.let_go()
@@ -318,11 +321,13 @@ class RankedFullBatch(FullBatch):
     def _counted(self, own: Tensor, mine: dict[Part, Tensor]) -> Evaluation:
         """Accuracies and the loss, from what each rank has of them."""
         found = torch.zeros(len(SPLITS), 3, dtype=torch.float64)  # rows, right ones, sum of losses
+        labels = gather_rows(self.ds.y, self.part.own)
+        assert isinstance(labels, Tensor)  # as they are no features
         for row, name in zip(found, SPLITS, strict=True):
-            for ids in torch.split(mine[name], _SCORED):
-                scored = self.target.score(own[self._place[ids]], self.ds.y[ids], torch.arange(ids.numel()))
+            for places in torch.split(self._place[mine[name]], _SCORED):
+                scored = self.target.score(own, labels, places)  # rows are read where they lie
                 if scored.score is not None and scored.loss is not None:
-                    row += torch.tensor([1.0, scored.score, scored.loss], dtype=torch.float64) * ids.numel()
+                    row += torch.tensor([1.0, scored.score, scored.loss], dtype=torch.float64) * places.numel()
         self.ranks.add_up(found)
         self.ranks.let_go()
         told = {name: row.tolist() for name, row in zip(SPLITS, found, strict=True)}

@@ -17,6 +17,7 @@ from dist.rank_processes import rank_environment
 from torch import Tensor, nn
 
 import graphweft as gw
+from graphweft._memory import POOL
 from graphweft._trace import Recorder, recording
 from graphweft.data.part_dataset import PartDataset
 
@@ -288,16 +289,44 @@ def recorded(folder: Path, *names: str) -> None:
     ranks.leave()
 
 
-def parts(folder: Path, where: str, *names: str) -> None:
-    """Trains every model on full batches, each rank from its own folder."""
+def evaluated(folder: Path, *names: str) -> None:
+    """Trains every model and keeps the bytes that are in use after every evaluation: the pool's, the messages'."""
     ranks = gw.dist.Ranks.join()
     for name in names:
+        ds = gw.synthetic("arxiv", scale=0.05, seed=0)
+        torch.manual_seed(0)
+        model = getattr(gw.nn, name).for_data(ds, hidden=128)
+        trainer = gw.Trainer(model, ds, mode="full", ranks=ranks, restore_best=False, lr=0.01, seed=3)
+        batch, found = trainer._batch, []
+        evaluate = batch.evaluate
+
+        def watched(evaluate: Any = evaluate, batch: Any = batch, found: list[Any] = found) -> Any:
+            told = evaluate()
+            pool, tape = POOL.stats(), batch._recording
+            messages = sum(rows.nbytes for held in ranks._near._held for _, rows in held)
+            found.append([pool.lent, pool.mapped, pool.maps, tape.arena.stats().mapped, tape.is_ready(), messages])
+            return told
+
+        batch.evaluate = watched
+        trainer.fit(6)
+        torch.save(torch.tensor(found), folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
+def parts(folder: Path, where: str, *names: str) -> None:
+    """Trains every model on full batches, each rank from its own folder; NAME-released gives features up."""
+    ranks = gw.dist.Ranks.join()
+    for text in names:
+        name, _, released = text.partition("-")
         whole = dataset()
         model = model_of(name, whole, **({"heads": 2} if name == "GAT" else {}))
         ds = PartDataset(where, ranks.rank)
-        trainer = gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+        trainer = gw.Trainer(
+            model, ds, mode="full", ranks=ranks, restore_best=False, lr=0.02, seed=3, keep_features=not released
+        )
         trainer.fit(4)
-        torch.save(state_of(trainer), folder / f"{name}-{ranks.rank}.pt")
+        held = {"held": ds.x.untyped_storage().nbytes()}
+        torch.save(state_of(trainer) | held, folder / f"{text}-{ranks.rank}.pt")
     ranks.leave()
 
 
@@ -392,6 +421,7 @@ CASES: dict[str, Callable[..., None]] = {
     "train": train,
     "full": full,
     "recorded": recorded,
+    "evaluated": evaluated,
     "parts": parts,
     "tell": tell,
     "halved": halved,

@@ -90,6 +90,23 @@ def test_training_from_parts_has_the_losses_of_one_process(folder: Path, tmp_pat
             assert torch.equal(state["predicted"], wanted["predicted"])
 
 
+@pytest.mark.parametrize("name", ["GCN", "SAGE", "GIN"])
+def test_ranks_that_give_their_features_up_have_the_losses_of_one_process(
+    folder: Path, tmp_path: Path, name: str
+) -> None:
+    """The sums that stay are those of the features, not of the zeros in their place."""
+    run_case(tmp_path, 3, "parts", str(folder), f"{name}-released")
+    trainer = full_trainer(name, None)
+    trainer.fit(4)
+    wanted = state_of(trainer)
+    for rank in range(3):
+        state = torch.load(tmp_path / f"{name}-released-{rank}.pt", weights_only=True)
+        assert state["held"] == 4
+        assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
+        assert state["val_loss"] == pytest.approx(wanted["val_loss"], rel=1e-5)
+        assert torch.equal(state["predicted"], wanted["predicted"])
+
+
 def test_damage_is_named(folder: Path, tmp_path: Path) -> None:
     ds = dataset()
     out = write_parts(ds, partition(ds.graph, 2, "random"), tmp_path / "out")

@@ -8,18 +8,23 @@ from pathlib import Path
 
 import pytest
 import torch
+from dist.rank_processes import run_case
 from zoo import power_law_edges
 
 import graphweft as gw
 from graphweft._errors import GraphWeftError
+from graphweft._memory import POOL
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_folder import write_parts
 from graphweft.data.synthetic import synthetic
+from graphweft.dist.halo import pieces_over_ranks
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.ranks import Ranks
 from graphweft.runtime.constants import once
+from graphweft.train import ranked_full
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.ranked_full import RankedFullBatch
+from graphweft.train.ranked_tape import RankedStep
 
 
 def test_a_part_that_is_read_alone_lends_its_structure(tmp_path: Path) -> None:
@@ -106,3 +111,73 @@ def test_calls_that_come_once_keep_no_input_that_is_not_read_again() -> None:
     assert kept() is None
     with pytest.raises(GraphWeftError, match="one backward pass"):
         sums.backward()
+
+
+def test_a_layer_runs_without_the_own_rows_that_lie_in_its_table() -> None:
+    src, dst, nodes = power_law_edges(20_000, 60_000, seed=2)
+    part = LocalPart(Ranks(), gw.Graph(src, dst, num_nodes=nodes), torch.zeros(nodes, dtype=torch.int64), splits=False)
+    before, lent = POOL.stats().lent, []
+
+    def run(block: gw.Graph, table: torch.Tensor) -> torch.Tensor:
+        lent.append(POOL.stats().lent - before)
+        return table * 2
+
+    given = [POOL.empty((nodes, 16)).fill_(3.0)]
+    assert POOL.stats().lent - before == POOL.rounded(given[0].nbytes) > 0
+    with torch.no_grad():
+        pieces = pieces_over_ranks(part, given.pop(), run, splits=False)
+    assert lent == [POOL.rounded(nodes * 16 * 4)] and torch.equal(pieces[0], torch.full((nodes, 16), 6.0))
+
+
+def test_evaluations_over_epochs_take_no_more_memory(tmp_path: Path) -> None:
+    """Bytes of pool and arena stay as they are after the first epoch; no message is held once it was read."""
+    run_case(tmp_path, 2, "evaluated", "GCN", "SAGE")
+    for name in ("GCN", "SAGE"):
+        for rank in range(2):
+            found = torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True)
+            assert found.shape == (6, 6) and bool((found[:, 3] > 0).all())  # steps are recorded
+            assert found[1:].unique(dim=0).shape[0] == 1, found
+            assert bool((found[:, 4] == 1).all()) and bool((found[:, 5] == 0).all())
+
+
+def test_a_step_that_cannot_be_recorded_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = synthetic("cora", scale=0.2)
+    model = gw.nn.GCN.for_data(ds, 8)
+    steps = RankedFullBatch(Ranks(), model, ds, ds.x, torch.optim.SGD(model.parameters(), lr=0.1), True)
+    steps.refresh()
+    last, tried = steps._last, []
+    assert last is not None
+    loss = steps.target.recorded(ds.y[steps._mine], None)
+    made = RankedStep.of(model, [steps.part, last], steps._features(), steps.edge_data.inputs, loss, 1.0)
+    assert made is not None
+    steps._share = 1.0
+    monkeypatch.setattr(steps, "_made_step", lambda: made)
+    monkeypatch.setattr(made, "record", lambda: tried.append(1))  # None: torch computed on the way
+    losses = [float(steps.step()) for _ in range(3)]
+    assert tried == [1] and losses[0] > losses[1] > losses[2]
+
+
+def test_an_evaluation_scores_rows_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Piece by piece without a copy of the logits; scores and loss are those of plain torch."""
+    ds = synthetic("cora", scale=0.2)
+    model = gw.nn.SAGE.for_data(ds, 8)
+    steps = RankedFullBatch(Ranks(), model, ds, ds.x, torch.optim.SGD(model.parameters(), lr=0.1), True)
+    steps.refresh()
+    own, score, given = steps._evaluated(), steps.target.score, []
+
+    def watched(outputs: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> object:
+        given.append((outputs.data_ptr(), rows.numel()))
+        return score(outputs, y, rows)
+
+    monkeypatch.setattr(ranked_full, "_SCORED", 20)
+    monkeypatch.setattr(steps.target, "score", watched)
+    monkeypatch.setattr(steps, "_evaluated", lambda: own)
+    found = steps.evaluate()
+    assert {place for place, _ in given} == {own.data_ptr()} and max(rows for _, rows in given) == 20
+    logits = torch.empty_like(own).index_copy_(0, steps.part.own, own)
+    for name in ("train", "val", "test"):
+        ids = ds.labelled(name)
+        assert found.scores[name] == pytest.approx(float((logits[ids].argmax(1) == ds.y[ids]).double().mean()))
+    ids = ds.labelled("val")
+    wanted = torch.nn.functional.cross_entropy(logits[ids].double(), ds.y[ids])
+    assert found.val_loss == pytest.approx(float(wanted), rel=1e-6)
