@@ -37,9 +37,9 @@ _NUMPY: dict[torch.dtype, type[np.generic]] = {
     torch.int16: np.int16, torch.int8: np.int8, torch.uint8: np.uint8, torch.bool: np.bool_,
 }  # fmt: skip
 
-_map = declare("gw_pages_map")
-_unmap = declare("gw_pages_unmap")
-_trim_heap = declare("gw_heap_trim")
+_map = declare("gw_pages_map", recorded=False)
+_unmap = declare("gw_pages_unmap", recorded=False)
+_trim_heap = declare("gw_heap_trim", recorded=False)
 
 
 @dataclass(frozen=True)
