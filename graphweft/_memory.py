@@ -3,7 +3,9 @@
 Comes in: a shape and dtype. Goes out: a tensor whose memory returns to the pool when its last reference dies. Called
 by the graph, data and runtime layers for anything of node or edge size. Steady-state training maps and faults no new
 pages. Free memory is kept as intervals of address space: neighbours merge, a request takes the best fitting interval
-and leaves the rest, so that what the pool holds stays near the most that was ever in use at once.
+and leaves the rest, so that what the pool holds stays near the most that was ever in use at once. A tensor may die
+anywhere, also where the garbage collector runs inside a call of the pool: its region waits in a queue until the next
+call, and nothing changes the intervals while they are read.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import contextlib
 import ctypes
 import functools
 import threading
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -34,9 +37,9 @@ _NUMPY: dict[torch.dtype, type[np.generic]] = {
     torch.int16: np.int16, torch.int8: np.int8, torch.uint8: np.uint8, torch.bool: np.bool_,
 }  # fmt: skip
 
-_map = declare("gw_pages_map")
-_unmap = declare("gw_pages_unmap")
-_trim_heap = declare("gw_heap_trim")
+_map = declare("gw_pages_map", recorded=False)
+_unmap = declare("gw_pages_unmap", recorded=False)
+_trim_heap = declare("gw_heap_trim", recorded=False)
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class _Lease:
 
     def __del__(self) -> None:
         self._pool._leases.pop(self._address, None)
-        self._pool._give_back(self._address, self._size)
+        self._pool._returned.append((self._address, self._size))  # without the lock, which this thread may hold
 
 
 class _Redirection(threading.local):
@@ -75,7 +78,8 @@ class Pool:
     def __init__(self) -> None:
         self._starts: list[int] = []  # of the free intervals, ascending; none touches the next
         self._sizes: dict[int, int] = {}
-        self._lock = threading.RLock()  # a tensor may die, and give back, inside a pool call of the same thread
+        self._returned: deque[tuple[int, int]] = deque()  # regions of dead tensors, on their way to the free ones
+        self._lock = threading.RLock()
         self._leases: dict[int, int] = {}  # address and size of what is lent
         self._mapped = self._lent = self._peak = self._maps = self._last = 0
         self._confined = False
@@ -144,28 +148,44 @@ class Pool:
         """Whether the tensor's memory came from here."""
         begin = tensor.data_ptr()
         end = begin + tensor.nbytes
-        return any(address <= begin and end <= address + size for address, size in list(self._leases.items()))
+        return any(address <= begin and end <= address + size for address, size in self._leases.copy().items())
 
     def stats(self) -> PoolStats:
         """What the pool holds now."""
         with self._lock:
+            self._take_up()
             return PoolStats(self._mapped, self._lent, self._peak, self._maps)
 
     def begin_peak(self) -> int:
         """Bytes lent now, from which on ``stats().peak_lent`` counts."""
         with self._lock:
+            self._take_up()
             self._peak = self._lent
             return self._lent
 
     def trim(self) -> None:
         """Returns all free memory to the system, that of the C library's heap too."""
         _trim_heap()
+        self._unmap_free()
+
+    def __del__(self) -> None:
+        if self._confined:  # an arena whose last tensor outlived its user
+            self._unmap_free()
+
+    def _unmap_free(self) -> None:
+        """Returns the free intervals; they are no longer listed when the first of them goes."""
         with self._lock:
-            for start, size in self._sizes.items():
-                _unmap(start, size)
-                self._mapped -= size
+            self._take_up()
+            free, self._sizes = self._sizes, {}
             self._starts.clear()
-            self._sizes.clear()
+            self._mapped -= sum(free.values())
+            for start, size in free.items():
+                _unmap(start, size)
+
+    def _take_up(self) -> None:
+        """The regions of dead tensors are free from now on; the caller has the lock."""
+        while self._returned:
+            self._give_back(*self._returned.popleft())
 
     def _release(self) -> None:
         """Gives the system all that is free, here and in the pool that everything else comes from."""
@@ -183,6 +203,7 @@ class Pool:
     def _take(self, size: int) -> int:
         """Address of ``size`` bytes: from the smallest free interval that holds them, or newly mapped."""
         with self._lock:
+            self._take_up()
             fitting = [(free, start) for start, free in self._sizes.items() if free >= size]
             if fitting:
                 free, start = min(fitting)

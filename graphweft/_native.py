@@ -109,7 +109,8 @@ def check(status: int) -> None:
 def declare(name: str, recorded: bool = True) -> Callable[..., None]:
     """The entry point ``name`` as a callable that raises on a non-zero status.
 
-    ``recorded``: whether its calls are part of what a tape replays.
+    ``recorded``: whether its calls are part of what a tape replays. Not those that map or free: the garbage collector
+    may run while a tape is recorded, and what died then must not be freed again by every replay.
 
     Pointers are passed as ``tensor.data_ptr()`` integers or None (``ctypes.c_void_p``); structures as
     ``ctypes.byref``. ctypes releases the interpreter lock for the call.

@@ -18,7 +18,7 @@ import torch
 
 from graphweft._native import declare
 
-_thread_width = declare("gw_thread_width")
+_thread_width = declare("gw_thread_width", recorded=False)
 _stops: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
 
 

@@ -70,6 +70,7 @@ class _WithoutCompiler:
     load_state_dict = _bare("load_state_dict")
 
 
+_MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 _Knobs = tuple[float, float, float, float, float, bool, bool]
 
 
@@ -80,36 +81,62 @@ def _knobs(group: dict[str, Any]) -> _Knobs:
     return (*numbers, bool(group.get("decoupled_weight_decay", False)), bool(group["maximize"]))
 
 
+class _Gradient:
+    """Which tensor was a parameter's gradient, and where: it may die, or its numbers may move."""
+
+    __slots__ = ("at", "tensor")
+
+    def __init__(self, gradient: torch.Tensor | None) -> None:
+        self.tensor = None if gradient is None else weakref.ref(gradient)
+        self.at = None if gradient is None else gradient.data_ptr()
+
+    def is_still(self, gradient: torch.Tensor | None) -> bool:
+        """Whether it is the same; a dead one is not the same as none."""
+        if gradient is None or self.tensor is None:
+            return gradient is None and self.tensor is None
+        return gradient is self.tensor() and gradient.data_ptr() == self.at
+
+
+_Moments = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+
 @dataclass
 class _Prepared:
-    """A native call ready to be made again while parameters, gradients and settings are the same objects."""
+    """A native call ready to be made again while parameters, gradients, state and settings are the same objects."""
 
     knobs: list[_Knobs]
-    used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]]
+    used: list[tuple[torch.Tensor, _Gradient, int]]
+    moments: list[tuple[torch.Tensor, _Moments]]
     table: ctypes.Array[AdamTensor]
     count: int
     rest: list[tuple[dict[str, Any], list[torch.Tensor]]]
     copied: list[torch.Tensor]
 
+    def has_state(self, state: dict[torch.Tensor, Any]) -> bool:
+        """Whether ``state`` still has what the call reads and writes: a user may clear or replace it."""
+        for param, moments in self.moments:
+            own = state.get(param, {})
+            if any(own.get(name) is not moment for name, moment in zip(_MOMENTS, moments, strict=True)):
+                return False
+        return True
+
     def fits(self, knobs: list[_Knobs]) -> bool:
         """Whether the call would be the same."""
-        return knobs == self.knobs and all(
-            p.grad is (None if grad is None else grad()) and p.data_ptr() == at for p, grad, at in self.used
-        )
+        return knobs == self.knobs and all(p.data_ptr() == at and grad.is_still(p.grad) for p, grad, at in self.used)
 
     def renew(self, knobs: list[_Knobs]) -> bool:
         """Reads other gradients of the same parameters from now on; False where more has changed."""
         if knobs != self.knobs or self.rest or self.copied or len(self.used) != self.count:
             return False
-        used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]] = []
+        used: list[tuple[torch.Tensor, _Gradient, int]] = []
         for param, _, at in self.used:
             grad = param.grad
             if grad is None or param.data_ptr() != at or not (_is_plain(param) and _is_plain(grad)):
                 return False
-            used.append((param, weakref.ref(grad), at))
+            used.append((param, _Gradient(grad), at))
         self.used = used
-        for row, (param, _, _) in zip(self.table, used, strict=True):
-            row.grad = None if param.grad is None else param.grad.data_ptr()
+        for row, (_, gradient, _) in zip(self.table, used, strict=True):
+            row.grad = gradient.at
         return True
 
 
@@ -173,17 +200,15 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
             for group in self.param_groups:
                 group["decoupled_weight_decay"] = True
 
-    def _native_state(self, param: torch.Tensor) -> tuple[int, int, int] | None:
-        """Addresses of the parameter's state, made on its first step in torch's layout; None for another kind."""
+    def _native_state(self, param: torch.Tensor) -> _Moments | None:
+        """The parameter's state by ``_MOMENTS``, made on its first step in torch's layout; None for another kind."""
         state: dict[str, Any] = self.state[param]
         if not state:
             state["step"] = torch.zeros((), dtype=torch.float32)
             state["exp_avg"] = torch.zeros_like(param, memory_format=torch.preserve_format)
             state["exp_avg_sq"] = torch.zeros_like(param, memory_format=torch.preserve_format)
-        mean, square, step = state["exp_avg"], state["exp_avg_sq"], state["step"]
-        if not (_is_plain(mean) and _is_plain(square) and _is_plain(step)):
-            return None
-        return mean.data_ptr(), square.data_ptr(), step.data_ptr()
+        mean, square, step = (state[name] for name in _MOMENTS)
+        return (mean, square, step) if _is_plain(mean) and _is_plain(square) and _is_plain(step) else None
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -195,7 +220,7 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
         loss = _evaluate(closure)
         knobs = [_knobs(group) for group in self.param_groups]
         known = self._known
-        if known is None or not (known.fits(knobs) or known.renew(knobs)):
+        if known is None or not known.has_state(self.state) or not (known.fits(knobs) or known.renew(knobs)):
             known = self._known = self._prepare(knobs)
         for group, rest in known.rest:
             self._torch_step({**group, "params": rest})
@@ -208,13 +233,14 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
     def _prepare(self, knobs: list[_Knobs]) -> _Prepared:
         """The table of the native call, and what is left for torch."""
         rows: list[AdamTensor] = []
-        used: list[tuple[torch.Tensor, weakref.ref[torch.Tensor] | None, int]] = []
+        used: list[tuple[torch.Tensor, _Gradient, int]] = []
+        moments: list[tuple[torch.Tensor, _Moments]] = []
         copied: list[torch.Tensor] = []  # live until the call is over
         left: list[tuple[dict[str, Any], list[torch.Tensor]]] = []
         for group, settings in zip(self.param_groups, knobs, strict=True):
             rest: list[torch.Tensor] = []
             for param in group["params"]:
-                used.append((param, None if param.grad is None else weakref.ref(param.grad), param.data_ptr()))
+                used.append((param, _Gradient(param.grad), param.data_ptr()))
                 if param.grad is None:
                     continue
                 grad = None if group["differentiable"] else _native_gradient(param, param.grad)
@@ -224,10 +250,12 @@ class Adam(_WithoutCompiler, torch.optim.Adam):
                     continue
                 if grad is not param.grad:
                     copied.append(grad)
-                rows.append(AdamTensor(param.numel(), param.data_ptr(), grad.data_ptr(), *state, *settings))
+                moments.append((param, state))
+                places = (param.data_ptr(), grad.data_ptr(), *(moment.data_ptr() for moment in state))
+                rows.append(AdamTensor(param.numel(), *places, *settings))
             if rest:
                 left.append((group, rest))
-        return _Prepared(knobs, used, (AdamTensor * len(rows))(*rows), len(rows), left, copied)
+        return _Prepared(knobs, used, moments, (AdamTensor * len(rows))(*rows), len(rows), left, copied)
 
     def _torch_step(self, group: dict[str, Any]) -> None:
         """Torch's functional Adam over one group."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Sequence
 
 import pytest
 import torch
 
+from graphweft import _memory
 from graphweft._memory import Pool
 
 MIB = 1 << 20
@@ -66,3 +69,88 @@ def test_what_does_not_fit_an_arena_may_spill() -> None:
     assert pool.owns(tensors[2])
     with pool.within(arena), pytest.raises(MemoryError):
         pool.empty((MIB // 2,))
+
+
+def recorded_unmap(monkeypatch: pytest.MonkeyPatch, dying: Sequence[list[torch.Tensor]] = ()) -> list[tuple[int, int]]:
+    """Begin and end of what is unmapped from now on; a tensor of ``dying`` dies once the memory before it is gone."""
+    gone: list[tuple[int, int]] = []
+    unmap = _memory._unmap
+
+    def seen(start: int, size: int) -> None:
+        gone.append((start, start + size))
+        unmap(start, size)
+        for holder in dying:
+            if holder and holder[0].data_ptr() == start + size:
+                holder.clear()
+
+    monkeypatch.setattr(_memory, "_unmap", seen)
+    return gone
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_a_tensor_that_dies_while_free_memory_is_unmapped_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    pool = Pool()
+    tensors = [pool.empty((MIB // 4,)) for _ in range(8)]  # each a MiB, one behind the other
+    tensors.sort(key=lambda tensor: -tensor.data_ptr())
+    dying = [[tensor] for tensor in tensors[:8:2]]
+    tensors.clear()
+    gone = recorded_unmap(monkeypatch, dying[:count])  # the last one has free memory on one side only
+    pool.trim()
+    assert not any(dying[:count])
+    gone.sort()
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(gone))  # nothing is unmapped twice
+    assert pool.stats().lent == (4 - count) * MIB
+    assert pool.stats().mapped == 8 * MIB - sum(end - start for start, end in gone)
+    again = [pool.empty((MIB // 4,)).fill_(2.0) for _ in range(8)]  # memory that is gone would end the process
+    assert [float(tensor.sum()) for tensor in again] == [2.0 * (MIB // 4)] * 8
+    del again, dying
+    pool.trim()
+    assert pool.stats().mapped == 0
+
+
+def test_trimming_leaves_what_a_worker_holds() -> None:
+    pool, ready, trimmed = Pool(), threading.Event(), threading.Event()
+    sums: list[float] = []
+
+    def work() -> None:
+        tensors = [pool.empty((MIB // 4,)).fill_(float(i)) for i in range(4)]
+        del tensors[::2]
+        ready.set()
+        trimmed.wait(30)
+        sums.extend(float(tensor.add_(1.0).sum()) for tensor in tensors)
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert ready.wait(30)
+    pool.trim()
+    assert pool.stats().mapped == 2 * MIB
+    trimmed.set()
+    worker.join(30)
+    assert sums == [2.0 * (MIB // 4), 4.0 * (MIB // 4)]
+    assert pool.stats().lent == 0
+
+
+def test_a_tensor_may_die_while_another_thread_is_in_the_pool() -> None:
+    pool = Pool()
+    tensor = [pool.empty((MIB,))]
+    with pool._lock:
+        worker = threading.Thread(target=tensor.clear, daemon=True)
+        worker.start()
+        worker.join(10)
+        assert not worker.is_alive()
+    assert pool.stats().lent == 0
+
+
+def test_an_arena_whose_tensor_outlives_it_is_unmapped_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    arena = Pool()
+    arena.confine(4 * MIB)
+    tensor = arena.empty((MIB // 4,)).fill_(3.0)
+    gone = recorded_unmap(monkeypatch)
+    arena.trim()
+    del arena
+    assert sum(end - start for start, end in gone) == 3 * MIB
+    assert float(tensor.sum()) == 3.0 * (MIB // 4)
+    del tensor
+    assert sum(end - start for start, end in gone) == 4 * MIB

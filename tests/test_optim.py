@@ -141,6 +141,54 @@ def test_parameters_without_gradient_stay_and_get_no_state():
     assert optimizer.state[used]["step"].item() == 1.0
 
 
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+def test_a_step_after_gradients_were_dropped_changes_nothing(name):
+    mine, ours, theirs, other = pair(name, {"lr": 0.1})
+    for params, optimizer in ((mine, ours), (theirs, other)):
+        for step in range(2):
+            set_gradients(params, step)
+            optimizer.step()
+        optimizer.zero_grad()
+        noise = [torch.full(size, 1e9) for size in SIZES for _ in range(8)]  # takes the memory that gradients had
+        optimizer.step()
+        set_gradients(params[1:], 2)
+        optimizer.step()
+        del noise
+    assert_same(mine, theirs)
+    assert [int(ours.state[p]["step"]) for p in mine if "step" in ours.state[p]] == (
+        [] if name == "SGD" else [2, *[3] * 4]
+    )
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam"])
+def test_numbers_of_a_gradient_may_move(name):
+    mine, ours, theirs, other = pair(name, {"lr": 0.1})
+    for params, optimizer in ((mine, ours), (theirs, other)):
+        set_gradients(params, 0)
+        optimizer.step()
+        for p in params:
+            p.grad.data = p.grad.data * 0.5 + 1.0
+        optimizer.step()
+    assert_same(mine, theirs)
+
+
+def test_state_may_be_cleared_or_replaced():
+    mine, ours, theirs, other = pair("Adam", {"lr": 0.1})
+    for params, optimizer in ((mine, ours), (theirs, other)):
+        run(optimizer, params, 3)
+        optimizer.state.clear()
+        run(optimizer, params, 3)
+        for p in params:
+            optimizer.state[p]["exp_avg"] = optimizer.state[p]["exp_avg"] * 0.5
+        run(optimizer, params, 2)
+        gradients = [p.grad for p in params]
+        optimizer.state.clear()
+        assert all(p.grad is gradient for p, gradient in zip(params, gradients, strict=True))
+        optimizer.step()  # of the same gradients, into new state
+    assert_same(mine, theirs)
+    assert [int(ours.state[p]["step"]) for p in mine] == [1] * len(SIZES)
+
+
 def test_closure_is_evaluated_with_gradients_and_returned():
     weight = torch.nn.Parameter(torch.tensor([2.0]))
     optimizer = optim.SGD([weight], lr=0.25)

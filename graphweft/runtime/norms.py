@@ -33,8 +33,8 @@ def batch_norm(
     """
     x, (n, f) = x.contiguous(), x.shape
     out, stats = empty((n, f)), torch.empty((2, f))
-    vectors = _at(_flat(weight)), _at(_flat(bias))
-    _batch_norm(n, f, x.data_ptr(), f, *vectors, eps, int(relu), stats.data_ptr(), out.data_ptr(), f)
+    vectors = _flat(weight), _flat(bias)  # which live until the call is over
+    _batch_norm(n, f, x.data_ptr(), f, *map(_at, vectors), eps, int(relu), stats.data_ptr(), out.data_ptr(), f)
     return out, stats
 
 
@@ -61,7 +61,8 @@ def batch_norm_grad(
     """
     x, dy, (n, f) = x.contiguous(), dy.contiguous(), x.shape
     dx, dweight, dbias = empty((n, f)), torch.empty(f), torch.empty(f)
-    given = (x.data_ptr(), f, dy.data_ptr(), f, _at(_flat(weight)), stats.data_ptr(), eps)
+    weight = _flat(weight)
+    given = (x.data_ptr(), f, dy.data_ptr(), f, _at(weight), stats.data_ptr(), eps)
     _batch_norm_grad(n, f, *given, dx.data_ptr(), f, dweight.data_ptr(), dbias.data_ptr())
     return dx, dweight, dbias
 

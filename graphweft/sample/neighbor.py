@@ -30,7 +30,7 @@ _P = ctypes.c_void_p
 
 
 _new = declare("gw_sampler_new")
-_free = declare("gw_sampler_free")
+_free = declare("gw_sampler_free", recorded=False)
 _exclude = declare("gw_sampler_exclude")
 _name = declare("gw_sampler_name")
 _begin = declare("gw_sample_begin")

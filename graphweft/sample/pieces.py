@@ -24,7 +24,7 @@ _I64, _P = ctypes.c_int64, ctypes.c_void_p
 
 
 _new = declare("gw_subset_new")
-_free = declare("gw_subset_free")
+_free = declare("gw_subset_free", recorded=False)
 _distinct = declare("gw_subset_distinct")
 _slice = declare("gw_subset_slice")
 _write_slice = declare("gw_subset_write_slice")

@@ -37,7 +37,7 @@ _P = ctypes.c_void_p
 
 _order = declare("gw_order_by_time")
 _new = declare("gw_segment_sampler_new")
-_free = declare("gw_segment_sampler_free")
+_free = declare("gw_segment_sampler_free", recorded=False)
 _begin = declare("gw_segment_begin")
 _finish = declare("gw_segment_finish")
 

@@ -22,7 +22,7 @@ from graphweft.sample.sampler import DENSE_MOST, Sample, ShownBySettings, as_see
 from graphweft.sample.weights import by_position, weights_identity
 
 _new = declare("gw_ego_new")
-_free = declare("gw_ego_free")
+_free = declare("gw_ego_free", recorded=False)
 _draw = declare("gw_ego_draw")
 _group = declare("gw_ego_group")
 _write = declare("gw_ego_write")

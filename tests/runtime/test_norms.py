@@ -41,6 +41,19 @@ def test_forward_and_gradients_are_those_of_torch(n: int, f: int) -> None:
         torch.testing.assert_close(got.double(), want, rtol=1e-3, atol=1e-5 * scale)
 
 
+def test_learned_numbers_may_lie_apart() -> None:
+    x, weight, bias, dy = _rows(300, 64)
+    spread = torch.stack([weight, bias], dim=1)
+    w, b = spread[:, 0], spread[:, 1]
+    out, stats = batch_norm(x, weight, bias, EPS)
+    assert torch.equal(batch_norm(x, w, b, EPS)[0], out)
+    assert torch.equal(normalise(x, stats[0], stats[1], w, b, EPS, False), out)
+    for found, wanted in zip(
+        batch_norm_grad(x, stats, dy, w, EPS), batch_norm_grad(x, stats, dy, weight, EPS), strict=True
+    ):
+        assert torch.equal(found, wanted)
+
+
 def test_without_learned_numbers_and_without_rows() -> None:
     x, _, _, dy = _rows(300, 5)
     out, stats = batch_norm(x, None, None, EPS)

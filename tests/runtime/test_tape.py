@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import gc
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+import graphweft
 from graphweft import _config
+from graphweft._abi import SIGNATURES
+from graphweft._memory import POOL, empty
 from graphweft.data.synthetic import synthetic
+from graphweft.graph.graph import Graph
 from graphweft.nn import APPNP, GAT, GCN, GCNII, GIN, SAGE, Transformer
 from graphweft.nn.module import CompiledModule
 from graphweft.optim import Adam
 from graphweft.runtime.tape import Tape
+from graphweft.sample.neighbor import NeighborSampler
+from graphweft.sample.pieces import Pieces
+from graphweft.sample.segment import SegmentSampler
+from graphweft.sample.shadow import ShadowSampler
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch
 
@@ -137,8 +148,6 @@ def test_what_torch_computes_is_not_recorded() -> None:
 
 @pytest.mark.parametrize("size", [3, 1 << 19])  # on torch's heap, and in the arena
 def test_sums_and_copied_rows_are_computed_again_by_a_replay(size: int) -> None:
-    from graphweft._memory import empty
-
     x, y, rows = torch.arange(size).float(), torch.ones(size), torch.tensor([size - 1, 0])
 
     def body() -> tuple[torch.Tensor, torch.Tensor]:
@@ -157,9 +166,54 @@ def test_sums_and_copied_rows_are_computed_again_by_a_replay(size: int) -> None:
         filled.zero_()
 
 
-def test_the_arena_grows_until_the_tensors_fit() -> None:
-    from graphweft._memory import empty
+def _holders_of_native_memory(graph: Graph) -> list[object]:
+    """Of every kind one that frees native memory when it dies."""
+    tape = Tape.record(lambda: _filled(1.0), [], 4 * MIB)
+    samplers = [kind(graph, [2]) for kind in (NeighborSampler, ShadowSampler, SegmentSampler)]
+    for sampler in samplers:
+        sampler.sample([0, 1])
+    pieces = Pieces(graph)
+    pieces.induced(torch.tensor([0, 1]), 2)
+    return [tape, *samplers, pieces]
 
+
+def _filled(value: float) -> torch.Tensor:
+    return empty((MIB // 4,)).fill_(value)
+
+
+def test_what_dies_while_a_tape_is_recorded_is_not_freed_again_by_replays() -> None:
+    nodes = torch.arange(20)
+    graph = Graph(nodes, nodes.roll(1))
+    waiting = [_holders_of_native_memory(graph) for _ in range(2)]  # one for each run of the body
+
+    def body() -> torch.Tensor:
+        if waiting:
+            garbage: list[object] = [waiting.pop()]
+            garbage.append(garbage)  # dies when the collector comes, wherever that is
+            del garbage
+            gc.collect()
+        return _filled(2.0)
+
+    tape = Tape.record(body, [], 4 * MIB)
+    plain = Tape.record(lambda: _filled(2.0), [], 4 * MIB)
+    assert tape is not None and plain is not None and not waiting
+    assert len(tape._calls) == len(plain._calls) == 1
+    later = POOL.empty((MIB,)).fill_(5.0)  # takes the memory that was freed
+    for _ in range(2):
+        assert float(tape.replay().sum()) == 2.0 * (MIB // 4)
+    assert float(later.sum()) == 5.0 * MIB
+
+
+def test_what_frees_native_memory_is_never_recorded() -> None:
+    root = Path(graphweft.__file__).parent
+    freeing = re.compile(r'declare\("(gw_\w+_(?:free|unmap|map|trim))"(.*)\)')
+    found = [match for path in root.rglob("*.py") for match in freeing.findall(path.read_text(encoding="utf-8"))]
+    names = {name for name in SIGNATURES if name.endswith("_free")} & {name for name, _ in found}
+    assert len(names) >= 4
+    assert [name for name, options in found if "recorded=False" not in options] == []
+
+
+def test_the_arena_grows_until_the_tensors_fit() -> None:
     def body() -> tuple[torch.Tensor, torch.Tensor]:
         first = empty((3 * MIB // 4,))
         second = empty((3 * MIB // 4,))
