@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -88,7 +89,8 @@ class Outcome:
         rewrites: Those of the forward program, in order; the first starts from the program as it was described.
         raw: The last forward program with gradients; itself where none are wanted.
         derived: The same cleaned up.
-        joint: That with values of edges opened for generated kernels.
+        opened: That with values of edges opened for generated kernels.
+        joint: The program that is run.
         groups, hoisted: What one kernel computes each, and what is computed once.
         constants: Names of inputs that keep their value between calls.
     """
@@ -96,6 +98,7 @@ class Outcome:
     rewrites: tuple[Rewrite, ...]
     raw: Program
     derived: Program
+    opened: Program
     joint: Program
     groups: Collection[Group]
     hoisted: Collection[Value]
@@ -108,7 +111,8 @@ class Outcome:
         return [
             *dict.fromkeys(changed),
             *(["differentiate"] if self.raw is not self.rewrites[-1].after else []),
-            *(["edges"] if self.derived.text != self.joint.text else []),
+            *(["edges"] if self.derived.text != self.opened.text else []),
+            *(["slopes"] if self.opened.text != self.joint.text else []),
             "fuse",
         ]
 
@@ -159,8 +163,10 @@ class Certifier:
             gradients = functools.partial(_Bench.compare_gradients, forward=self._doubled(forward))
             trials.append(("differentiate", functools.partial(gradients, joint=self._doubled(raw))))
             trials.append(("cleanup", self._same(raw, outcome.derived)))
-        if outcome.derived.text != joint.text:
-            trials.append(("edges", self._same(outcome.derived, joint)))
+        steps = outcome.derived, outcome.opened, joint
+        for name, (one, two) in zip(("edges", "slopes"), pairwise(steps), strict=True):
+            if one.text != two.text:
+                trials.append((name, self._same(one, two)))
         trials.append(("fuse", lambda bench: bench.compare_groups(outcome, self._doubled)))
         for name, trial in trials:
             found = self._tried(name, trial)

@@ -19,6 +19,7 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value
 from graphweft.ir.residency import TensorType
 
+FORWARD, BACKWARD = 0, 1  # phases of a step
 # stage name -> position in the kernels' epilogue (csrc/include/graphweft/epilogue.h)
 STAGES = ("row_scale", "bias", "addend", "relu", "mask", "col_sum", "post_scale")
 _ANCHORS = frozenset({Op.MATMUL, Op.SPMM})

@@ -31,7 +31,7 @@ from graphweft.passes.cleanup import cleanup
 from graphweft.passes.demand import push_demand
 from graphweft.passes.edges import cover_edges, edge_bytes, heavy_products, without_wide
 from graphweft.passes.elementwise import fuse_elementwise
-from graphweft.passes.fuse import Group, group_values
+from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
 from graphweft.passes.hoist import constant_values, frontier, kept_tensors
 from graphweft.passes.join import join_products
 from graphweft.passes.message import fuse_messages
@@ -39,12 +39,12 @@ from graphweft.passes.narrow import slice_products
 from graphweft.passes.opened import lay_out_weights, open_extrema, open_softmax
 from graphweft.passes.placement import Order, place, sites
 from graphweft.passes.reorder import reorder_broadcasts, split_joined
+from graphweft.passes.slopes import sum_slopes
 from graphweft.passes.stage_fuse import fold_gathers, fuse_first_layer, fuse_structure
 from graphweft.passes.transfers import send_ahead, wait_late
 from graphweft.passes.typed import raise_typed
 from graphweft.passes.work import Sizes, group_work, tensor_bytes
 
-FORWARD, BACKWARD = 0, 1
 _WORTH_A_LOOK = 2.0  # times the cost of reading inputs that keeping what depends on them has to save
 _LOOK = 2e-5  # seconds that a comparison takes whatever its size
 WORTH_A_KERNEL = 4 << 20  # bytes of a matrix from which an elementwise kernel is generated for it
@@ -63,6 +63,7 @@ PASSES = (
     "stages",
     "differentiate",
     "edges",
+    "slopes",
     "hoist",
     "fuse",
     "join",
@@ -107,11 +108,12 @@ class Request:
 
 
 class Steps(NamedTuple):
-    """The forward program with its stages fused, that with gradients, and the same cleaned up."""
+    """The forward program with its stages fused, that with gradients, the same cleaned up, and opened for walks."""
 
     staged: Program
     raw: Program
     derived: Program
+    opened: Program
 
 
 @dataclass
@@ -136,7 +138,7 @@ class Compiled:
     program: Program
     hoisted: set[Value]
     groups: list[Group]
-    phase: dict[Value, int]
+    phase: Mapping[Value, int]
     orders: dict[str, Order]
     seconds: float
     trace: list[tuple[str, str]]
@@ -250,7 +252,7 @@ class _Run:
         self, chosen: Compiled, candidate: Program, orders: Mapping[str, Order], constants: tuple[str, ...]
     ) -> Outcome:
         """Verifies and notes what the search for orders left behind."""
-        request, (staged, raw, derived) = self._request, chosen.steps
+        request, (staged, raw, derived, opened) = self._request, chosen.steps
         placed = _placed(candidate, orders, request)
         with self._blaming("placement"):
             verify(placed, self._verified)
@@ -263,15 +265,19 @@ class _Run:
             verify(derived, self._verified)
         self._note("differentiate", derived, staged)
         with self._blaming("edges"):
+            verify(opened, self._verified)
+        self._note("edges", opened, derived)
+        with self._blaming("slopes"):
             verify(chosen.program, self._verified)
-        self._note("edges", chosen.program, derived)
+        self._note("slopes", chosen.program, opened)
         self._rewrites += [
             Rewrite("placement", candidate, placed),
             Rewrite("cleanup", placed, tidied),
             Rewrite("stages", tidied, staged),
         ]
         constants = constants if request.on("hoist", request.hoists_from) else ()
-        return Outcome(tuple(self._rewrites), raw, derived, chosen.program, chosen.groups, chosen.hoisted, constants)
+        programs = raw, derived, opened, chosen.program
+        return Outcome(tuple(self._rewrites), *programs, chosen.groups, chosen.hoisted, constants)
 
     def _step(self, name: str, change: Change, before: Program, tidy: bool = True) -> Program:
         after = self._changed(name, change, before)
@@ -405,12 +411,15 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         hoisted = constant_values(joint, ())
     if request.place != HOST:
         joint, hoisted = send_ahead(joint, hoisted, request.place)
-    phase = phases(forward, joint)
+    phase: Mapping[Value, int] = phases(forward, joint)
+    opened, heavy = joint, heavy_products(joint, sizes.rows, sizes.memory) if walks else ()
+    if walks and request.on("slopes", request.edges_from):
+        joint, phase = sum_slopes(joint, hoisted, phase, heavy)
+        hoisted = hoisted.intersection(joint.values) | constant_values(joint, ())  # its numbers, too
 
     def rest(known: set[Value]) -> list[Group]:
         return group_values(joint, known, phase, request.on("fuse", 3), lambda value: _folds_scale(value, sizes))
 
-    heavy = heavy_products(joint, sizes.rows, sizes.memory) if walks else ()
     groups = cover_edges(joint, hoisted, phase, rest, heavy) if walks else rest(hoisted)
     if request.on("fuse", 3):
         groups = fold_gathers(joint, groups) if request.on("stages", 3) else groups
@@ -423,7 +432,7 @@ def finish(program: Program, orders: Mapping[str, Order], request: Request) -> C
         groups = join_heads(joint, groups, phase) if request.joins else groups
         works = {group.result: group_work(group, sizes) for group in groups}
     groups = wait_late(groups) if request.place != HOST else groups
-    steps = Steps(forward, raw, derived)
+    steps = Steps(forward, raw, derived, opened)
     return Compiled(joint, hoisted, groups, phase, {}, seconds, [], works, request.model, steps, walks, request.rounds)
 
 

@@ -20,9 +20,9 @@ from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Program, Value, number, structural_key
 from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.passes.edges import cover_edges
-from graphweft.passes.fuse import Group, group_values
+from graphweft.passes.fuse import BACKWARD, FORWARD, Group, group_values
 from graphweft.passes.hoist import frontier
-from graphweft.passes.pipeline import BACKWARD, FORWARD, Compiled
+from graphweft.passes.pipeline import Compiled
 from graphweft.runtime.kernel_call import KernelCall, Slots, calls_text
 from graphweft.runtime.lower import lower
 from graphweft.runtime.profile import PROFILE

@@ -27,9 +27,9 @@ from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
 from graphweft.ir.residency import HOST, IndexType, Residency, StructType, TensorType
-from graphweft.passes.fuse import group_values
+from graphweft.passes.fuse import FORWARD, group_values
 from graphweft.passes.hoist import constant_values
-from graphweft.passes.pipeline import FORWARD, Request, run_passes
+from graphweft.passes.pipeline import Request, run_passes
 from graphweft.passes.placement import Order
 from graphweft.passes.stage_fuse import fold_gathers
 from graphweft.passes.transfers import MOVER
