@@ -64,15 +64,13 @@ def _compiled(nest: RowNest) -> Kernel | None:
 @functools.cache
 def _built(nest: RowNest) -> Kernel | None:
     """The library's kernel of an activation or of its gradient, with the bits of the generated one."""
-    first, alpha = nest.statements[0], 0.0
-    if first.fn in ("elu", "leaky_relu"):
-        fn, alpha = first.fn, first.alpha
-    elif first.fn == "gt" and len(nest.statements) > 2:
-        fn, alpha = ("leaky_relu", "elu")[len(nest.statements) - 3 > 0], nest.statements[1].operands[-1].number
+    first, count = nest.statements[0], len(nest.statements)
+    if count == 1:
+        fn, alpha, made = first.fn, first.alpha, _activation
     else:
-        return None
+        fn, alpha, made = "leaky_relu" if count == 3 else "elu", nest.statements[1].operands[-1].number, _gradient
     call = _BUILT.get((fn, nest.inputs))
-    if call is None or nest != (_activation(fn, alpha) if nest.inputs == 1 else _gradient(fn, alpha)):
+    if call is None or nest != made(fn, alpha):
         return None
     return lambda count, given, out: call(count, alpha, *given, out)
 

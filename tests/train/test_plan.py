@@ -13,6 +13,7 @@ import torch
 import graphweft as gw
 from graphweft.cost import CostModel, Work
 from graphweft.data.dataset import Dataset
+from graphweft.runtime import rehearsal
 from graphweft.runtime.machine import Machine
 from graphweft.runtime.rehearsal import taken_bytes
 from graphweft.storage.memory_size import shown_bytes
@@ -54,8 +55,7 @@ def test_a_plan_says_what_dominates_and_why_others_were_not_taken() -> None:
     assert str(short).count("\n") == 10 and "->  mini" in str(short)
     told = short.to_dict()
     assert told["predicted_peak_bytes"]["memory"] == MINI.peak_bytes and told["others"][0]["mode"] == "full"
-    least = rf"^memory: expected at least {shown_bytes(MINI.needs.least)} .*got 1 MB$"
-    with pytest.raises(gw.errors.MemoryBudgetError, match=least) as caught:
+    with pytest.raises(gw.errors.MemoryBudgetError, match=r"^memory: expected at least 18 MB .*got 1 MB$") as caught:
         choose([FULL, MINI], OF, MB)
     assert caught.value.least == MINI.needs.least
     assert choose([FULL, MINI], OF, caught.value.least).mode == "mini"
@@ -84,7 +84,8 @@ def _model(kind: str, ds: Dataset, hidden: int = 64) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["SAGE", "GAT"])
-def test_the_account_of_a_batch_is_near_what_it_takes(kind: str, ds: Dataset) -> None:
+def test_the_account_of_a_batch_is_near_what_it_takes(kind: str, ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rehearsal, "_USUAL", 1.0)  # a heap that has served one step has few gaps
     steps = gw.Trainer(_model(kind, ds, 128), ds, mode="mini", batch_size=1024)._batch
     assert isinstance(steps, MiniBatch)
     steps.prepare()
