@@ -25,6 +25,11 @@ def processors() -> int:
     return len(_allowed())
 
 
+def is_busy() -> bool:
+    """Whether more runs on the machine than it has processors for, so that times say little of it."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1) + 0.5
+
+
 def usable_cores(cpus: Path = _CPUS, group: Path = _GROUP) -> int:
     """Physical cores that this process may run on, at most the container's share of the machine; at least 1.
 

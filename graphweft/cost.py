@@ -64,6 +64,9 @@ class Work:
         return np.array([self.amount, self.bytes, 1.0])
 
 
+Works = list[tuple[Work, float]]  # calls, and how often each is made
+
+
 def gather_work(rows: int, edges: int, width: int, source_rows: int, item: int = 4) -> Work:
     """An aggregation over ``edges`` of rows of ``width`` elements of ``item`` bytes taken from ``source_rows`` rows."""
     lines = max(1, -(-width * item // LINE))

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from graphweft import _config, _machine
+from graphweft._decisions import keep
 from graphweft._errors import ConfigError
 from graphweft._native import LEVEL
-from graphweft.cost import CostModel
+from graphweft.cost import CostModel, Works
 from graphweft.runtime import calibrate
 from graphweft.runtime.prediction import THREADS
 
 _FORMAT = "graphweft machine 1"
 _USUAL_DISK = 5e8
+_WEIGHT, _FITS = 0.15, 4  # of the costs that there are, where one run corrects them; times it does, each from the last
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,21 @@ class Machine:
 
     def write(self, path: str | Path) -> None:
         """The file that :meth:`read` reads. Raises: OSError."""
-        Path(path).write_text(json.dumps(self.facts(), indent=2) + "\n", encoding="utf-8")
+        Path(path).write_text(self._text(), encoding="utf-8")
+
+    def _text(self) -> str:
+        return json.dumps(self.facts(), indent=2) + "\n"
+
+    def remember(self) -> None:
+        """Keeps this as the profile of this machine, where the cache can be written."""
+        keep(profile_file().name, self._text())
+
+    def corrected(self, works: Works, seconds: float) -> Machine:
+        """The profile whose costs come near ``seconds`` for ``works``: those change most that are most of them."""
+        costs = self.costs
+        for _ in range(_FITS if seconds > 0 else 0):
+            costs = costs.fit_sums([(works, seconds)], _WEIGHT)
+        return replace(self, costs=costs)
 
     def facts(self) -> dict[str, Any]:
         """Everything, ready for JSON."""

@@ -7,7 +7,6 @@ modes, so that they hold for what a plan predicts: epochs.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import statistics
 import tempfile
@@ -19,6 +18,7 @@ from typing import Any
 import torch
 
 from graphweft._memory import POOL
+from graphweft.cost import Works
 from graphweft.data.dataset import Dataset
 from graphweft.data.synthetic import synthetic
 from graphweft.nn.gat import GAT
@@ -27,11 +27,11 @@ from graphweft.nn.gin import GIN
 from graphweft.nn.module import CompiledModule
 from graphweft.nn.sage import SAGE
 from graphweft.runtime import calibrate
-from graphweft.runtime.machine import Machine, profile_file
+from graphweft.runtime.machine import Machine
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.trainer import Trainer
-from graphweft.train.ways import Works, full_works, mini_works
+from graphweft.train.ways import full_works, mini_works
 
 Sample = tuple[Works, float]
 
@@ -67,9 +67,7 @@ def measure() -> Machine:
     costs = kernels.fit_sums(samples, _WEIGHT)
     errors = [abs(sum(n * costs.seconds(work) for work, n in works) / seconds - 1) for works, seconds in samples]
     found = Machine.known(costs=costs, error=statistics.mean(errors), disk_bytes_per_second=_disk_speed())
-    with contextlib.suppress(OSError):  # a cache that cannot be written
-        profile_file().parent.mkdir(parents=True, exist_ok=True)
-        found.write(profile_file())
+    found.remember()
     return found
 
 

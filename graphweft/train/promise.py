@@ -1,8 +1,8 @@
 """What a plan promised and what came: seconds of an epoch and the peak of the memory, compared as a run goes on.
 
 Comes in: a plan or the memory that was predicted, and every epoch's seconds. Goes out: both figures, and one line for
-each that was off. Called by the trainer. Nothing is changed by what is found: the next plan is told by a new
-calibration.
+each that was off. Called by the trainer. A run goes on as it was planned; the profile of a machine that was calibrated
+is corrected by seconds that were off, so that the next plan is told by this run.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
+from graphweft import _machine
 from graphweft._budget import in_force, own_bytes
 from graphweft._memory import POOL
+from graphweft.cost import Works
 from graphweft.data.dataset import Dataset
+from graphweft.runtime.machine import Machine
 from graphweft.storage.memory_size import shown_bytes
 from graphweft.train.durations import duration
 from graphweft.train.history import History
@@ -35,6 +40,8 @@ class Promise:
         floor: Own bytes of the process that are not the run's.
         peak_bytes: The most that the run was seen to take, at the ends of epochs.
         deviations: What was off, a line each.
+        works: Tells what an epoch does, and the seconds on one thread that are known beside it; None where seconds are
+            not predicted.
     """
 
     plan: Plan | None = None
@@ -42,6 +49,7 @@ class Promise:
     floor: int = 0
     peak_bytes: int = 0
     deviations: list[str] = field(default_factory=list)
+    works: Callable[[], tuple[Works, float]] | None = None
     _seconds: list[float] = field(default_factory=list)
     _told: dict[str, bool] = field(default_factory=dict)
 
@@ -78,6 +86,22 @@ class Promise:
             if say is not None:
                 say(f"note: {line}")
         history.predicted, history.measured = self.predicted, self.measured
+
+    def correct_profile(self) -> None:
+        """After training: the costs of this machine come nearer to what an epoch took, where they were off.
+
+        Only of a machine that was calibrated, as others have no profile, and that does not run more than this. The
+        later half of the epochs counts: at first ways of preparing batches are tried.
+        """
+        later, predicted = self._seconds[len(self._seconds) // 2 :], self.predicted.get("epoch_seconds")
+        if self.works is None or not predicted or len(self._seconds) <= _ENOUGH:
+            return
+        seconds = statistics.median(later)
+        machine = Machine.here()
+        if abs(seconds / predicted - 1) <= SECONDS_BOUND or machine.error is None or _machine.is_busy():
+            return
+        works, known = self.works()
+        machine.corrected(works, seconds - known / torch.get_num_threads()).remember()
 
     def _look(self, seconds: float) -> list[str]:
         """Lines about what is off and was not told before."""

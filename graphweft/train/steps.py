@@ -51,7 +51,7 @@ from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
 from graphweft.train.samplers import AnySampler
 from graphweft.train.scheduled import ScheduledMiniBatch, where
 from graphweft.train.update import Update
-from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited
+from graphweft.train.ways import full_way, mini_way, statistics_of, unlimited, works_of
 
 _KINDS: dict[str, type[MiniBatch]] = {**dict.fromkeys(GRAPH_TASKS, GraphTask), **dict.fromkeys(EDGE_TASKS, EdgeTask)}
 
@@ -151,6 +151,7 @@ def _fitted(
     if mode == "auto":
         promise.plan, batch = planned(given, drawn, keep_features, keys, budget, Machine.here())
         mode = promise.plan.mode
+        promise.works = partial(works_of, batch) if promise.plan.epoch_seconds else None
     elif mode == "full" and given.task not in EDGE_TASKS:
         batch = full_batch(given, keep_features)
     else:

@@ -251,10 +251,9 @@ class Trainer(ShownAsFacts):
         self.history = History(best_by=loop.rule, higher=loop.higher)
         asked = self.mode if self.ranks.is_shared else self._asked
         given = Given(self.model, self.ds, self._update, loop, self._edges, self.task, asked, self.ranks)
-        room = self._memory, self.out, self._budget
+        room = (self._seed, partial(batch_key, self._seed)), self._memory, self.out, self._budget
         with self._within():
-            keys = self._seed, partial(batch_key, self._seed)
-            self.mode, self._batch, self.promise = make_steps(given, drawn, keep_features, keys, *room)
+            self.mode, self._batch, self.promise = make_steps(given, drawn, keep_features, *room)
         self._weights, self._trained = BestWeights(self.model, restore_best), trains(self.model)
         self._take_data()
         self.history.metric, self.history.name = self.metric, f"{self.ds.name}: {type(self.model).__name__}"
@@ -353,6 +352,7 @@ class Trainer(ShownAsFacts):
                 self.moved_to = folder.moved_to
             self._loop.loggers.start(self.epoch)
             stack.callback(self._loop.loggers.stop)
+            stack.callback(self.promise.correct_profile)
             with self._tracing.running(), self._within():
                 self._train(target, folder, stop)
             if folder is not None and self.epoch:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from graphweft.cost import CostModel, Work, loss_work, update_work
+from graphweft.cost import CostModel, Works, loss_work, update_work
 from graphweft.data.dataset import Dataset
 from graphweft.passes.work import Sizes
 from graphweft.runtime.kernel_call import KernelCall
@@ -25,8 +25,6 @@ from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.mini_needs import needs_within
 from graphweft.train.needs import UNLIMITED, RunBudget
 from graphweft.train.plan import GraphStatistics, Way
-
-Works = list[tuple[Work, float]]
 
 _QUANTILES = (0.0, 0.25, 0.5, 0.75, 0.99, 1.0)
 _TERMS = {"rows": "elementwise", "plain": "elementwise", "draw": "sampling", "update": "update"}
@@ -53,6 +51,11 @@ def mini_way(mini: MiniBatch, budget: RunBudget, machine: Machine) -> Way:
     drawn = f", fan-outs {','.join(map(str, mini.fanouts))}" if mini.fanouts else ""
     seconds = {} if mini.staged_plan() is None else _priced(*mini_works(mini), machine)
     return Way("mini", f"{count:,} of {size:,}{drawn}", seconds, needs)
+
+
+def works_of(steps: FullBatch | MiniBatch) -> tuple[Works, float]:
+    """What an epoch does, and the seconds on one thread of what walks compute for every edge."""
+    return full_works(steps) if isinstance(steps, FullBatch) else mini_works(steps)
 
 
 def full_works(full: FullBatch) -> tuple[Works, float]:
@@ -115,7 +118,6 @@ def statistics_of(ds: Dataset) -> GraphStatistics:
 
 
 __all__ = [
-    "Works",
     "full_way",
     "full_works",
     "mini_way",
@@ -123,4 +125,5 @@ __all__ = [
     "seconds_of",
     "statistics_of",
     "unlimited",
+    "works_of",
 ]

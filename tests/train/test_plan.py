@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import graphweft as gw
-from graphweft.cost import CostModel, Work
+from graphweft import _machine
+from graphweft.cost import CostModel, Work, gather_work, product_work, rows_work
 from graphweft.data.dataset import Dataset
-from graphweft.runtime import rehearsal
 from graphweft.runtime.machine import Machine
 from graphweft.runtime.rehearsal import taken_bytes
 from graphweft.storage.memory_size import shown_bytes
@@ -84,8 +84,7 @@ def _model(kind: str, ds: Dataset, hidden: int = 64) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["SAGE", "GAT"])
-def test_the_account_of_a_batch_is_near_what_it_takes(kind: str, ds: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "_USUAL", 1.0)  # a heap that has served one step has few gaps
+def test_the_account_of_a_batch_is_near_what_it_takes(kind: str, ds: Dataset) -> None:
     steps = gw.Trainer(_model(kind, ds, 128), ds, mode="mini", batch_size=1024)._batch
     assert isinstance(steps, MiniBatch)
     steps.prepare()
@@ -142,6 +141,37 @@ def test_a_deviation_is_said_once_with_its_term() -> None:
     about = [line for line in said if "an epoch takes" in line]
     assert len(about) == 1 and len(said) == len(set(said)) <= 2
     assert "predicted were 3.0 s, most of them product" in about[0]
+
+
+def test_a_run_that_was_off_corrects_the_profile_and_the_next_plan_is_nearer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = [
+        (product_work(10_000, 128, 64), 3.0),
+        (gather_work(10_000, 80_000, 64, 10_000), 2.0),
+        (rows_work(1e6), 4.0),
+    ]
+
+    def planned(costs: CostModel) -> float:
+        return sum(count * costs.seconds(work) for work, count in works)
+
+    def trained(times: float, busy: bool) -> float:
+        """Measured over what the next plan predicts, after a run that took so many times what its plan said."""
+        predicted = planned(Machine.here().costs)
+        promise = Promise(choose([replace(FULL, seconds={"all": predicted})], OF), works=lambda: (works, 0.0))
+        monkeypatch.setattr(_machine, "is_busy", lambda: busy)
+        for _ in range(6):
+            promise.end_epoch(times * predicted, History(), None)
+        promise.correct_profile()
+        return times * predicted / planned(Machine.here().costs)
+
+    with gw.config(cache_dir=str(tmp_path)):
+        assert trained(3.0, busy=False) == 3.0 and not list(tmp_path.iterdir())  # never calibrated: no profile
+        Machine.known(costs=CostModel(), error=0.1).remember()
+        assert trained(3.0, busy=True) == 3.0
+        assert trained(1.2, busy=False) == 1.2  # within the bound
+        assert trained(3.0, busy=False) == pytest.approx(1.0, abs=0.25)
+        assert trained(0.4, busy=False) == pytest.approx(1.0, abs=0.25)
 
 
 def test_a_profile_is_a_file(tmp_path: Path, ds: Dataset) -> None:
