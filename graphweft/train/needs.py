@@ -84,7 +84,12 @@ class Needs:
 
         What was measured is measured again by the next run.
         """
-        return int((_AGAIN if self.measured else _ROOM) * self.total) + _SPARE + _OTHERWISE
+        return self.total + self.spare
+
+    @property
+    def spare(self) -> int:
+        """The part of :attr:`least` above :attr:`total`."""
+        return int(((_AGAIN if self.measured else _ROOM) - 1) * self.total) + _SPARE + _OTHERWISE
 
     def fits(self, limit: int) -> bool:
         """Whether a budget of ``limit`` bytes would do. One that is named as the least, too, where it is measured."""
@@ -205,7 +210,8 @@ class RunBudget:
 
 def refusal(needs: Needs, limit: int) -> MemoryBudgetError:
     """The error of a run that does not fit."""
-    text = f"expected at least {shown_bytes(needs.least)} for this run ({needs.text()}), got {shown_bytes(limit)}"
+    terms = f"{needs.text()}, spare {shown_bytes(needs.spare)}"
+    text = f"expected at least {shown_bytes(needs.least)} for this run ({terms}), got {shown_bytes(limit)}"
     return MemoryBudgetError(f"memory: {text}", needs.least)
 
 

@@ -33,8 +33,8 @@ _STRIDES = (16, 5, 2, 1)  # every so many nodes are the parts
 _MOST = 1 << 30  # bytes of a run on the whole graph that is tried: beyond, parts tell enough and take less time
 _TURNS = 2  # of a step and an evaluation, whose memory is not given back in between
 _LOOK = 2e-4  # seconds between two looks at the memory
-_SPARE = 1.1  # of what is measured: parts are not quite like the whole
-_AGAIN = 1.02  # of what is measured on the whole: another run takes a little more or less
+_SPARE = 1.1  # times what is measured: parts are not quite like the whole
+_AGAIN = 1.02  # times what is measured on the whole: another run takes a little more or less
 
 
 class Taken(NamedTuple):
@@ -88,53 +88,56 @@ def _on_parts(model: nn.Module, ds: Dataset, x: Features, edges: EdgeData, room:
     """The most that ``run`` takes on the whole graph: measured there, or on parts where that may exceed ``room``."""
     if not ds.num_nodes:
         return Taken(0, 0)
-    found, training = list[tuple[float, float, Taken]](), model.training
+    share, taken, training = 0.0, Taken(0, 0), model.training
     with torch.random.fork_rng(devices=[]), kept_buffers(model), lifted():
         for stride in _STRIDES:
-            if found and _most(found[-1], stride) > (min(room, _MOST) if stride == 1 else room):
+            if share and _grown(taken, share * stride).total > (min(room, _MOST) if stride == 1 else room):
                 break
-            found.append(_on_part(ds, x, edges, stride, run))
+            share, taken = _on_part(ds, x, edges, stride, run)
             gc.collect()  # what recording and differentiating leave behind refers to itself
     model.train(training)
     POOL.trim()
-    if found[-1][0] == 1.0:
-        return Taken(*(int(_AGAIN * count) for count in found[-1][2]))
-    if len(found) == 1:
-        return Taken(*(_most((*found[0][:2], Taken(0, count)), 1) for count in found[0][2]))
-    (n, e, few), (m, f, more) = found[-2:]
-    return Taken(*(_grown((n, e, a), (m, f, b)) for a, b in zip(few, more, strict=True)))
+    return _grown(taken, share, _AGAIN if share == 1.0 else _SPARE)
 
 
-def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> tuple[float, float, Taken]:
-    """Every ``stride``-th node: its shares of the nodes and of the edges, and what it takes."""
+def _on_part(ds: Dataset, x: Features, edges: EdgeData, stride: int, run: _Running) -> tuple[float, Taken]:
+    """Every ``stride``-th node: its share of the nodes or of the edges, the smaller one, and what it takes."""
     if stride == 1:
         given = edges.keywords()
 
         def alias() -> Features:
             return x.alias() if isinstance(x, SparseFeatures) else x
 
-        return 1.0, 1.0, _measured(lambda rows: run(ds.graph, rows, given), alias)
+        return 1.0, _measured(lambda rows: run(ds.graph, rows, given), alias)
     nodes = torch.arange(0, ds.num_nodes, stride)
-    part = Pieces(ds.graph).induced(nodes, nodes.numel())
-    given = edges.of_subgraph(part.e_id)
-    graph = part.subgraph
-    del part
+    graph, e_id = _folded(ds.graph, nodes, stride)
+    given = edges.of_subgraph(e_id)
     taken = _measured(lambda rows: run(graph, rows, given), lambda: gather_rows(x, nodes))
-    return nodes.numel() / ds.num_nodes, graph.num_edges / max(ds.num_edges, 1), taken
+    share = nodes.numel() / ds.num_nodes
+    return min(share, max(graph.num_edges, 1) / max(ds.num_edges, 1)), taken
 
 
-def _most(part: tuple[float, float, Taken], stride: int) -> int:
-    """Bytes that every ``stride``-th node takes at most, from what a part takes: all of it grows with the edges."""
-    nodes, _, taken = part
-    return int(taken.total / (nodes * stride) ** 2)
+def _folded(graph: Graph, nodes: Tensor, stride: int) -> tuple[Graph, Tensor]:
+    """A graph of ``nodes``, every ``stride``-th one, and the edges of ``graph`` that are its edges.
+
+    Each keeps all of its in-edges, whose sources are the nodes of the part at or before them: so nodes and edges
+    shrink alike, and what a run takes grows with both. Of typed graphs it is the edges between the nodes.
+    """
+    if graph.is_typed:
+        part = Pieces(graph).induced(nodes, nodes.numel())
+        return part.subgraph, part.e_id
+    csc = graph.csc
+    first = csc.indptr[nodes]
+    counts = csc.indptr[nodes + 1] - first
+    indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+    places = torch.arange(int(indptr[-1])) + torch.repeat_interleave(first - indptr[:-1], counts)
+    e_id = places if csc.edge_ids is None else csc.edge_ids[places].long()
+    return Graph.from_csc(indptr, csc.indices[places] // stride), e_id
 
 
-def _grown(smaller: tuple[float, float, int], larger: tuple[float, float, int]) -> int:
-    """Bytes of the whole from those of two parts, with their shares of the nodes and of the edges."""
-    (n, e, few), (m, f, more) = smaller, larger
-    by_edge = max(0.0, (more - few * m / n) / (f - e * m / n)) if f * n > e * m else 0.0
-    by_node = max(0.0, (more - by_edge * f) / m)
-    return int(_SPARE * (by_node + by_edge))
+def _grown(taken: Taken, share: float, spare: float = 1.0) -> Taken:
+    """What the whole takes, from a share of it, with some to spare."""
+    return Taken(*(int(spare * count / share) for count in taken))
 
 
 def _measured(run: Callable[[Any], object], given: Callable[[], Features]) -> Taken:

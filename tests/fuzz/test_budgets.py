@@ -40,7 +40,7 @@ def test_cases_cover_modes_and_models() -> None:
     assert {case["share"] < 1 for case in cases} == {True, False}
 
 
-@pytest.mark.parametrize("room", [1 << 40, 300 << 20])  # the whole graph is run, or parts alone
+@pytest.mark.parametrize("room", [1 << 40, 300 << 20, 1])  # the whole graph is run, or parts, or one part
 @pytest.mark.parametrize("stored", [1, 4])
 def test_the_memory_of_code_that_only_running_shows_grows_with_nodes_and_edges(stored: int, room: int) -> None:
     """A model that holds so many rows of 64 numbers for every edge, and one for every node."""
