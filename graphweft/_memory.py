@@ -14,6 +14,7 @@ import bisect
 import contextlib
 import ctypes
 import functools
+import mmap
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -23,13 +24,16 @@ import numpy as np
 import torch
 
 from graphweft import _budget
+from graphweft._errors import MemoryBudgetError
 from graphweft._native import declare
 
 _HUGE = 1 << 21
-SMALL = 1 << 20  # below this, torch's own allocator serves, unless for a confined pool
 GRAIN = 1 << 16  # sizes are rounded to this, so that a region starts on its own pages and little is wasted
+SMALL = GRAIN  # below this torch's own allocator serves: what would waste most of a region
 
+_PAGE = mmap.PAGESIZE
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _MMAP_MAX = -1, -3, -4  # names of mallopt's options in <malloc.h>
+LEAN = 1 << 20  # bytes of a freed block that a lean heap gives back
 _USUAL_MMAPS = 65536  # blocks that the GNU C library maps at most
 
 _NUMPY: dict[torch.dtype, type[np.generic]] = {
@@ -73,7 +77,13 @@ class _Redirection(threading.local):
 
 
 class Pool:
-    """Regions cut from and merged into intervals of mapped huge pages."""
+    """Regions cut from and merged into intervals of mapped huge pages.
+
+    Attributes:
+        page: Mappings are as large as this, or a multiple.
+    """
+
+    page = _HUGE
 
     def __init__(self) -> None:
         self._starts: list[int] = []  # of the free intervals, ascending; none touches the next
@@ -123,7 +133,7 @@ class Pool:
         nbytes = dtype.itemsize
         for size in shape:
             nbytes *= size
-        if nbytes < self.smallest:
+        if nbytes < SMALL:
             return torch.empty(shape, dtype=dtype)
         size = self.rounded(nbytes)
         address = self._take(size)
@@ -133,11 +143,6 @@ class Pool:
         if known is None:  # a dtype that NumPy lacks
             return torch.from_numpy(flat).view(dtype).view(shape)
         return torch.from_numpy(flat.view(known).reshape(shape))  # no view for torch: it owns its storage alone
-
-    @property
-    def smallest(self) -> int:
-        """Bytes from which a tensor lies here; an interval that is there anyway takes all that would not waste it."""
-        return GRAIN if self._confined else SMALL
 
     @staticmethod
     def rounded(nbytes: int) -> int:
@@ -213,7 +218,7 @@ class Pool:
             elif self._confined:
                 raise MemoryError("this pool's interval is full")
             else:
-                whole = -(-size // _HUGE) * _HUGE
+                whole = -(-size // self.page) * self.page
                 start = self._map(whole)
                 if whole > size:
                     self._give_back(start + size, whole - size, lent=0)
@@ -221,8 +226,17 @@ class Pool:
             self._peak = max(self._peak, self._lent)
             return start
 
+    def _admit(self, size: int) -> None:
+        """Asks the budget for ``size`` bytes, beside pages that are mapped and do not count before they are touched."""
+        if _budget.in_force() is None:
+            return
+        with contextlib.suppress(MemoryBudgetError):
+            _budget.admit(size + _untouched_bytes(), self._release)
+            return
+        _budget.admit(size + _untouched_bytes(), self._release)  # by now some of them were given back
+
     def _map(self, size: int) -> int:
-        _budget.admit(size, self._release)
+        self._admit(size)
         out = ctypes.c_void_p(self._last - size if self._last > size else None)  # both become one interval
         try:
             _map(size, ctypes.byref(out))
@@ -233,6 +247,8 @@ class Pool:
         self._mapped += size
         self._maps += 1
         self._last = int(out.value or 0)
+        if _budget.in_force() is not None:
+            _note_mapping(self._last, size)
         return self._last
 
     def _give_back(self, start: int, size: int, lent: int | None = None) -> None:
@@ -254,6 +270,37 @@ class Pool:
     def _remove(self, start: int) -> int:
         del self._starts[bisect.bisect_left(self._starts, start)]
         return self._sizes.pop(start)
+
+
+_untouched: list[tuple[int, int]] = []  # mappings of all pools that were not seen with all of their pages yet
+
+
+def _note_mapping(start: int, size: int) -> None:
+    """A new mapping, which may lie where there was another before."""
+    end = start + size
+    cut = [(at, min(at + n, start) - at) for at, n in _untouched] + [
+        (max(at, end), at + n - max(at, end)) for at, n in _untouched
+    ]
+    _untouched[:] = [(start, size), *((at, n) for at, n in cut if n > 0)]
+
+
+def _untouched_bytes() -> int:
+    """Bytes that are mapped and that the system counts only once they are touched."""
+    missing = [(start, size, _missing_bytes(start, size)) for start, size in list(_untouched)]
+    _untouched[:] = [(start, size) for start, size, absent in missing if absent]
+    return sum(absent for *_, absent in missing)
+
+
+def _missing_bytes(start: int, size: int) -> int:
+    """Bytes of a mapping whose pages are not there; 0 where the system does not tell, or it is no mapping any more."""
+    ask = getattr(ctypes.CDLL(None), "mincore", None)
+    if ask is None:
+        return 0
+    there = np.zeros(-(-size // _PAGE), np.uint8)
+    failed = ask(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_void_p(there.ctypes.data))
+    if failed and size > GRAIN:  # part of it was given back
+        return sum(_missing_bytes(at, min(GRAIN, start + size - at)) for at in range(start, start + size, GRAIN))
+    return 0 if failed else _PAGE * int((there & 1 == 0).sum())
 
 
 @functools.cache
@@ -279,7 +326,7 @@ def lean_heap() -> bool:
     option = getattr(ctypes.CDLL(None), "mallopt", None)
     if option is None:  # not the GNU C library
         return False
-    sizes = {_MMAP_MAX: _USUAL_MMAPS, _MMAP_THRESHOLD: SMALL, _TRIM_THRESHOLD: SMALL}
+    sizes = {_MMAP_MAX: _USUAL_MMAPS, _MMAP_THRESHOLD: LEAN, _TRIM_THRESHOLD: LEAN}
     return all([option(name, value) for name, value in sizes.items()])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -65,7 +66,20 @@ def test_own_bytes_follow_what_is_touched() -> None:
 
 
 def test_the_heap_counts_small_tensors() -> None:
+    gc.collect()  # what other tests left is not freed in between
     before = heap_bytes()
     held = [torch.zeros(1000) for _ in range(100)]
     assert before == 0 or heap_bytes() - before >= 100 * 4000
     del held
+
+
+def test_pages_that_are_mapped_count_before_they_are_touched() -> None:
+    budget = _budget.Budget(limit=48 * MIB)
+    with budget.enforced():
+        held = POOL.empty((20 * MIB // 4,))
+        assert budget.used() < 10 * MIB  # no page of it is there yet
+        with pytest.raises(gw.errors.MemoryBudgetError):
+            POOL.empty((40 * MIB // 4,))
+        held.zero_()
+        del held
+        POOL.empty((40 * MIB // 4,))

@@ -75,12 +75,12 @@ def _row_order(graph: Graph) -> tuple[Tensor, Tensor, Tensor]:
 def _reduce(graph: Graph, rows: Tensor, kind: str) -> Tensor:
     """Edge rows (by edge id) to destination rows; 0 for a destination without in-edges."""
     _, dst, ids = edges_in_row_order(graph)
-    rows = rows[ids]
+    rows = rows if graph.csc.edge_ids is None else rows[ids]
     shape = (graph.num_dst, *rows.shape[1:])
     if kind == "sum":
-        return rows.new_zeros(shape).index_add(0, dst, rows)
+        return rows.new_zeros(shape).index_add_(0, dst, rows)
     if kind == "mean":
-        total = rows.new_zeros(shape).index_add(0, dst, rows)
+        total = rows.new_zeros(shape).index_add_(0, dst, rows)
         count = graph.in_degrees().clamp(min=1).to(rows.dtype)
         return total / count.view(-1, *([1] * (rows.dim() - 1)))
     arg = _arg(graph, rows[torch.argsort(ids)], kind)
@@ -243,9 +243,11 @@ def _spmm(value: Value, graph: Graph, x: Tensor, weight: Tensor | None = None) -
 
 
 def _by_edge(graph: Graph, rows: Tensor) -> Tensor:
-    """Rows in row order rearranged by edge id."""
+    """Rows in row order rearranged by edge id; themselves where that is the same order."""
+    if graph.csc.edge_ids is None:
+        return rows
     _, _, ids = edges_in_row_order(graph)
-    return torch.empty_like(rows).index_copy(0, ids, rows)
+    return torch.empty_like(rows).index_copy_(0, ids, rows)
 
 
 def _spmm_max(value: Value, graph: Graph, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from graphweft._memory import GRAIN, SMALL, Pool, heap_is_lean
+from graphweft._memory import LEAN, SMALL, Pool, heap_is_lean
 from graphweft.ir.elementwise import PIECED
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Value
@@ -19,37 +19,19 @@ from graphweft.runtime.footprint import covered, value_bytes
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 
-_TOP = 1 << 47  # above all imagined mappings
-# Times what lies on it: what the heap of the C library takes, as blocks come and go and the next ones do not fit their
-# gaps. Measured on 45 random runs: of small tensors, of those whose sizes are the same in every step, of large blocks
-# where freed ones stay there.
-_HEAP, _ALIKE, _USUAL = 1.6, 1.0, 2.1
+_BY_EDGE = {Op.REDUCE, Op.BROADCAST_SRC, Op.BROADCAST_DST}
+_TOP, _HEAP_TOP = 1 << 47, 1 << 46  # above all imagined mappings, and above those of an imagined heap
+# Times what lies on it: what the heap of the C library takes for small tensors, as they come and go and the next ones
+# do not fit their gaps; and for those that come and go in the same order in every step.
+_GAPS, _ALIKE = 1.6, 1.0
 
 
-class _Imagined(Pool):
-    """A pool and a heap that map nothing.
+class _Addresses(Pool):
+    """A pool that maps nothing."""
 
-    Attributes:
-        is_taped: Tensors lie in an arena, and small ones stay, as a tape's calls know addresses.
-        most: The most that both take together.
-    """
-
-    def __init__(self) -> None:
-        self.is_taped, self.is_lean = False, heap_is_lean()
+    def __init__(self, top: int) -> None:
         super().__init__()
-        self._next = _TOP
-        self._small = self._most_small = self._torch = self._most_torch = self.most = 0
-        self._gaps = _HEAP
-
-    def record(self, is_taped: bool) -> None:
-        """From now on tensors lie in an arena, or as usual again."""
-        self.is_taped = is_taped
-        self._gaps = _ALIKE if is_taped else self._gaps
-
-    @property
-    def smallest(self) -> int:
-        """As of a pool or of an arena."""
-        return GRAIN if self.is_taped else SMALL
+        self._next = top
 
     def _map(self, size: int) -> int:
         self._next -= size  # as Linux does it: below the mapping before, so that both merge
@@ -59,30 +41,59 @@ class _Imagined(Pool):
     def trim(self) -> None:
         """Nothing: there is nothing to give back to the system."""
 
+
+class _Heap(_Addresses):
+    """The heap of the C library: it takes the best fitting gap as well, and grows by less."""
+
+    page = 1 << 17
+
+
+class _Imagined(_Addresses):
+    """A pool and a heap that map nothing.
+
+    Attributes:
+        is_taped: Tensors lie in an arena, and small ones stay, as a tape's calls know addresses.
+        most: The most that both take together.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_TOP)
+        self.is_taped, self.is_lean, self.heap = False, heap_is_lean(), _Heap(_HEAP_TOP)
+        self._small = self._most_small = self._given_back = self.most = 0
+        self._gaps = _GAPS
+
+    def record(self, is_taped: bool) -> None:
+        """From now on tensors lie in an arena, or as usual again."""
+        self.is_taped = is_taped
+        self._gaps = _ALIKE if is_taped else self._gaps
+
     def lend(self, nbytes: float, by_torch: bool = False) -> tuple[int, int]:
-        """A region of at least so many bytes; without an address where torch's own allocator serves."""
+        """A region of at least so many bytes; without an address where it is small or the system takes it back."""
         size = int(nbytes)
-        if size < self.smallest:
+        if size < SMALL:
             self._small += size
             self._most_small = max(self._most_small, self._small)
             region = 0, size
-        elif by_torch:
-            self._torch += size
-            self._most_torch = max(self._most_torch, self._torch)
+        elif by_torch and self.is_lean and size >= LEAN:
+            self._given_back += size
             region = -1, size
+        elif by_torch:
+            region = self.heap._take(size), size
         else:
             size = self.rounded(size)
             region = self._take(size), size
-        torch = self._torch if self.is_lean else int(_USUAL * self._most_torch)
-        self.most = max(self.most, self._mapped + torch + int(self._gaps * self._most_small))
+        kept = self._mapped + self.heap._mapped + int(self._gaps * self._most_small)
+        self.most = max(self.most, kept + self._given_back)
         return region
 
     def take_back(self, region: tuple[int, int]) -> None:
         """The region is free."""
-        if region[0] > 0:
+        if region[0] > _HEAP_TOP:
             self._give_back(*region)
+        elif region[0] > 0:
+            self.heap._give_back(*region)
         elif region[0] < 0:
-            self._torch -= region[1]
+            self._given_back -= region[1]
         elif not self.is_taped:
             self._small -= region[1]
 
@@ -97,6 +108,7 @@ class Run:
         loss: Bytes of the loss's gradient.
         beside: Regions of the pool that are held while it runs.
         by_torch: Bytes of torch's own allocator that are held while it runs.
+        stays: Regions of the pool that it makes the first time and that stay between others. They do not count.
         is_taped: It is recorded in an arena, and its small tensors stay.
     """
 
@@ -105,26 +117,34 @@ class Run:
     loss: float = 0.0
     beside: tuple[float, ...] = ()
     by_torch: float = 0.0
+    stays: tuple[float, ...] = ()
     is_taped: bool = False
 
 
 def taken_bytes(*runs: Run) -> int:
-    """What ``runs``, one after the other, take of the pool and of the heap. Hoisted values and inputs do not count."""
-    pool = _Imagined()
-    for run in runs:
+    """What ``runs``, one after the other, take of the pool and of the heap. Hoisted values and inputs do not count.
+
+    The gradients of a step stay until the next one begins.
+    """
+    pool, gradients, staying = _Imagined(), list[tuple[int, int]](), 0
+    for place, run in enumerate(runs):
+        while gradients and run.plan is not None and run.plan.backward:
+            pool.take_back(gradients.pop())
         held = [pool.lend(size) for size in run.beside]
         held.append(pool.lend(run.by_torch, by_torch=True))
+        if run not in runs[:place]:
+            staying += sum(pool.lend(size)[1] for size in run.stays)
         pool.record(run.is_taped)
         if run.plan is not None:
-            _run(run.plan, run.sizes, pool, run.loss)
+            gradients += _run(run.plan, run.sizes, pool, run.loss)
         pool.record(False)
         for region in held:
             pool.take_back(region)
-    return pool.most
+    return pool.most - staying
 
 
-def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> None:
-    """The forward calls, and the backward calls where there are some."""
+def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> list[tuple[int, int]]:
+    """The forward calls, and the backward calls where there are some; the regions of their gradients."""
     values = plan.compiled.program.values
     size = [value_bytes(value, sizes) for value in values]
     inputs = {i for i, v in enumerate(values) if v.op in LEAVES and not str(v["name"]).startswith("d:")}
@@ -132,12 +152,17 @@ def _run(plan: Plan, sizes: Sizes, pool: _Imagined, loss: float) -> None:
     held: dict[int, tuple[int, int]] = {}
     _calls(plan, plan.forward, size, sizes, pool, held, free)
     if plan.backward:
+        kept = {*plan.saved} - plan.saved_shapes | {slot for _, slot in plan.outputs}
+        for slot in [slot for slot in held if slot not in kept]:
+            pool.take_back(held.pop(slot))
         for _, slot in plan.seeds:
             held[slot] = pool.lend(max(loss, size[slot]))
         stays = {slot for _, slot in (*plan.outputs, *plan.seeds)}  # the caller holds both
         _calls(plan, plan.backward, size, sizes, pool, held, free, stays)
+    gradients = [held.pop(slot) for slot in {*plan.gradients} if slot in held]
     for region in held.values():
         pool.take_back(region)
+    return gradients
 
 
 def _calls(
@@ -177,15 +202,26 @@ def _interpreted(call: KernelCall, sizes: Sizes, pool: _Imagined) -> None:
     last = {operand: value for value in call.body for operand in value.inputs}
     held: dict[Value, tuple[int, int]] = {}
     for value in call.body:
-        size = value_bytes(value, sizes)
-        pieces = pool.lend(size if value.op is Op.EWISE and value["fn"] in PIECED else 0, by_torch=True)
-        held[value] = pool.lend(size, by_torch=True)
-        pool.take_back(pieces)
+        beside = pool.lend(_beside(value, sizes), by_torch=True)
+        held[value] = pool.lend(value_bytes(value, sizes), by_torch=True)
+        pool.take_back(beside)
         for operand in dict.fromkeys(value.inputs):
             if operand in held and last[operand] is value:
                 pool.take_back(held.pop(operand))
     for region in held.values():
         pool.take_back(region)
+
+
+def _beside(value: Value, sizes: Sizes) -> float:
+    """What the interpreter takes for a value beside its operands and its result: pieces, or rows in another order.
+
+    Edges of a draw lie in the order of its rows.
+    """
+    if value.op is Op.EWISE and value["fn"] in PIECED:
+        return value_bytes(value, sizes)
+    if value.op in _BY_EDGE and value.inputs[0].op is not Op.SAMPLE:
+        return value_bytes(value.inputs[1] if value.op is Op.REDUCE else value, sizes)
+    return 0
 
 
 __all__ = ["Run", "taken_bytes"]

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from graphweft import _native
-from graphweft._memory import POOL, Pool
+from graphweft._memory import POOL, SMALL, Pool
 
 # what may be asked of torch while a tape is recorded: memory, and a look at a tensor or at its memory in another shape
 _HARMLESS = frozenset({
@@ -130,7 +130,7 @@ class _Watch(TorchFunctionMode):
             self._note_computed()
             return result
         made = POOL.empty(tuple(result.shape), result.dtype).copy_(result)
-        if self._keeps and made.nbytes < self._arena.smallest:
+        if self._keeps and made.nbytes < SMALL:
             self.given.append(made)
         _write_down(getattr(torch, name), args, out=made)
         return made

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from graphweft._errors import ConfigError
+from graphweft._memory import empty
 
 State = dict[str, Any]
 
@@ -37,12 +38,14 @@ class BestWeights:
 
     def keep(self, averages: Mapping[str, Tensor]) -> None:
         """The model, with ``averages`` in the places of its parameters, has the best weights so far."""
-        self.best = self.with_averages(averages)
+        self.best = _copy(self._averaged(averages), self.best)
 
     def with_averages(self, averages: Mapping[str, Tensor]) -> State:
         """A copy of the weights that training continues from, with ``averages`` in the places of parameters."""
-        last = self.last()
-        return _copy({name: averages.get(name, value) for name, value in last.items()})
+        return _copy(self._averaged(averages))
+
+    def _averaged(self, averages: Mapping[str, Tensor]) -> State:
+        return {name: averages.get(name, value) for name, value in self.last().items()}
 
     def last(self) -> State:
         """The weights that training continues from: the last ones, or those that a user has put in since."""
@@ -88,8 +91,22 @@ class BestWeights:
         self.best, self._last = kept, None
 
 
-def _copy(state: Mapping[str, Any]) -> State:
-    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+def _copy(state: Mapping[str, Any], into: Mapping[str, Any] | None = None) -> State:
+    """A copy, in the memory of ``into`` where that has such tensors: there are never two of the best weights."""
+    room = into or {}
+    return {
+        name: _copied(value, room.get(name)) if isinstance(value, Tensor) else value for name, value in state.items()
+    }
+
+
+def _copied(value: Any, room: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    if isinstance(room, Tensor) and (room.shape, room.dtype, room.device) == (value.shape, value.dtype, value.device):
+        return room.copy_(value)
+    if value.device.type != "cpu" or value.layout != torch.strided:
+        return value.clone()
+    return empty(tuple(value.shape), value.dtype).copy_(value)
 
 
 def _fits(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:

@@ -64,7 +64,10 @@ def needs_within(mini: MiniBatch, budget: RunBudget) -> tuple[Needs, list[CoreSp
     def under(way: CoreSplit, trims: bool) -> Needs:
         if trims:
             return replace(base, batches=batches[way])
-        more = taken_bytes(runs[way], evaluation) - taken_bytes(runs[way])
+        both = taken_bytes(
+            runs[way], evaluation, runs[way], evaluation
+        )  # steps take what evaluations left free as well
+        more = max(0, both - taken_bytes(runs[way]))
         return replace(base, batches=batches[way], trims=False, evaluation=more)
 
     ways = {way: under(way, trims=False) for way in runs}
@@ -146,7 +149,8 @@ def _whole(mini: MiniBatch, model: CompiledModule) -> tuple[Footprint, Run]:
         arguments = model.eval().arguments(mini.ds.graph, mini.x, None, mini.edge_data.inputs)
         plan, sizes = model.function.sized_plan(arguments)
     model.train(training)
-    return footprint(plan, sizes, mini.ds.graph.is_symmetric), Run(plan, sizes)
+    found = footprint(plan, sizes, mini.ds.graph.is_symmetric)
+    return found, Run(plan, sizes, stays=(found.hoisted, found.structure))
 
 
 def _tiled(mini: MiniBatch, model: Stack, tile: int) -> int:

@@ -15,6 +15,7 @@ from graphweft._errors import ConfigError
 from graphweft.data.synthetic import synthetic
 from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
+from graphweft.train.best_weights import BestWeights
 from graphweft.train.checkpoint import load_checkpoint
 from graphweft.train.trainer import Trainer
 
@@ -105,3 +106,15 @@ def test_another_value_than_true_or_false_is_refused() -> None:
     ds = synthetic("default", scale=0.02)
     with pytest.raises(ConfigError, match="restore_best: expected True or False, got 'last'"):
         Trainer(GCN(ds.num_features, 4, ds.num_classes), ds, restore_best="last")
+
+
+def test_better_weights_take_the_memory_of_the_former_best() -> None:
+    model = torch.nn.Linear(300, 300)
+    kept = BestWeights(model, restores=True)
+    kept.keep({})
+    places = [tensor.data_ptr() for tensor in kept.best.values()]
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    kept.keep({})
+    assert places == [tensor.data_ptr() for tensor in kept.best.values()]
+    assert torch.equal(kept.best["weight"], model.weight) and kept.best["weight"].data_ptr() != model.weight.data_ptr()

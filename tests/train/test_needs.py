@@ -15,6 +15,7 @@ from torch import nn
 import graphweft as gw
 from graphweft._memory import POOL, Pool
 from graphweft.data.dataset import Dataset
+from graphweft.passes.work import Sizes
 from graphweft.runtime import rehearsal
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.full_batch import FullBatch
@@ -42,6 +43,27 @@ def test_an_evaluation_is_beside_the_batches_unless_free_memory_is_given_back() 
     assert needs.text() == "data 100 MB, batches 20 MB, step 30 MB, evaluation 40 MB"
 
 
+def test_the_terms_of_a_refusal_add_up_to_the_least_that_it_names(ds: Dataset) -> None:
+    with pytest.raises(gw.errors.MemoryBudgetError) as caught:
+        gw.Trainer(_model("SAGE", ds), ds, memory=data_bytes(ds) + 10 * MB)
+    units = {"KB": 1e-3, "MB": 1.0}
+    terms = str(caught.value).partition("(")[2].partition(")")[0]
+    total = sum(float(term.split()[-2]) * units[term.split()[-1]] for term in terms.split(", "))
+    assert "spare" in terms and total == pytest.approx(caught.value.least / MB, abs=terms.count(",") + 1, rel=0.03)
+
+
+def test_gradients_stay_until_the_next_step(ds: Dataset) -> None:
+    batch = gw.Trainer(_model("GCN", ds, 512), ds)._batch
+    assert isinstance(batch, FullBatch)
+    step, evaluation, _, sizes = batch.plans()
+    weights = 4 * 512 * (ds.num_features + ds.num_classes)
+    alone = rehearsal.taken_bytes(rehearsal.Run(evaluation, sizes))
+    both = rehearsal.taken_bytes(
+        rehearsal.Run(step, Sizes({**sizes.rows, "N": 1, "E": 1})), rehearsal.Run(evaluation, sizes)
+    )
+    assert alone + weights <= both + (2 << 20)  # the last huge page has room
+
+
 def test_tensors_that_share_memory_count_once(ds: Dataset) -> None:
     csc = ds.graph.csc
     ids = 0 if csc.edge_ids is None else csc.edge_ids.nbytes
@@ -60,8 +82,9 @@ def test_the_pool_maps_for_a_step_what_was_predicted(
     batch = trainer._batch
     assert isinstance(batch, FullBatch)
     whole = batch.needs(unlimited(ds))
-    for name in ("_HEAP", "_ALIKE", "_USUAL"):  # the pool's part alone
+    for name in ("_GAPS", "_ALIKE"):  # the pool's part alone
         monkeypatch.setattr(rehearsal, name, 0)
+    monkeypatch.setattr(rehearsal._Heap, "_mapped", property(lambda heap: 0, lambda heap, size: None), raising=False)
     predicted = batch.needs(unlimited(ds))
     assert predicted.step < whole.step
     batch._tape = None
