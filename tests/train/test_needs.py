@@ -18,6 +18,7 @@ from graphweft.data.dataset import Dataset
 from graphweft.passes.work import Sizes
 from graphweft.runtime import rehearsal
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train import needs_by_running
 from graphweft.train.full_batch import FullBatch
 from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.needs import Needs, data_bytes
@@ -62,6 +63,17 @@ def test_gradients_stay_until_the_next_step(ds: Dataset) -> None:
         rehearsal.Run(step, Sizes({**sizes.rows, "N": 1, "E": 1})), rehearsal.Run(evaluation, sizes)
     )
     assert alone + weights <= both + (2 << 20)  # the last huge page has room
+
+
+@pytest.mark.parametrize("stride", [2, 5, 16])
+def test_a_part_keeps_the_in_edges_of_its_nodes_and_their_rows(stride: int) -> None:
+    ends = torch.randint(0, 500, (2, 4000), generator=torch.Generator().manual_seed(stride))
+    graph, nodes = gw.Graph(*ends, num_nodes=500), torch.arange(0, 500, stride)
+    part, e_id = needs_by_running._folded(graph, nodes, stride)
+    assert torch.equal(part.in_degrees(), torch.bincount(ends[1], minlength=500)[nodes])
+    assert bool((ends[1][e_id] % stride == 0).all())
+    src, dst = part.edges()
+    assert torch.equal(src, ends[0][e_id] // stride) and torch.equal(dst, ends[1][e_id] // stride)
 
 
 def test_tensors_that_share_memory_count_once(ds: Dataset) -> None:
