@@ -63,6 +63,10 @@ class Repeated:
             )
         )
 
+    def is_compiled(self, graph: Graph, x: Tensor) -> bool:
+        """Whether a plan serves these, and not the interpreter."""
+        return self._plan(graph, x, 0) is not None
+
     def linearize(self, graph: Graph, x: Tensor, seed: int = 0) -> tuple[dict[str, Tensor], Pullback]:
         """Outputs outside torch's graph and their pullback, as :meth:`CompiledFunction.linearize`.
 

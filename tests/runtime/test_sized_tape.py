@@ -75,6 +75,26 @@ def normalised(h: Tensor, norm: object) -> Tensor:
     return torch.nn.functional.batch_norm(h, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
 
 
+@pytest.mark.parametrize(
+    "options", [{"readout": "mean"}, {"readout": "mean+max"}, {"jumping": "last"}, {"dropout": 0.3}]
+)
+def test_steps_without_the_engine_agree_with_a_plain_loop(options: dict[str, object]) -> None:
+    ds, model, plain = some_graphs(), gin(**options), gin(**options)
+    trainer = gw.Trainer(model, ds, batch_size=16, optimizer=torch.optim.Adam(model.parameters(), lr=0.01), seed=1)
+    steps = trainer._batch
+    steps.prepare()
+    for batch in steps.loader:
+        for one in (model, plain):
+            one.zero_grad()
+            torch.manual_seed(5)
+            if one is plain:
+                torch.nn.functional.cross_entropy(one.train()(batch.graph, batch.x, batch.ptr), batch.y).backward()
+            else:
+                steps.gradients(batch)
+        for (name, mine), other in zip(model.named_parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-4, atol=1e-6, msg=name)
+
+
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_gradients_of_replays_agree_with_dense_float64(symmetric: bool) -> None:
     ds = some_graphs(symmetric)
