@@ -254,7 +254,7 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     lines = [
         f"{summary['dataset']}: {graphs}{summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
         f"{summary['num_features']:,} features ({summary['feature_path']}), {summary['num_classes']} {outputs}",
-        f"{summary['model']}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
+        f"{_model_of(summary)}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
         f"prepared in {duration(summary['prepare_seconds'])}, {clock(summary['total_seconds'])} in all, "
         f"peak memory {summary['peak_rss_mb']:.0f} MB",
         f"{metric} of the last epoch: {last}",
@@ -299,6 +299,11 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     return lines
 
 
+def _model_of(summary: dict[str, Any]) -> str:
+    """What was trained: of the tasks that are models, node2vec has no layers of another."""
+    return "node2vec" if summary.get("task") == "node2vec" else str(summary["model"])
+
+
 _WORSE_THAN_MEAN = (
     "for comparison: the mean of the test values, given to every row, scores better (R2 below 0); more epochs, "
     "a larger --lr, or labels scaled to mean 0 and deviation 1 help"
@@ -318,6 +323,7 @@ def _best(summary: dict[str, Any], score: str) -> str:
 
 def _named(summary: dict[str, Any]) -> list[str]:
     """Names of the metrics that were asked for."""
+    shown_anyway: tuple[str, ...]
     shown_anyway = (summary["metric"], *_ALSO_SHOWN) if summary["metric"] in ERRORS else (summary["metric"],)
     shown_anyway += ("roc_auc",) if summary.get("train_auc") is not None else ()
     ranked = [name.removeprefix("best_val_") for name in summary if name.startswith("best_val_hits@")]

@@ -36,7 +36,8 @@ from graphweft.train.finished import history_of, of_state
 from graphweft.train.full_batch import SPLITS, features_of
 from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
-from graphweft.train.named_metrics import METRICS, measured, metrics_of
+from graphweft.train.loop_options import METRICS
+from graphweft.train.named_metrics import measured, metrics_of
 from graphweft.train.options import EMBEDDING_TASKS, OPTIMIZERS, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.same_run import data_checksum

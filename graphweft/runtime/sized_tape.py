@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,16 +24,19 @@ import torch
 from torch import Tensor
 
 from graphweft import _native
+from graphweft._budget import in_force
 from graphweft._memory import POOL, Pool
 from graphweft.graph.adjacency import Adjacency
 from graphweft.graph.forms import Forms
 from graphweft.graph.graph import Graph
-from graphweft.ir.residency import StructType
+from graphweft.ir.residency import Residency, StructType, TensorType
 from graphweft.runtime.kernel_call import Slots
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.tape import Calls, Watch
 
-_MOST_NODES = 1 << 16  # above that the calls take so long that the time between them does not count
+# of all results together on the largest graph of a class: above that calls take so long that the time between them
+# does not count, and an arena for a class that reaches twice as far is too much memory
+_MOST_BYTES = 256 << 20
 _GRAPHS: tuple[Callable[[Graph], Adjacency], ...] = (
     lambda graph: graph.csc_structure,
     lambda graph: graph.reverse().csc_structure,
@@ -96,7 +100,8 @@ class SizedTape:
         self._forward = [self._call(runs, calls) for calls in _together(run.forward for run in runs)]
         self._backward = [self._call(runs, calls) for calls in _together(run.backward for run in runs)]
         rows = [{len(run.outputs[i]) - run.graph.num_nodes for run in runs} == {0} for i in range(len(plan.outputs))]
-        self._outputs = [(name, *of) for (name, _), *of in zip(plan.outputs, largest.outputs, rows, strict=True)]
+        names = [name for name, _ in plan.outputs]
+        self._outputs = list(zip(names, largest.outputs, rows, strict=True))
         self._gradients = list(zip(plan.tensors, largest.gradients, strict=True))
         self._alive = largest.arena, largest.watch.given
 
@@ -117,8 +122,10 @@ class SizedTape:
         """
         if any(not isinstance(item.value.type, StructType) for item in plan.hoisted) or not graph.is_square:
             return None  # other values that are computed once have rows in memory of their own
-        if nodes[-1] > _MOST_NODES or plan.fixed != ("graph",) or [name for name, _ in plan.seeds] != ["out"]:
+        if plan.fixed != ("graph",) or [name for name, _ in plan.seeds] != ["out"]:
             return None  # of a seed of draws an argument does not tell that it is one
+        if in_force() is not None or _bytes_of(plan, nodes[-1], edges[-1]) > _MOST_BYTES:
+            return None
         corners = [(n, e) for n in (nodes[0], nodes[-1]) for e in (edges[0], edges[-1])]
         try:
             runs = [_run(plan, bound, _like(graph, *sizes), x) for sizes in corners]
@@ -221,6 +228,18 @@ class SizedTape:
         return any(address == known for _, known in self._parameters)
 
 
+def _bytes_of(plan: Plan, nodes: int, edges: int) -> int:
+    """All results of a plan's calls on a graph of this size."""
+    total = 0
+    for call in (*plan.forward, *plan.backward):
+        for slot in call.writes:
+            kind = slot.value.type
+            if isinstance(kind, TensorType) and kind.rows is not None:
+                count = edges if kind.residency is Residency.EDGE else nodes
+                total += count * math.prod(kind.dims) * kind.dtype.itemsize
+    return total
+
+
 def _together(recorded: Iterable[Calls]) -> list[tuple[Any, ...]]:
     """The first calls of all runs, the second, and so on. Raises: _Refused for runs of other lengths."""
     runs = list(recorded)
@@ -241,12 +260,12 @@ def _run(plan: Plan, bound: Callable[..., tuple[Slots, tuple[Tensor, ...]]], gra
     for form in _GRAPHS:
         _ = form(graph).native  # what is made on first use
     arena, rows = Pool(), torch.zeros((graph.num_nodes, *x.shape[1:]), dtype=x.dtype)
-    watch, calls = Watch(arena), ([], [])
+    watch, forward, backward = Watch(arena), Calls(), Calls()
     env, tensors = bound(graph, rows)
     width = next(slot for name, slot in plan.outputs if name == "out")
     try:
         with _apart(arena, watch):
-            _native.recorder.calls = calls[0]
+            _native.recorder.calls = forward
             outputs = plan.run_forward(env, tensors)
             out = env[width]
             kept = plan.kept(env)
@@ -254,14 +273,14 @@ def _run(plan: Plan, bound: Callable[..., tuple[Slots, tuple[Tensor, ...]]], gra
             _native.recorder.calls = None
         gradient = torch.zeros(out.shape, dtype=out.dtype)
         with _apart(arena, watch):
-            _native.recorder.calls = calls[1]
+            _native.recorder.calls = backward
             gradients = plan.run_backward(kept, {"out": gradient})
     finally:
         _native.recorder.calls = None
     shares = {tensor.untyped_storage().data_ptr() for tensor in tensors}
     if watch.computed or any(t.untyped_storage().data_ptr() in shares for t in outputs):
         raise _Refused
-    return _Run(graph, rows, gradient, outputs, gradients, *calls, watch, arena)
+    return _Run(graph, rows, gradient, outputs, gradients, forward, backward, watch, arena)
 
 
 @contextlib.contextmanager

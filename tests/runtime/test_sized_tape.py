@@ -10,7 +10,8 @@ from torch import Tensor
 
 import graphweft as gw
 from graphweft import _native
-from graphweft.runtime import repeated
+from graphweft._budget import Budget
+from graphweft.runtime import repeated, sized_tape
 from graphweft.runtime.sized_tape import SizedTape
 
 
@@ -169,3 +170,11 @@ def test_values_that_are_computed_once_are_refused() -> None:
     trainer = trained(gin(conv="gcn"), some_graphs())
     assert not tapes_of(trainer)
     assert trainer._batch._repeated._tapes  # it was tried
+
+
+def test_memory_stays_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Budget(64 << 30).enforced():
+        trainer = trained(gin(), some_graphs())
+    assert not tapes_of(trainer)
+    monkeypatch.setattr(sized_tape, "_MOST_BYTES", 1 << 16)
+    assert not tapes_of(trained(gin(), some_graphs()))

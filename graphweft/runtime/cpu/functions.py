@@ -155,7 +155,7 @@ def _slice(value: Value, x: Tensor) -> Tensor:
 def _cat(value: Value, *parts: Tensor) -> Tensor:
     """Rows side by side; anything else is the interpreter's."""
     if any(x.dim() != 2 for x in parts) or any(v.tensor.rows is None for v in value.inputs):
-        made: Tensor = evaluate(value, parts)
+        made: Tensor = evaluate(value, list(parts))
         return made
     out, begin = empty((parts[0].shape[0], *value.tensor.dims), torch.float32), 0
     for x in parts:
