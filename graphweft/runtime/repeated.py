@@ -24,7 +24,7 @@ from graphweft.runtime.hoisted import Content
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.second import distinct
-from graphweft.runtime.sized_tape import SizedTape
+from graphweft.runtime.graph_tape import GraphTape
 
 _RECORDED_AFTER = 8  # batches of one class of sizes: recording takes as long as some
 
@@ -43,7 +43,7 @@ class Repeated:
         self._made_under = _config.current()
         self._plans: dict[tuple[Any, ...], Plan | None] = {}
         self._seen: Counter[tuple[Any, ...]] = Counter()
-        self._tapes: dict[tuple[Any, ...], SizedTape | None] = {}
+        self._tapes: dict[tuple[Any, ...], GraphTape | None] = {}
 
     @property
     def parameters(self) -> Mapping[str, Tensor]:
@@ -80,7 +80,7 @@ class Repeated:
             return linearize(plan, *self._bound(plan, graph, x, seed))
         return tape.forward(graph, x), functools.partial(_pulled, tape, graph, x)
 
-    def _tape(self, plan: Plan, graph: Graph, x: Tensor) -> SizedTape | None:
+    def _tape(self, plan: Plan, graph: Graph, x: Tensor) -> GraphTape | None:
         """The plan's calls for this class of sizes, once it has come often enough to be worth recording."""
         if PROFILE.active or active() is not None or not x.is_contiguous() or x.requires_grad:
             return None
@@ -92,7 +92,7 @@ class Repeated:
         if key not in self._tapes or (known is not None and not known.serves()):
             nodes, edges = (_class_of(count) for count in (graph.num_nodes, graph.num_edges))
             bound = functools.partial(self._bound, plan, seed=0)
-            known = self._tapes[key] = SizedTape.record(plan, bound, self.parameters, graph, x, nodes, edges)
+            known = self._tapes[key] = GraphTape.record(plan, bound, self.parameters, graph, x, nodes, edges)
         return known
 
     def forward(self, graph: Graph, x: Tensor, seed: int = 0) -> dict[str, Tensor]:
@@ -138,7 +138,7 @@ def _class_of(count: int) -> range:
     return range(1 << (count.bit_length() - 1), 1 << count.bit_length()) if count else range(1)
 
 
-def _pulled(tape: SizedTape, graph: Graph, x: Tensor, gradient: Tensor) -> dict[str, Tensor | None]:
+def _pulled(tape: GraphTape, graph: Graph, x: Tensor, gradient: Tensor) -> dict[str, Tensor | None]:
     """The backward calls; graph and rows, whose memory they read, live until then."""
     return tape.backward(_contiguous(gradient))
 

@@ -11,8 +11,8 @@ from torch import Tensor
 import graphweft as gw
 from graphweft import _native
 from graphweft._budget import Budget
-from graphweft.runtime import repeated, sized_tape
-from graphweft.runtime.sized_tape import SizedTape
+from graphweft.runtime import repeated, graph_tape
+from graphweft.runtime.graph_tape import GraphTape
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def trained(model: gw.nn.GraphModel, ds: gw.GraphDataset, **options: object) -> 
     return trainer
 
 
-def tapes_of(trainer: gw.Trainer) -> list[SizedTape]:
+def tapes_of(trainer: gw.Trainer) -> list[GraphTape]:
     """Those that were recorded."""
     return [tape for tape in trainer._batch._repeated._tapes.values() if tape is not None]
 
@@ -176,5 +176,5 @@ def test_memory_stays_as_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     with Budget(64 << 30).enforced():
         trainer = trained(gin(), some_graphs())
     assert not tapes_of(trainer)
-    monkeypatch.setattr(sized_tape, "_MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(graph_tape, "_MOST_BYTES", 1 << 16)
     assert not tapes_of(trained(gin(), some_graphs()))

@@ -1,7 +1,7 @@
 """A plan's native calls written down with the numbers of nodes and edges as parameters, for graphs of changing size.
 
 Comes in: a plan that has run, parameters, and a square graph with its rows, as a batch of small graphs has them. Goes
-out: a :class:`SizedTape` that runs the plan on any graph of the same class of sizes without Python between the calls,
+out: a :class:`GraphTape` that runs the plan on any graph of the same class of sizes without Python between the calls,
 or None where a number follows from the sizes in another way. Called by ``repeated.py``.
 
 The plan runs once on a graph of every corner of the class: few and many nodes, few and many edges. An argument that is
@@ -85,7 +85,7 @@ class _Run:
         return self.arena.holds(address) or any(0 <= address - begin < size for begin, size in small)
 
 
-class SizedTape:
+class GraphTape:
     """Calls of one plan and the cells that a replay sets. :meth:`record` makes it.
 
     The outputs of a replay hold until the next one.
@@ -115,7 +115,7 @@ class SizedTape:
         x: Tensor,
         nodes: range,
         edges: range,
-    ) -> SizedTape | None:
+    ) -> GraphTape | None:
         """A tape for graphs like ``graph`` with numbers of nodes and edges in these ranges; None where there is none.
 
         ``bound`` gives the slots and dense inputs of a call, ``named`` are the dense inputs beside x.
@@ -301,4 +301,4 @@ def _like(graph: Graph, nodes: int, edges: int) -> Graph:
     return Graph._make(forms, nodes, nodes, True).as_drawn()
 
 
-__all__ = ["SizedTape"]
+__all__ = ["GraphTape"]
