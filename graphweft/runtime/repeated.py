@@ -20,11 +20,11 @@ from graphweft._trace import active
 from graphweft.graph.graph import Graph
 from graphweft.runtime.compile import Arguments, CompiledFunction
 from graphweft.runtime.function import Pullback, linearize
+from graphweft.runtime.graph_tape import GraphTape
 from graphweft.runtime.hoisted import Content
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.profile import PROFILE
 from graphweft.runtime.second import distinct
-from graphweft.runtime.graph_tape import GraphTape
 
 _RECORDED_AFTER = 8  # batches of one class of sizes: recording takes as long as some
 

@@ -11,7 +11,7 @@ from torch import Tensor
 import graphweft as gw
 from graphweft import _native
 from graphweft._budget import Budget
-from graphweft.runtime import repeated, graph_tape
+from graphweft.runtime import graph_tape, repeated
 from graphweft.runtime.graph_tape import GraphTape
 
 
