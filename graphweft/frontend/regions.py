@@ -20,6 +20,7 @@ from graphweft._errors import IRError
 from graphweft._torch_private import pytree
 from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
 from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
+from graphweft.frontend.relations import join_relations
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import Out
@@ -320,11 +321,23 @@ class _Writer:
             self.region.taken[name] = Taken(var, order)
             outputs.append((name, x.value))
         read = set(Program((), tuple(outputs)).values)
-        program = Program(tuple(v for v in self.inputs.values() if v in read), tuple(outputs))
+        program = self._over_one_graph(Program(tuple(v for v in self.inputs.values() if v in read), tuple(outputs)))
         names = {value["name"] for value in program.inputs}
         self.region.given = {name: given for name, given in self.region.given.items() if name in names}
         self.region.others = {name: edges for name, edges in self.region.others.items() if name in names}
         self.region.program, self.region.draws = program, self.seed in read
+
+    def _over_one_graph(self, program: Program) -> Program:
+        """``program``, where it is over relations with those in one graph."""
+        region, given = self.region, self.region.given
+        numbers = {name: x.source for name, x in given.items() if isinstance(x.source, Tensor)}
+        joined = join_relations(program, {"graph": region.edges, **region.others}, numbers, len(given))
+        if joined is None:
+            return program
+        given |= {name: Given(given[table].source, Residency.ETYPE) for name, table in joined.tables.items()}
+        given |= {name: Given(weights, Residency.EDGE) for name, weights in joined.weights.items()}
+        region.edges, region.others = joined.edges, {}
+        return joined.program
 
 
 def _is_given(table: Any) -> bool:
@@ -333,10 +346,14 @@ def _is_given(table: Any) -> bool:
 
 
 def _unlaid(tensor: Tensor) -> Tensor:
-    """One number in place of each that is repeated along a dimension, as a node's degree along its features."""
+    """One number in place of each that is repeated along a dimension, as a node's degree along its features, and of
+    numbers that are all alike, as zeros that something is added to.
+    """
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if size > 1 and stride == 0:
             tensor = tensor.narrow(axis, 0, 1)
+    if tensor.numel() > 1 and bool((tensor == tensor[(0,) * tensor.dim()]).all()):
+        return tensor[(0,) * tensor.dim()]
     return tensor
 
 

@@ -283,7 +283,7 @@ class BatchProgram:
         for step, reason in self._recorded.planned.apart:
             if reason not in (PLAIN_TORCH, AHEAD) and step.call != TRIMMED:
                 raise UnraisableError(reason)
-        if any(run.others for run in self._recorded.regions):
+        if any(run.others or run.edges.parts for run in self._recorded.regions):
             raise UnraisableError("several sets of edges in one program")
 
     def _read_region(self, run: RegionRun) -> tuple[tuple[_Place, _Place, Any, Any, bool], dict[str, _Place]]:

@@ -57,7 +57,11 @@ def _graph_of(edges: EdgeSet) -> Graph:
     """The graph of a set of edges; one for equal ids."""
     key = (edges.keys, edges.num_src, edges.num_dst)
     graph = _GRAPHS.get(key)
-    if graph is None:
+    if graph is None and edges.parts:
+        ends = zip(torch.split(edges.src, edges.parts), torch.split(edges.dst, edges.parts), strict=True)
+        of_kind: Any = {("node", str(kind), "node"): pair for kind, pair in enumerate(ends)}
+        graph = _GRAPHS[key] = Graph.hetero(of_kind, {"node": edges.num_dst})
+    elif graph is None:
         nodes: Any = edges.num_dst if edges.square else (edges.num_src, edges.num_dst)
         graph = _GRAPHS[key] = Graph(edges.src.clone(), edges.dst.clone(), num_nodes=nodes)
     return graph
