@@ -234,8 +234,22 @@ def _add_to_products(
 
 
 def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:
-    """A plain column sum nobody reads inside the program: whichever kernel makes its operand may give it."""
-    return not value.get("mean") and not users[value]
+    """A plain column sum that no row follows from: whichever kernel makes or reads its operand may give it."""
+    if value.get("mean"):
+        return False
+    seen, left = {value}, [value]
+    while left:
+        for reader in users[left.pop()]:
+            if (
+                not isinstance(reader.type, TensorType)
+                or reader.tensor.rows is not None
+                or phase[reader] != phase[value]
+            ):
+                return False
+            if reader not in seen:
+                seen.add(reader)
+                left.append(reader)
+    return True
 
 
 def _stage_of(value: Value, current: Value) -> tuple[str, Value | None] | None:

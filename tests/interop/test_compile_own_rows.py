@@ -71,6 +71,20 @@ def test_biases_cost_no_pass_over_rows() -> None:
     assert sum(slot.role == "col_sum" for call in plan.backward for slot in call.writes) == 4
 
 
+def test_parts_of_a_bias_cost_no_pass_over_rows() -> None:
+    """Nor do those of a bias whose halves are added to different rows, as FiLM's."""
+    torch.manual_seed(0)
+    plain = pyg.FiLMConv(WIDTH, 48)
+    compiled = gw.compile(copy.deepcopy(plain))
+    check(plain, compiled)
+    last = calls_of(compiled).last
+    assert last is not None
+    plans = [plan for plan in last.regions[0].function.plans() if plan.backward]
+    assert plans
+    for plan in plans:
+        assert "col_sum" not in {call.kernel for call in plan.backward}
+
+
 class Mixed(nn.Module):
     """Own rows and sums that look alike and are not."""
 
