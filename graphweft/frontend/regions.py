@@ -101,16 +101,16 @@ class Planned:
     apart: list[tuple[Step, str]]
 
 
-def plan(tape: Tape) -> Planned:
-    """The parts of ``tape``."""
-    return _Planner(tape).plan()
+def plan(tape: Tape, by_content: bool = True) -> Planned:
+    """The parts of ``tape``; ``by_content``: they serve no other content of its structure."""
+    return _Planner(tape, by_content).plan()
 
 
 class _Writer:
     """Writes the program of one region."""
 
-    def __init__(self, region: Region, tables: frozenset[Var], sets: EdgeSets) -> None:
-        self.region, self._tables, self._sets = region, tables, sets
+    def __init__(self, region: Region, tables: frozenset[Var], sets: EdgeSets, by_content: bool) -> None:
+        self.region, self._tables, self._sets, self._by_content = region, tables, sets, by_content
         self.b = Builder()
         edges = region.edges
         src, dst = ("V", "V") if edges.square else ("S", "D")
@@ -291,7 +291,11 @@ class _Writer:
         def read(leaf: Any) -> Any:
             if isinstance(leaf, Var):
                 return self.value(leaf)
-            return self.constant(_unlaid(leaf) if laid else leaf, rowed) if isinstance(leaf, Tensor) else leaf
+            return (
+                self.constant(_unlaid(leaf, self._by_content) if laid else leaf, rowed)
+                if isinstance(leaf, Tensor)
+                else leaf
+            )
 
         first = step.outs[0]
         laid = step.target in _LAID and first is not None and any(var.shape == first.shape for var in step.reads)
@@ -345,14 +349,14 @@ def _is_given(table: Any) -> bool:
     return isinstance(table, Var) and table.source is not None and table.source[0] == "arg"
 
 
-def _unlaid(tensor: Tensor) -> Tensor:
-    """One number in place of each that is repeated along a dimension, as a node's degree along its features, and of
-    numbers that are all alike, as zeros that something is added to.
+def _unlaid(tensor: Tensor, by_content: bool) -> Tensor:
+    """One number in place of each that is repeated along a dimension, as a node's degree along its features, and,
+    ``by_content``, of numbers that are all alike, as zeros that something is added to.
     """
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if size > 1 and stride == 0:
             tensor = tensor.narrow(axis, 0, 1)
-    if tensor.numel() > 1 and bool((tensor == tensor[(0,) * tensor.dim()]).all()):
+    if by_content and tensor.numel() > 1 and bool((tensor == tensor[(0,) * tensor.dim()]).all()):
         return tensor[(0,) * tensor.dim()]
     return tensor
 
@@ -366,8 +370,8 @@ def _order(x: Raised) -> tuple[int, ...]:
 class _Planner:
     """Cuts one tape."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, tape: Tape, by_content: bool) -> None:
+        self.tape, self.by_content = tape, by_content
         self.moves = moves_of(tape)
         self.sets = EdgeSets(tape, self.moves)
         self.tables = frozenset(move.rows for move in self.moves.values() if move.index.shape[0] in self.sets.counts)
@@ -467,7 +471,7 @@ class _Planner:
         if self.current is None or not self._fits(step, edges):
             ahead = edges or self._ahead(at)
             if ahead is not None:
-                opened = _Writer(Region(ahead), self.tables, self.sets)
+                opened = _Writer(Region(ahead), self.tables, self.sets, self.by_content)
                 reason = self._try(opened, step, move, edges)
                 if not reason:
                     self._open(opened)

@@ -183,7 +183,7 @@ class BatchProgram:
         concrete = self._concrete(batch, facts)
         self._places = dict(self._all_places(facts))
         self._check_moves(concrete)
-        self._recorded = Recorded(concrete)
+        self._recorded = Recorded(concrete, by_content=False)
         self._check_parts()
         self._regions = {run: self._read_region(run) for run in self._recorded.regions}
         self._baked = self._short(facts)

@@ -170,13 +170,20 @@ class Recorded:
         assigned: Attributes of modules that the run sets, as (module, name, value).
         left: Those that it sets to the last of its results, as (module, name).
         has_run: Whether it ran to its end before.
+
+    Args:
+        by_content: Whether it serves no other content of the structure in the tape.
     """
 
     def __init__(
-        self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = (), left: Sequence[tuple[str, str]] = ()
+        self,
+        tape: Tape,
+        assigned: Sequence[tuple[str, str, Any]] = (),
+        left: Sequence[tuple[str, str]] = (),
+        by_content: bool = True,
     ) -> None:
         self.tape, self.assigned, self.left, self.has_run = tape, tuple(assigned), tuple(left), False
-        self.planned: Planned = plan(tape)
+        self.planned: Planned = plan(tape, by_content)
         self.runs: list[RegionRun | StepRun] = [
             RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
         ]
