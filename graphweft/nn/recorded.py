@@ -58,7 +58,8 @@ def _graph_of(edges: EdgeSet) -> Graph:
     key = (edges.keys, edges.num_src, edges.num_dst)
     graph = _GRAPHS.get(key)
     if graph is None and edges.parts:
-        ends = zip(torch.split(edges.src, edges.parts), torch.split(edges.dst, edges.parts), strict=True)
+        parts = list(edges.parts)
+        ends = zip(torch.split(edges.src, parts), torch.split(edges.dst, parts), strict=True)
         of_kind: Any = {("node", str(kind), "node"): pair for kind, pair in enumerate(ends)}
         graph = _GRAPHS[key] = Graph.hetero(of_kind, {"node": edges.num_dst})
     elif graph is None:

@@ -118,8 +118,8 @@ def spmm(
     ):
         raise _spmm_failure(adj, x, reduce, weight, src_scale, out)
     if self_factor is not None and (self_factor.numel() != 1 or not self_factor.dtype == x.dtype == torch.float32):
-        kind = f"{self_factor.dtype} of shape {tuple(self_factor.shape)} beside {x.dtype}"
-        raise ShapeError(f"spmm: expected one float32 number for self_factor, beside float32 rows, got {kind}")
+        given = f"{self_factor.dtype} of shape {tuple(self_factor.shape)} beside {x.dtype}"
+        raise ShapeError(f"spmm: expected one float32 number for self_factor, beside float32 rows, got {given}")
     if epilogue is not None:
         epilogue.check("spmm", adj.num_rows, width)
     weights = None if weight is None else weight.data_ptr()
