@@ -207,13 +207,29 @@ class StagedPlan:
         self, batch: PreparedBatch, parameters: Mapping[str, Tensor], seed: int
     ) -> tuple[dict[str, Tensor], Pullback]:
         """Outputs by name, and the function from the gradient of "out" to those of the parameters; it works once."""
-        plan = self.plan
         x, seeds = (self._x, batch.seeds) if batch.moved is None else batch.moved
+        return self._linearize(x, seeds, batch.values, parameters, seed)
+
+    def over_values(
+        self, values: tuple[Any, ...], seeds: Tensor, parameters: Mapping[str, Tensor], seed: int
+    ) -> tuple[dict[str, Tensor], Pullback]:
+        """As :meth:`linearize`, from what a first stage made, wherever that was copied to."""
+        return self._linearize(self._x, seeds, values, parameters, seed)
+
+    def _linearize(
+        self, x: Features, seeds: Tensor, values: tuple[Any, ...], parameters: Mapping[str, Tensor], seed: int
+    ) -> tuple[dict[str, Tensor], Pullback]:
+        plan = self.plan
         named: dict[str, Any] = {"x": x, "seeds": seeds, "seed": seed, **parameters}
         with torch.no_grad():
-            env = plan.bind({name: named[name] for name in plan.fixed}, batch.values)
+            env = plan.bind({name: named[name] for name in plan.fixed}, values)
             tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
         return linearize(plan, env, tensors)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole graph."""
+        return self._x.shape[0]
 
     @property
     def reads_rows_alone(self) -> bool:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 from graphweft import _config, _machine
 from graphweft._backward import backward_from
-from graphweft._draws import call_key, keyed, mixed
+from graphweft._draws import call_key, keyed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import span
@@ -43,6 +44,8 @@ from graphweft.sample.whole_graphs import GraphSampler
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
+from graphweft.train.batch_gradients import add_gradients, scaled, weight_of
+from graphweft.train.device import device_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
@@ -54,6 +57,7 @@ from graphweft.train.named_metrics import Metric
 from graphweft.train.needs import RunBudget
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.record import GUARDED
+from graphweft.train.replayed import Replays, StepParts
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 from graphweft.train.target import Target, target_of
@@ -127,6 +131,7 @@ class MiniBatch(Steps):
     sampler: AnySampler | None = None
     _watch: Watch | None = None
     budget: RunBudget | None = None
+    replays: Replays | None = None  # of steps that were written down; None: every batch runs as it comes
     _accumulate = 1
     _sum, _count = 0.0, 0  # of losses of the epoch under way
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
@@ -249,8 +254,20 @@ class MiniBatch(Steps):
         the same wherever a run is taken up.
         """
         loader = self.loader
-        if not isinstance(loader, NodeBatches):
-            return
+        if isinstance(loader, NodeBatches):
+            self._compile(loader)
+            if self.replays is not None:
+                self.replays.prepare(loader.plan, self._given_step())
+
+    def _given_step(self) -> StepParts:
+        """What a step is made of that is written down."""
+        draws = isinstance(self.model, Stack) and self.model.draws()
+        place = device_of(self.model)
+        loss = self.target.written_down(self.ds.y, place)
+        return StepParts(loss, draws, place, type(self.model).__name__)
+
+    def _compile(self, loader: NodeBatches) -> None:
+        """The plan of a batch; none where stages are not compiled together."""
         if not self._is_staged():
             loader.plan = None
             return
@@ -310,6 +327,8 @@ class MiniBatch(Steps):
         self.prepare()
         if self.macro is not None and self.batches_done == 0:
             self.macro.begin_epoch(self.x)
+        if self.replays is not None and self.batches_done == 0:
+            self.replays.begin_epoch()
         total = len(self.loader)
         for batch in self.loader:
             done = self.batches_done
@@ -325,6 +344,8 @@ class MiniBatch(Steps):
             self.after_batch(done, total, self._sum / max(self._count, 1))
         if self.macro is not None:
             self.macro.end_epoch(self._key(self.loader.epoch, 0))
+        if self.replays is not None:
+            self.replays.end_epoch()
         mean = self._sum / max(self._count, 1)
         self._sum, self._count = 0.0, 0
         return torch.tensor(mean, dtype=torch.float64)
@@ -372,11 +393,21 @@ class MiniBatch(Steps):
         """Goes on where a checkpoint stood. Raises: CheckpointError for that of another loader."""
         self.load_state_dict(state["mini_batch"])
 
+    def measured(self) -> dict[str, float]:
+        """Batches that were replayed, and those that were not."""
+        return {} if self.replays is None else self.replays.measured()
+
+    def replay_report(self) -> dict[str, Any]:
+        """As :meth:`Replays.report`."""
+        return {} if self.replays is None else self.replays.report()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader and what waits for an update stand."""
         state = {"loader": self.loader.state_dict(), "loss_sum": self._sum, "loss_count": self._count}
         if self.macro is not None:
             state["macro"] = self.macro.state_dict()
+        if self.replays is not None and not self.replays.refused:
+            state["replays"] = self.replays.state_dict()
         if self._pending:
             gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
             state["pending"] = {"batches": self._pending, "seeds": self._seeds_pending, "gradients": gradients}
@@ -386,6 +417,8 @@ class MiniBatch(Steps):
         """The inverse of :meth:`state_dict`. Raises: CheckpointError for a state of another loader."""
         if self.macro is not None:
             self.macro.load_state_dict(state["macro"])
+        if self.replays is not None and "replays" in state:
+            self.replays.load_state_dict(state["replays"])
         self.loader.load_state_dict(state["loader"])
         pending = state.get("pending", {"batches": 0, "seeds": 0, "gradients": {}})
         self._pending, self._seeds_pending = int(pending["batches"]), int(pending["seeds"])
@@ -437,6 +470,12 @@ class MiniBatch(Steps):
         model, tensors = self.model, self._tensors()
         assert isinstance(model, Stack)  # what is staged
         seed = call_key() if model.draws() else 0
+        if self.replays is not None:
+            labels, eager = self.ds.y[batch.seeds], partial(self._eager_step, batch, tensors, seed)
+            found = self.replays(batch, labels, seed, tensors, eager)
+            if found is not None:
+                add_gradients(tensors, scaled(found[1], weight, keeps=self._accumulate > 1))
+                return found[0]
         with span("forward", "forward"):
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(
@@ -449,6 +488,14 @@ class MiniBatch(Steps):
             gradients = pullback(gradient if weight == 1 else gradient * weight)
         add_gradients(tensors, gradients)
         return loss
+
+    def _eager_step(
+        self, batch: PreparedBatch, tensors: dict[str, Tensor], seed: int
+    ) -> tuple[Tensor, dict[str, Tensor | None]]:
+        """Loss and gradients of a batch as it comes, which has no statistics to keep."""
+        outputs, pullback = batch.plan.linearize(batch, tensors, seed)
+        loss, gradient = self._loss(outputs["out"], batch.seeds)
+        return loss, pullback(gradient)
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The mean loss of the seeds, or their sum weighted by ``norm``, shape (), and its gradient by their logits."""
@@ -531,24 +578,6 @@ class MiniBatch(Steps):
                 rows = self.model(sample.subgraph, gather_rows(self.x, sample.n_id), **given)
                 parts.append(rows[: nodes.numel()])
         return torch.cat(parts)
-
-
-def add_gradients(tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> None:
-    """Adds gradients by name to those that are there."""
-    for name, found in gradients.items():
-        if found is not None:
-            known = tensors[name].grad
-            tensors[name].grad = found if known is None else known.add_(found)
-
-
-def batch_key(seed: int, epoch: int, batch: int) -> int:
-    """Keys the draws of one step."""
-    return mixed(mixed(seed, epoch), batch)
-
-
-def weight_of(batch: Batch | PreparedBatch) -> int:
-    """How much a batch weighs among others: its seeds, or 1 where each batch estimates the mean over all of them."""
-    return batch.batch_size if isinstance(batch, PreparedBatch) or batch.node_norm is None else 1
 
 
 def _whole_bytes(model: Stack, nodes: int) -> int:
