@@ -63,9 +63,11 @@ class Captured(Protocol):
 
     Attributes:
         launches: What it launches for a batch, beside copies into its buffers.
+        exact: Whether it gives the bits of the step.
     """
 
     launches: int
+    exact: bool
 
     def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]] | None:
         """The loss and the gradients by name, in memory that the next call writes; None where it cannot run now."""

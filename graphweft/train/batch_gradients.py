@@ -23,13 +23,6 @@ def add_gradients(tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor 
             tensors[name].grad = found if known is None else known.add_(found)
 
 
-def scaled(gradients: Mapping[str, Tensor | None], weight: int, keeps: bool) -> dict[str, Tensor | None]:
-    """``weight`` times the gradients; ``keeps``: in memory that no later batch writes."""
-    if weight == 1 and not keeps:
-        return dict(gradients)
-    return {name: None if found is None else found * weight for name, found in gradients.items()}
-
-
 def batch_key(seed: int, epoch: int, batch: int) -> int:
     """Keys the draws of one step."""
     return mixed(mixed(seed, epoch), batch)
@@ -40,4 +33,4 @@ def weight_of(batch: Batch | PreparedBatch) -> int:
     return batch.batch_size if isinstance(batch, PreparedBatch) or batch.node_norm is None else 1
 
 
-__all__ = ["add_gradients", "batch_key", "scaled", "weight_of"]
+__all__ = ["add_gradients", "batch_key", "weight_of"]

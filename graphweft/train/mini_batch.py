@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,6 @@ from graphweft._memory import POOL
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.graph_samples import GRAPH_ID
-from graphweft.graph.graph import Graph
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
@@ -37,15 +35,15 @@ from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Watch, owning
-from graphweft.runtime.staged import PreparedBatch, StagedPlan, batch_sizes
+from graphweft.runtime.staged import Choice, PreparedBatch, StagedPlan, batch_sizes
+from graphweft.runtime.targets import target_of as target_at
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.sample.whole_graphs import GraphSampler
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
-from graphweft.train.batch_gradients import add_gradients, scaled, weight_of
-from graphweft.train.device import device_of
+from graphweft.train.batch_gradients import add_gradients, weight_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
@@ -55,6 +53,7 @@ from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric
 from graphweft.train.needs import RunBudget
+from graphweft.train.node_batches import NodeBatches, Tables
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.record import GUARDED
 from graphweft.train.replayed import Replays, StepParts
@@ -69,31 +68,6 @@ _EVALUATED = 1  # the stage of draws that evaluation makes
 
 _REFERENCE = 1 << 62  # stage of the draws from which sizes are known before a run
 _WHOLE_SHARE = 0.25  # of the machine's memory: above that, evaluation goes tile by tile
-
-
-@dataclass
-class Tables:
-    """What batches are made from."""
-
-    graph: Graph
-    x: Features
-    y: Tensor
-    train_idx: Tensor
-
-
-class NodeBatches(Loader):
-    """Batches of nodes, or, with a plan, what the first stage of a compiled batch makes."""
-
-    plan: StagedPlan | None = None
-    trial: FormatTrial | None = None
-
-    def make(self, places: Tensor, epoch: int) -> Any:
-        """As asked for by the plan, or by the trial of several."""
-        plan = self.plan if self.trial is None or self.trial.settled else self.trial.plan()
-        if plan is None:
-            return super().make(places, epoch)
-        draw = None if self.preparer is None else self.preparer.sample
-        return plan.prepare(self.seeds[places], (self.seed, epoch), draw)
 
 
 class MiniBatch(Steps):
@@ -131,6 +105,8 @@ class MiniBatch(Steps):
     sampler: AnySampler | None = None
     _watch: Watch | None = None
     budget: RunBudget | None = None
+    device = torch.device("cpu")  # where the model is, as far as batches are compiled
+    _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
     replays: Replays | None = None  # of steps that were written down; None: every batch runs as it comes
     _accumulate = 1
     _sum, _count = 0.0, 0  # of losses of the epoch under way
@@ -262,9 +238,8 @@ class MiniBatch(Steps):
     def _given_step(self) -> StepParts:
         """What a step is made of that is written down."""
         draws = isinstance(self.model, Stack) and self.model.draws()
-        place = device_of(self.model)
-        loss = self.target.written_down(self.ds.y, place)
-        return StepParts(loss, draws, place, type(self.model).__name__)
+        loss = self.target.written_down(self.ds.y, native=target_at(self.device).blocking)
+        return StepParts(loss, draws, self.device, type(self.model).__name__)
 
     def _compile(self, loader: NodeBatches) -> None:
         """The plan of a batch; none where stages are not compiled together."""
@@ -280,8 +255,8 @@ class MiniBatch(Steps):
             return
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
         tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
-        function = self.model.staged(self.sampler, self._table(), tier)
-        loader.plan = function.compile(tensors, True, reference)
+        function = self.model.staged(self.sampler, self._table(), tier, self.device)
+        loader.plan = function.compile(tensors, True, reference, self._choice)
         self._compiled_for = wanted
         loader.trial = None
         if _config.current().tune:
@@ -474,8 +449,9 @@ class MiniBatch(Steps):
             labels, eager = self.ds.y[batch.seeds], partial(self._eager_step, batch, tensors, seed)
             found = self.replays(batch, labels, seed, tensors, eager)
             if found is not None:
-                add_gradients(tensors, scaled(found[1], weight, keeps=self._accumulate > 1))
+                add_gradients(tensors, found[1])
                 return found[0]
+        batch = self._arrived(batch)
         with span("forward", "forward"):
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(
@@ -493,9 +469,14 @@ class MiniBatch(Steps):
         self, batch: PreparedBatch, tensors: dict[str, Tensor], seed: int
     ) -> tuple[Tensor, dict[str, Tensor | None]]:
         """Loss and gradients of a batch as it comes, which has no statistics to keep."""
+        batch = self._arrived(batch)
         outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         loss, gradient = self._loss(outputs["out"], batch.seeds)
         return loss, pullback(gradient)
+
+    def _arrived(self, batch: PreparedBatch) -> PreparedBatch:
+        """The batch where the model is."""
+        return batch
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The mean loss of the seeds, or their sum weighted by ``norm``, shape (), and its gradient by their logits."""
@@ -529,7 +510,8 @@ class MiniBatch(Steps):
             and numbers.dtype in (torch.float32, torch.float64)
             and not numbers.requires_grad
             and (model.takes_sparse or not isinstance(x, SparseFeatures))
-            and all(t.device.type == "cpu" for t in (numbers, *self._tensors().values()))
+            and numbers.device.type in ("cpu", self.device.type)
+            and all(t.device == self.device for t in self._tensors().values())
         )
 
     def _update(self, seeds: int) -> None:

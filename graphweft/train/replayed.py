@@ -21,6 +21,7 @@ from graphweft.runtime.captured import Captured, MakeLoss, Step
 from graphweft.runtime.captures import capture
 from graphweft.runtime.padded import Bounds, Shapes
 from graphweft.runtime.staged import PreparedBatch, StagedPlan
+from graphweft.runtime.targets import target_of
 
 SLACK = 0.05  # by how much bounds are larger than what the first epoch needed
 _CLOSE = 1e-3  # of a device's gradients, whose products may add up in another order over more rows
@@ -84,7 +85,10 @@ class Replays:
             self.refused = self._shapes.refused or _refused(given)
         if self.refused and self.asked == "on":
             raise ConfigError(f"cuda_graphs='on' cannot be combined with {given.model}: {self.refused}")
-        if self.asked == "auto" and given.device.type == "cpu":
+        target = target_of(given.device)
+        if not self.refused and target.capture is None:
+            self.refused = f"the target {target.name} records no step"
+        if self.asked == "auto" and target.blocking:
             self.refused = "the CPU replays batches where cuda_graphs='on' asks for it"
 
     def begin_epoch(self) -> None:
@@ -128,7 +132,7 @@ class Replays:
         if sizes.rows[0] != self.bounds.rows[0] or not self.bounds.holds(sizes):
             return None
         given = self._given
-        made_for = (_config.current(), *((t.data_ptr(), t.requires_grad) for t in tensors.values()))
+        made_for = (_config.current(), batch.plan.address, *((t.data_ptr(), t.requires_grad) for t in tensors.values()))
         is_new = self._step is None or made_for != self._made_for
         if is_new:
             self._step = None  # gives its memory back before there is another
@@ -141,7 +145,7 @@ class Replays:
         found = self._step(batch, labels, key)
         if found is None:
             return None
-        if is_new and not _agree(found, eager(), exact=given.device.type == "cpu"):
+        if is_new and not _agree(found, eager(), self._step.exact):
             self._step, self.refused = None, f"a replayed step of {given.model} was not the step"
             return None
         return found

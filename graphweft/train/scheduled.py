@@ -38,7 +38,8 @@ from graphweft.storage.fingerprint import fingerprint
 from graphweft.train.batch_gradients import batch_key, weight_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
-from graphweft.train.mini_batch import MiniBatch, NodeBatches
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.node_batches import NodeBatches
 from graphweft.train.update import Update
 
 _MEASURED, _WARM, _REHEARSED = 20, 5, 60  # batches, at most

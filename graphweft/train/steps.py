@@ -180,6 +180,7 @@ def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: Ru
         f"task={given.task}": given.task != "nodes",
         "ranks": given.ranks.is_shared,
         "macro": drawn.macro is not None,
+        "accumulate": drawn.accumulate > 1,
         "prepare": drawn.prepare != "whole",
         "a schedule": isinstance(drawn.schedule, Schedule),
         "memory": budget is not None,

@@ -90,10 +90,11 @@ class Target(abc.ABC):
     def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
         """The loss as one call on outputs (n, c), which may be written over, and the memory it reads."""
 
-    def written_down(self, y: Tensor, device: torch.device) -> Callable[[Tensor], Recorded] | None:
+    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
         """What makes, of the labels of some rows, a loss that stays right when others are written over them.
 
-        ``y``: all labels. None where there is no such loss on ``device``.
+        ``y``: all labels. ``native``: by native calls; else by operations of torch that wait for no number. None where
+        there is no such loss.
         """
         return None
 
@@ -156,9 +157,9 @@ class Classes(Target):
 
         return call, [y, rows]
 
-    def written_down(self, y: Tensor, device: torch.device) -> Callable[[Tensor], Recorded] | None:
-        """Softmax cross-entropy, without waiting for a number."""
-        if device.type == "cpu":
+    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
+        """Softmax cross-entropy."""
+        if native:
             return lambda labels: self.recorded(labels, None)[0]
         return lambda labels: lambda outputs, over: mean_cross_entropy(outputs, labels)  # type: ignore[return-value]
 
@@ -216,9 +217,9 @@ class _Entries(Target):
 
         return call, [labels, rows]
 
-    def written_down(self, y: Tensor, device: torch.device) -> Callable[[Tensor], Recorded] | None:
+    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
         """Over all entries, where all are known."""
-        if device.type != "cpu" or y.dtype != torch.float32 or bool(y.isnan().any()):
+        if not native or y.dtype != torch.float32 or bool(y.isnan().any()):
             return None
         return lambda labels: self.recorded(labels, None)[0]
 

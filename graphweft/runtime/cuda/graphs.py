@@ -50,7 +50,7 @@ class Recorder:
 class GraphStep:
     """See :class:`Captured`."""
 
-    launches = 2
+    launches, exact = 2, False  # products of more rows may be added up in another order
 
     def __init__(self, step: Step, room: Room, recorder: Recorder) -> None:
         self._room = room
