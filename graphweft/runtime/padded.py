@@ -149,6 +149,7 @@ class Room:
         made = [self._buffer(*kind, sizes) for kind in zip(shapes.types, shapes.forms, values, strict=True)]
         self._arrays = [arrays for _, arrays in made]
         self.values = tuple(value for value, _ in made)
+        self._held: list[Any] = [None] * len(values)
         self.labels = labels.new_zeros((seeds, *labels.shape[1:]), device=device)
         self.seeds = torch.zeros(seeds, dtype=torch.int64, device=device)
 
@@ -172,7 +173,10 @@ class Room:
 
     def fill(self, seeds: Tensor, values: tuple[Any, ...], labels: Tensor) -> None:
         """Writes a batch into the buffers; rows beyond it become 0, without edges."""
-        for form, value, arrays in zip(self._shapes.forms, values, self._arrays, strict=True):
+        for at, (form, value, arrays) in enumerate(zip(self._shapes.forms, values, self._arrays, strict=True)):
+            if value is self._held[at]:  # of the whole graph, the same for every batch
+                continue
+            self._held[at] = value
             if isinstance(value, Graph):
                 given = _form(value, form)
                 for target, source in zip(arrays, (given.indptr, given.indices, given.edge_ids), strict=True):
