@@ -174,9 +174,11 @@ class Room:
     def fill(self, seeds: Tensor, values: tuple[Any, ...], labels: Tensor) -> None:
         """Writes a batch into the buffers; rows beyond it become 0, without edges."""
         for at, (form, value, arrays) in enumerate(zip(self._shapes.forms, values, self._arrays, strict=True)):
-            if value is self._held[at]:  # of the whole graph, the same for every batch
-                continue
-            self._held[at] = value
+            type_ = self._shapes.types[at]
+            if not isinstance(type_, StructType) and type_.rows in (None, NODES):
+                if value is self._held[at]:  # of the whole graph, the same for every batch
+                    continue
+                self._held[at] = value
             if isinstance(value, Graph):
                 given = _form(value, form)
                 for target, source in zip(arrays, (given.indptr, given.indices, given.edge_ids), strict=True):

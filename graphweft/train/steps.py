@@ -82,8 +82,8 @@ def drawn_of(
 ) -> Drawn:
     """How batches are made, from what the user gave. Raises: ConfigError where ``mode`` makes none."""
     check_given(spec.TrainSpec, {"cuda_graphs": graphs})
-    drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more, cuda_graphs=graphs)
-    drawn = drawn._replace(schedule=as_schedule(schedule, device) or "auto")
+    drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more)
+    drawn = drawn._replace(schedule=as_schedule(schedule, device) or "auto", cuda_graphs=graphs)
     check_drawn(spec.TrainSpec, mode, drawn._asdict())
     return drawn
 

@@ -1,7 +1,8 @@
 """CUDA graphs without a device: what a step launches is written down and done again, on the same memory.
 
 Comes in: the body of a step. Goes out: a :class:`Recorder` as ``cuda/graphs.py`` asks for one. A body that waits for a
-number of the device is refused, as a capture refuses it; memory that a replay has not written holds NaN.
+number of the device is refused, as a capture refuses it; memory that a replay has not written holds NaN. The trials at
+the end are run by ``trials.py``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,16 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from zoo import random_edges
 
+import graphweft as gw
+from graphweft import device_check
+from graphweft.runtime.captured import Step
 from graphweft.runtime.cuda import jit, walks
+from graphweft.runtime.cuda.graphs import GraphStep
+from graphweft.runtime.padded import Shapes
+from graphweft.runtime.staged import Choice
+from graphweft.train.target import Classes
 
 WAITS = (
     "_local_scalar_dense",
@@ -100,3 +109,46 @@ class Recorder:
                     step()
 
         return replay, made
+
+
+def a_recorded_step_is_right_for_another_batch() -> None:
+    """Recorded over one batch, replayed for another, beside the CPU's step without padding."""
+    ends = random_edges(40, 160, 3)
+    graph, x, y = gw.Graph(ends.src, ends.dst, num_nodes=40), torch.randn(40, 6), torch.arange(40) % 3
+    kinds = {"GIN": {}, "GATv2": {"heads": 2, "v2": True}}  # the doctor has others
+    for name, options in kinds.items():
+        torch.manual_seed(1)
+        net = getattr(gw.nn, name.removesuffix("v2"))(6, 4, 3, num_layers=2, **options).train()
+        sampler, here = gw.sampling.NeighborSampler(graph, (2, 2)), torch.device("cpu")
+        tensors, first = dict(net.named_parameters()) | dict(net.named_buffers()), sampler.sample(torch.arange(4))
+        with gw.config(target="cpu"):
+            plain = net.staged(sampler, x).compile(tensors, True, first)
+        with gw.config(target="cuda"):
+            plan = net.staged(sampler, x).compile(tensors, True, first, Choice(numbered=True))
+            batches = [plan.prepare(torch.arange(4) + at, (at, 0)) for at in (0, 13)]
+            shapes = Shapes(plan.plan)
+            assert not shapes.refused, shapes.refused
+            sizes = [shapes.of(4, batch.values) for batch in batches]
+            bounds = sizes[0].joined(sizes[1]).widened(0.3)
+            step = Step(plan, shapes, tensors, Classes().written_down(y, native=False), False, here)
+            captured = GraphStep.capture(step, bounds, batches[0], y[batches[0].seeds], Recorder)
+            assert captured is not None
+            batch = batches[1]
+            loss, gradients = captured(batch, y[batch.seeds], 0)
+        with gw.config(target="cpu"):
+            outputs, pullback = plain.linearize(plain.prepare(batch.seeds, (13, 0)), tensors, 0)
+            wanted, slope = Classes().loss(outputs["out"], y[batch.seeds])
+            slopes = pullback(slope)
+        torch.testing.assert_close(loss, wanted)
+        for key in dict(net.named_parameters()):
+            torch.testing.assert_close(gradients[key], slopes[key], rtol=1e-5, atol=1e-6)
+
+
+def the_doctor_finds_replayed_batches_right() -> None:
+    """As on a device, by an emulated capture."""
+    found = random_edges(12, 30, 5)
+    graph = gw.Graph(found.src, found.dst, num_nodes=12)
+    with gw.config(target="cuda", certify=False):
+        works = device_check.replays(graph, torch.device("cpu"), Recorder)  # type: ignore[arg-type]
+        checks = [device_check._checked(name, work, torch.device("cpu"), 0) for name, work in works.items()]
+    assert len(checks) == 3 and all(check.holds for check in checks), checks

@@ -34,17 +34,13 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Attrs, Builder, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.runtime import dense
-from graphweft.runtime.captured import Step
 from graphweft.runtime.cuda import attention_kernels, edges, kernels, sampling_kernels, walks
 from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.kernel_call import KernelCall, Slot, Slots
-from graphweft.runtime.padded import Shapes
-from graphweft.runtime.staged import Choice
 from graphweft.runtime.target import Launch, Launcher
-from graphweft.train.target import Classes
 
 COMPILED = sys.argv[1:] == ["compiled"]
 GRAPHS = {case.name: case for case in CASES}
@@ -446,6 +442,10 @@ def a_trainer_draws_where_the_model_is() -> None:
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
 
 
+for run in (recorded.a_recorded_step_is_right_for_another_batch, recorded.the_doctor_finds_replayed_batches_right):
+    interpreted(run)
+
+
 @interpreted
 def a_trainer_replays_batches_as_two_graphs() -> None:
     """Forward and backward of padded batches, recorded once and launched with new contents: the CPU's losses."""
@@ -467,39 +467,6 @@ def a_trainer_replays_batches_as_two_graphs() -> None:
             assert [a + b for a, b in zip(replayed[1:], fallbacks[1:], strict=True)] == [3, 3]
             assert recorded.Recorder.launched == 2 * sum(replayed)
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
-
-
-@interpreted
-def a_recorded_step_is_right_for_other_batches() -> None:
-    """Of every kind of model: recorded over one batch, replayed for others, beside the CPU's step without padding."""
-    ds = small_data()
-    kinds = {"GCN": {}, "GIN": {}, "GAT": {"heads": 2}, "GATv2": {"heads": 2, "v2": True}}
-    for name, options in kinds.items():
-        torch.manual_seed(1)
-        net = getattr(gw.nn, name.removesuffix("v2"))(6, 4, 3, num_layers=2, **options).train()
-        sampler, here = gw.sampling.NeighborSampler(ds.graph, (2, 2)), torch.device("cpu")
-        tensors, first = dict(net.named_parameters()) | dict(net.named_buffers()), sampler.sample(torch.arange(4))
-        with gw.config(target="cpu"):
-            plain = net.staged(sampler, ds.x).compile(tensors, True, first)
-        with gw.config(target="cuda"):
-            plan = net.staged(sampler, ds.x).compile(tensors, True, first, Choice(numbered=True))
-            batches = [plan.prepare(torch.arange(4) + at, (at, 0)) for at in (0, 13)]
-            shapes = Shapes(plan.plan)
-            assert not shapes.refused, shapes.refused
-            sizes = [shapes.of(4, batch.values) for batch in batches]
-            bounds = sizes[0].joined(sizes[1]).widened(0.3)
-            step = Step(plan, shapes, tensors, Classes().written_down(ds.y, native=False), False, here)
-            captured = GraphStep.capture(step, bounds, batches[0], ds.y[batches[0].seeds], recorded.Recorder)
-            assert captured is not None
-            batch = batches[1]
-            loss, gradients = captured(batch, ds.y[batch.seeds], 0)
-        with gw.config(target="cpu"):
-            outputs, pullback = plain.linearize(plain.prepare(batch.seeds, (13, 0)), tensors, 0)
-            wanted, slope = Classes().loss(outputs["out"], ds.y[batch.seeds])
-            slopes = pullback(slope)
-        close(loss, wanted)
-        for key in dict(net.named_parameters()):
-            close(gradients[key], slopes[key])
 
 
 @trial

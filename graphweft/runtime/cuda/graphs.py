@@ -31,7 +31,7 @@ class Recorder:
 
     def warm(self, body: Callable[[], object]) -> None:
         """Runs ``body`` some times, aside from the current stream."""
-        aside = torch.cuda.Stream(self._device)
+        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self._device)
         aside.wait_stream(current)
         with torch.cuda.stream(aside):
