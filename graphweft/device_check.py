@@ -226,6 +226,7 @@ def replays(graph: Graph, place: torch.device, recorder: type[Recorder] | None =
     y, seeds = torch.arange(graph.num_nodes) % 8, torch.arange(0, graph.num_nodes, max(1, graph.num_nodes // 100))
     for name, model in {"GCN": GCN(16, 32, 8), "SAGE": SAGE(16, 32, 8), "GAT": GAT(16, 8, 8, heads=2)}.items():
         sampler, loss = NeighborSampler(graph, (5, 3)), Classes().written_down(y, native=False)
+        assert loss is not None  # of classes
         tensors, first = dict(model.named_parameters()), sampler.sample(seeds)
         with _config.config(target="cpu"):
             plain = model.staged(sampler, x).compile(tensors, True, first)

@@ -445,7 +445,7 @@ class MiniBatch(Steps):
         model, tensors = self.model, self._tensors()
         assert isinstance(model, Stack)  # what is staged
         seed = call_key() if model.draws() else 0
-        if self.replays is not None:
+        if self.replays is not None and self.replays.counts:
             labels, eager = self.ds.y[batch.seeds], partial(self._eager_step, batch, tensors, seed)
             found = self.replays(batch, labels, seed, tensors, eager)
             if found is not None:

@@ -156,9 +156,14 @@ class Replays:
         step = Step(batch.plan, self._shapes, tensors, given.loss, given.draws, given.device)
         return capture(step, self.bounds, batch, labels)
 
+    @property
+    def counts(self) -> bool:
+        """Whether batches are looked at: some may be replayed, or somebody asked for it."""
+        return self.asked == "on" or not self.refused
+
     def measured(self) -> dict[str, float]:
         """Counts of the epoch, by column; none where nothing can be replayed."""
-        if self.asked != "on" and self.refused:
+        if not self.counts:
             return {}
         return {"replayed": float(self.replayed), "fallbacks": float(self.fallbacks)}
 
