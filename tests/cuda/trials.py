@@ -310,6 +310,19 @@ def calls_that_few_programs_make() -> None:
         slots[6:], (left.T @ shared.float(), left[rows].T @ shared.float(), shared.sum(0)), strict=True
     ):
         close(got, wanted)
+    block = gw.sampling.NeighborSampler(graph, [2]).sample([0, 1]).blocks[0]
+    whole = drawn(block.num_src, 4)
+    added = torch.cat([whole[:2], torch.zeros(block.num_src - 2, 4)])
+    given = {
+        "take_rows": (x, ids, x[ids]),
+        "own_rows": (block, whole, whole[:2]),
+        "pad_rows": (block, whole[:2], added),
+    }
+    for name, (one, other, by) in given.items():
+        slots = [one, other, None]
+        reads = (Slot("x0", 0, None), Slot("x1", 1, None))  # type: ignore[arg-type]
+        launch_of(name, reads, (Slot("out", 2, None),))(slots)  # type: ignore[arg-type]
+        assert torch.equal(slots[2], by), name
 
 
 def launch_of(kernel: str, reads: tuple[Slot, ...], writes: tuple[Slot, ...], attrs: Attrs = ()) -> Launch:
