@@ -46,8 +46,7 @@ class NodeBatches(Loader):
         return plan.prepare(self.seeds[places], (self.seed, epoch), draw)
 
     def _drawn_there(self, sampler: NeighborSampler, seeds: Tensor, key: tuple[int, int, int], is_open: bool) -> Sample:
-        """The draw of a batch on the device, with all nodes numbered."""
-        assert not is_open  # as the plan's choice says
+        """The draw of a batch on the device, with all nodes numbered: plans there leave no hop open."""
         found: Sample = self._draws.sample(seeds, seed=key[0], epoch=key[1], stage=key[2])
         return found
 
