@@ -146,7 +146,7 @@ def scale_of_rows(call: KernelCall) -> Launch:
     x, ids, factor, out = *(call.operand(r) for r in ("x", "ids", "factor")), call.writes[0].at
 
     def run(slots: Slots) -> None:
-        scale = slots[factor].expand(slots[ids].numel()).contiguous()
+        scale = empty((slots[ids].numel(),)).fill_(slots[factor])
         slots[out] = dense.rows_apply(slots[x], Epilogue(row_scale=scale), rows=slots[ids])
 
     return run
