@@ -173,7 +173,11 @@ def _fitted(
 
 def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: RunBudget | None) -> None:
     """Mini-batches are replayed where that was asked for. Raises: ConfigError where none of their kind are."""
-    if drawn.cuda_graphs == "off" or isinstance(batch, FullBatch):
+    if isinstance(batch, FullBatch):
+        if drawn.cuda_graphs == "on":
+            raise ConfigError("cuda_graphs='on' cannot be combined with mode='auto' where it takes all nodes at once")
+        return
+    if drawn.cuda_graphs == "off":
         return
     others = {
         f"mode={given.mode}": given.mode not in ("mini", "auto"),

@@ -157,6 +157,14 @@ def test_what_does_not_fit_is_one_line(options: dict[str, Any], line: str) -> No
     assert str(caught.value) == line
 
 
+def test_a_plan_of_full_batches_is_not_replayed_in_silence() -> None:
+    ds = synthetic("default", scale=0.02)
+    model = gw.nn.SAGE(ds.num_features, 8, ds.num_classes)
+    with pytest.raises(ConfigError, match="cuda_graphs='on' cannot be combined with mode='auto' where"):
+        Trainer(model, ds, mode="auto", cuda_graphs="on")
+    assert Trainer(model, ds, mode="auto").mode == "full"
+
+
 def test_models_whose_batches_cannot_be_padded_are_one_line() -> None:
     for model, why in (
         (gw.nn.GCN(DS.num_features, 4, DS.num_classes, norm="batch"), "normalisation takes statistics over the rows"),
