@@ -256,7 +256,7 @@ _KITS = {
         "model.cpp",
         functools.partial(source_text, over_ranks=True),
         ("program", "program/mpi"),
-        ("attention",),
+        (),
         ("main.cpp",),
         _TRAIN_CORE,
         _cmake_mpi,

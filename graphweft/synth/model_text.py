@@ -5,12 +5,13 @@ Comes in: a spec and its :class:`Steps`. Goes out: a text. Called by ``folder.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from graphweft.synth.layout import elements, function, indented, quoted, statements, wrapped
 from graphweft.synth.operands import ALWAYS, Buffer
 from graphweft.synth.spec import ProgramSpec
-from graphweft.synth.steps import Steps
+from graphweft.synth.steps import Statement, Steps
 
 
 def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = False) -> str:
@@ -51,7 +52,7 @@ def sizes_of(steps: Steps) -> tuple[int, int]:
 
 def more_headers(steps: Steps) -> str:
     """What a model includes beside the usual kernels."""
-    attends = any("attend(" in line for part in steps.evaluation for line in part.lines)
+    attends = any("Attention<" in line for part in steps.evaluation for line in part.lines)
     more = '#include "attention.h"\n' if attends else ""
     return more + ('#include "graphweft/lanes.h"\n' if steps.nests else "")
 
@@ -94,7 +95,6 @@ def _state(steps: Steps) -> str:
         f"  Arena arena{{{steps.arena_bytes}}};",
         "",
     ]
-    kind = "gw_adjacency" if steps.columns is None else "Edges"
     if steps.columns is not None:
         lines.insert(1, "  const Graph graph;")
         lines.insert(2, "  const int64_t nodes = graph.own_nodes();")
@@ -104,6 +104,8 @@ def _state(steps: Steps) -> str:
         at = steps.offsets[buffer.name]
         if steps.columns is not None and buffer.rows == "nodes":
             shown = f"const Matrix {buffer.name}{{room.at({at}), nodes, {buffer.cols}}};"
+            if buffer.ctype != "float":
+                shown = f"{buffer.ctype}* const {buffer.name} = room.at<{buffer.ctype}>({at});"
             lines.append(f"  {shown}  // {_when(buffer)}")
             continue
         when = "always" if buffer.last >= ALWAYS and buffer.first == 0 else _when(buffer)
@@ -128,7 +130,10 @@ def _state(steps: Steps) -> str:
     if steps.columns is None:
         lines.append("  const Graph graph;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
-    lines += [f"  const {kind} {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
+    for name, (graph, form) in steps.forms.items():
+        parts = "Edges" if form.startswith("in_edges") else "Back"
+        kind = "gw_adjacency" if steps.columns is None else parts
+        lines.append(f"  const {kind} {name} = {graph}.{form}();")
     if "betas" in steps.plans.groups[0]:
         lines.append(f"  gw_adam_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     else:
@@ -162,9 +167,8 @@ def _constructor(steps: Steps) -> str:
         body += ["", "// Computed once."]
         body += statements(steps.prepare, steps)
     body += ["", "// Weights, in the order in which the library draws them; the arena is zero."]
-    drawn = [name for name, shape in steps.plans.shapes.items() if len(shape) == 2]
     body.append("Generator draws(seed);")
-    for name in drawn:
+    for name in steps.plans.fans:
         weight = f"s.{steps.parameters[name].name}"
         body.append(f"draws.glorot({weight}.at, {weight}.rows * {weight}.cols, {steps.plans.fans[name]});")
     body += ["", *_updates(steps)]
@@ -236,10 +240,19 @@ def _step(steps: Steps, over_ranks: bool) -> str:
 def _summed(steps: Steps) -> list[str]:
     """The statements of the backward pass; the sum of a gradient over all ranks is begun as soon as it is known."""
     gradients, lines = {buffer.name for buffer in steps.gradients.values()}, []
-    for statement in steps.backward:
+    done: dict[int, list[str]] = {}  # by the last statement that makes or reads them
+    for index, statement in enumerate(steps.backward):
+        for name in gradients.intersection(statement.made):
+            later = (i for i in range(index, len(steps.backward)) if _names(steps.backward[i], name))
+            done.setdefault(max(later, default=index), []).append(name)
+    for index, statement in enumerate(steps.backward):
         lines += statements([statement], steps)
-        lines += [f's.sums.start("{name}", s.{name});' for name in statement.made if name in gradients]
+        lines += [f's.sums.start("{name}", s.{name});' for name in sorted(done.get(index, ()))]
     return lines
+
+
+def _names(statement: Statement, name: str) -> bool:
+    return any(re.search(rf"\b{name}\b", line) for line in statement.lines)
 
 
 def _evaluate(steps: Steps) -> str:

@@ -128,14 +128,10 @@ def check_target(target: str) -> None:
 
 def check_parts(spec: ProgramSpec, target: str) -> None:
     """Raises: ConfigError for a model that has parts which a target cannot run."""
-    if target == "mpi" and spec.model == "gat":
-        raise ConfigError("model=gat cannot be combined with target=mpi: expected gcn, sage or gin")
     if target == "cuda" and spec.model == "gat":
         raise ConfigError("model=gat cannot be combined with target=cuda: expected gcn, sage or gin")
     if target == "cuda" and spec.activation not in ("auto", "relu"):
         raise ConfigError(f"activation={spec.activation} cannot be combined with target=cuda: expected relu")
-    if target == "mpi" and spec.reduce == "max":
-        raise ConfigError("reduce=max cannot be combined with target=mpi: expected sum or mean")
 
 
 def check_what(what: str) -> None:

@@ -16,6 +16,7 @@ from graphweft.codegen.loops import RowNest
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value, number, structural_key
 from graphweft.ir.residency import StructType, TensorType
+from graphweft.runtime.attention import Attention
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sparse import PANEL_ROW, wants_panel
@@ -36,6 +37,7 @@ _WORDS = {
     "dropout": "kept",
     "take_rows": "taken",
     "scatter_rows": "scattered",
+    "scale": "scaled",
     "mul_scalar": "scaled",
     "in_degree": "degree",
     "add": "total",
@@ -47,7 +49,13 @@ _WORDS = {
     "ewise": "elements",
     "row_nest": "elements",
 }
-_FORMS = {"in_edges": "edges", "in_edges_in_order": "ordered_edges", "out_edges_side_by_side": "out_edges"}
+_FORMS = {
+    "in_edges": "edges",
+    "in_edges_in_order": "ordered_edges",
+    "out_edges": "edges_back",
+    "out_edges_in_order": "ordered_edges_back",
+    "out_edges_side_by_side": "out_edges",
+}
 
 
 @dataclass(frozen=True)
@@ -388,9 +396,18 @@ class _Walk:
         return (*unstored, *body)
 
     def room(self, like: Value, cols: int) -> str:
-        """Scratch of ``cols`` numbers for every row of a value."""
+        """The matrix of scratch with ``cols`` numbers for every row of a value."""
         made = self.steps.table.add(f"room{self.now}", like.tensor.rows, (cols,), self.now)
-        return f"{made.name}.at"
+        return made.name
+
+    def slopes(self, graph: Value, kind: Attention, width: int) -> str:
+        """Room for the gradients of all scores; empty where there are more of them than numbers in the rows."""
+        struct, rows = graph.type, self.plans.sizes.rows
+        assert isinstance(struct, StructType)
+        count = 0 if self._manner.any_size else kind.kept_slopes(rows[struct.edge], rows[struct.dst], width)
+        if count == 0:
+            return ""
+        return f"{self.steps.table.add(f'slopes{self.now}', None, (count,), self.now).name}.at"
 
     def panel(self, graph: Value, x: Value) -> str:
         """Room for a copy of part of the rows that a product over edges reads."""
