@@ -17,6 +17,16 @@ void over(int64_t count, Body&& body) {
 
 }  // namespace
 
+void sum_weights(const gw_adjacency& edges, const float* weights, float* y) {
+  const auto* ids = static_cast<const int32_t*>(edges.edge_ids);
+  gw::parallel_ranges(edges.num_rows, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      y[row] = 0.0f;
+      for (int64_t p = edges.indptr[row]; p < edges.indptr[row + 1]; ++p) y[row] += weights[ids ? ids[p] : p];
+    }
+  });
+}
+
 void take_rows(const Matrix& x, const Ids& ids, const Matrix& y) {
   gw::parallel_ranges(ids.count, 1024, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) std::copy_n(x.at + ids.at[i] * x.cols, x.cols, y.at + i * y.cols);

@@ -22,7 +22,10 @@ _MARK = "model.toml"  # tells a program of ours from other folders
 _OPTIONAL = {  # core and support: needed where the model has the text
     **dict.fromkeys(("spmm_max", "extremes"), "spmm_max("),
     "sddmm": "sparse_dropout(",
-    **dict.fromkeys(("attention", "attention_kernels", "attention_operands", "heads"), '"attention.h"'),
+    **dict.fromkeys(
+        ("attention", "attention_test", "attention_kernels", "attention_operands", "heads"), '"attention.h"'
+    ),
+    "elements": "elements.cu",
     **{f"attention_{score}": f"<Score::{score}>" for score in ("add", "add2", "dot")},
 }
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
@@ -40,7 +43,7 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[
     """All files of a program of one kind by their path in its folder."""
     folder = sources()
     model = kit.model(spec, steps, data)
-    files = {_MARK: spec.to_toml() + "\n", kit.name: model}
+    files = {_MARK: spec.to_toml() + "\n", kit.name: model, **kit.more(steps)}
     found = [path for part in kit.folders for path in sorted((folder / part).iterdir()) if path.is_file()]
     for path in found:
         if {path.name, path.stem} & {*kit.left_out} or _OPTIONAL.get(path.stem, "") not in model:

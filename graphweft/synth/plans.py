@@ -42,6 +42,9 @@ class StepPlans(NamedTuple):
         train_rows: Number of training nodes with a label.
         is_sparse: Whether features are kept as compressed rows.
         is_normalized: Whether their rows are divided by their sums.
+        file_edges: Edges of the file; the plans may be for its graph less the self-loops.
+        is_weighted: Whether the model reads weights of edges.
+        has_weights: Whether the file has some.
     """
 
     step: Plan
@@ -54,6 +57,9 @@ class StepPlans(NamedTuple):
     train_rows: int
     is_sparse: bool
     is_normalized: bool
+    file_edges: int
+    is_weighted: bool = False
+    has_weights: bool = False
 
 
 def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: bool = False) -> StepPlans:
@@ -69,8 +75,8 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
         x = x.to_dense()  # as the model does; largest values are of whole rows
     ds = ds if x is ds.x else replace(ds, x=x)
     edges = edge_data_of(model, ds, "use")
-    if edges.inputs is not None:
-        raise ConfigError(f"data: expected no edge weights or features, got some in {ds.name}: programs have none yet")
+    if ds.edge_features is not None:
+        raise ConfigError(f"data: expected no features of edges, got some in {ds.name}: programs have none yet")
     drawn = draws_of({**dict(model.named_parameters()), **dict(model.named_buffers())}, spec.seed)
     optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
     batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)
@@ -91,6 +97,9 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
         int(ds.labelled("train").numel()),
         isinstance(x, SparseFeatures),
         spec.normalize == "row",
+        ds.num_edges,
+        edges.weight is not None,
+        ds.edge_weight is not None,
     )
 
 
@@ -102,6 +111,10 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
     Raises: ConfigError for data or a model that a program cannot hold.
     """
     _check_data(ds)
+    if edge_data_of(model, ds, "use").inputs is not None:
+        raise ConfigError(
+            f"data: expected no weights of edges, got some in {ds.name}: libraries that predict have none yet"
+        )
     x = features_of(ds)
     x = torch.zeros(tuple(x.shape)) if isinstance(x, SparseFeatures) else x
     model.eval()
@@ -113,7 +126,7 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
     sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    return StepPlans(plan, plan, None, sizes, (), shapes, {}, 0, False, False)
+    return StepPlans(plan, plan, None, sizes, (), shapes, {}, 0, False, False, ds.num_edges)
 
 
 def _check_data(ds: Dataset) -> None:
@@ -135,7 +148,7 @@ def draws_of(tensors: Mapping[str, Tensor], seed: int) -> dict[str, int]:
 
     Raises: ConfigError for one that a program cannot draw.
     """
-    left = {name: t.detach() for name, t in tensors.items() if t.dim() != 1 or bool(t.count_nonzero())}
+    left = {name: t.detach() for name, t in tensors.items() if bool(t.count_nonzero())}
     found: dict[str, int] = {}
     source = torch.Generator().manual_seed(seed)
     while left:

@@ -37,7 +37,7 @@ class Scene(Protocol):
         """The address of an operand's first number."""
 
     def edges(self, graph: Value, form: str) -> str:
-        """A compressed form of a graph: "in_edges", "out_edges", each also with "_in_order", or "out_edges_side_by_side"."""
+        """A compressed form: "in_edges", "out_edges", each also with "_in_order", or "out_edges_side_by_side"."""
 
     def ids(self, value: Value) -> str:
         """A list of row ids."""
@@ -53,6 +53,9 @@ class Scene(Protocol):
 
     def panel(self, graph: Value, x: Value) -> str:
         """Room for a copy of part of the rows that a product over edges reads; empty where it wants none."""
+
+    def weights(self, value: Value) -> str:
+        """The address of the weights of edges, by edge number."""
 
     def features(self, value: Value, by_column: bool, width: int) -> tuple[list[str], str, str, str]:
         """Of sparse features: statements before the product, their structure, their values, and room as above."""
@@ -118,13 +121,16 @@ def _call(name: str, *arguments: str) -> str:
 
 
 def _spmm(call: KernelCall, scene: Scene) -> list[str]:
-    _only(call, "graph", "x", "src_scale")
+    _only(call, "graph", "x", "src_scale", "weight")
     graph, x = _value(call, "graph"), _value(call, "x")
-    edges, source, out = scene.edges(graph, "in_edges"), scene.matrix(x), scene.made(call, "out")
+    weights = scene.weights(_value(call, "weight")) if call.reading("weight") is not None else ""
+    edges = scene.edges(graph, "in_edges_in_order" if weights else "in_edges")  # weights are by edge number
+    source, out = scene.matrix(x), scene.made(call, "out")
     then, panel = _epilogue(call, scene), scene.panel(graph, x)
     scale = scene.numbers(_value(call, "src_scale")) if call.reading("src_scale") is not None else ""
     stages = [f"self({float(call.get('self_coef'))!r})"] if call.get("self_coef") else []
     stages += [f"src_scale({scale})"] if scale else []
+    stages += [f"weights({weights})"] if weights else []
     stages += [f"panel({panel})"] if panel else []
     reading = f"Reading().{'.'.join(stages)}" if stages else ""
     then = then or ("Epilogue()" if reading else "")
@@ -223,7 +229,7 @@ def _scatter_rows(call: KernelCall, scene: Scene) -> list[str]:
 
 def _scale(call: KernelCall, scene: Scene) -> list[str]:
     x = scene.matrix(_value(call, "x0"))
-    return [_call("scale", x, f"{float(call.value['factor'])!r}f", scene.made(call, "out"))]
+    return [_call("scale", x, repr(float(call.value["factor"])), scene.made(call, "out"))]
 
 
 def _mul_scalar(call: KernelCall, scene: Scene) -> list[str]:
@@ -256,6 +262,14 @@ def _elementwise(call: KernelCall, scene: Scene) -> list[str]:
 def _in_degree(call: KernelCall, scene: Scene) -> list[str]:
     edges = scene.edges(_value(call, "x0"), "graph")
     return [f"{edges}.in_degrees({scene.made(call, 'out')}.at);"]
+
+
+def _reduce(call: KernelCall, scene: Scene) -> list[str]:
+    if call.value["kind"] != "sum":
+        raise _refused(call, f"the {call.value['kind']} over in-edges comes later")
+    weights = scene.weights(_value(call, "x1"))
+    edges = scene.edges(_value(call, "x0"), "in_edges_in_order")
+    return [_call("sum_weights", edges, weights, f"{scene.made(call, 'out')}.at")]
 
 
 def _pow(call: KernelCall, scene: Scene) -> list[str]:
@@ -357,6 +371,7 @@ _PRINTERS: dict[str, Printer] = {
     "add": _add,
     "add_const": _add_const,
     "in_degree": _in_degree,
+    "reduce": _reduce,
     "pow": _pow,
 }
 

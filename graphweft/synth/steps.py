@@ -40,6 +40,7 @@ _WORDS = {
     "scale": "scaled",
     "mul_scalar": "scaled",
     "in_degree": "degree",
+    "reduce": "degree",
     "add": "total",
     "add_const": "shifted",
     "pow": "factor",
@@ -234,6 +235,7 @@ class _Walk:
 
     def _settle(self, prepared: int) -> None:
         """What was prepared and is read in epochs stays; then every buffer gets its place."""
+        self._drop_unread_graphs()
         buffers = list(self.steps.table.buffers.values())
         for buffer in buffers:
             if buffer.first <= prepared < buffer.last:
@@ -243,6 +245,17 @@ class _Walk:
             return
         offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in buffers])
         self.steps.offsets = {buffer.name: at for buffer, at in zip(buffers, offsets, strict=True)}
+
+    def _drop_unread_graphs(self) -> None:
+        """Graphs that no statement reads, in whatever form, are not made."""
+        steps = self.steps
+        lines = [line for part in (steps.prepare, steps.evaluation) for statement in part for line in statement.lines]
+        read = {graph for graph, _ in steps.forms.values()} | set(re.findall(r"\w+", " ".join(lines)))
+        for name, made in reversed(list(steps.graphs.items())):
+            if name in read:
+                read.add(made.partition(".")[0])
+            else:
+                del steps.graphs[name]
 
     def _place_by_columns(self, buffers: Sequence[Buffer]) -> None:
         """Buffers of nodes lie behind the columns of those that they meet, the others in the arena."""
@@ -269,8 +282,14 @@ class _Walk:
         name = value["name"]
         if name in self.steps.parameters:
             return self.steps.parameters[name]
+        if name == "edge:loop":
+            known = self.steps.table.buffers.get("loop_weight")
+            return known or self.steps.table.add("loop_weight", value.tensor.rows, value.tensor.dims, 0)
         if name != "x":
-            return {"graph": "graph", "rows": "train", "seed": "draw"}[name]
+            known_names = {"edge:weight": "edge_weight", "graph": "graph", "rows": "train", "seed": "draw"}
+            if name not in known_names:
+                raise ConfigError("data: expected no weights of edges for a model that scores edges by them, got some")
+            return known_names[name]
         if value.tensor.sparse:
             return "features"
         known = self.steps.table.buffers.get("x")
@@ -361,6 +380,12 @@ class _Walk:
     def ids(self, value: Value) -> str:
         """A list of row ids."""
         return f"{self._bound[value]}_ids"  # those of the training nodes, which alone a full-batch program reads
+
+    def weights(self, value: Value) -> str:
+        """The weights of edges as they were given."""
+        if self._bound.get(value) != "edge_weight":
+            raise ConfigError("data: expected weights of edges that a model reads as they are, got others made of them")
+        return "edge_weight.data()"
 
     def seed(self, value: Value) -> str:
         """The seed of this epoch's draws."""

@@ -56,6 +56,9 @@ CASES: list[dict[str, Any]] = [
     {"x": "sparse", "model": "gat", "hidden": 15, "heads": 3, "activation": "relu"},
     {"model": "sage", "reduce": "max", "layers": 3},
     {"model": "gin", "reduce": "max", "activation": "elu"},
+    {"model": "gatv2", "heads": 4},
+    {"model": "transformer", "layers": 3},
+    {"model": "gcnii", "layers": 3},
 ]
 
 

@@ -55,7 +55,10 @@ def test_options_have_the_names_and_defaults_of_train() -> None:
         ("epochs = 2\nlayers =   true\n", "t:2:12: layers: expected an integer, got true"),
         ('lr = "fast"\n', 't:1:6: lr: expected a number, got "fast"'),
         ("lr = -1\n", "t:1:6: lr: expected a finite number > 0"),
-        ("model = 'gatv2'\n", "t:1:9: model: expected gcn, sage, gin or gat, got gatv2"),
+        (
+            "model = 'rgcn'\n",
+            "t:1:9: model: expected gcn, sage, gin, gat, gatv2, transformer, appnp or gcnii, got rgcn",
+        ),
         ("model = 'mlp'\n", "t:1:9: model: expected"),
         ("mode = 'mini'\n", "t:1:8: mode: expected full, got 'mini'"),
         ("activation = 'tanh'\n", "t:1:14: activation: expected"),
