@@ -274,9 +274,10 @@ def _reduce(call: KernelCall, scene: Scene) -> list[str]:
 
 def _pow(call: KernelCall, scene: Scene) -> list[str]:
     exponent = call.value["exponent"]
-    if exponent not in (-0.5, -1.0) or call.value.get("eps"):
+    if exponent not in (-0.5, -1.0):
         raise _refused(call, f"the exponent {exponent} comes later")
-    return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"))]
+    more = repr(float(call.value["eps"])) if call.value.get("eps") else ""
+    return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"), more)]
 
 
 def _heads(call: KernelCall, scene: Scene) -> tuple[str, str, str]:

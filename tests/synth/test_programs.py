@@ -57,6 +57,7 @@ LATER: list[dict[str, Any]] = [
     {"model": "transformer", "heads": 2, "hidden": 14, "x": "sparse", "optimizer": "sgd"},
     {"model": "appnp", "hops": 3, "layers": 3, "alpha": 0.2, "dropout": 0.3},
     {"model": "gcnii", "layers": 4, "x": "sparse", "dropout": 0.3},
+    {"model": "transformer", "layers": 3, "dropout": 0.3},
     {"layers": 1, "x": "sparse", "dropout": 0.5},
 ]
 ATTENTION: list[dict[str, Any]] = [

@@ -148,11 +148,7 @@ def test_what_a_program_does_is_known() -> None:
         check_what("fly")
 
 
-@pytest.mark.parametrize(("option", "value"), [("model", "gat"), ("reduce", "max")])
-def test_ranks_do_not_have_all_parts(option: str, value: str, tmp_path: Path) -> None:
-    spec = ProgramSpec(**{"scale": 0.02, option: value})
-    with pytest.raises(ConfigError, match=f"^{option}={value} cannot be combined with target=mpi: expected"):
-        write_program(spec, tmp_path / "p", target="mpi")
+def test_parts_are_for_several_processes(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ranks cannot be combined with target=openmp"):
         write_program(ProgramSpec(scale=0.02), tmp_path / "p", ranks=(2,))
     assert list(tmp_path.iterdir()) == []

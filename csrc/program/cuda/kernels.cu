@@ -145,8 +145,9 @@ __global__ void apply(Function f, const float* x, const float* factor, float con
   if (f == Function::scaled) y[at] = t * factor[0];
   if (f == Function::multiplied) y[at] = t * constant;
   if (f == Function::shifted) y[at] = t + constant;
-  if (f == Function::inverse) y[at] = t == 0.0f ? 0.0f : 1.0f / t;
-  if (f == Function::inverse_root) y[at] = t == 0.0f ? 0.0f : 1.0f / sqrtf(t);
+  const float moved = t + constant;
+  if (f == Function::inverse) y[at] = moved == 0.0f ? 0.0f : 1.0f / moved;
+  if (f == Function::inverse_root) y[at] = moved == 0.0f ? 0.0f : 1.0f / sqrtf(moved);
 }
 
 __global__ void mark(const int64_t* labels, const int64_t* ids, int64_t count, int32_t* label_of) {
@@ -339,8 +340,8 @@ void add_constant(const Matrix& x, float constant, const Matrix& y) {
   apply_all(Function::shifted, x, nullptr, constant, y);
 }
 
-void power(const Matrix& x, double exponent, const Matrix& y) {
-  apply_all(exponent == -0.5 ? Function::inverse_root : Function::inverse, x, nullptr, 0.0f, y);
+void power(const Matrix& x, double exponent, const Matrix& y, double shift) {
+  apply_all(exponent == -0.5 ? Function::inverse_root : Function::inverse, x, nullptr, float(shift), y);
 }
 
 Loss cross_entropy(const Matrix& logits, const int64_t* labels, const Ids& ids, float* gradient) {
