@@ -74,9 +74,9 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     if isinstance(x, SparseFeatures) and spec.reduce == "max" and spec.model != "gcn":
         x = x.to_dense()  # as the model does; largest values are of whole rows
     ds = ds if x is ds.x else replace(ds, x=x)
-    edges = edge_data_of(model, ds, "use")
     if ds.edge_features is not None:
         raise ConfigError(f"data: expected no features of edges, got some in {ds.name}: programs have none yet")
+    edges = edge_data_of(model, ds, "use")
     drawn = draws_of({**dict(model.named_parameters()), **dict(model.named_buffers())}, spec.seed)
     optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
     batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)

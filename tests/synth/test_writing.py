@@ -111,14 +111,14 @@ def test_a_program_that_cannot_be_put_in_place_leaves_the_earlier_one(
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [("no-such-set", "no-such-set"), ("weighted", "expected no edge weights or features")]
+    ("data", "said"), [("no-such-set", "no-such-set"), ("featured", "expected no features of edges")]
 )
 def test_what_cannot_be_written_leaves_no_folder(data: str, said: str, tmp_path: Path) -> None:
     ring = gw.Graph([0, 1, 2, 3], [1, 2, 3, 0])
-    weighted = gw.Dataset("ring", ring, torch.eye(4), [0, 1, 0, 1], edge_weight=[1.0, 2.0, 3.0, 4.0])
-    file = weighted.save(tmp_path / "weighted.npz")
+    featured = gw.Dataset("ring", ring, torch.eye(4), [0, 1, 0, 1], edge_features=torch.ones(4, 2))
+    file = featured.save(tmp_path / "featured.npz")
     with pytest.raises(gw.errors.GraphWeftError) as caught:
-        write_program(ProgramSpec(data=str(file) if data == "weighted" else data), tmp_path / "p")
+        write_program(ProgramSpec(data=str(file) if data == "featured" else data), tmp_path / "p")
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [file]
 
