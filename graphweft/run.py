@@ -59,6 +59,7 @@ from graphweft.train.options import (
     EDGE_TASKS,
     EMBEDDING_TASKS,
     GRAPH_TASKS,
+    LABEL_TASKS,
     USUAL_GRAPHS,
     check_fanouts,
     check_integer,
@@ -268,6 +269,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
 
     Raises: ConfigError for a bad value, CheckpointError when the run there is damaged.
     """
+    if given.get("task") in LABEL_TASKS and {"nodes", "edges"} & given.keys():
+        given = {**{name: value for name, value in given.items() if name != "task"}, "label_task": given["task"]}
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
     if given.get("edge_label") is not None:

@@ -58,7 +58,7 @@ class Tape:
             arena = Pool()
             arena.confine(int(nbytes * _GROWTH**attempt))
             # what is made on first use is made by the first run; the second is written down
-            first, watch = _Watch(arena, keeps=False), _Watch(arena)
+            first, watch = Watch(arena, keeps=False), Watch(arena)
             found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))
             if isinstance(found, tuple) and not watch.computed:
                 return cls(arena, *found, [*alive, *watch.given])
@@ -69,7 +69,7 @@ class Tape:
         return None
 
     @staticmethod
-    def _once(body: Callable[[], Any], arena: Pool, watch: _Watch) -> tuple[Any, Calls] | None:
+    def _once(body: Callable[[], Any], arena: Pool, watch: Watch) -> tuple[Any, Calls] | None:
         """The result and the calls of one run; None where the arena is too small."""
         calls: Calls = []
         _native.recorder.calls = calls
@@ -98,7 +98,7 @@ class Tape:
         return self.result
 
 
-class _Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode):
     """Sees what is asked of torch: keeps the memory that it gives, and notes whether it computes.
 
     Not a dispatch mode: the first of those in a process imports torch's compiler, 70 MiB.

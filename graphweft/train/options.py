@@ -20,6 +20,7 @@ GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
 EDGE_TASKS = ("edge_classification", "edge_regression")  # samples are pairs of nodes
 UNSUPERVISED = ("unsupervised", "gae", "vgae", "dgi", "node2vec")  # embeddings without labels: any such model, or one
 EMBEDDING_TASKS = ("link", *UNSUPERVISED)
+LABEL_TASKS = ("classification", "multilabel", "regression")  # what labels of tables mean
 TASKS = (
     "nodes",
     "link",
@@ -108,7 +109,7 @@ def check_task(task: Any, mode: str) -> str:
 
     Raises: ConfigError.
     """
-    if task in ("classification", "multilabel", "regression"):
+    if task in LABEL_TASKS:
         kind = f"gw.Dataset(..., task={task!r})"
         raise ConfigError(f"task: expected nodes, and {kind} where the labels do not tell their kind, got {task!r}")
     if task != "unsupervised":  # which follows from a model
