@@ -234,6 +234,13 @@ def test_random_specs_on_random_graphs(number: int, objects: Path, tmp_path: Pat
     assert not said.startswith("refused")
 
 
+@pytest.mark.slow
+def test_two_forms_of_one_graph_lie_side_by_side(objects: Path, tmp_path: Path) -> None:
+    """Attention that reads the edges of one layer by number and those of another as they lie: neither form is freed."""
+    said, wrong = one_case(random.Random("77 7"), tmp_path, objects)
+    assert not wrong, f"{wrong}: {said}"
+
+
 def _dense_gcn(ds: gw.Dataset, weights: dict[str, Tensor]) -> Tensor:
     """Logits of a GCN of two layers in plain torch, float64, over a dense matrix."""
     src, dst = ds.graph.edges()
