@@ -93,4 +93,4 @@ _BYTES = {"uint8": 1, "int32": 4, "int64": 8, "float16": 2, "bfloat16": 2, "floa
 
 def _bytes_of(block: dict[str, Any]) -> int:
     """Of a block of a manifest. Raises: KeyError for an unknown dtype."""
-    return math.prod(block["shape"]) * _BYTES[block["dtype"]]
+    return int(math.prod(block["shape"])) * _BYTES[block["dtype"]]

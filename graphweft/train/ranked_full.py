@@ -134,8 +134,14 @@ class RankedFullBatch(FullBatch):
         if model is None or self._keep_features or self._released or active.tune or active.opt_level == 0:
             return
         first = self._features()
-        if not is_dense(first) or first.requires_grad or model.runs_apart() or self._norms:
-            return  # over ranks norms are called between the layers, so other plans than these would read features
+        if (
+            not is_dense(first)
+            or first.requires_grad
+            or model.runs_apart()
+            or self._norms
+            or self.edge_data.inputs is not None
+        ):
+            return  # norms are called between layers, and sums by weights of edges may be taken again
         self.ranks.at("summing features")
         if isinstance(self.ds, PartDataset):
             self.ds.rows.let_go()  # what was looked through
