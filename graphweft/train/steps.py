@@ -18,6 +18,7 @@ from torch import nn
 from graphweft._errors import ConfigError
 from graphweft._memory import POOL
 from graphweft.data.dataset import Dataset
+from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.dist.ranks import Ranks
 from graphweft.interop.pyg_model import adapted
@@ -260,7 +261,8 @@ def full_batch(given: Given, keep_features: bool) -> FullBatch:
     """Steps over all nodes."""
     data = (given.ds, features_of(given.ds), given.update)
     labels = (given.loop.target, given.loop.metrics)
-    made: Callable[..., FullBatch] = partial(RankedFullBatch, given.ranks) if given.ranks.is_shared else FullBatch
+    shared = given.ranks.is_shared or isinstance(given.ds, PartDataset)
+    made: Callable[..., FullBatch] = partial(RankedFullBatch, given.ranks) if shared else FullBatch
     return made(adapted(given.model), *data, keep_features, given.edges, *labels)
 
 

@@ -211,10 +211,10 @@ class Trainer(ShownAsFacts):
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
         rules = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
-        self.task, self._tracing = check_task(task, mode), Tracing(trace)
+        self.task, self._tracing = check_task(task, mode), Tracing(trace if (ranks or Ranks()).is_first else None)
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
-        self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
+        self._asked, self.ranks = mode, check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight, ds)
         self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, rules)
         drawn = drawn_of(mode, device, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
         loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
@@ -504,10 +504,10 @@ class Trainer(ShownAsFacts):
             return
         rows = self._batch.rows
         needs = f"patience={self._patience}" if self._patience else "scheduler=plateau" if self._rate.watches else ""
+        if needs and self.ranks.total(rows["val"].numel()) == 0:
+            raise ConfigError(f"{needs} cannot be combined with a split without validation labels")
         if isinstance(self.ds, PartDataset):  # whose labels are those of one rank
             return
-        if needs and rows["val"].numel() == 0:
-            raise ConfigError(f"{needs} cannot be combined with a split without validation labels")
         scored = next((rows[part] for part in ("test", "val", "train") if rows[part].numel()), rows["train"])
         warn_of_one_class(self.ds, rows["train"])
         self.history.constant_guess = self._target.constant_guess(self.ds.y, rows["train"], scored)
