@@ -16,6 +16,7 @@ import signal
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ from graphweft.commands.flags import option as _option
 from graphweft.commands.flags import switch as _switch
 from graphweft.commands.flags import value as _value
 from graphweft.commands.help import TRAIN_EXAMPLES, GroupedCommand
+from graphweft.data.part_check import is_parts, why_not
 from graphweft.dist.launch import is_rank, launch, speaks
 from graphweft.synth.spec import options_of_file
 from graphweft.train.durations import clock, duration
@@ -226,7 +228,8 @@ def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Se
         return sweeps.repeat(given, seeds, as_json)
     if given.get("ranks", 0) > 1 and not is_rank():
         spec = TrainSpec(**given)  # what can be refused is refused once
-        return _launch(arguments, spec.ranks, spec.max_restarts, spec.folder / LAST)
+        check = partial(why_not, spec.data, spec.ranks) if is_parts(spec.data) else None
+        return _launch(arguments, spec.ranks, spec.max_restarts, spec.folder / LAST, check)
     complete, run = _from("graphweft.run", "complete"), _from("graphweft.run", "run")
     with _config.defaults(keep_heap=True):  # the process is the command's own
         summary = run(complete(given))
@@ -235,9 +238,9 @@ def _train(given: dict[str, Any], as_json: bool, arguments: Sequence[str]) -> Se
     return (json.dumps(summary, allow_nan=False),) if as_json else _report(summary)
 
 
-def _launch(arguments: Sequence[str], size: int, restarts: int = 0, state: Path | None = None) -> Sequence[str]:
-    """The command as several ranks, of which the first answers."""
-    status = launch(arguments, size, restarts, state)
+def _launch(arguments: Sequence[str], size: int, *more: Any) -> Sequence[str]:
+    """The command as several ranks, of which the first answers; ``more`` as :func:`launch`."""
+    status = launch(arguments, size, *more)
     if status:
         raise RankError("", status)
     return ()

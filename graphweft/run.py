@@ -446,6 +446,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "accumulate": spec.accumulate,
         "device": spec.device,
         "schedule": spec.schedule,
+        "cuda_graphs": spec.cuda_graphs,
         "precision": spec.precision,
         "sampler": spec.sampler,
         "trace": spec.trace,
@@ -536,6 +537,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
     }
     if trainer.scheduled:
         summary["schedule"] = trainer.scheduled.splitlines()
+    if spec.cuda_graphs == "on" or trainer.replays.get("launches"):
+        summary["cuda_graphs"] = trainer.replays
     if trainer.verdict is not None:
         summary |= {"trace": spec.trace, "verdict": trainer.verdict.text, "waiting": trainer.verdict.waiting}
     if spec.task == "link":

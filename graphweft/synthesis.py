@@ -20,7 +20,7 @@ from graphweft.synth.folder import check_folder, program_files, write_folder
 from graphweft.synth.kits import kit_of
 from graphweft.synth.parts import owners, write_parts
 from graphweft.synth.plans import plans_of, prediction_plans
-from graphweft.synth.spec import ProgramSpec, check_parts, check_target, check_what, read_spec
+from graphweft.synth.spec import KNOWN, ProgramSpec, check_parts, check_target, check_what, read_spec
 from graphweft.synth.steps import Manner, Steps, prediction_steps, steps_of
 from graphweft.synth.verbs import Verbs
 
@@ -96,7 +96,7 @@ def write_program(
         raise ConfigError(f"initializeLayers: expected {ds.num_classes} classes at the end, got {classes}")
     model = make_model(train, ds)
     if not isinstance(model, CompiledModule):
-        raise ConfigError(f"model: expected gcn, sage, gin or gat, got {type(model).__name__}")
+        raise ConfigError(f"model: expected {KNOWN}, got {type(model).__name__}")
     check_parts(spec, target)
     is_training = what == "train"
     steps = (
@@ -119,7 +119,11 @@ def _steps(spec: ProgramSpec, model: CompiledModule, ds: Dataset, target: str, d
     """The steps of training as a target takes them."""
     is_host, over_ranks = target == "openmp", target == "mpi"
     manner = Manner(over_ranks, panels=is_host, implicit=target == "cuda" and not deterministic)
-    return steps_of(plans_of(spec, model, ds, every_row=not is_host), manner)
+    plans = plans_of(spec, model, ds, every_row=not is_host)
+    if plans.is_weighted and not is_host:
+        told = f"got some in {ds.name}: programs of it have none yet"
+        raise ConfigError(f"data: expected no weights of edges with target={target}, {told}")
+    return steps_of(plans, manner)
 
 
 __all__ = ["Program", "ProgramSpec", "Verbs", "write_program"]

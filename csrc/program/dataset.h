@@ -13,6 +13,7 @@ namespace program {
 // What the program was written for.
 struct Expected {
   int64_t nodes, edges, features, classes, train_rows, nonzeros;  // nonzeros: of sparse features, else 0
+  bool weighted = false;                                          // whether edges have weights
 };
 
 // Rows of features in compressed form, and the same by column.
@@ -35,6 +36,10 @@ class Dataset {
   Numbers<int64_t> labels;
   Split split;
 
+  // Weights of edges by number: of all, or of those that are no loops, numbered without them.
+  [[nodiscard]] Numbers<float> edge_weights(bool with_loops) const;
+  // For each node the weight of its last loop, 1 where it has none.
+  void read_loop_weights(float* out) const;
   // Dense features into `out` [nodes, features]; rows divided by the sums of their magnitudes where asked for.
   void read_features(float* out, bool normalize) const;
   // The stored entries of sparse features, or of dense ones; divided in the same way, and by column as well where that

@@ -93,10 +93,7 @@ Form Graph::known() const { return forms_->by[0] ? forms_->by[0] : forms_->by[1]
 
 Form Graph::full(int side) const {
   Form& form = forms_->by[side];
-  if (!form) {
-    form = transposed(*forms_->by[1 - side], true);
-    forms_->loose[side] = nullptr;
-  }
+  if (!form) form = transposed(*forms_->by[1 - side], true);  // a loose form stays: somebody may read it
   return form;
 }
 

@@ -51,7 +51,10 @@ class Graph {
   [[nodiscard]] gw_adjacency in_edges() const;
   // The same with edge numbers in the order of the source, for maxima.
   [[nodiscard]] gw_adjacency in_edges_in_order() const;
-  // Edges by source with parallel ones side by side, for the gradient of maxima.
+  // Edges by source, for what flows back along those above.
+  [[nodiscard]] gw_adjacency out_edges() const { return reverse().in_edges(); }
+  [[nodiscard]] gw_adjacency out_edges_in_order() const { return reverse().in_edges_in_order(); }
+  // The same with parallel ones side by side, for the gradient of maxima.
   [[nodiscard]] gw_adjacency out_edges_side_by_side() const;
 
  private:

@@ -17,6 +17,16 @@ void over(int64_t count, Body&& body) {
 
 }  // namespace
 
+void sum_weights(const gw_adjacency& edges, const float* weights, float* y) {
+  const auto* ids = static_cast<const int32_t*>(edges.edge_ids);
+  gw::parallel_ranges(edges.num_rows, 1024, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      y[row] = 0.0f;
+      for (int64_t p = edges.indptr[row]; p < edges.indptr[row + 1]; ++p) y[row] += weights[ids ? ids[p] : p];
+    }
+  });
+}
+
 void take_rows(const Matrix& x, const Ids& ids, const Matrix& y) {
   gw::parallel_ranges(ids.count, 1024, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) std::copy_n(x.at + ids.at[i] * x.cols, x.cols, y.at + i * y.cols);
@@ -50,11 +60,14 @@ void elementwise(Elements f, std::initializer_list<Matrix> operands, const Matri
   gw::parallel_ranges(y.rows * y.cols, 16384, [&](int64_t begin, int64_t end) { f(begin, end, in, y.at); });
 }
 
-void power(const Matrix& x, double exponent, const Matrix& y) {
+void power(const Matrix& x, double exponent, const Matrix& y, double shift) {
+  const auto more = float(shift);
   const bool is_root = exponent == -0.5;
   over(x.rows * x.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      y.at[i] = x.at[i] == 0.0f ? 0.0f : 1.0f / (is_root ? std::sqrt(x.at[i]) : x.at[i]);
+    for (int64_t i = begin; i < end; ++i) {
+      const float t = x.at[i] + more;
+      y.at[i] = t == 0.0f ? 0.0f : 1.0f / (is_root ? std::sqrt(t) : t);
+    }
   });
 }
 

@@ -12,8 +12,8 @@ extern "C" {
 GW_API int gw_pages_map(int64_t bytes, void** out);
 GW_API int gw_pages_unmap(void* pages, int64_t bytes);
 GW_API int gw_spmm_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
-                       const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages,
-                       int32_t prefetch, float* panel, float* y, int64_t ldy);
+                       const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
+                       const gw_epilogue_f32* stages, int32_t prefetch, float* panel, float* y, int64_t ldy);
 GW_API int gw_spmm_max_f32(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, int32_t minimum,
                            float* y, int64_t ldy, void* arg, int64_t ldarg);
 GW_API int gw_spmm_max_grad_f32(const gw_adjacency* transposed, const void* arg, int64_t ldarg, const float* dy,
@@ -108,11 +108,14 @@ struct Reading {
   double coefficient = 0;
   const float* factors = nullptr;
   float* room = nullptr;
+  const float* by_edge = nullptr;
 
   // The row itself counts so many times.
   Reading& self(double times) { return coefficient = times, *this; }
   // A factor for each row that is read.
   Reading& src_scale(const float* by) { return factors = by, *this; }
+  // A factor for each edge, by its number.
+  Reading& weights(const float* by) { return by_edge = by, *this; }
   // Room for a copy of part of the rows.
   Reading& panel(float* copy) { return room = copy, *this; }
 };
@@ -120,14 +123,15 @@ struct Reading {
 // y = epilogue(sum over in-edges of x).
 inline void spmm(const gw_adjacency& edges, const Matrix& x, const Matrix& y, const Epilogue& then = Epilogue(),
                  const Reading& reading = Reading()) {
-  check(gw_spmm_f32(&edges, x.at, x.cols, x.cols, nullptr, reading.factors, reading.coefficient, 0, then.stages(), -1,
-                    reading.room, y.at, y.cols));
+  check(gw_spmm_f32(&edges, x.at, x.cols, x.cols, reading.by_edge, reading.factors, reading.coefficient, nullptr, 0,
+                    then.stages(), -1, reading.room, y.at, y.cols));
 }
 
 // y = epilogue(features W), or with the transposed structure features^T G; `values` lie by entry of `structure`.
 inline void sparse_matmul(const gw_adjacency& structure, const float* values, const Matrix& w, const Matrix& y,
                           const Epilogue& then = Epilogue(), float* panel = nullptr) {
-  check(gw_spmm_f32(&structure, w.at, w.cols, w.cols, values, nullptr, 0, 0, then.stages(), -1, panel, y.at, y.cols));
+  check(gw_spmm_f32(&structure, w.at, w.cols, w.cols, values, nullptr, 0, nullptr, 0, then.stages(), -1, panel, y.at,
+                    y.cols));
 }
 
 enum class Extremum { maximum, minimum };
@@ -156,19 +160,20 @@ struct Term {
   Weight form;
 };
 
-// y = epilogue(x1 w1 + x2 w2).
-inline void matmul_terms(const Term& first, const Term& second, const Matrix& y, const Epilogue& then = Epilogue()) {
-  gw_term_f32 native[2] = {};
+// y = epilogue(x1 w1 + x2 w2 + ...).
+inline void matmul_terms(std::initializer_list<Term> terms, const Matrix& y, const Epilogue& then = Epilogue()) {
+  gw_term_f32 native[8] = {};
+  if (terms.size() > 8) throw std::runtime_error("matmul_terms: expected at most 8 products");
   int64_t count = 0;
-  for (const Term* term : {&first, &second}) {
+  for (const Term& term : terms) {
     gw_term_f32& one = native[count++];
-    one.k = term->x.cols;
-    one.x = term->x.at;
-    one.ldx = term->x.cols;
-    one.table_rows = term->x.rows;
-    one.w = term->w.at;
-    one.ldw = term->w.cols;
-    one.w_transposed = term->form == Weight::transposed;
+    one.k = term.x.cols;
+    one.x = term.x.at;
+    one.ldx = term.x.cols;
+    one.table_rows = term.x.rows;
+    one.w = term.w.at;
+    one.ldw = term.w.cols;
+    one.w_transposed = term.form == Weight::transposed;
   }
   check(gw_gemm_terms_f32(y.rows, y.cols, native, count, then.stages(), y.at, y.cols));
 }
@@ -198,16 +203,22 @@ inline void sparse_dropout(const gw_adjacency& structure, const float* values, i
   check(gw_sparse_dropout_f32(&structure, values, width, layout == Layout::by_column, p, seed, stream, kept));
 }
 
+// y[i] = sum of the weights of the edges into i.
+void sum_weights(const gw_adjacency& edges, const float* weights, float* y);
 // y = the listed rows of x.
 void take_rows(const Matrix& x, const Ids& ids, const Matrix& y);
 // y = 0 but in the listed rows, which are those of x.
 void scatter_rows(const Matrix& x, const Ids& ids, const Matrix& y);
-// y = factor[0] x.
+// y = factor x.
 void scale(const Matrix& x, const float* factor, const Matrix& y);
+inline void scale(const Matrix& x, double factor, const Matrix& y) {
+  const auto by = float(factor);
+  scale(x, &by, y);
+}
 // y = x + constant.
 void add_constant(const Matrix& x, float constant, const Matrix& y);
-// y = x^exponent, 0 where x is 0; the exponent is -1 or -1/2.
-void power(const Matrix& x, double exponent, const Matrix& y);
+// y = (x + shift)^exponent, 0 where x + shift is 0; the exponent is -1 or -1/2.
+void power(const Matrix& x, double exponent, const Matrix& y, double shift = 0);
 
 // y = f of the elements of its operands, all of the shape of y.
 using Elements = void (*)(int64_t begin, int64_t end, const float* const* in, float* out);

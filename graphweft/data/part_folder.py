@@ -20,7 +20,8 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError, DataError
 from graphweft.data.dataset import Dataset
-from graphweft.data.part_format import ARRAYS, PartInfo, PartManifest, crc_of, folder_of, laid_out
+from graphweft.data.part_check import ARRAYS, folder_of
+from graphweft.data.part_format import PartInfo, PartManifest, crc_of, laid_out
 from graphweft.data.store_writes import opened, settle, sync_folder, write_all, write_text
 from graphweft.data.stored_graph import StoredGraph
 from graphweft.graph.graph import Graph

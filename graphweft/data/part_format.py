@@ -20,14 +20,13 @@ import torch
 from torch import Tensor
 
 from graphweft._errors import DataError
+from graphweft.data.part_check import ARRAYS, FORMAT, VERSION, crc_of_manifest, folder_of
 from graphweft.data.part_rows import PartRows
 from graphweft.storage.block_file import BlockFile
 from graphweft.storage.block_io import aligned_empty, bytes_of, check_crc
 from graphweft.storage.store_format import DTYPES, MANIFEST, Block, aligned
 
-FORMAT, VERSION = "graphweft-parts", 1
 BLOCKS = ("x", "y", "split", "ids", "owner", "home", "degrees", "indptr", "indices")
-ARRAYS = "arrays.bin"
 _PIECE = 4 << 20  # bytes at a time of what does not stay in memory
 
 
@@ -77,7 +76,7 @@ class PartManifest:
         """The text of ``manifest.json``."""
         held = {"format": FORMAT, "version": VERSION, **asdict(self)}
         del held["crc32"]
-        return json.dumps({**held, "crc32": _crc_of(held)}, indent=1) + "\n"
+        return json.dumps({**held, "crc32": crc_of_manifest(held)}, indent=1) + "\n"
 
     @classmethod
     def from_json(cls, text: str, who: str) -> PartManifest:
@@ -89,8 +88,10 @@ class PartManifest:
             if held.get("version") != VERSION:
                 raise DataError(f"{who}: expected version {VERSION}, got {held.get('version')!r}; partition it anew")
             stated = held.pop("crc32", None)
-            if stated != _crc_of(held):
-                raise DataError(f"{who}: expected the checksum {stated}, got {_crc_of(held)}; the file is damaged")
+            if stated != crc_of_manifest(held):
+                raise DataError(
+                    f"{who}: expected the checksum {stated}, got {crc_of_manifest(held)}; the file is damaged"
+                )
             del held["format"], held["version"]
             parts = []
             for part in held.pop("parts"):
@@ -105,10 +106,6 @@ class PartManifest:
         except (ValueError, TypeError, KeyError, AttributeError) as failure:
             said = " ".join(str(failure).split())[:120]
             raise DataError(f"{who}: expected the manifest of a folder of parts, got a damaged one ({said})") from None
-
-
-def _crc_of(held: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(held, sort_keys=True).encode())
 
 
 def _check(manifest: PartManifest) -> None:
@@ -141,16 +138,6 @@ def _check_count(name: str, number: Any) -> None:
         raise ValueError(f"{name}: {number!r}")
 
 
-def folder_of(path: Path, number: int) -> Path:
-    """Where a part lies.
-
-    Example:
-        >>> folder_of(Path("parts"), 3).name
-        'part-00003'
-    """
-    return path / f"part-{number:05d}"
-
-
 def laid_out(arrays: dict[str, tuple[str, tuple[int, ...]]]) -> tuple[Block, ...]:
     """Blocks one after the other, without checksums, from (dtype, shape) by name."""
     blocks: list[Block] = []
@@ -159,15 +146,6 @@ def laid_out(arrays: dict[str, tuple[str, tuple[int, ...]]]) -> tuple[Block, ...
         blocks.append(Block(name, *arrays[name], at))
         at = aligned(at + blocks[-1].nbytes)
     return tuple(blocks)
-
-
-def is_parts(path: str | Path) -> bool:
-    """Whether a folder holds parts, whole or damaged."""
-    try:
-        with (Path(path) / MANIFEST).open("rb") as file:
-            return FORMAT.encode() in file.read(200)
-    except (OSError, ValueError):
-        return False
 
 
 def read_manifest(path: Path, number: int | None = None) -> PartManifest:

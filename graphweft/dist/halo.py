@@ -55,9 +55,17 @@ def pieces_over_ranks(
     begun: Tensor = _Begin.apply(rows, trip)  # type: ignore[no-untyped-call]
     if not trip.splits or part.inner is None or part.outer is None:
         del rows  # the table has them; where the caller has let go of them their memory is the next rows'
-        return [run(part.block, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
+        return [_tied(run, part.block, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
     first = run(part.inner, rows if part.inner_read is None else _Picked.apply(rows, part.inner_read))  # type: ignore[no-untyped-call]
-    return [first, run(part.outer, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
+    return [first, _tied(run, part.outer, _End.apply(begun, trip))]  # type: ignore[no-untyped-call]
+
+
+def _tied(run: Callable[[Block, Tensor], T], block: Block, table: Tensor) -> T:
+    """``run(block, table)``, from which torch finds ``table`` also where no row needs it: all go back alike."""
+    out = run(block, table)
+    if isinstance(out, Tensor) and table.requires_grad and (block.num_dst == 0 or block.num_edges == 0):
+        out = out + table[:0].sum()
+    return out
 
 
 def fetched(part: LocalPart, rows: Tensor) -> Tensor:

@@ -12,8 +12,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -28,18 +29,25 @@ _POLL, _GRACE, _STALL, _START = 0.05, 5.0, 30.0, 120.0  # seconds
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def launch(arguments: Sequence[str], size: int, restarts: int = 0, state: Path | None = None) -> int:
+def launch(
+    arguments: Sequence[str],
+    size: int,
+    restarts: int = 0,
+    state: Path | None = None,
+    check: Callable[[], str] | None = None,
+) -> int:
     """Runs the command as ``size`` ranks; the exit status.
 
     Standard output and error are those of rank 0. Signals go to every rank. Where a rank is lost, all are started again
-    up to ``restarts`` times, with ``--resume`` once this run has written ``state``, its last checkpoint.
+    up to ``restarts`` times, with ``--resume`` once this run has written ``state``, its last checkpoint. ``check`` runs
+    while ranks start, and returns why they cannot run, or nothing.
 
     Raises: RankError naming the rank that failed, unless rank 0 has told it.
     """
     before = _stamp(state)
     for restart in range(1, restarts + 1):
         try:
-            return _run(arguments, size)
+            return _run(arguments, size, check)
         except RankError as failure:
             if failure.status == _REFUSED:
                 raise
@@ -49,7 +57,7 @@ def launch(arguments: Sequence[str], size: int, restarts: int = 0, state: Path |
                 sys.stderr.write(f"{failure}; restarting {start}, {restart} of {restarts}\n")
             if begun and "--resume" not in arguments:
                 arguments = [*arguments, "--resume"]
-    return _run(arguments, size)
+    return _run(arguments, size, check)
 
 
 def _stamp(path: Path | None) -> tuple[int, int] | None:
@@ -60,15 +68,15 @@ def _stamp(path: Path | None) -> tuple[int, int] | None:
     return None
 
 
-def _run(arguments: Sequence[str], size: int) -> int:
-    """One start of all ranks."""
+def _run(arguments: Sequence[str], size: int, check: Callable[[], str] | None) -> int:
+    """One start of all ranks. Raises: RankError of status 2 for what ``check`` finds before a rank has ended."""
     with tempfile.TemporaryDirectory(prefix="graphweft-ranks-") as name:
         folder = Path(name)
         Board.create(folder / "board", size)
         children = [_start(arguments, rank, size, folder) for rank in range(size)]
         try:
             with _forwarded(children) as signals:
-                return _Watch(children, folder, signals).status()
+                return _Watch(children, folder, signals, check).status()
         finally:
             _end(children)
 
@@ -141,8 +149,17 @@ def _end(children: Sequence[subprocess.Popen[bytes]]) -> None:
 class _Watch:
     """Waits for the ranks."""
 
-    def __init__(self, children: Sequence[subprocess.Popen[bytes]], folder: Path, signals: list[int]) -> None:
+    def __init__(
+        self,
+        children: Sequence[subprocess.Popen[bytes]],
+        folder: Path,
+        signals: list[int],
+        check: Callable[[], str] | None = None,
+    ) -> None:
         self._children, self._folder, self._signals, self._begun = children, folder, signals, time.monotonic()
+        self._refused: list[str] = []
+        if check is not None:
+            threading.Thread(target=lambda: self._refused.append(check()), daemon=True).start()
         self._board = Board(folder / "board", len(children))
         self._ended: list[int] = []  # ranks that failed, in the order that was seen
         self._stalled: dict[int, float] = {}
@@ -153,6 +170,8 @@ class _Watch:
         while any(child.poll() is None for child in self._children):
             for rank, child in enumerate(self._children):
                 self._look(rank, child)
+            if not self._ended and any(self._refused):
+                raise RankError(self._refused[0], _REFUSED)
             if self._ended and deadline == float("inf"):
                 deadline = time.monotonic() + _GRACE
             if time.monotonic() > deadline:

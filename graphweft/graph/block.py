@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from graphweft._errors import GraphError
 from graphweft._memory import empty
 from graphweft._native import declare
 from graphweft.graph import edit
@@ -146,9 +147,15 @@ class Block(Graph):
         """Ids of the block's edges in the whole graph, int64 (edges,)."""
         return self._drawn.ids()
 
-    def src_degrees(self) -> torch.Tensor:
-        """float32 (num_src,): edges into each source in the whole graph, self-loops left out."""
-        return derived(self.source, _degrees)[self.src_ids]
+    def src_degrees(self, loops: bool = False) -> torch.Tensor:
+        """float32 (num_src,): edges into each source in the whole graph; ``loops``: self-loops count.
+
+        Raises: GraphError where those of a piece of a graph are not known.
+        """
+        found = derived(self.source, _all_degrees if loops else _degrees)
+        if found is None:
+            raise GraphError("degrees: expected a graph without self-loops where a piece of it is read, got some")
+        return found[self.src_ids]
 
     def without_self_loops(self) -> Block:
         """The block without self-loops; itself if the whole graph has none."""
@@ -278,11 +285,23 @@ def insert_last(csc: Adjacency, values: torch.Tensor, last: torch.Tensor) -> tor
 def with_degrees(graph: Graph, degrees: torch.Tensor) -> None:
     """Blocks of ``graph``, a piece of a larger one, have the degrees of the whole.
 
-    Shape: degrees float32 (num_nodes,): edges into each node of the whole graph, self-loops left out.
+    Shape: degrees float32 (num_nodes,): edges into each node of the whole graph, self-loops left out. Those with loops
+    are known where the piece has none, or by :func:`with_all_degrees`.
     """
     keep(graph, _degrees, degrees)
+    keep(graph, _all_degrees, None if graph.has_self_loops else degrees)
+
+
+def with_all_degrees(graph: Graph, degrees: torch.Tensor) -> None:
+    """As :func:`with_degrees`, after it: edges into each node of the whole graph, self-loops among them."""
+    keep(graph, _all_degrees, degrees)
 
 
 def _degrees(graph: Graph) -> torch.Tensor:
     """In-degrees without self-loops, float32."""
     return graph.loopless.in_degrees().float()
+
+
+def _all_degrees(graph: Graph) -> torch.Tensor | None:
+    """In-degrees, float32; None where the graph is a piece of another, and they are not known."""
+    return graph.in_degrees().float()

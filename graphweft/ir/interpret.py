@@ -325,10 +325,11 @@ def _dropout(value: Value, x: Any, seed: int) -> Any:
     return x * keep_mask(tuple(x.shape), p, int(seed), stream, x.device) / (1.0 - p)
 
 
-def _source_degrees(graph: Graph) -> Tensor:
-    """Of a block's sources in the whole graph, self-loops left out."""
-    host = host_of(graph)
-    return (host.src_degrees() if isinstance(host, Block) else host.loopless.in_degrees()).to(graph.device)
+def _source_degrees(value: Value, graph: Graph) -> Tensor:
+    """Of a block's sources in the whole graph."""
+    host, loops = host_of(graph), bool(value.get("loops"))
+    of_block = isinstance(host, Block)
+    return (host.src_degrees(loops) if of_block else (host if loops else host.loopless).in_degrees()).to(graph.device)
 
 
 def _take_dst(value: Value, graph: Graph, rows: Tensor) -> Graph:
@@ -347,7 +348,7 @@ _MEANING: dict[Op, _Meaning] = {
     Op.SAMPLE: draw_block,
     Op.SRC_IDS: lambda v, block, g: block.src_ids,
     Op.TAKE_DST: _take_dst,
-    Op.SRC_DEGREE: lambda v, g: _source_degrees(g).to(v.tensor.dtype),
+    Op.SRC_DEGREE: lambda v, g: _source_degrees(v, g).to(v.tensor.dtype),
     Op.IN_DEGREE: lambda v, g: g.in_degrees().to(v.tensor.dtype),
     Op.BROADCAST_SRC: _broadcast,
     Op.BROADCAST_DST: _broadcast,

@@ -31,9 +31,7 @@ class Op(enum.Enum):
     ONE_LOOP = enum.auto()  # exactly one self-loop at every node
     TAKE_DST = enum.auto()  # only the destinations listed, in that order; loops: each with one more edge from itself
     IN_DEGREE = enum.auto()  # edges into each destination, as numbers
-    SRC_DEGREE = (
-        enum.auto()
-    )  # edges into each source in the whole graph that a block was drawn from, self-loops left out
+    SRC_DEGREE = enum.auto()  # edges into each source in the whole graph that a block was drawn from; loops: with those
     SAMPLE = enum.auto()  # the block of one hop of a neighbourhood drawn around seeds
     SRC_IDS = enum.auto()  # ids in the whole graph of a block's sources
     # movement between nodes and edges

@@ -43,6 +43,10 @@ class ChebConv(CompiledModule):
         self.weights = nn.ParameterList(glorot(in_features, out_features) for _ in range(order))
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
 
+    def needs_whole_graph(self) -> bool:
+        """Its hops are one program, and it reads out-degrees."""
+        return True
+
     def define(self, frame: Frame, x: Value) -> Value:
         """The polynomials of the rows, each times its matrix."""
         if frame.on_block:

@@ -7,6 +7,7 @@ this room; the trainer makes one :class:`EdgeInputs` for a whole run, so that wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -44,7 +45,7 @@ class EdgeInputs:
 
     def __init__(self, weight: Tensor | None = None, attr: Tensor | None = None, fixed: bool = False) -> None:
         self.weight, self.attr, self.fixed = weight, attr, fixed
-        self._kept: dict[str, Carried] = {}
+        self._kept: dict[tuple[str, int], tuple[Graph, Carried]] = {}  # by what, and the graph, which is held here
         self._columns: Tensor | None = None
         self._normaliser: tuple[Tensor, Tensor] | None = None
         self._watches = [Watch(rows) for rows in (weight, attr) if rows is not None and fixed]
@@ -103,12 +104,24 @@ class EdgeInputs:
 
     def as_given(self, graph: Graph) -> Carried:
         """The graph as it is, with the weights of its edges."""
-        assert self.weight is not None  # checked by the caller
-        return graph, {WEIGHT: (_of_edges(graph, self.weight), Residency.EDGE)}
+        weight = self.weight
+        assert weight is not None  # checked by the caller
+        return self._once("given", graph, lambda: (graph, {WEIGHT: (_of_edges(graph, weight), Residency.EDGE)}))
 
     def features(self, graph: Graph) -> Carried:
         """The graph as it is, with :meth:`columns` of its edges."""
-        return graph, {ATTR: (_of_edges(graph, self.columns()), Residency.EDGE)}
+        return self._once(
+            "features", graph, lambda: (graph, {ATTR: (_of_edges(graph, self.columns()), Residency.EDGE)})
+        )
+
+    def _once(self, what: str, graph: Graph, make: Callable[[], Carried]) -> Carried:
+        """What ``make`` makes, once a graph where nothing changes: what is computed from it is kept as well then."""
+        if not self.fixed or (isinstance(graph, Block) and not graph.is_whole):
+            return make()
+        key = what, id(graph)
+        if key not in self._kept:
+            self._kept[key] = graph, make()
+        return self._kept[key][1]
 
     def without_loops(self, graph: Graph, fill: float = 1.0) -> Carried:
         """The graph less its self-loops, the weights of the other edges, and what a node's own row weighs.
@@ -116,9 +129,10 @@ class EdgeInputs:
         That is the weight of the node's self-loop, the last one given, or ``fill``. On a block, where it is 1, also the
         weighted degrees of its sources in the whole graph, their own weight among them.
         """
-        key = f"plain {fill}"
-        if self.fixed and not isinstance(graph, Block) and key in self._kept:
-            return self._kept[key]
+        return self._once(f"plain {fill}", graph, lambda: self._without_loops(graph, fill))
+
+    def _without_loops(self, graph: Graph, fill: float) -> Carried:
+        """As :meth:`without_loops`, computed now."""
         assert self.weight is not None  # checked by the caller
         if isinstance(graph, Block):
             block = graph.without_self_loops()
@@ -134,19 +148,17 @@ class EdgeInputs:
         split = derived(graph, _split)
         own = _or_fill(self.weight, split.loop, fill)
         fields = {WEIGHT: (self.weight[split.kept], Residency.EDGE), LOOP: (own, Residency.SRC)}
-        made = graph.without_self_loops(), fields
-        if self.fixed:
-            self._kept[key] = made
-        return made
+        return graph.without_self_loops(), fields
 
     def with_one_loop(self, graph: Graph, fill: float | str) -> Carried:
         """The graph with one self-loop at every node, and features of its edges.
 
         Those of a self-loop are ``fill``, or with "mean" the mean over the other edges into the node, 0 without any.
         """
-        key = f"looped {fill}"
-        if self.fixed and not isinstance(graph, Block) and key in self._kept:
-            return self._kept[key]
+        return self._once(f"looped {fill}", graph, lambda: self._with_one_loop(graph, fill))
+
+    def _with_one_loop(self, graph: Graph, fill: float | str) -> Carried:
+        """As :meth:`with_one_loop`, computed now."""
         rows = self.columns()
         if isinstance(graph, Block):
             block = graph.without_self_loops()
@@ -155,10 +167,7 @@ class EdgeInputs:
             return graph.with_one_loop(), {ATTR: (insert_last(block.csc, rows, own), Residency.EDGE)}
         plain = graph.without_self_loops()
         rows = rows[derived(graph, _split).kept] if graph.has_self_loops else rows
-        made = looped(graph), {ATTR: (torch.cat([rows, _filled(plain, rows, fill)]), Residency.EDGE)}
-        if self.fixed:
-            self._kept[key] = made
-        return made
+        return looped(graph), {ATTR: (torch.cat([rows, _filled(plain, rows, fill)]), Residency.EDGE)}
 
     def of_subgraph(self, e_id: Tensor) -> EdgeInputs:
         """Those of the edges ``e_id``."""

@@ -89,10 +89,7 @@ class GCNConv(CompiledModule):
         plain = self.reduce == "sum" and self.add_self_loops and not self.improved
         if not bare or not plain or not isinstance(graph, Block) or not graph.is_whole:
             return given
-        assert given.x is not None  # as checked
-        looped, scale, own = derived(graph, _looped, given.x.dtype)
-        fields = {SCALE: (scale, Residency.SRC), OWN_SCALE: (own, Residency.DST)}
-        return replace(given, graph=looped, fields={**given.fields, **fields})
+        return with_factors(given, graph)
 
     def block(self, block: Block) -> Block:
         """Without self-loops where the node itself has a term of its own."""
@@ -143,11 +140,15 @@ class GCNConv(CompiledModule):
             scale = frame.add(Op.POW, degree, exponent=-0.5)
             total = frame.aggregate(frame.add(Op.ROW_SCALE, h, scale), "sum", weight=weight)
             return frame.add(Op.ROW_SCALE, total, scale)
-        degree = frame.add(Op.SRC_DEGREE, frame.graph, dtype=h.tensor.dtype)
+        degree = frame.add(Op.SRC_DEGREE, frame.graph, dtype=h.tensor.dtype, loops=True)
         total = frame.aggregate(frame.add(Op.ROW_SCALE, h, frame.add(Op.POW, degree, exponent=-0.5)), "sum")
         # k of d neighbours were drawn: times d / k, times d ** -0.5
         share = frame.add(Op.POW, frame.own(degree), exponent=0.5)
         return frame.add(Op.ROW_SCALE, total, frame.add(Op.MUL, share, frame.degree_power(frame.graph, -1.0, h)))
+
+    def needs_whole_graph(self) -> bool:
+        """A maximum with the node itself is not written for blocks."""
+        return self.reduce == "max" and self.add_self_loops
 
     def adds_loops(self) -> bool:
         """``add_self_loops``."""
@@ -223,6 +224,14 @@ class GCNConv(CompiledModule):
         return frame.bias(
             frame.add(Op.ROW_SCALE, total, frame.add(Op.POW, own_degree, exponent=exponent, eps=self._fill)), self.bias
         )
+
+
+def with_factors(given: Arguments, block: Block) -> Arguments:
+    """``given`` on a block with all in-edges: one self-loop at every destination, and the factors of rows as fields."""
+    assert given.x is not None  # as checked
+    looped, scale, own = derived(block, _looped, given.x.dtype)
+    fields = {SCALE: (scale, Residency.SRC), OWN_SCALE: (own, Residency.DST)}
+    return replace(given, graph=looped, fields={**given.fields, **fields})
 
 
 def _looped(block: Block, dtype: torch.dtype) -> tuple[Graph, Tensor, Tensor]:

@@ -202,8 +202,17 @@ class CompiledModule(KeepsArguments, nn.Module):
         return result
 
     def over_shared(self, graph: SharedGraph, x: Features | None, edges: EdgeInputs | None = None) -> Tensor:
-        """A layer on a graph that is shared out over processes: rows of own nodes."""
+        """A layer on a graph that is shared out over processes: rows of own nodes.
+
+        Raises: ConfigError for a layer that needs the whole graph.
+        """
+        if self.needs_whole_graph():
+            raise ConfigError(f"{type(self).__name__}: not supported over several ranks, it reads the whole graph")
         return torch.cat(graph.over(x, lambda block, given: self(block, given, edge_weight=edges)))
+
+    def needs_whole_graph(self) -> bool:
+        """Whether one hop's block, even with all of its edges, is not enough."""
+        return False
 
     def adds_loops(self) -> bool:
         """Whether self-loops are added to the graph."""

@@ -1,25 +1,47 @@
 """Models that smooth rows over many hops: SGC, APPNP and GCNII.
 
 All use the operator of GCN, ``S = D^-1/2 (A + I) D^-1/2`` with exactly one self-loop at every node and D the in-degrees
-of A + I. They run on whole graphs; a sampled block has one hop.
+of A + I. They run on whole graphs, and hop by hop on graphs that processes share; a sampled block has one hop.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
 from graphweft._errors import ConfigError
+from graphweft.graph.block import Block
+from graphweft.graph.derived import derived
+from graphweft.graph.graph import Graph
+from graphweft.graph.shared import SharedGraph
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
+from graphweft.nn.edges import OWN_SCALE, SCALE, EdgeInputs
 from graphweft.nn.frame import Frame
+from graphweft.nn.gcn import with_factors
 from graphweft.nn.module import CompiledModule, check_model, glorot
+from graphweft.runtime.compile import Arguments, Features
 
 
-class SGConv(CompiledModule):
+class _Smooth(CompiledModule):
+    """What the models here share."""
+
+    def adds_loops(self) -> bool:
+        """As published."""
+        return True
+
+    def _smooth_over(self, graph: SharedGraph, width: int) -> Callable[[Tensor], Tensor]:
+        """The product with S of own rows, on a graph that processes share."""
+        hop = derived(self, _hop_of, width)
+        return lambda h: torch.cat(graph.over(h, hop))
+
+
+class SGConv(_Smooth):
     """Simplified graph convolution: ``S^hops X W + b`` (Wu et al., ICML 2019).
 
     Of constant features the smoothed rows are computed once, so that an epoch is one product.
@@ -47,10 +69,6 @@ class SGConv(CompiledModule):
         self.bias = nn.Parameter(torch.zeros(out_features)) if bias else None
         self.hops = hops
 
-    def adds_loops(self) -> bool:
-        """As published."""
-        return True
-
     def define(self, frame: Frame, x: Value) -> Value:
         """Transform, then smooth; the compiler may turn the two around."""
         smooth = _Smoothing(frame, "SGConv")
@@ -59,8 +77,16 @@ class SGConv(CompiledModule):
             h = smooth(h)
         return frame.bias(h, self.bias)
 
+    def over_shared(self, graph: SharedGraph, x: Features | None, edges: EdgeInputs | None = None) -> Tensor:
+        """As ``define``, hop by hop."""
+        h = _whole(x) @ self.weight
+        smooth = self._smooth_over(graph, h.shape[1])
+        for _ in range(self.hops):
+            h = smooth(h)
+        return h if self.bias is None else h + self.bias
 
-class APPNP(CompiledModule):
+
+class APPNP(_Smooth):
     """Predict, then propagate: ``Z <- (1 - alpha) S Z + alpha H`` from ``Z = H``, rows of a perceptron (Gasteiger et
     al., ICLR 2019).
 
@@ -102,10 +128,6 @@ class APPNP(CompiledModule):
         self.weights = nn.ParameterList(glorot(a, b) for a, b in pairs)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(b)) for _, b in pairs if bias)
 
-    def adds_loops(self) -> bool:
-        """As published."""
-        return True
-
     def define(self, frame: Frame, x: Value) -> Value:
         """The perceptron, then all hops."""
         smooth = _Smoothing(frame, "APPNP")
@@ -118,8 +140,20 @@ class APPNP(CompiledModule):
             z = frame.add(Op.ADD, frame.add(Op.SCALE, smooth(z), factor=1.0 - self.alpha), own)
         return z
 
+    def over_shared(self, graph: SharedGraph, x: Features | None, edges: EdgeInputs | None = None) -> Tensor:
+        """As ``define``, hop by hop."""
+        h = _whole(x)
+        for index, weight in enumerate(self.weights):
+            h = functional.dropout(h, self.dropout, self.training) @ weight
+            h = h + self.biases[index] if len(self.biases) else h
+            h = h if index == len(self.weights) - 1 else torch.relu(h)
+        smooth, z = self._smooth_over(graph, h.shape[1]), h
+        for _ in range(self.hops):
+            z = (1.0 - self.alpha) * smooth(z) + self.alpha * h
+        return z
 
-class GCNII(CompiledModule):
+
+class GCNII(_Smooth):
     """Deep GCN with initial residual and identity mapping (Chen et al., ICML 2020).
 
     ``h' = relu(((1 - alpha) S h + alpha h0) ((1 - beta) I + beta W))`` with ``beta = log(theta / layer + 1)``, between
@@ -162,10 +196,6 @@ class GCNII(CompiledModule):
         self.first_bias, self.last_bias = (nn.Parameter(torch.zeros(width)) for width in (hidden, out_features))
         self.weights = nn.ParameterList(glorot(hidden, hidden) for _ in range(num_layers))
 
-    def adds_loops(self) -> bool:
-        """As published."""
-        return True
-
     def define(self, frame: Frame, x: Value) -> Value:
         """The first map, all layers, the last map."""
         smooth = _Smoothing(frame, "GCNII")
@@ -178,6 +208,50 @@ class GCNII(CompiledModule):
             product = frame.add(Op.SCALE, frame.matmul(mixed, weight), factor=beta)
             h = frame.relu(frame.add(Op.ADD, frame.add(Op.SCALE, mixed, factor=1.0 - beta), product))
         return frame.bias(frame.matmul(frame.dropout(h, self.dropout), self.last), self.last_bias)
+
+    def over_shared(self, graph: SharedGraph, x: Features | None, edges: EdgeInputs | None = None) -> Tensor:
+        """As ``define``, hop by hop."""
+        first = functional.dropout(_whole(x), self.dropout, self.training) @ self.first
+        h = torch.relu(first + self.first_bias)
+        smooth, own = self._smooth_over(graph, h.shape[1]), self.alpha * h
+        for layer, weight in enumerate(self.weights, 1):
+            beta = math.log(self.theta / layer + 1.0)
+            mixed = (1.0 - self.alpha) * smooth(functional.dropout(h, self.dropout, self.training)) + own
+            h = torch.relu((1.0 - beta) * mixed + beta * (mixed @ weight))
+        return functional.dropout(h, self.dropout, self.training) @ self.last + self.last_bias
+
+
+class _Hop(CompiledModule):
+    """The product with S of the rows of the sources of a block that has all in-edges of its destinations."""
+
+    takes_sparse = False
+
+    def adds_loops(self) -> bool:
+        """As the models here."""
+        return True
+
+    def arguments(
+        self, graph: Graph, x: Features | None, rows: Tensor | None = None, edges: EdgeInputs | None = None
+    ) -> Arguments:
+        """With the factors of the rows."""
+        assert isinstance(graph, Block)  # as shared graphs give them
+        return with_factors(super().arguments(graph, x, rows, edges), graph)
+
+    def define(self, frame: Frame, x: Value) -> Value:
+        """Scaled, summed, scaled."""
+        scale, own = frame.of_edges(SCALE), frame.of_edges(OWN_SCALE)
+        assert scale is not None and own is not None  # as arguments has it
+        return frame.add(Op.ROW_SCALE, frame.aggregate(frame.add(Op.ROW_SCALE, x, scale), "sum"), own)
+
+
+def _hop_of(model: CompiledModule, width: int) -> _Hop:
+    return _Hop(width)
+
+
+def _whole(x: Features | None) -> Tensor:
+    """Features, as torch's functions take them, dense or sparse."""
+    assert isinstance(x, Tensor)  # checked by the caller of a shared graph
+    return x
 
 
 class _Smoothing:

@@ -81,6 +81,16 @@ class Tape:
         finally:
             _native.recorder.calls = None
 
+    @property
+    def calls(self) -> Calls:
+        """The recorded calls in order."""
+        return self._calls
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether torch writes rows by index on the way, so that a replay needs as many rows as were recorded."""
+        return any(getattr(function, "operation", "") == "index_copy_" for function, _ in self._calls)
+
     def __del__(self) -> None:
         self.result = None
         self.arena.trim()
@@ -157,6 +167,7 @@ def _write_down(function: Callable[..., Any], args: tuple[Any, ...], **more: tor
         function(*given, **named)
         return 0
 
+    call.operation = function.__name__  # type: ignore[attr-defined]
     calls.append((call, ()))
 
 

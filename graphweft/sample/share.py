@@ -61,9 +61,9 @@ def part_of(sample: Sample | OpenSample, seeds: Tensor) -> Sample | OpenSample:
 
 
 def subgraph_part(sample: Sample, seeds: Tensor) -> Sample:
-    """As :func:`part_of` for a model that sees the batch as one graph: all that lies within as many hops as were drawn.
+    """As :func:`part_of` for a model that sees the batch as one graph: all from which drawn edges lead to the seeds.
 
-    Every node in there that has drawn edges keeps all of them, so that in-degrees are those of the whole batch.
+    However deep the model is, and whatever it makes of in-degrees, rows of these seeds are those of the whole batch.
     """
     (src, dst), e_id = sample.edge_index, sample.e_id
     counts = torch.bincount(dst, minlength=sample.num_nodes)
@@ -72,7 +72,7 @@ def subgraph_part(sample: Sample, seeds: Tensor) -> Sample:
     torch.cumsum(counts, 0, out=indptr[1:])
     numbers, done = _Numbers(sample.n_id, seeds), 0
     entries: list[Tensor] = []
-    for _ in sample.blocks:
+    while done < numbers.kept.numel():
         _, places = _rows(indptr, numbers.kept[done:])
         done = numbers.kept.numel()
         entries.append(by_dst[places])

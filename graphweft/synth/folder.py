@@ -19,7 +19,15 @@ from graphweft.synth.steps import Steps
 
 _PACKAGE = Path(__file__).parents[1]
 _MARK = "model.toml"  # tells a program of ours from other folders
-_OPTIONAL = {"spmm_max": "spmm_max(", "sddmm": "sparse_dropout("}  # needed where the model calls it
+_OPTIONAL = {  # core and support: needed where the model has the text
+    **dict.fromkeys(("spmm_max", "extremes"), "spmm_max("),
+    "sddmm": "sparse_dropout(",
+    **dict.fromkeys(
+        ("attention", "attention_test", "attention_kernels", "attention_operands", "heads"), '"attention.h"'
+    ),
+    "elements": "elements.cu",
+    **{f"attention_{score}": f"<Score::{score}>" for score in ("add", "add2", "dot")},
+}
 _INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 
 
@@ -35,15 +43,15 @@ def program_files(spec: ProgramSpec, steps: Steps, data: str, kit: Kit) -> dict[
     """All files of a program of one kind by their path in its folder."""
     folder = sources()
     model = kit.model(spec, steps, data)
-    files = {_MARK: spec.to_toml() + "\n", kit.name: model}
+    files = {_MARK: spec.to_toml() + "\n", kit.name: model, **kit.more(steps)}
     found = [path for part in kit.folders for path in sorted((folder / part).iterdir()) if path.is_file()]
     for path in found:
-        if {path.name, path.stem} & {*kit.left_out} or (path.stem == "attention" and '"attention.h"' not in model):
+        if {path.name, path.stem} & {*kit.left_out} or _OPTIONAL.get(path.stem, "") not in model:
             continue
         top = path.name in kit.top
         files[path.name if top else f"support/{path.name}"] = path.read_text(encoding="utf-8")
     for name in kit.core:
-        if name not in _OPTIONAL or _OPTIONAL[name] in model:
+        if _OPTIONAL.get(name, "") in model:
             files[f"core/{name}.cpp"] = (folder / "core" / f"{name}.cpp").read_text(encoding="utf-8")
     files["cpu_level.cpp"] = (folder / "cpu_level.cpp").read_text(encoding="utf-8")
     files |= _headers(folder, files)

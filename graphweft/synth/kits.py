@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from graphweft._errors import ConfigError
+from graphweft.synth.device_text import device_elements
 from graphweft.synth.model_text import source_text
 from graphweft.synth.serving_text import serving_text
 from graphweft.synth.spec import ProgramSpec
@@ -28,6 +29,7 @@ class Kit(NamedTuple):
         core: Sources of the library's kernels.
         cmake: The text of CMakeLists.txt.
         readme: That of README.md.
+        more: Other files that are written for the model, by their path.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Kit(NamedTuple):
     core: tuple[str, ...]
     cmake: Callable[[ProgramSpec], str]
     readme: Callable[[ProgramSpec, Steps, str], str]
+    more: Callable[[Steps], dict[str, str]] = lambda _: {}
 
 
 _LEVEL = """
@@ -248,6 +251,7 @@ memory. `--save`, `--load` and `--metrics` are those of the other targets.
 _DENSE = ("gemm", "rows", "spmm", "spmm_max")
 _TRAIN_CORE = ("abi", "csr", "features", "loss", "memory", "optim", "sddmm", "structure", *_DENSE)
 _PREDICT_CORE = ("abi", "csr", "memory", "sample", "structure", *_DENSE)
+_HOST_HEADS = ("attention_kernels", "attention_operands", "attention_add", "attention_add2", "attention_dot")
 _KITS = {
     ("openmp", "train"): Kit(
         "model.cpp", source_text, ("program",), (), ("main.cpp",), _TRAIN_CORE, _cmake_train, _readme_train
@@ -256,7 +260,7 @@ _KITS = {
         "model.cpp",
         functools.partial(source_text, over_ranks=True),
         ("program", "program/mpi"),
-        ("attention",),
+        (),
         ("main.cpp",),
         _TRAIN_CORE,
         _cmake_mpi,
@@ -264,13 +268,14 @@ _KITS = {
     ),
     ("cuda", "train"): Kit(
         "model.cpp",
-        source_text,
+        functools.partial(source_text, on_device=True),
         ("program", "program/cuda"),
-        ("attention", "kernels.cpp", "memory.cpp"),
+        (*_HOST_HEADS, "heads.cpp", "kernels.cpp", "memory.cpp"),
         ("main.cpp",),
         ("abi", "csr", "features", "structure"),
         _cmake_cuda,
         _readme_cuda,
+        device_elements,
     ),
     ("openmp", "predict"): Kit(
         "model.cpp",

@@ -32,7 +32,7 @@ def comment(words: str) -> list[str]:
 
 def with_state(line: str, steps: Steps) -> str:
     """The statement with ``s.`` before the names of the state."""
-    known = {*steps.table.buffers, *steps.graphs, *steps.forms, "graph", "train_ids", "train"}
+    known = {*steps.table.buffers, *steps.graphs, *steps.forms, "graph", "edge_weight", "train_ids", "train"}
     known |= {"x_by_row", "x_by_column", "x_by_row_values", "x_by_column_values"}
     out, word = [], ""
     for i, char in enumerate(line + " "):
@@ -81,6 +81,12 @@ def elements(steps: Steps) -> list[str]:
     return ["namespace {\n", *texts, "}  // namespace\n"] if texts else []
 
 
+def declared_elements(steps: Steps) -> list[str]:
+    """The same where they are launched on a device, from a file of their own."""
+    told = [f"void {name}(int64_t count, const float* const* in, float* out);" for name in steps.nests]
+    return ["// Functions of elements, from elements.cu.", *told, ""] if told else []
+
+
 def function(head: str, body: Sequence[str]) -> str:
     """A function of C++."""
     return "\n".join([f"{head} {{", *indented(body), "}", ""])
@@ -96,4 +102,4 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-__all__ = ["comment", "elements", "function", "indented", "quoted", "statements", "wrapped"]
+__all__ = ["comment", "declared_elements", "elements", "function", "indented", "quoted", "statements", "wrapped"]

@@ -5,24 +5,25 @@ Comes in: a spec and its :class:`Steps`. Goes out: a text. Called by ``folder.py
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from graphweft.synth.layout import elements, function, indented, quoted, statements, wrapped
+from graphweft.synth.layout import declared_elements, elements, function, indented, quoted, statements, wrapped
 from graphweft.synth.operands import ALWAYS, Buffer
 from graphweft.synth.spec import ProgramSpec
-from graphweft.synth.steps import Steps
+from graphweft.synth.steps import Statement, Steps
 
 
-def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = False) -> str:
+def source_text(spec: ProgramSpec, steps: Steps, data: str, over_ranks: bool = False, on_device: bool = False) -> str:
     """``model.cpp``: buffers, then the statements of preparation, step and evaluation.
 
     With ``over_ranks`` each process has a share of the nodes: gradients are added up over all, from the moment when
-    they are known to the update.
+    they are known to the update. With ``on_device`` functions of elements are in a file of their own.
     """
     parts = [
-        _opening(spec, more_headers(steps) + (_RANKS if over_ranks else "")),
+        _opening(spec, more_headers(steps, on_device) + (_RANKS if over_ranks else "")),
         _facts(spec, steps, data),
-        *elements(steps),
+        *(declared_elements(steps) if on_device else elements(steps)),
         _state(steps),
         _constructor(steps),
         _step(steps, over_ranks),
@@ -49,11 +50,11 @@ def sizes_of(steps: Steps) -> tuple[int, int]:
     return int(x.tensor.dims[0]), int(dict(program.outputs)["out"].tensor.dims[0])
 
 
-def more_headers(steps: Steps) -> str:
+def more_headers(steps: Steps, on_device: bool = False) -> str:
     """What a model includes beside the usual kernels."""
-    attends = any("attend(" in line for part in steps.evaluation for line in part.lines)
+    attends = any("Attention<" in line for part in steps.evaluation for line in part.lines)
     more = '#include "attention.h"\n' if attends else ""
-    return more + ('#include "graphweft/lanes.h"\n' if steps.nests else "")
+    return more + ('#include "graphweft/lanes.h"\n' if steps.nests and not on_device else "")
 
 
 def _opening(spec: ProgramSpec, more: str) -> str:
@@ -74,44 +75,33 @@ def _facts(spec: ProgramSpec, steps: Steps, data: str) -> str:
     """Sizes, and what the program reports."""
     rows, (width, classes) = steps.plans.sizes.rows, sizes_of(steps)
     weights = sum(steps.parameters[name].count for name in steps.moments)
+    more = ", true" if steps.plans.has_weights else ""
     path = "sparse" if steps.plans.is_sparse else "dense"
     return f"""// The graph that the plan was made for: orders of products and places of buffers follow from its sizes.
-constexpr int64_t nodes = {rows["V"]}, edges = {rows["E"]}, features = {width}, classes = {classes};
+constexpr int64_t nodes = {rows["V"]}, edges = {steps.plans.file_edges}, features = {width}, classes = {classes};
 constexpr int64_t train_rows = {steps.plans.train_rows}, nonzeros = {steps.plans.sizes.nonzeros.get("x", 0)};
 
 // Name, data, layout of the features; layers, hidden width, parameters; epochs, seed and how often it is evaluated.
 const Facts facts = {{"{spec.model}", {quoted(data)}, "{path}", {spec.layers}, {spec.hidden}, {weights},
                      {spec.epochs}, {spec.seed}, {spec.eval_every},
-                     {{nodes, edges, features, classes, train_rows, nonzeros}}}};
+                     {{nodes, edges, features, classes, train_rows, nonzeros{more}}}}};
 """
 
 
 def _state(steps: Steps) -> str:
     """The struct of all buffers, graphs and lists."""
-    buffers = steps.table.buffers.values()
+    buffers, rows = steps.table.buffers.values(), steps.plans.sizes.rows
     lines = [
         f"struct Model::State {{  // the arena: {steps.arena_bytes:,} bytes, of {_total(buffers):,} without sharing",
         f"  Arena arena{{{steps.arena_bytes}}};",
         "",
     ]
-    kind = "gw_adjacency" if steps.columns is None else "Edges"
     if steps.columns is not None:
         lines.insert(1, "  const Graph graph;")
         lines.insert(2, "  const int64_t nodes = graph.own_nodes();")
         lines.insert(3, f"  const Room room{{nodes + graph.most_ghosts(), {steps.columns}}};")
         lines += ["  Sums sums;"]
-    for buffer in buffers:
-        at = steps.offsets[buffer.name]
-        if steps.columns is not None and buffer.rows == "nodes":
-            shown = f"const Matrix {buffer.name}{{room.at({at}), nodes, {buffer.cols}}};"
-            lines.append(f"  {shown}  // {_when(buffer)}")
-            continue
-        when = "always" if buffer.last >= ALWAYS and buffer.first == 0 else _when(buffer)
-        if buffer.ctype == "float":
-            text = f"const Matrix {buffer.name}{{arena.at<float>({at}), {buffer.rows}, {buffer.cols}}};"
-        else:
-            text = f"{buffer.ctype}* const {buffer.name} = arena.at<{buffer.ctype}>({at});"
-        lines.append(f"  {text}  // {when}")
+    lines += [_member(buffer, steps) for buffer in buffers]
     lines += ["", "  const Numbers<int64_t> labels, train;"]
     if steps.plans.rows is not None:
         lines += [
@@ -127,8 +117,13 @@ def _state(steps: Steps) -> str:
             lines += ["  const float *const x_by_column_values = x.values_by_column.data();"]
     if steps.columns is None:
         lines.append("  const Graph graph;")
+    if steps.plans.is_weighted:
+        lines.append("  const Numbers<float> edge_weight;")
     lines += [f"  const Graph {name} = {made};" for name, made in steps.graphs.items()]
-    lines += [f"  const {kind} {name} = {graph}.{form}();" for name, (graph, form) in steps.forms.items()]
+    for name, (graph, form) in steps.forms.items():
+        parts = "Edges" if form.startswith("in_edges") else "Back"
+        kind = "gw_adjacency" if steps.columns is None else parts
+        lines.append(f"  const {kind} {name} = {graph}.{form}();")
     if "betas" in steps.plans.groups[0]:
         lines.append(f"  gw_adam_tensor_f32 updates[{len(steps.gradients)}] = {{}};")
     else:
@@ -137,9 +132,30 @@ def _state(steps: Steps) -> str:
     columns = "" if steps.by_column else ", false"
     normalize = str(steps.plans.is_normalized).lower()
     given += [f"x(data.read_sparse_features({normalize}{columns}))"] if steps.plans.is_sparse else []
-    given.insert(0 if steps.columns is not None else len(given), "graph(data.graph)")
-    lines += ["", f"  explicit State(const Dataset& data) : {', '.join(given)} {{}}", "};", ""]
+    bare = steps.plans.file_edges != rows["E"]  # the plan is for the graph less its self-loops
+    graph = "graph(data.graph.without_loops())" if bare else "graph(data.graph)"
+    given.insert(0 if steps.columns is not None else len(given), graph)
+    given += [f"edge_weight(data.edge_weights({str(not bare).lower()}))"] if steps.plans.is_weighted else []
+    head = "  explicit State(const Dataset& data)"
+    told = f"{head} : {', '.join(given)} {{}}"
+    told = told if len(told) <= 120 else f"{head}\n      : {', '.join(given)} {{}}"
+    lines += ["", told, "};", ""]
     return "\n".join(lines)
+
+
+def _member(buffer: Buffer, steps: Steps) -> str:
+    """The declaration of a buffer."""
+    at = steps.offsets[buffer.name]
+    if steps.columns is not None and buffer.rows == "nodes":
+        shown = f"const Matrix {buffer.name}{{room.at({at}), nodes, {buffer.cols}}};"
+        if buffer.ctype != "float":
+            shown = f"{buffer.ctype}* const {buffer.name} = room.at<{buffer.ctype}>({at});"
+        return f"  {shown}  // {_when(buffer)}"
+    when = "always" if buffer.last >= ALWAYS and buffer.first == 0 else _when(buffer)
+    text = f"const Matrix {buffer.name}{{arena.at<float>({at}), {buffer.rows}, {buffer.cols}}};"
+    if buffer.ctype != "float":
+        text = f"{buffer.ctype}* const {buffer.name} = arena.at<{buffer.ctype}>({at});"
+    return f"  {text}  // {when}"
 
 
 def _total(buffers: Iterable[Buffer]) -> int:
@@ -156,15 +172,16 @@ def _constructor(steps: Steps) -> str:
     body = ["State& s = *state_;"]
     if "x" in steps.table.buffers:
         body.append(f"data.read_features(s.x.at, {str(steps.plans.is_normalized).lower()});")
+    if "loop_weight" in steps.table.buffers:
+        body.append("data.read_loop_weights(s.loop_weight.at);")
     if steps.plans.rows is not None:
         body.append("for (const int64_t row : s.train) s.train_labels.push_back(s.labels[size_t(row)]);")
     if steps.prepare:
         body += ["", "// Computed once."]
         body += statements(steps.prepare, steps)
     body += ["", "// Weights, in the order in which the library draws them; the arena is zero."]
-    drawn = [name for name, shape in steps.plans.shapes.items() if len(shape) == 2]
     body.append("Generator draws(seed);")
-    for name in drawn:
+    for name in steps.plans.fans:
         weight = f"s.{steps.parameters[name].name}"
         body.append(f"draws.glorot({weight}.at, {weight}.rows * {weight}.cols, {steps.plans.fans[name]});")
     body += ["", *_updates(steps)]
@@ -236,10 +253,19 @@ def _step(steps: Steps, over_ranks: bool) -> str:
 def _summed(steps: Steps) -> list[str]:
     """The statements of the backward pass; the sum of a gradient over all ranks is begun as soon as it is known."""
     gradients, lines = {buffer.name for buffer in steps.gradients.values()}, []
-    for statement in steps.backward:
+    done: dict[int, list[str]] = {}  # by the last statement that makes or reads them
+    for index, statement in enumerate(steps.backward):
+        for name in gradients.intersection(statement.made):
+            later = (i for i in range(index, len(steps.backward)) if _names(steps.backward[i], name))
+            done.setdefault(max(later, default=index), []).append(name)
+    for index, statement in enumerate(steps.backward):
         lines += statements([statement], steps)
-        lines += [f's.sums.start("{name}", s.{name});' for name in statement.made if name in gradients]
+        lines += [f's.sums.start("{name}", s.{name});' for name in sorted(done.get(index, ()))]
     return lines
+
+
+def _names(statement: Statement, name: str) -> bool:
+    return any(re.search(rf"\b{name}\b", line) for line in statement.lines)
 
 
 def _evaluate(steps: Steps) -> str:

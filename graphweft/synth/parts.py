@@ -82,7 +82,7 @@ def _side(
 ) -> dict[str, Array]:
     """Edges by own row in local numbers, and what travels."""
     ranks, ghosts = len(borrowed), borrowed[rank]
-    mine = owner[rows] == rank
+    mine = np.flatnonzero(owner[rows] == rank)
     row, col = number[rows[mine]], cols[mine]
     local = number[col]
     outside = owner[col] != rank
@@ -95,6 +95,7 @@ def _side(
     return {
         f"{name}_indptr": indptr.astype(np.int64),
         f"{name}_indices": local[order].astype(np.int32),
+        f"{name}_edge_ids": mine[order].astype(np.int32),
         f"{name}_ghosts": ghosts,
         f"{name}_borrowed": np.bincount(owner[ghosts], minlength=ranks).astype(np.int64),
         f"{name}_lent": np.concatenate(lent).astype(np.int64),

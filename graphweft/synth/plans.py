@@ -6,16 +6,16 @@ functions, so that a program runs the calls that ``graphweft train`` would. Call
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from graphweft._errors import ConfigError
 from graphweft.data.dataset import Dataset
-from graphweft.nn.gat import GATConv
 from graphweft.nn.module import CompiledModule
 from graphweft.passes.work import Sizes
 from graphweft.runtime.plan import Plan
@@ -38,10 +38,13 @@ class StepPlans(NamedTuple):
         sizes: Numbers behind the symbols of both plans.
         groups: The optimiser's groups: settings, with ``names`` of parameters.
         shapes: Shapes of parameters and buffers by name, in the order of the model.
-        fans: Inputs and outputs of the map that each drawn weight is, by its name.
+        fans: Inputs and outputs of the map that each drawn weight is, by its name, in the order of the draws.
         train_rows: Number of training nodes with a label.
         is_sparse: Whether features are kept as compressed rows.
         is_normalized: Whether their rows are divided by their sums.
+        file_edges: Edges of the file; the plans may be for its graph less the self-loops.
+        is_weighted: Whether the model reads weights of edges.
+        has_weights: Whether the file has some.
     """
 
     step: Plan
@@ -54,6 +57,9 @@ class StepPlans(NamedTuple):
     train_rows: int
     is_sparse: bool
     is_normalized: bool
+    file_edges: int
+    is_weighted: bool = False
+    has_weights: bool = False
 
 
 def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: bool = False) -> StepPlans:
@@ -64,14 +70,14 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
     Raises: ConfigError for data or a model that a program cannot hold.
     """
     _check_data(ds)
-    _check_drawn(model)
     x = settle_features(features_of(ds))
     if isinstance(x, SparseFeatures) and spec.reduce == "max" and spec.model != "gcn":
         x = x.to_dense()  # as the model does; largest values are of whole rows
     ds = ds if x is ds.x else replace(ds, x=x)
+    if ds.edge_features is not None:
+        raise ConfigError(f"data: expected no features of edges, got some in {ds.name}: programs have none yet")
     edges = edge_data_of(model, ds, "use")
-    if edges.inputs is not None:
-        raise ConfigError(f"data: expected no edge weights or features, got some in {ds.name}: programs have none yet")
+    drawn = draws_of({**dict(model.named_parameters()), **dict(model.named_buffers())}, spec.seed)
     optimizer = make_optimizer(model, spec.optimizer, spec.lr, spec.weight_decay, spec.weight_decay_on)
     batch = FullBatch(model, ds, x, optimizer, edge_data=edges, every_row=every_row)
     with torch.random.fork_rng(devices=[]):
@@ -87,10 +93,13 @@ def plans_of(spec: ProgramSpec, model: CompiledModule, ds: Dataset, every_row: b
         sizes,
         groups,
         {name: tuple(t.shape) for name, t in tensors.items()},
-        {name: _fans(model, name, t) for name, t in tensors.items() if t.dim() == 2},
+        drawn,
         int(ds.labelled("train").numel()),
         isinstance(x, SparseFeatures),
         spec.normalize == "row",
+        ds.num_edges,
+        edges.weight is not None,
+        ds.edge_weight is not None,
     )
 
 
@@ -102,6 +111,10 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
     Raises: ConfigError for data or a model that a program cannot hold.
     """
     _check_data(ds)
+    if edge_data_of(model, ds, "use").inputs is not None:
+        raise ConfigError(
+            f"data: expected no weights of edges, got some in {ds.name}: libraries that predict have none yet"
+        )
     x = features_of(ds)
     x = torch.zeros(tuple(x.shape)) if isinstance(x, SparseFeatures) else x
     model.eval()
@@ -113,15 +126,7 @@ def prediction_plans(model: CompiledModule, ds: Dataset) -> StepPlans:
     sizes = measure_sizes(plan.compiled.program, arguments.named(), 0)
     tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-    return StepPlans(plan, plan, None, sizes, (), shapes, {}, 0, False, False)
-
-
-def _fans(model: nn.Module, name: str, tensor: Tensor) -> int:
-    """Inputs and outputs that the range of a drawn weight follows from: of one head where it holds several."""
-    owner = model.get_submodule(name.rpartition(".")[0])
-    if not isinstance(owner, GATConv):
-        return sum(tensor.shape)
-    return owner.channels + (tensor.shape[0] if name.endswith(".weight") else 1)
+    return StepPlans(plan, plan, None, sizes, (), shapes, {}, 0, False, False, ds.num_edges)
 
 
 def _check_data(ds: Dataset) -> None:
@@ -136,14 +141,47 @@ def _check_data(ds: Dataset) -> None:
         raise ConfigError(f"data: expected fewer than 2**31 nodes and edges, got {ds.num_nodes} and {ds.num_edges}")
 
 
-def _check_drawn(model: nn.Module) -> None:
-    """The program draws the initial weights itself. Raises: ConfigError for weights that it cannot draw."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        is_zero = tensor.dim() < 2 and not bool(tensor.count_nonzero())
-        if tensor.dim() != 2 and not is_zero:
+def draws_of(tensors: Mapping[str, Tensor], seed: int) -> dict[str, int]:
+    """Inputs plus outputs of the map that each drawn weight is, by its name, in the order in which ``seed`` drew them.
+
+    All tensors but those of zeros are draws of Glorot's from one generator, which tells their order and their bounds.
+
+    Raises: ConfigError for one that a program cannot draw.
+    """
+    left = {name: t.detach() for name, t in tensors.items() if bool(t.count_nonzero())}
+    found: dict[str, int] = {}
+    source = torch.Generator().manual_seed(seed)
+    while left:
+        state = source.get_state()
+        for name, tensor in left.items():
+            found[name] = _fans(tensor, source.set_state(state))
+            if found[name]:
+                break
+            del found[name]
+        else:
+            name, tensor = next(iter(left.items()))
             raise ConfigError(
                 f"model: expected weights that a program draws, got {name} of shape {tuple(tensor.shape)}"
             )
+        del left[name]
+    return found
 
 
-__all__ = ["StepPlans", "plans_of", "prediction_plans"]
+def _fans(tensor: Tensor, source: torch.Generator) -> int:
+    """Inputs plus outputs where ``tensor`` is the next draw of Glorot's; else 0, and ``source`` is somewhere."""
+    state = source.get_state()
+    shares = torch.rand(tensor.shape, generator=source) * 2 - 1
+    if tensor.dtype != torch.float32 or not bool(shares.count_nonzero()):
+        return 0
+    at = int(shares.abs().argmax())
+    ratio = float(tensor.flatten()[at]) / float(shares.flatten()[at])
+    fans = round(6.0 / ratio**2) if ratio > 1e-5 else 0
+    if not fans:
+        return 0
+    source.set_state(state)
+    bound = math.sqrt(6.0 / fans)
+    drawn = torch.empty(tensor.shape).uniform_(-bound, bound, generator=source)
+    return fans if torch.equal(drawn, tensor) else 0
+
+
+__all__ = ["StepPlans", "draws_of", "plans_of", "prediction_plans"]

@@ -14,6 +14,7 @@ from graphweft._errors import ConfigError
 from graphweft.codegen.loops import RowNest, row_nest
 from graphweft.ir.head_product import head_product, vector_product
 from graphweft.ir.program import Value
+from graphweft.runtime.attention import Attention, Score
 from graphweft.runtime.kernel_call import KernelCall
 
 _STAGES = ("row_scale", "bias", "addend", "mask", "post_scale")
@@ -36,7 +37,7 @@ class Scene(Protocol):
         """The address of an operand's first number."""
 
     def edges(self, graph: Value, form: str) -> str:
-        """A compressed form of a graph: "in_edges", "in_edges_in_order" or "out_edges_side_by_side"."""
+        """A compressed form: "in_edges", "out_edges", each also with "_in_order", or "out_edges_side_by_side"."""
 
     def ids(self, value: Value) -> str:
         """A list of row ids."""
@@ -45,10 +46,16 @@ class Scene(Protocol):
         """The matrix of a result."""
 
     def room(self, like: Value, cols: int) -> str:
-        """Scratch of ``cols`` numbers for every row of a value."""
+        """The matrix of scratch with ``cols`` numbers for every row of a value."""
+
+    def slopes(self, graph: Value, kind: Attention, width: int) -> str:
+        """The address of room for the gradients of all scores; empty where a backward pass computes them twice."""
 
     def panel(self, graph: Value, x: Value) -> str:
         """Room for a copy of part of the rows that a product over edges reads; empty where it wants none."""
+
+    def weights(self, value: Value) -> str:
+        """The address of the weights of edges, by edge number."""
 
     def features(self, value: Value, by_column: bool, width: int) -> tuple[list[str], str, str, str]:
         """Of sparse features: statements before the product, their structure, their values, and room as above."""
@@ -114,13 +121,16 @@ def _call(name: str, *arguments: str) -> str:
 
 
 def _spmm(call: KernelCall, scene: Scene) -> list[str]:
-    _only(call, "graph", "x", "src_scale")
+    _only(call, "graph", "x", "src_scale", "weight")
     graph, x = _value(call, "graph"), _value(call, "x")
-    edges, source, out = scene.edges(graph, "in_edges"), scene.matrix(x), scene.made(call, "out")
+    weights = scene.weights(_value(call, "weight")) if call.reading("weight") is not None else ""
+    edges = scene.edges(graph, "in_edges_in_order" if weights else "in_edges")  # weights are by edge number
+    source, out = scene.matrix(x), scene.made(call, "out")
     then, panel = _epilogue(call, scene), scene.panel(graph, x)
     scale = scene.numbers(_value(call, "src_scale")) if call.reading("src_scale") is not None else ""
     stages = [f"self({float(call.get('self_coef'))!r})"] if call.get("self_coef") else []
     stages += [f"src_scale({scale})"] if scale else []
+    stages += [f"weights({weights})"] if weights else []
     stages += [f"panel({panel})"] if panel else []
     reading = f"Reading().{'.'.join(stages)}" if stages else ""
     then = then or ("Epilogue()" if reading else "")
@@ -176,14 +186,15 @@ def _contract(call: KernelCall, scene: Scene) -> list[str]:
 
 
 def _matmul_terms(call: KernelCall, scene: Scene) -> list[str]:
-    _only(call, "x0", "weight0", "x1", "weight1")
-    if call.get("first0") != "rows" or call.get("first1") != "rows" or call.reading("x1") is None:
-        raise _refused(call, "products of gathered rows come later")
+    count = sum(slot.role.startswith("weight") for slot in call.reads)
+    _only(call, *(f"{role}{i}" for role in ("x", "weight") for i in range(count)))
     terms = []
-    for i in (0, 1):
+    for i in range(count):
+        if call.get(f"first{i}") != "rows":
+            raise _refused(call, "products of gathered rows come later")
         x, weight = scene.matrix(_value(call, f"x{i}")), scene.matrix(_value(call, f"weight{i}"))
         terms.append(f"Term{{{x}, {weight}, {_form(call, f'transposed{i}')}}}")
-    return [_call("matmul_terms", *terms, scene.made(call, "out"), _epilogue(call, scene))]
+    return [_call("matmul_terms", f"{{{', '.join(terms)}}}", scene.made(call, "out"), _epilogue(call, scene))]
 
 
 def _rows(call: KernelCall, scene: Scene) -> list[str]:
@@ -214,6 +225,11 @@ def _take_rows(call: KernelCall, scene: Scene) -> list[str]:
 def _scatter_rows(call: KernelCall, scene: Scene) -> list[str]:
     x, ids = scene.matrix(_value(call, "x0")), scene.ids(_value(call, "x1"))
     return [_call("scatter_rows", x, ids, scene.made(call, "out"))]
+
+
+def _scale(call: KernelCall, scene: Scene) -> list[str]:
+    x = scene.matrix(_value(call, "x0"))
+    return [_call("scale", x, repr(float(call.value["factor"])), scene.made(call, "out"))]
 
 
 def _mul_scalar(call: KernelCall, scene: Scene) -> list[str]:
@@ -248,48 +264,60 @@ def _in_degree(call: KernelCall, scene: Scene) -> list[str]:
     return [f"{edges}.in_degrees({scene.made(call, 'out')}.at);"]
 
 
+def _reduce(call: KernelCall, scene: Scene) -> list[str]:
+    if call.value["kind"] != "sum":
+        raise _refused(call, f"the {call.value['kind']} over in-edges comes later")
+    weights = scene.weights(_value(call, "x1"))
+    edges = scene.edges(_value(call, "x0"), "in_edges_in_order")
+    return [_call("sum_weights", edges, weights, f"{scene.made(call, 'out')}.at")]
+
+
 def _pow(call: KernelCall, scene: Scene) -> list[str]:
     exponent = call.value["exponent"]
-    if exponent not in (-0.5, -1.0) or call.value.get("eps"):
+    if exponent not in (-0.5, -1.0):
         raise _refused(call, f"the exponent {exponent} comes later")
-    return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"))]
+    more = repr(float(call.value["eps"])) if call.value.get("eps") else ""
+    return [_call("power", scene.matrix(_value(call, "x0")), repr(exponent), scene.made(call, "out"), more)]
 
 
-def _heads(call: KernelCall, scene: Scene) -> tuple[str, str]:
-    """The settings of additive attention, and the form of graphs that it reads."""
+def _heads(call: KernelCall, scene: Scene) -> tuple[str, str, str]:
+    """The kind of attention, the settings of its heads, and room for the gradients of scores where it wants some."""
     value, rows = call.value, _value(call, "x")
-    if value["score"] != "add":
-        raise _refused(call, f"scores by {value['score']} come later")
-    count, channels = _value(call, "a").tensor.dims[0], rows.tensor.dims[1]
+    out = value if call.kernel == "attention" else _value(call, "out")
+    count, channels = out.tensor.dims[0], rows.tensor.dims[1]
+    kind = Attention(Score[value["score"].upper()], count)
     seed = scene.seed(_value(call, "seed")) if call.reading("seed") is not None else "0"
-    drop, slope = repr(float(value["p"])), repr(float(value["alpha"]))
-    form = "in_edges" if seed == "0" else "in_edges_in_order"  # draws are by the number of an edge
+    by = float(value["scale"] if kind.score is Score.DOT else value["alpha"])
     shared = ", true" if rows.tensor.dims[0] != count else ""
-    return f"Heads{{{count}, {channels}, {slope}, {drop}, {seed}, {value['stream']}{shared}}}", form
+    settings = f"Heads{{{count}, {channels}, {by!r}, {float(value['p'])!r}, {seed}, {value['stream']}{shared}}}"
+    slopes = scene.slopes(_value(call, "graph"), kind, count * channels) if call.kernel == "attention_grad" else ""
+    return f"Attention<Score::{value['score']}>", settings, slopes
 
 
 def _attention(call: KernelCall, scene: Scene) -> list[str]:
     _only(call, "graph", "x", "a", "b", "seed")
     given = [_value(call, role) for role in ("x", "a", "b")]
-    heads, form = _heads(call, scene)
-    edges = scene.edges(_value(call, "graph"), form)
+    kind, heads, _ = _heads(call, scene)
+    edges = scene.edges(_value(call, "graph"), "in_edges_in_order" if call.reading("seed") is not None else "in_edges")
     stats = "nullptr" if call.writing("stats") is None else f"{scene.made(call, 'stats')}.at"
-    return [_call("attend", edges, heads, *map(scene.matrix, given), scene.made(call, "out"), stats)]
+    return [_call(f"{kind}::forward", edges, heads, *map(scene.matrix, given), scene.made(call, "out"), stats)]
 
 
 def _attention_grad(call: KernelCall, scene: Scene) -> list[str]:
     _only(call, "graph", "turned", "x", "a", "b", "seed", "out", "stats", "dout")
-    x, a, stats = _value(call, "x"), _value(call, "a"), _value(call, "stats")
-    heads, form = _heads(call, scene)
-    edges, back = (scene.edges(_value(call, role), form) for role in ("graph", "turned"))
+    graph, x, stats = _value(call, "graph"), _value(call, "x"), _value(call, "stats")
+    kind, heads, slopes = _heads(call, scene)
+    order = "_in_order" if call.reading("seed") is not None or slopes else ""  # draws and slopes are by edge number
+    edges, back = scene.edges(graph, f"in_edges{order}"), scene.edges(graph, f"out_edges{order}")
     read = [scene.matrix(_value(call, role)) for role in ("x", "a", "b", "out")]
     given = f"Attended{{{', '.join([*read, scene.numbers(stats), scene.matrix(_value(call, 'dout'))])}}}"
     wanted = {slot.role for slot in call.writes}
     if not {"d1", "d2"} <= wanted:
         raise _refused(call, "gradients of some operands come later")
-    first = f"{scene.made(call, 'd0')}.at" if "d0" in wanted else scene.room(x, x.tensor.dims[0] * x.tensor.dims[1])
-    made = [scene.made(call, "d1"), scene.made(call, "d2")]
-    return [_call("attend_grad", edges, back, heads, given, first, *made, scene.room(stats, 4 * a.tensor.dims[0]))]
+    made = [scene.made(call, role) for role in ("d1", "d2")]
+    first = scene.made(call, "d0") if "d0" in wanted else f"unread({scene.room(x, math.prod(x.tensor.dims))})"
+    room = f"{scene.room(stats, 4 * _value(call, 'out').tensor.dims[0])}.at"
+    return [_call(f"{kind}::backward", edges, back, heads, given, first, *made, room, slopes)]
 
 
 def _einsum(call: KernelCall, scene: Scene) -> list[str]:
@@ -317,7 +345,7 @@ def _einsum(call: KernelCall, scene: Scene) -> list[str]:
     both, out = (scene.matrix(left), scene.matrix(right)), scene.made(call, "out")
     if not by_head.outer:
         return [_call("head_matmul", *both, heads, f"Weight::{'transposed' if turned else 'as_stored'}", out)]
-    room = scene.room(call.value, math.prod(call.value.tensor.dims)) if turned else "nullptr"
+    room = f"{scene.room(call.value, math.prod(call.value.tensor.dims))}.at" if turned else "nullptr"
     return [_call("head_outer", *both, heads, out, room)]
 
 
@@ -339,10 +367,12 @@ _PRINTERS: dict[str, Printer] = {
     "dropout": _dropout,
     "take_rows": _take_rows,
     "scatter_rows": _scatter_rows,
+    "scale": _scale,
     "mul_scalar": _mul_scalar,
     "add": _add,
     "add_const": _add_const,
     "in_degree": _in_degree,
+    "reduce": _reduce,
     "pow": _pow,
 }
 

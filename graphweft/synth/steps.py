@@ -16,6 +16,7 @@ from graphweft.codegen.loops import RowNest
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value, number, structural_key
 from graphweft.ir.residency import StructType, TensorType
+from graphweft.runtime.attention import Attention
 from graphweft.runtime.kernel_call import KernelCall
 from graphweft.runtime.plan import Plan
 from graphweft.runtime.sparse import PANEL_ROW, wants_panel
@@ -36,8 +37,10 @@ _WORDS = {
     "dropout": "kept",
     "take_rows": "taken",
     "scatter_rows": "scattered",
+    "scale": "scaled",
     "mul_scalar": "scaled",
     "in_degree": "degree",
+    "reduce": "degree",
     "add": "total",
     "add_const": "shifted",
     "pow": "factor",
@@ -47,7 +50,13 @@ _WORDS = {
     "ewise": "elements",
     "row_nest": "elements",
 }
-_FORMS = {"in_edges": "edges", "in_edges_in_order": "ordered_edges", "out_edges_side_by_side": "out_edges"}
+_FORMS = {
+    "in_edges": "edges",
+    "in_edges_in_order": "ordered_edges",
+    "out_edges": "edges_back",
+    "out_edges_in_order": "ordered_edges_back",
+    "out_edges_side_by_side": "out_edges",
+}
 
 
 @dataclass(frozen=True)
@@ -226,6 +235,7 @@ class _Walk:
 
     def _settle(self, prepared: int) -> None:
         """What was prepared and is read in epochs stays; then every buffer gets its place."""
+        self._drop_unread_graphs()
         buffers = list(self.steps.table.buffers.values())
         for buffer in buffers:
             if buffer.first <= prepared < buffer.last:
@@ -235,6 +245,17 @@ class _Walk:
             return
         offsets, self.steps.arena_bytes = place([buffer.lifetime for buffer in buffers])
         self.steps.offsets = {buffer.name: at for buffer, at in zip(buffers, offsets, strict=True)}
+
+    def _drop_unread_graphs(self) -> None:
+        """Graphs that no statement reads, in whatever form, are not made."""
+        steps = self.steps
+        lines = [line for part in (steps.prepare, steps.evaluation) for statement in part for line in statement.lines]
+        read = {graph for graph, _ in steps.forms.values()} | set(re.findall(r"\w+", " ".join(lines)))
+        for name, made in reversed(list(steps.graphs.items())):
+            if name in read:
+                read.add(made.partition(".")[0])
+            else:
+                del steps.graphs[name]
 
     def _place_by_columns(self, buffers: Sequence[Buffer]) -> None:
         """Buffers of nodes lie behind the columns of those that they meet, the others in the arena."""
@@ -261,8 +282,14 @@ class _Walk:
         name = value["name"]
         if name in self.steps.parameters:
             return self.steps.parameters[name]
+        if name == "edge:loop":
+            known = self.steps.table.buffers.get("loop_weight")
+            return known or self.steps.table.add("loop_weight", value.tensor.rows, value.tensor.dims, 0)
         if name != "x":
-            return {"graph": "graph", "rows": "train", "seed": "draw"}[name]
+            known_names = {"edge:weight": "edge_weight", "graph": "graph", "rows": "train", "seed": "draw"}
+            if name not in known_names:
+                raise ConfigError("data: expected no weights of edges for a model that scores edges by them, got some")
+            return known_names[name]
         if value.tensor.sparse:
             return "features"
         known = self.steps.table.buffers.get("x")
@@ -354,6 +381,12 @@ class _Walk:
         """A list of row ids."""
         return f"{self._bound[value]}_ids"  # those of the training nodes, which alone a full-batch program reads
 
+    def weights(self, value: Value) -> str:
+        """The weights of edges as they were given."""
+        if self._bound.get(value) != "edge_weight":
+            raise ConfigError("data: expected weights of edges that a model reads as they are, got others made of them")
+        return "edge_weight.data()"
+
     def seed(self, value: Value) -> str:
         """The seed of this epoch's draws."""
         self.steps.draws = True
@@ -388,9 +421,18 @@ class _Walk:
         return (*unstored, *body)
 
     def room(self, like: Value, cols: int) -> str:
-        """Scratch of ``cols`` numbers for every row of a value."""
+        """The matrix of scratch with ``cols`` numbers for every row of a value."""
         made = self.steps.table.add(f"room{self.now}", like.tensor.rows, (cols,), self.now)
-        return f"{made.name}.at"
+        return made.name
+
+    def slopes(self, graph: Value, kind: Attention, width: int) -> str:
+        """Room for the gradients of all scores; empty where there are more of them than numbers in the rows."""
+        struct, rows = graph.type, self.plans.sizes.rows
+        assert isinstance(struct, StructType)
+        count = 0 if self._manner.any_size else kind.kept_slopes(rows[struct.edge], rows[struct.dst], width)
+        if count == 0:
+            return ""
+        return f"{self.steps.table.add(f'slopes{self.now}', None, (count,), self.now).name}.at"
 
     def panel(self, graph: Value, x: Value) -> str:
         """Room for a copy of part of the rows that a product over edges reads."""

@@ -29,12 +29,13 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_watched, tensors_of
 from graphweft.runtime.repeated import Repeated
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.batch_gradients import add_gradients
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import for_edges
 from graphweft.train.full_batch import is_plain
 from graphweft.train.graph_reading import Reader
 from graphweft.train.macro import MacroRun
-from graphweft.train.mini_batch import MiniBatch, add_gradients
+from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
 from graphweft.train.samplers import AnySampler
 

@@ -27,7 +27,9 @@ Ids = NDArray[np.int64]
 
 def is_reducible(layer: nn.Module) -> bool:
     """Whether neighbours of a layer can be put together before it runs."""
-    return type(layer) in (SAGEConv, GINConv) or (type(layer) is GCNConv and layer.reduce != "max")
+    if type(layer) is GCNConv:  # as published, or a mean: others read degrees in another way
+        return layer.add_self_loops and not layer.improved and layer.reduce != "max"
+    return type(layer) in (SAGEConv, GINConv)
 
 
 def joined(

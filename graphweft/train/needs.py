@@ -20,6 +20,7 @@ from graphweft._budget import Budget, in_force, lifted, own_bytes
 from graphweft._errors import ConfigError, MemoryBudgetError
 from graphweft._memory import POOL, heap_bytes, lean_heap
 from graphweft.data.dataset import Dataset
+from graphweft.data.part_dataset import PartDataset
 from graphweft.data.stored import StoredDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.ir.residency import TensorType
@@ -236,6 +237,7 @@ def budget_of(
         "task": task if task != "nodes" else None,
         "macro": macro and macro.stages,
         "ranks": ranks.size if ranks.is_shared else None,
+        "parts": 1 if isinstance(ds, PartDataset) else None,
     }
     for name, value in given.items():
         if value is not None:

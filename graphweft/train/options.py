@@ -34,6 +34,7 @@ USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; gr
 MODES = ("full", "mini", "macro", "auto", "mapped")
 STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
+CUDA_GRAPHS = ("auto", "on", "off")
 EDGE_DATA = ("use", "ignore")
 RANK_REDUCE = ("any", "ordered")
 HALO = ("exact", "bf16", "int8", "stale", "sampled")

@@ -9,11 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from graphweft._errors import ConfigError, DataError
+from graphweft.data.part_check import folder_of, is_parts
 from graphweft.data.part_dataset import PartDataset
-from graphweft.data.part_format import PartManifest, folder_of, is_parts, read_manifest
+from graphweft.data.part_format import PartManifest, read_manifest
 from graphweft.dist.ranks import Ranks
 from graphweft.storage.store_format import MANIFEST
-from graphweft.train.spec import TrainSpec
+from graphweft.train.spec import TYPED, TrainSpec
 
 _USUAL = (("mode", "full"), ("task", "nodes"), ("features", None), ("normalize", "none"))
 
@@ -37,6 +38,8 @@ def read_part_of(spec: TrainSpec, ranks: Ranks) -> PartDataset | None:
         given = getattr(spec, name)
         if given != usual:
             raise ConfigError(f"{name}={given} cannot be combined with parts; expected {usual or 'none'}")
+    if spec.model in TYPED:  # which read the inverse relations as well
+        raise ConfigError(f"model={spec.model} cannot be combined with parts, which have no relations")
     ds = PartDataset(path, ranks.rank)
     ds.check_trainable()
     return ds

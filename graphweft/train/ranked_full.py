@@ -26,14 +26,15 @@ from graphweft._trace import active, span
 from graphweft.data.dataset import Part
 from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.batch_norm import batch_norms, shared_norms, statistics_bytes
-from graphweft.dist.halo import pieces_over_ranks
+from graphweft.dist.halo import fetched, pieces_over_ranks
 from graphweft.dist.halo_forms import Leftovers, settle
 from graphweft.dist.local_part import LocalPart
 from graphweft.dist.rank_graph import RankGraph
 from graphweft.dist.ranks import Ranks
-from graphweft.graph.block import Block
+from graphweft.graph.block import Block, with_all_degrees
 from graphweft.graph.graph import Graph
 from graphweft.interop.pyg_model import PyGModel
+from graphweft.nn.module import CompiledModule
 from graphweft.nn.stack import Stack
 from graphweft.partitioning.partition import partition
 from graphweft.partitioning.report import Exchange
@@ -45,6 +46,7 @@ from graphweft.train.full_batch import SPLITS, FullBatch, evaluation, is_hooked,
 from graphweft.train.metrics import Evaluation
 from graphweft.train.ranked_gradients import LayerSums, WholeSum
 from graphweft.train.ranked_tape import RankedStep
+from graphweft.train.row_probe import check_rows_apart
 from graphweft.train.target import Classes, OwnCells
 
 _SCORED = 1 << 14  # rows that are scored at once
@@ -70,6 +72,12 @@ class RankedFullBatch(FullBatch):
                 f"mode=full cannot be combined with ranks={ranks.size} for {who}, which reads "
                 f"{'types' if ds.graph.is_typed else 'an edge index'}; use a model of gw.nn or gw.MessagePassing"
             )
+        for module in model.modules():
+            if isinstance(module, CompiledModule) and module.needs_whole_graph():
+                who = type(module).__name__
+                raise ConfigError(
+                    f"mode=full cannot be combined with ranks={ranks.size} for {who}, which reads the whole graph"
+                )
         # On one host there is little to hide, and two blocks repeat work on the rows that both read.
         self._splits = not self._norms and not ranks.is_on_one_host
         ranks.at("partitioning")
@@ -89,9 +97,8 @@ class RankedFullBatch(FullBatch):
         self._by_engine, self._records, self._share = False, True, 0.0
         self._as_made: tuple[object, ...] = ()
         super().__init__(model, ds, *arguments, **options)
-        layers, misses = by_layer(model), self._stack is None
-        self._whole = WholeSum(ranks, layers, misses) if WholeSum.serves(ranks, layers) else None
-        self._sums = LayerSums(ranks, layers, misses)
+        if not is_plain(model):
+            check_rows_apart(ranks, model, self.x, self.edge_data)
 
     def _take(self, rows: dict[Part, Tensor]) -> None:
         super()._take(rows)
@@ -110,6 +117,12 @@ class RankedFullBatch(FullBatch):
         self._last = self.part.restricted(train) if self.ranks.agreed(0 if few else 1) == 0 else None
         if self._last is not None:  # its rows are those that count
             self._mine, self._places = self._last.targets, None
+        edges = min(part.block.num_edges for part in (self.part, self._last or self.part))
+        # where a rank has nothing to compute, some parameters have no gradient there
+        misses = self._stack is None or self.ranks.agreed(int(not (edges and self._mine.numel()))) == 1
+        groups = by_layer(self.model)
+        self._whole = WholeSum(self.ranks, groups, misses) if WholeSum.serves(self.ranks, groups) else None
+        self._sums = LayerSums(self.ranks, [list(itertools.chain(*groups))] if misses else groups, misses)
 
     def _total(self, number: int) -> int:
         """The sum over ranks."""
@@ -121,8 +134,14 @@ class RankedFullBatch(FullBatch):
         if model is None or self._keep_features or self._released or active.tune or active.opt_level == 0:
             return
         first = self._features()
-        if not is_dense(first) or first.requires_grad or model.runs_apart():
-            return
+        if (
+            not is_dense(first)
+            or first.requires_grad
+            or model.runs_apart()
+            or self._norms
+            or self.edge_data.inputs is not None
+        ):
+            return  # norms are called between layers, and sums by weights of edges may be taken again
         self.ranks.at("summing features")
         if isinstance(self.ds, PartDataset):
             self.ds.rows.let_go()  # what was looked through
@@ -202,6 +221,8 @@ class RankedFullBatch(FullBatch):
         model, last, ranks = self._stack, self._last, self.ranks
         if model is None or last is None or len(model.layers) < 2 or self._norms or not self._mine.numel():
             return None
+        if model.out_features != self.ds.num_classes:  # refused where the model is called
+            return None
         if not ranks.is_on_one_host or ranks.size == 1 or ranks.halo != "exact":
             return None
         if not is_plain(self.model) or _config.current().opt_level == 0:
@@ -232,7 +253,11 @@ class RankedFullBatch(FullBatch):
     def _own_logits(self, last: LocalPart | None = None) -> Tensor:
         """Logits of this rank's nodes; of the targets of ``last`` alone where that is given."""
         with shared_norms(self.ranks, self._norms):
-            return self._called() if self._stack is None else self._by_layer(self._stack, last)
+            rows = self._called() if self._stack is None else self._by_layer(self._stack, last)
+        expected = ((self.part.own if last is None else last.targets).numel(), self.ds.num_classes)
+        if tuple(rows.shape) != expected:
+            raise ShapeError(f"model: expected logits of shape {expected} for own nodes, got {tuple(rows.shape)}")
+        return rows
 
     def _called(self) -> Tensor:
         """The model as it is, called with this rank's graph and the features of own nodes."""
@@ -242,8 +267,6 @@ class RankedFullBatch(FullBatch):
             self._own_x = table, own
             self._graph.know(own, table)
         rows: Tensor = self.model(self._graph, self._own_x[1], **self.edge_data.keywords())
-        if rows.shape[:1] != (count,):
-            raise ShapeError(f"model: expected logits of {count} own nodes, got shape {tuple(rows.shape)}")
         return rows
 
     def _by_layer(self, model: Stack, last: LocalPart | None) -> Tensor:
@@ -394,7 +417,18 @@ def owners(ranks: Ranks, graph: Graph, epoch: Exchange) -> Tensor:
 def _placed(ranks: Ranks, model: nn.Module, ds: Any, splits: bool) -> tuple[LocalPart, Tensor | None]:
     """This rank's part, and the ids in the whole graph of its nodes, where it has that part alone."""
     if isinstance(ds, PartDataset):
-        return LocalPart(ranks, ds.graph, ds.owner, ds.home, splits=splits), ds.ids
+        part = LocalPart(ranks, ds.graph, ds.owner, ds.home, splits=splits)
+        if ranks.agreed(int(ds.graph.has_self_loops)):
+            _exchange_degrees(part, ds.graph)
+        return part, ds.ids
     train = ds.labelled("train")
     epoch = exchange_of(model, train, ranks.halo, ds.x)
     return LocalPart(ranks, ds.graph, owners(ranks, ds.graph, epoch), splits=splits, first=train), None
+
+
+def _exchange_degrees(part: LocalPart, graph: Graph) -> None:
+    """Degrees of ghosts with their self-loops, which only their owners have, for layers that count them."""
+    degrees = graph.in_degrees().float()
+    with torch.no_grad():
+        degrees[part.n_id] = fetched(part, degrees[part.own].unsqueeze(1)).squeeze(1)
+    with_all_degrees(graph, degrees)

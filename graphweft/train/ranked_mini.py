@@ -26,12 +26,15 @@ from graphweft.runtime.staged import PreparedBatch
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import OpenSample, Sample
 from graphweft.sample.share import part_of, share_of, subgraph_part
+from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import MacroRun
-from graphweft.train.mini_batch import MiniBatch, NodeBatches
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.node_batches import NodeBatches
 from graphweft.train.ranked_gradients import GradientRows, check_model, conflict
+from graphweft.train.row_probe import check_rows_apart
 
 _LEAST_TILES = 8  # of an evaluation, so that the work of small graphs is shared, too
 _STRIDE = 0x9E3779B97F4A7C15  # between the keys of slices
@@ -132,6 +135,12 @@ class OverRanks(MiniBatch):
 
     ranks: Ranks
     bytes_of_epoch = 0
+
+    def use(self, edge_data: EdgeData) -> None:
+        """As one process. Raises: ConfigError for a model whose rows depend on who else is in a batch."""
+        super().use(edge_data)
+        if not is_plain(self.model):
+            check_rows_apart(self.ranks, self.model, self.x, edge_data)
 
     def identity(self) -> dict[str, Any]:
         """What decides the numbers."""

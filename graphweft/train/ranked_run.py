@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from graphweft._errors import ConfigError
+from graphweft.data.part_dataset import PartDataset
 from graphweft.dist.ranks import Ranks
 from graphweft.train.interrupt import StopRequest
 from graphweft.train.run_folder import read_last
@@ -46,8 +47,17 @@ def read_shared(ranks: Ranks, folder: Path | None) -> dict[str, Any] | None:
     return state
 
 
-def check_shared(ranks: Ranks, task: str, mode: str, loss: Any, class_weight: Any) -> Ranks:
-    """``ranks``. Raises: ConfigError for what they cannot train together yet."""
+def check_shared(ranks: Ranks, task: str, mode: str, loss: Any, class_weight: Any, ds: Any = None) -> Ranks:
+    """``ranks``. Raises: ConfigError for what they cannot train together yet, and for other parts.
+
+    A part of a graph is trained on in full batches, by as many ranks as there are parts.
+    """
+    if isinstance(ds, PartDataset):
+        for name, given, wanted in (("mode", mode, "full"), ("task", task, "nodes")):
+            if given != wanted:
+                raise ConfigError(f"{name}={given} cannot be combined with parts; expected {wanted}")
+        if (parts := len(ds.manifest.parts)) != ranks.size:
+            raise ConfigError(f"ranks: expected as many as {ds.name} has parts, {parts}, got {ranks.size}")
     if ranks.halo != "exact" and (mode == "mini" or ranks.size == 1):
         other = "mode=mini" if mode == "mini" else "ranks=1"
         raise ConfigError(f"halo={ranks.halo} cannot be combined with {other}; it is for mode='full' over ranks")

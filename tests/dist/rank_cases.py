@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ import graphweft as gw
 from graphweft._memory import POOL
 from graphweft._trace import Recorder, recording
 from graphweft.data.part_dataset import PartDataset
+from graphweft.data.part_folder import write_parts
+from graphweft.partitioning.partition import Partition, partition
 
 
 class MeanLayer(gw.MessagePassing):
@@ -127,7 +129,36 @@ class Mixed(nn.Module):
         return out
 
 
-OWN = {"user": UserModel, "attending": Attending, "marked": Marked, "mixed": Mixed}
+class Smoothed(nn.Module):
+    """Models of several hops, called by the user, with a propagation before and after a function of rows."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.first, self.second = gw.nn.SGConv(a, 8, hops=3), gw.nn.APPNP(8, 8, b, hops=4)
+
+    def forward(self, graph: Any, x: Tensor) -> Tensor:
+        out: Tensor = self.second(graph, torch.tanh(self.first(graph, x)))
+        return out
+
+
+class ByDegree(nn.Module):
+    """Plain torch on an edge index, whose messages are divided by the degrees of both ends."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(a, 8), nn.Linear(8, b)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self._passed(torch.relu(self._passed(self.first(x), edge_index)), edge_index, self.second)
+
+    def _passed(self, h: Tensor, edge_index: Tensor, mapped: nn.Module | None = None) -> Tensor:
+        src, dst = edge_index
+        h = h if mapped is None else mapped(h)
+        scale = (torch.bincount(dst, minlength=h.shape[0]).float() + 1).rsqrt().unsqueeze(1)
+        return scale * (h * scale + torch.zeros_like(h).index_add(0, dst, (h * scale)[src]))
+
+
+OWN = {"user": UserModel, "attending": Attending, "marked": Marked, "mixed": Mixed, "smoothed": Smoothed}
 
 
 def typed_dataset() -> gw.Dataset:
@@ -147,8 +178,11 @@ def typed_dataset() -> gw.Dataset:
 
 
 def any_model(name: str, halo: str = "exact", ranks: gw.dist.Ranks | None = None) -> gw.Trainer:
-    """A trainer of full batches, of a user's model or of one of ``gw.nn`` by NAME-OPTION=VALUE-..."""
-    kind, *words = name.split("-")
+    """A trainer of full batches, of a user's model or of one of ``gw.nn`` by NAME-OPTION=VALUE-...
+
+    WeightedNAME reads weights of edges, and gives features up.
+    """
+    kind, *words = name.removeprefix("Weighted").split("-")
     options = dict(word.split("=") for word in words)
     ds = typed_dataset() if kind in ("RGCN", "HGT") else dataset()
     torch.manual_seed(0)
@@ -157,10 +191,11 @@ def any_model(name: str, halo: str = "exact", ranks: gw.dist.Ranks | None = None
     else:
         numbers = {key: int(value) if value.isdigit() else value for key, value in options.items()}
         model = getattr(gw.nn, kind).for_data(ds, hidden=8, **numbers)
-    if kind == "attending":
+    if kind == "attending" or name.startswith("Weighted"):
         weight = torch.rand(ds.num_edges, generator=torch.Generator().manual_seed(2))
         ds = gw.Dataset(**{**{f.name: getattr(ds, f.name) for f in fields(ds) if f.init}, "edge_weight": weight})
-    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+    kept = not name.startswith("Weighted")
+    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3, keep_features=kept)
 
 
 def anything(folder: Path, *names: str) -> None:
@@ -214,8 +249,8 @@ def dataset() -> gw.Dataset:
 
 def model_of(name: str, ds: gw.Dataset, **options: Any) -> nn.Module:
     torch.manual_seed(0)
-    if name == "user":
-        return UserModel(ds.num_features, ds.num_classes)
+    if name in ("user", "degree"):
+        return (UserModel if name == "user" else ByDegree)(ds.num_features, ds.num_classes)
     return getattr(gw.nn, name)(ds.num_features, 8, ds.num_classes, **options)
 
 
@@ -314,13 +349,16 @@ def evaluated(folder: Path, *names: str) -> None:
 
 
 def parts(folder: Path, where: str, *names: str) -> None:
-    """Trains every model on full batches, each rank from its own folder; NAME-released gives features up."""
+    """Trains every model on full batches, each rank from its own folder; NAME-released gives features up.
+
+    NormedNAME has a batch norm after the first layer.
+    """
     ranks = gw.dist.Ranks.join()
     for text in names:
         name, _, released = text.partition("-")
         whole = dataset()
-        model = model_of(name, whole, **({"heads": 2} if name == "GAT" else {}))
         ds = PartDataset(where, ranks.rank)
+        model = part_model(name, whole)
         trainer = gw.Trainer(
             model, ds, mode="full", ranks=ranks, restore_best=False, lr=0.02, seed=3, keep_features=not released
         )
@@ -328,6 +366,65 @@ def parts(folder: Path, where: str, *names: str) -> None:
         held = {"held": ds.x.untyped_storage().nbytes()}
         torch.save(state_of(trainer) | held, folder / f"{text}-{ranks.rank}.pt")
     ranks.leave()
+
+
+def looped_dataset() -> gw.Dataset:
+    """A third of the nodes with an edge to themselves."""
+    ds, own = dataset(), torch.arange(0, 400, 3)
+    src, dst = ds.graph.edges()
+    graph = gw.Graph(torch.cat([src, own]), torch.cat([dst, own]), num_nodes=ds.num_nodes)
+    return replace(ds, graph=graph)
+
+
+def looped_trainer(ds: gw.Dataset, ranks: gw.dist.Ranks | None) -> gw.Trainer:
+    torch.manual_seed(0)
+    model = gw.nn.GCN(ds.num_features, 8, ds.num_classes, add_self_loops=False)
+    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+
+
+def looped(folder: Path, where: str) -> None:
+    """Trains a GCN without added self-loops on parts of a graph that has some."""
+    ranks = gw.dist.Ranks.join()
+    ds = looped_dataset()
+    if ranks.is_first:
+        write_parts(ds, partition(ds.graph, ranks.size, "random"), where)
+    ranks.texts("written")
+    trainer = looped_trainer(PartDataset(where, ranks.rank), ranks)
+    trainer.fit(4)
+    torch.save({"losses": trainer.history["loss"]}, folder / f"looped-{ranks.rank}.pt")
+    ranks.leave()
+
+
+def uneven_dataset() -> tuple[gw.Dataset, Partition]:
+    """Training nodes in the first of two parts alone."""
+    ds = dataset()
+    made = partition(ds.graph, 2, "metis")
+    return replace(ds, train_idx=ds.train_idx[made.part[ds.train_idx] == 0]), made
+
+
+def uneven(folder: Path, where: str, *names: str) -> None:
+    """Trains every model on parts, where the second rank has nothing to train on."""
+    ranks = gw.dist.Ranks.join()
+    if ranks.is_first:
+        write_parts(*uneven_dataset(), where)
+    ranks.texts("written")
+    for name in names:
+        trainer = uneven_trainer(name, PartDataset(where, ranks.rank), ranks)
+        trainer.fit(4)
+        torch.save({"losses": trainer.history["loss"]}, folder / f"{name}-{ranks.rank}.pt")
+    ranks.leave()
+
+
+def uneven_trainer(name: str, ds: gw.Dataset, ranks: gw.dist.Ranks | None) -> gw.Trainer:
+    model = model_of(name, dataset(), **({"num_layers": 3} if name != "user" else {}))
+    return gw.Trainer(model, ds, ranks=ranks, restore_best=False, lr=0.02, seed=3)
+
+
+def part_model(name: str, ds: gw.Dataset) -> nn.Module:
+    """A model of :func:`parts`."""
+    if name.startswith("Normed"):
+        return model_of(name.removeprefix("Normed"), ds, norm="batch", bias=False)
+    return model_of(name, ds, **({"heads": 2} if name == "GAT" else {}))
 
 
 def halved(folder: Path, *forms: str) -> None:
@@ -423,6 +520,8 @@ CASES: dict[str, Callable[..., None]] = {
     "recorded": recorded,
     "evaluated": evaluated,
     "parts": parts,
+    "looped": looped,
+    "uneven": uneven,
     "tell": tell,
     "halved": halved,
     "order": order,

@@ -14,8 +14,9 @@ from graphweft.train.ranked_full import exchange_of
 
 # Without biases before a batch norm, which takes them away: their gradients are rounding, which Adam makes steps of.
 NORMED = ("GCN-norm=batch-bias=0", "SAGE-norm=batch-num_layers=3-bias=0", "RGCN-num_bases=2-norm=batch-bias=0")
-STACKS = (*NORMED, "GCN-num_layers=1", "GIN-jumping=last", "RGCN", "HGT")
-OWN = ("user", "attending", "marked", "mixed")
+WEIGHTED = ("WeightedGCN", "WeightedSAGE", "WeightedGIN")
+STACKS = (*NORMED, *WEIGHTED, "GCN-num_layers=1", "GIN-jumping=last", "RGCN", "HGT")
+OWN = ("user", "attending", "marked", "mixed", "smoothed")
 
 
 @pytest.mark.parametrize("size", [2, 3])

@@ -66,7 +66,7 @@ def test_labels_that_are_known_in_part_weigh_as_in_one_batch() -> None:
 @pytest.mark.parametrize("size", [2, 3])
 def test_ranks_train_as_one_process(tmp_path: Path, size: int) -> None:
     names = [f"{name}:{reduce}" for name in ("SAGE", "user") for reduce in ("any", "ordered")]
-    names += ["GCN:any", "GAT:ordered"]
+    names += ["GCN:any", "GAT:ordered", "degree:any"]
     run_case(tmp_path, size, "train", *names)
     for text in names:
         name, reduce = text.split(":")

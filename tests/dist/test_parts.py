@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -11,16 +13,28 @@ from typing import Any
 
 import pytest
 import torch
-from dist.rank_cases import dataset, full_trainer, state_of
+from dist.rank_cases import (
+    dataset,
+    full_trainer,
+    looped_dataset,
+    looped_trainer,
+    model_of,
+    part_model,
+    state_of,
+    uneven_dataset,
+    uneven_trainer,
+)
 from dist.rank_processes import run_case, run_ranks
 
 import graphweft as gw
-from graphweft._errors import ConfigError, DataError
+from graphweft._errors import ConfigError, DataError, RankError
 from graphweft.cli import main
+from graphweft.data.part_check import ARRAYS, folder_of, why_not
 from graphweft.data.part_dataset import PartDataset
 from graphweft.data.part_folder import write_parts
-from graphweft.data.part_format import ARRAYS, PartManifest, folder_of, read_manifest
+from graphweft.data.part_format import PartManifest, read_manifest
 from graphweft.data.prepare_store import prepare_store
+from graphweft.dist.launch import launch
 from graphweft.dist.ranks import Ranks
 from graphweft.partitioning.partition import partition
 from graphweft.storage.store_format import MANIFEST
@@ -90,21 +104,61 @@ def test_training_from_parts_has_the_losses_of_one_process(folder: Path, tmp_pat
             assert torch.equal(state["predicted"], wanted["predicted"])
 
 
-@pytest.mark.parametrize("name", ["GCN", "SAGE", "GIN"])
+@pytest.mark.parametrize("name", ["GCN", "SAGE", "GIN", "NormedSAGE"])
 def test_ranks_that_give_their_features_up_have_the_losses_of_one_process(
     folder: Path, tmp_path: Path, name: str
 ) -> None:
-    """The sums that stay are those of the features, not of the zeros in their place."""
+    """The sums that stay are those of the features, not of the zeros in their place; norms read features anew."""
     run_case(tmp_path, 3, "parts", str(folder), f"{name}-released")
-    trainer = full_trainer(name, None)
+    trainer = gw.Trainer(part_model(name, dataset()), dataset(), restore_best=False, lr=0.02, seed=3)
     trainer.fit(4)
     wanted = state_of(trainer)
     for rank in range(3):
         state = torch.load(tmp_path / f"{name}-released-{rank}.pt", weights_only=True)
-        assert state["held"] == 4
+        assert (state["held"] == 4) == (not name.startswith("Normed"))
         assert state["losses"] == pytest.approx(wanted["losses"], rel=1e-5)
         assert state["val_loss"] == pytest.approx(wanted["val_loss"], rel=1e-5)
         assert torch.equal(state["predicted"], wanted["predicted"])
+
+
+def test_a_part_is_refused_where_it_would_pass_for_a_graph(folder: Path, tmp_path: Path) -> None:
+    """Other modes, and other numbers of ranks; a single part is a graph, whose rows come back by their ids."""
+    ds = PartDataset(folder, 0)
+    model = model_of("SAGE", dataset())
+    for options, text in (
+        ({"mode": "mini"}, "mode=mini cannot be combined with parts; expected full"),
+        ({"task": "link", "mode": "mini"}, "mode=mini cannot be combined with parts"),
+        ({}, "ranks: expected as many as small has parts, 3, got 1"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            gw.Trainer(model, ds, **options)  # type: ignore[arg-type]
+    whole = dataset()
+    made = partition(whole.graph, 1, "random")
+    single = PartDataset(write_parts(whole, made, tmp_path / "one"), 0)
+    found = gw.Trainer(model, single).predictions().outputs
+    assert torch.allclose(found, model.eval()(whole.graph, whole.x), atol=1e-5)
+
+
+def test_a_rank_without_training_nodes_goes_along(tmp_path: Path) -> None:
+    """Its rows have no gradients of their own; those of other ranks' nodes still come to it, and leave it."""
+    names = ("GCN", "SAGE", "GAT", "user")
+    run_case(tmp_path, 2, "uneven", str(tmp_path / "parts"), *names)
+    for name in names:
+        trainer = uneven_trainer(name, uneven_dataset()[0], None)
+        trainer.fit(4)
+        for rank in range(2):
+            losses = torch.load(tmp_path / f"{name}-{rank}.pt", weights_only=True)["losses"]
+            assert losses == pytest.approx(trainer.history["loss"], rel=1e-5), name
+
+
+def test_degrees_of_ghosts_count_their_self_loops(tmp_path: Path) -> None:
+    """For a GCN that adds no self-loops, on a graph that has some: own in-edges do not tell those of ghosts."""
+    run_case(tmp_path, 2, "looped", str(tmp_path / "parts"))
+    trainer = looped_trainer(looped_dataset(), None)
+    trainer.fit(4)
+    for rank in range(2):
+        losses = torch.load(tmp_path / f"looped-{rank}.pt", weights_only=True)["losses"]
+        assert losses == pytest.approx(trainer.history["loss"], rel=1e-5)
 
 
 def test_damage_is_named(folder: Path, tmp_path: Path) -> None:
@@ -198,6 +252,12 @@ def test_a_damaged_manifest_of_the_folder_ends_all_with_one_line_of_status_2(fol
     assert len(ended[0][1].splitlines()) == 1 and ended[1][1] == ended[2][1] == ""
 
 
+def test_models_of_relations_are_refused_on_parts(folder: Path) -> None:
+    for name in ("rgcn", "hgt"):
+        with pytest.raises(ConfigError, match=f"model={name} cannot be combined with parts"):
+            read_part_of(TrainSpec(data=str(folder), model=name), Ranks(1, 3))
+
+
 def test_wrong_counts_and_missing_parts_are_one_line_of_status_2(folder: Path, tmp_path: Path) -> None:
     command = ["-m", "graphweft", "train", "--data", str(folder), "--quiet", "--epochs", "1"]
     ended = run_ranks(tmp_path / "group", [[*command, "--out", str(tmp_path / "run")]] * 2)
@@ -230,6 +290,41 @@ def test_a_damaged_part_of_one_rank_ends_all_with_one_line_of_status_2(tmp_path:
         assert "rank 1" in ended[0][1] and text in ended[0][1] and len(ended[0][1].splitlines()) == 1
         assert ended[1][1] == ""
         file.unlink(missing_ok=True)
+
+
+def test_who_starts_ranks_says_what_they_would_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every damage that a rank finds, in its words; the command ends without waiting for the ranks."""
+    ds = dataset()
+    out = write_parts(ds, partition(ds.graph, 2, "random"), tmp_path / "parts")
+    assert why_not(out, 2) == "" == why_not(tmp_path, 2)
+    assert "expected as many as" in why_not(out, 3)
+    file, whole = folder_of(out, 1) / ARRAYS, (out / MANIFEST).read_bytes()
+    held = bytearray(file.read_bytes())
+    for block in read_manifest(out).parts[1].blocks:
+        wrong = bytearray(held)
+        wrong[block.offset + block.nbytes - 1] ^= 4
+        file.write_bytes(wrong)
+        with pytest.raises(DataError) as failure:
+            PartDataset(out, 1)
+        assert why_not(out, 2) == str(failure.value)
+    file.write_bytes(held[:8000])
+    assert "truncated" in why_not(out, 2)
+    file.unlink()
+    assert "expected the arrays of part 1" in why_not(out, 2)
+    file.write_bytes(held)
+    for text in (whole.replace(b"random", b"metis"), whole[:-7], b"{}"):
+        (out / MANIFEST).write_bytes(text)
+        assert "damaged" in why_not(out, 2) or text == b"{}"
+    (out / MANIFEST).write_bytes(whole)
+    file.write_bytes(wrong)
+    monkeypatch.setattr("graphweft.dist.launch._start", _silent)
+    with pytest.raises(RankError, match="the file is damaged") as refused:
+        launch([], 2, check=lambda: why_not(out, 2))
+    assert refused.value.status == 2
+
+
+def _silent(arguments: Any, rank: int, size: int, folder: Path) -> Any:
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
 
 def test_the_command_writes_parts_and_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,22 +29,26 @@ from synth.compile_once import compiled
 import graphweft as gw
 from graphweft.run import run
 from graphweft.runtime.build import find_compiler
+from graphweft.synth.spec import MODELS
 from graphweft.synthesis import ProgramSpec, write_program
 
 
 def random_spec(draw: random.Random, data: str) -> ProgramSpec:
     """A spec over all options of a program."""
-    model = draw.choice(("gcn", "sage", "gin", "gat"))
+    model = draw.choice(MODELS)
     heads = draw.choice((1, 2, 3, 8))
     reduce = draw.choice(("auto", "sum", "mean", "max"))
-    more: dict[str, Any] = {"heads": heads} if model == "gat" else {"reduce": reduce}
+    attends = model in ("gat", "gatv2", "transformer")
+    more: dict[str, Any] = {"heads": heads} if attends else {"reduce": reduce}
+    if model in ("appnp", "gcnii"):
+        more = {"alpha": draw.choice((0.1, 0.3)), **({"hops": draw.choice((1, 4))} if model == "appnp" else {})}
     return ProgramSpec(
         data=data,
         model=model,
         layers=draw.choice((1, 2, 2, 3, 4)),
-        hidden=draw.choice((1, 3, 8, 20, 33, 64)) * (heads if model == "gat" else 1),
-        activation=draw.choice(("auto", "relu", "relu", "elu", "leaky_relu")),
-        residual=draw.random() < 0.3,
+        hidden=draw.choice((1, 3, 8, 20, 33, 64)) * (heads if attends else 1),
+        activation="auto" if "alpha" in more else draw.choice(("auto", "relu", "relu", "elu", "leaky_relu")),
+        residual="alpha" not in more and draw.random() < 0.3,
         dropout=draw.choice((0.0, 0.0, 0.3, 0.6)),
         optimizer=draw.choice(("adam", "adamw", "sgd")),
         lr=draw.choice((0.001, 0.01, 0.05)),

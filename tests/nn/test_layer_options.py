@@ -14,6 +14,7 @@ from zoo import ZOO, Edges
 import graphweft as gw
 from graphweft.errors import ConfigError, DtypeError, ShapeError
 from graphweft.graph.graph import Graph
+from graphweft.sample.neighbor import NeighborSampler
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch_geometric is the peer of this test")
 
@@ -313,3 +314,20 @@ def test_wrong_use_is_one_line(call: Callable[[], Any], kind: type[Exception], t
     with pytest.raises(kind, match=text) as caught:
         call()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_block_with_all_edges_knows_the_degrees_with_self_loops(dtype: torch.dtype) -> None:
+    """A GCN that adds no self-loops divides by degrees that count those of the graph, sources outside included."""
+    draw = torch.Generator().manual_seed(3)
+    src, dst = torch.randint(0, 40, (2, 200), generator=draw)
+    own = torch.arange(0, 40, 2)
+    graph = Graph(torch.cat([src, own]), torch.cat([dst, own]), num_nodes=40)
+    layer, x = gw.nn.GCNConv(IN, OUT, add_self_loops=False).to(dtype), torch.randn(40, IN, dtype=dtype, generator=draw)
+    peer = pyg.GCNConv(IN, OUT, add_self_loops=False).to(dtype)
+    with torch.no_grad():
+        peer.lin.weight.copy_(layer.weight.T)
+    wanted = peer(x, torch.stack(graph.edges()))
+    seeds = torch.tensor([3, 8, 31, 6])
+    sample = NeighborSampler(graph, [-1]).sample(seeds)
+    torch.testing.assert_close(layer(sample.blocks, x[sample.n_id]), wanted[seeds], rtol=1e-4, atol=1e-5)

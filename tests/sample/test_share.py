@@ -81,9 +81,10 @@ def test_a_part_as_one_graph_computes_the_rows_of_its_seeds(fanouts: tuple[int, 
 
     def rows(sample: Sample) -> torch.Tensor:
         h, (src, dst) = x[sample.n_id], sample.edge_index
-        for _ in fanouts:  # as many rounds of means as hops were drawn
-            count = torch.bincount(dst, minlength=h.shape[0]).clamp(min=1).unsqueeze(1)
-            h = torch.tanh(h + torch.zeros_like(h).index_add_(0, dst, h[src]) / count)
+        count = torch.bincount(dst, minlength=h.shape[0]).double() + 1
+        scale = count.rsqrt().unsqueeze(1)  # of both ends of an edge
+        for _ in range(len(fanouts) + 2):  # more rounds than hops were drawn
+            h = torch.tanh(h + scale * torch.zeros_like(h).index_add_(0, dst, (scale * h)[src]))
         return h[: sample.batch_size]
 
     for first, last in ((0, 6), (6, 15)):

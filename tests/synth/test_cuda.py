@@ -23,6 +23,10 @@ CASES: list[dict[str, Any]] = [
     {"model": "sage", "reduce": "max", "optimizer": "sgd", "lr": 0.1},
     {"x": "sparse", "model": "gcn", "dropout": 0.5, "normalize": "row"},
     {"x": "sparse", "model": "gin", "optimizer": "adamw", "weight_decay": 0.01, "deterministic": True},
+    {"model": "gat", "layers": 3, "hidden": 24, "heads": 3, "dropout": 0.3},
+    {"x": "sparse", "model": "gat", "heads": 2, "activation": "leaky_relu", "deterministic": True},
+    {"model": "gcnii", "layers": 3, "activation": "auto"},
+    {"model": "appnp", "hops": 3, "dropout": 0.2},
 ]
 
 
@@ -32,7 +36,7 @@ def _name(case: dict[str, Any]) -> str:
 
 def _emulated(build: Build, folder: Path) -> Built:
     """The program with the headers of the host in place of CUDA's."""
-    built: Built = build(folder, folder / "support" / "kernels.cu", include=(HOST,))
+    built: Built = build(folder, *sorted((folder / "support").glob("*.cu")), include=(HOST,))
     return built
 
 
@@ -40,7 +44,7 @@ def _emulated(build: Build, folder: Path) -> Built:
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_losses_are_the_librarys(case: dict[str, Any], build: Build, graphs: dict[str, Path], tmp_path: Path) -> None:
     options = {name: value for name, value in case.items() if name not in ("x", "deterministic")}
-    spec = ProgramSpec(data=str(graphs[case.get("x", "dense")]), epochs=5, hidden=16, **options)
+    spec = ProgramSpec(**{"data": str(graphs[case.get("x", "dense")]), "epochs": 5, "hidden": 16, **options})
     deterministic = case.get("deterministic", False)
     folder = write_program(spec, tmp_path / "program", target="cuda", deterministic=deterministic).folder
     text = (folder / "model.cpp").read_text()
@@ -58,11 +62,11 @@ def test_losses_are_the_librarys(case: dict[str, Any], build: Build, graphs: dic
 
 @pytest.mark.slow
 def test_a_program_tests_itself(build: Build, graphs: dict[str, Path], tmp_path: Path) -> None:
-    """Every kernel is right; a kernel that is not is found."""
-    spec = ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16)
+    """Every kernel is right, also those of attention; a kernel that is not is found."""
+    spec = ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, model="gat", heads=2)
     folder = write_program(spec, tmp_path / "program", target="cuda").folder
     lines = _emulated(build, folder).run("--self-test").stdout.splitlines()
-    assert len(lines) >= 11 and all(" right " in line for line in lines)
+    assert len(lines) >= 19 and all(" right " in line for line in lines)
     kernels = folder / "support" / "kernels.cu"
     kernels.write_text(kernels.read_text().replace("total += one;", "total = one;"))
     done = _emulated(build, folder).run("--self-test", status=1)
@@ -72,19 +76,22 @@ def test_a_program_tests_itself(build: Build, graphs: dict[str, Path], tmp_path:
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
 @pytest.mark.slow
 def test_nvcc_has_no_complaints(tmp_path: Path) -> None:
-    folder = write_program(ProgramSpec(scale=0.02), tmp_path / "program", target="cuda").folder
+    folder = write_program(ProgramSpec(scale=0.02, model="gat"), tmp_path / "program", target="cuda").folder
     include = [f"-I{folder / name}" for name in ("support", "include")]
     strict = ["-Werror", "all-warnings", "-Xcompiler", "-Wall,-Wextra,-Werror,-fopenmp"]
     targets = [f"-gencode=arch=compute_{cc},code=sm_{cc}" for cc in (80, 90, 100)]
-    command = ["nvcc", "-std=c++17", *targets, *strict, *include, "-c", str(folder / "support" / "kernels.cu")]
-    done = subprocess.run([*command, "-o", str(tmp_path / "k.o")], capture_output=True, text=True, check=False)
-    assert done.returncode == 0 and done.stderr == "", done.stderr
+    sources = sorted((folder / "support").glob("*.cu"))
+    assert [path.stem for path in sources] == ["attention", "elements", "heads", "kernels"]
+    for source in sources:
+        command = ["nvcc", "-std=c++17", *targets, *strict, *include, "-c", str(source), "-o", str(tmp_path / "k.o")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
 
 
-@pytest.mark.parametrize(("option", "value"), [("model", "gat"), ("activation", "elu")])
-def test_devices_do_not_have_all_parts(option: str, value: str, tmp_path: Path) -> None:
-    spec = ProgramSpec(**{"scale": 0.02, option: value})
-    with pytest.raises(ConfigError, match=f"^{option}={value} cannot be combined with target=cuda: expected"):
+@pytest.mark.parametrize("model", ["gatv2", "transformer"])
+def test_devices_do_not_have_all_parts(model: str, tmp_path: Path) -> None:
+    spec = ProgramSpec(scale=0.02, model=model)
+    with pytest.raises(ConfigError, match=f"^model={model} cannot be combined with target=cuda: expected model=gat"):
         write_program(spec, tmp_path / "p", target="cuda")
     with pytest.raises(ConfigError, match="deterministic cannot be combined with target=openmp"):
         write_program(ProgramSpec(scale=0.02), tmp_path / "p", deterministic=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 import graphweft as gw
+from graphweft._errors import ConfigError
 from graphweft.run import make_model, run
 from graphweft.runtime.build import find_compiler
 from graphweft.synth.spec import ProgramSpec
@@ -48,6 +49,16 @@ ACTIVATIONS: list[dict[str, Any]] = [
     {"model": "gat"},
     {"activation": "leaky_relu"},
     {"model": "sage", "activation": "elu"},
+]
+LATER: list[dict[str, Any]] = [
+    {"model": "gatv2"},
+    {"model": "gatv2", "x": "sparse", "heads": 3, "hidden": 21, "layers": 3, "activation": "leaky_relu"},
+    {"model": "transformer", "layers": 3, "residual": True},
+    {"model": "transformer", "heads": 2, "hidden": 14, "x": "sparse", "optimizer": "sgd"},
+    {"model": "appnp", "hops": 3, "layers": 3, "alpha": 0.2, "dropout": 0.3},
+    {"model": "gcnii", "layers": 4, "x": "sparse", "dropout": 0.3},
+    {"model": "transformer", "layers": 3, "dropout": 0.3},
+    {"layers": 1, "x": "sparse", "dropout": 0.5},
 ]
 ATTENTION: list[dict[str, Any]] = [
     {"layers": 3, "hidden": 16, "heads": 4},
@@ -113,6 +124,16 @@ def test_attention_is_the_librarys(case: dict[str, Any], build: Build, graphs: G
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
+@pytest.mark.parametrize("case", LATER, ids=_name)
+def test_other_models_are_the_librarys(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    """Other scores of attention, propagation over many hops, products of one layer: the same calls, printed alike."""
+    options = {name: value for name, value in case.items() if name != "x"}
+    data = graphs[case.get("x", "dense")]
+    _same_as_library(ProgramSpec(**{"data": str(data), "epochs": 4, "hidden": 16, **options}), build, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::graphweft.errors.DenseFeaturesWarning")
 @pytest.mark.parametrize("case", [{"model": "sage", "normalize": "row"}, {"model": "gin", "layers": 3}], ids=_name)
 def test_largest_values_of_sparse_features(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
     """Rows are made dense, as the library makes them."""
@@ -172,6 +193,32 @@ def test_edge_lists_loops_and_wide_features(build: Build, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [{}, {"reduce": "mean"}, {"model": "sage", "layers": 3, "dropout": 0.2}, {"model": "gin", "loops": False}],
+    ids=_name,
+)
+def test_weights_of_edges(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
+    """Also of self-loops, several at a node, of parallel edges, and of edges in any order."""
+    arrays, rng = dict(np.load(graphs["dense"])), np.random.default_rng(4)
+    src, dst = arrays.pop("edge_index")
+    loops = [np.arange(40), np.arange(10)] if case.get("loops", True) else []
+    src, dst = np.concatenate([src, *loops, src[:30]]), np.concatenate([dst, *loops, dst[:30]])
+    order, weight = rng.permutation(src.size), rng.random(src.size).astype(np.float32)
+    file = tmp_path / "weighted.npz"
+    np.savez(file, **arrays, edge_index=np.stack([src, dst])[:, order], edge_weight=weight)
+    options = {name: value for name, value in case.items() if name != "loops"}
+    spec = ProgramSpec(data=str(file), epochs=4, hidden=16, **options)
+    built = _same_as_library(spec, build, tmp_path)
+    np.savez(tmp_path / "bare.npz", **arrays, edge_index=np.stack([src, dst]))
+    assert "edge_weight: expected weights" in built.run("--data", tmp_path / "bare.npz", status=2).stderr
+    for more in ({"target": "mpi"}, {"target": "cuda"}, {"what": "predict"}):
+        with pytest.raises(ConfigError, match=r"^data: expected no weights of edges.*got some in weighted"):
+            write_program(spec, tmp_path / "other", **more)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ACTIVATIONS, ids=_name)
 def test_other_activations(case: dict[str, Any], build: Build, graphs: Graphs, tmp_path: Path) -> None:
     _same_as_library(ProgramSpec(data=str(graphs["dense"]), epochs=5, hidden=16, **case), build, tmp_path)
@@ -185,6 +232,13 @@ def test_random_specs_on_random_graphs(number: int, objects: Path, tmp_path: Pat
     said, wrong = one_case(random.Random(f"0 {number}"), tmp_path, objects)
     assert not wrong, f"{wrong}: {said}"
     assert not said.startswith("refused")
+
+
+@pytest.mark.slow
+def test_two_forms_of_one_graph_lie_side_by_side(objects: Path, tmp_path: Path) -> None:
+    """Attention that reads the edges of one layer by number and those of another as they lie: neither form is freed."""
+    said, wrong = one_case(random.Random("77 7"), tmp_path, objects)
+    assert not wrong, f"{wrong}: {said}"
 
 
 def _dense_gcn(ds: gw.Dataset, weights: dict[str, Tensor]) -> Tensor:

@@ -52,6 +52,13 @@ CASES: list[dict[str, Any]] = [
     {"model": "sage", "residual": True, "layers": 3},
     {"model": "gin", "optimizer": "sgd", "lr": 0.05},
     {"x": "sparse", "model": "gcn", "normalize": "row"},
+    {"model": "gat", "layers": 3, "heads": 4},
+    {"x": "sparse", "model": "gat", "hidden": 15, "heads": 3, "activation": "relu"},
+    {"model": "sage", "reduce": "max", "layers": 3},
+    {"model": "gin", "reduce": "max", "activation": "elu"},
+    {"model": "gatv2", "heads": 4},
+    {"model": "transformer", "layers": 3},
+    {"model": "gcnii", "layers": 3},
 ]
 
 
@@ -84,7 +91,7 @@ def _library(spec: ProgramSpec, folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("case", CASES, ids=_name)
 def test_losses_are_the_librarys(case: dict[str, Any], build: Build, graphs: dict[str, Path], tmp_path: Path) -> None:
     options = {name: value for name, value in case.items() if name != "x"}
-    spec = ProgramSpec(data=str(graphs[case.get("x", "dense")]), epochs=5, hidden=16, **options)
+    spec = ProgramSpec(**{"data": str(graphs[case.get("x", "dense")]), "epochs": 5, "hidden": 16, **options})
     folder = write_program(spec, tmp_path / "program", target="mpi", ranks=(1, 2, 4)).folder
     wanted = _library(spec, tmp_path / "run")
     mpi = next(iter(MPIS.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from dataclasses import replace
@@ -16,7 +17,7 @@ from graphweft import cli
 from graphweft._errors import ConfigError
 from graphweft.run import load_dataset, make_model
 from graphweft.synth.arena import Lifetime, place
-from graphweft.synth.plans import plans_of
+from graphweft.synth.plans import draws_of, plans_of
 from graphweft.synth.spec import ProgramSpec
 from graphweft.synth.steps import Steps, steps_of
 from graphweft.synthesis import write_program
@@ -110,14 +111,14 @@ def test_a_program_that_cannot_be_put_in_place_leaves_the_earlier_one(
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [("no-such-set", "no-such-set"), ("weighted", "expected no edge weights or features")]
+    ("data", "said"), [("no-such-set", "no-such-set"), ("featured", "expected no features of edges")]
 )
 def test_what_cannot_be_written_leaves_no_folder(data: str, said: str, tmp_path: Path) -> None:
     ring = gw.Graph([0, 1, 2, 3], [1, 2, 3, 0])
-    weighted = gw.Dataset("ring", ring, torch.eye(4), [0, 1, 0, 1], edge_weight=[1.0, 2.0, 3.0, 4.0])
-    file = weighted.save(tmp_path / "weighted.npz")
+    featured = gw.Dataset("ring", ring, torch.eye(4), [0, 1, 0, 1], edge_features=torch.ones(4, 2))
+    file = featured.save(tmp_path / "featured.npz")
     with pytest.raises(gw.errors.GraphWeftError) as caught:
-        write_program(ProgramSpec(data=str(file) if data == "weighted" else data), tmp_path / "p")
+        write_program(ProgramSpec(data=str(file) if data == "featured" else data), tmp_path / "p")
     assert said in str(caught.value) and "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == [file]
 
@@ -137,10 +138,23 @@ def test_verbs_name_the_classes_of_the_data(tmp_path: Path) -> None:
 def test_a_part_without_a_statement_is_named(tmp_path: Path) -> None:
     spec = ProgramSpec(scale=0.02)
     ds = load_dataset(spec.to_train())
-    model = make_model(TrainSpec(scale=0.02, model="gatv2"), ds)
-    said = r"^model: expected parts that a program can hold, got attention .*: scores by .* come later$"
+    model = make_model(TrainSpec(scale=0.02, model="gat", out_heads=2), ds)
+    said = r"^model: expected parts that a program can hold, got sum_dims .* comes later$"
     with pytest.raises(ConfigError, match=said):
         steps_of(plans_of(spec, model, ds))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("model", ["gat", "gatv2", "transformer", "gcnii"])
+def test_the_order_and_bounds_of_weights_follow_from_the_seed(model: str) -> None:
+    spec = TrainSpec(scale=0.02, model=model, layers=3, hidden=16, seed=5)
+    tensors = dict(make_model(spec, load_dataset(spec)).named_parameters())
+    found, source = draws_of(tensors, 5), torch.Generator().manual_seed(5)
+    assert set(found) == {name for name, tensor in tensors.items() if tensor.count_nonzero()}
+    for name, fans in found.items():
+        bound = math.sqrt(6 / fans)
+        assert torch.equal(torch.empty(tensors[name].shape).uniform_(-bound, bound, generator=source), tensors[name])
+    with pytest.raises(ConfigError, match=r"^model: expected weights that a program draws, got w of shape \(2, 3\)$"):
+        draws_of({"w": torch.ones(2, 3)}, 5)
 
 
 def test_labels_and_graphs_that_programs_do_not_have(tmp_path: Path) -> None:

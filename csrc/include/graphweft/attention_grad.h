@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <type_traits>
 
 #include "graphweft/attention.h"
 
@@ -114,20 +115,27 @@ class attention_backward {
     if constexpr (!additive) score(b, z);
     spread(b, z, t, inverse, mean);
     if (p_.threshold > 0) p_.draw(ids_, b, keep);
-    // t becomes the weight of dout, d the gradient of the score before its unit
-    for_flat(count, [&](int64_t i) GW_INLINE_LAMBDA {
-      const vf::vec softmax = exp_lanes(vf::load(t + i)) * vf::load(inverse + i);
-      vf::vec weight = softmax, through = vf::load(d + i);
-      if (p_.threshold > 0) {
-        weight *= vf::load(keep + i);
-        through *= vf::load(keep + i);
-      }
-      vf::vec slope = softmax * (through - vf::load(mean + i));
-      if constexpr (additive) slope = vf::load(z + i) > 0.0f ? slope : slope * p_.slope;
-      if constexpr (Score == gw_score_dot) slope *= p_.scale;
-      vf::store(t + i, weight);
-      vf::store(d + i, slope);
-    });
+    // t becomes the weight of dout, d the gradient of the score before its unit. A loop for either case, so that which
+    // products and sums are fused does not depend on how far a compiler optimises.
+    const auto finish_scores = [&](auto drops) GW_INLINE_LAMBDA {
+      for_flat(count, [&](int64_t i) GW_INLINE_LAMBDA {
+        const vf::vec softmax = exp_lanes(vf::load(t + i)) * vf::load(inverse + i);
+        vf::vec weight = softmax, through = vf::load(d + i);
+        if constexpr (decltype(drops)::value) {
+          weight *= vf::load(keep + i);
+          through *= vf::load(keep + i);
+        }
+        vf::vec slope = softmax * (through - vf::load(mean + i));
+        if constexpr (additive) slope = vf::load(z + i) > 0.0f ? slope : slope * p_.slope;
+        if constexpr (Score == gw_score_dot) slope *= p_.scale;
+        vf::store(t + i, weight);
+        vf::store(d + i, slope);
+      });
+    };
+    if (p_.threshold > 0)
+      finish_scores(std::true_type{});
+    else
+      finish_scores(std::false_type{});
     if constexpr (additive) add_scores(b, d);
     if constexpr (!additive && FromSource)
       if (grad_.slopes) keep_slopes(b, d);

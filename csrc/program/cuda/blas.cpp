@@ -20,18 +20,18 @@ void require(cublasStatus_t status) {
 
 }  // namespace
 
-void gemm(const Matrix& x, const Matrix& w, Weight form, const Matrix& y, bool adds) {
+void gemm(const Block& x, const Block& w, Weight form, const Block& y, bool adds) {
   const float one = 1.0f, before = adds ? 1.0f : 0.0f;
-  const auto n = int(y.rows), k = int(x.cols), m = int(y.cols);
   const bool turned = form == Weight::transposed;
-  require(cublasSgemm(handle(), turned ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N, m, n, k, &one, w.at, turned ? k : m,
-                      x.at, k, &before, y.at, m));
+  if (y.rows == 0) return;
+  require(cublasSgemm(handle(), turned ? CUBLAS_OP_T : CUBLAS_OP_N, CUBLAS_OP_N, int(y.cols), int(y.rows), int(x.cols),
+                      &one, w.at, int(w.ld), x.at, int(x.ld), &before, y.at, int(y.ld)));
 }
 
-void gemm_transposed(const Matrix& x, const Matrix& g, const Matrix& dw) {
+void gemm_transposed(const Block& x, const Block& g, const Block& dw) {
   const float one = 1.0f, none = 0.0f;
-  const auto n = int(x.rows), k = int(x.cols), m = int(g.cols);
-  require(cublasSgemm(handle(), CUBLAS_OP_N, CUBLAS_OP_T, m, k, n, &one, g.at, m, x.at, k, &none, dw.at, m));
+  require(cublasSgemm(handle(), CUBLAS_OP_N, CUBLAS_OP_T, int(g.cols), int(x.cols), int(x.rows), &one, g.at, int(g.ld),
+                      x.at, int(x.ld), &none, dw.at, int(dw.ld)));
 }
 
 }  // namespace program

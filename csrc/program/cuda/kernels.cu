@@ -1,20 +1,10 @@
-#include <cuda_runtime.h>
-
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "blas.h"
+#include "device.h"
 #include "kernels.h"
 #include "memory.h"
-
-// A launch on the device; where another compiler reads this file, its header of that name runs blocks and threads.
-#ifdef __CUDACC__
-#define LAUNCH(kernel, blocks, threads, ...) kernel<<<unsigned(blocks), unsigned(threads)>>>(__VA_ARGS__)
-#else
-#define LAUNCH(kernel, blocks, threads, ...) \
-  emulated::launch(unsigned(blocks), unsigned(threads), [=] { kernel(__VA_ARGS__); })
-#endif
 
 namespace program {
 
@@ -35,19 +25,6 @@ void finish() {
 }
 
 namespace {
-
-constexpr int64_t wide = 256;  // threads of a block over elements
-
-// Threads of a block that has a row of so many columns: whole warps.
-int64_t threads_for(int64_t cols) { return std::min<int64_t>((std::max<int64_t>(cols, 1) + 31) / 32 * 32, wide); }
-int64_t blocks_for(int64_t count) { return std::max<int64_t>((count + wide - 1) / wide, 1); }
-
-struct Rows {
-  const int64_t* indptr;
-  const int32_t* indices;
-};
-
-Rows rows_of(const gw_adjacency& a) { return {a.indptr, static_cast<const int32_t*>(a.indices)}; }
 
 __device__ inline float staged(float t, int64_t row, int64_t col, int64_t cols, const Epilogue::Stages& s) {
   if (s.row_scale) t *= s.row_scale[row];
@@ -138,22 +115,10 @@ __global__ void add_chunks(const float* partial, int64_t chunks, int64_t cols, f
   }
 }
 
-// The draw of 16 bits of one element: Philox 4x32-10 (Salmon et al., SC 2011), laid out as the library's.
+// The draw of 16 bits of one element, laid out as the library's.
 __device__ inline uint32_t drawn(uint64_t seed, uint64_t stream, uint64_t element) {
-  const uint64_t block = element / 64 * 8 + element % 32 / 4;
-  uint32_t c0 = uint32_t(block), c1 = uint32_t(block >> 32), c2 = uint32_t(stream), c3 = uint32_t(stream >> 32);
-  uint32_t key0 = uint32_t(seed), key1 = uint32_t(seed >> 32);
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t a = uint64_t(0xD2511F53u) * c0, b = uint64_t(0xCD9E8D57u) * c2;
-    c0 = uint32_t(b >> 32) ^ c1 ^ key0;
-    c1 = uint32_t(b);
-    c2 = uint32_t(a >> 32) ^ c3 ^ key1;
-    c3 = uint32_t(a);
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  const bool high = (element & 32) != 0;
-  const uint32_t word = element % 4 < 2 ? (high ? c2 : c0) : (high ? c3 : c1);
+  const Draws found = philox(seed, stream, element / 64 * 8 + element % 32 / 4);
+  const uint32_t word = found.word[(element & 32 ? 2 : 0) + (element % 4 < 2 ? 0 : 1)];
   return word >> (element % 2 * 16) & 0xFFFFu;
 }
 
@@ -172,15 +137,17 @@ __global__ void drop_entries(Rows a, const float* values, int64_t width, int by_
   }
 }
 
-enum class Function { scaled, shifted, inverse, inverse_root };
+enum class Function { scaled, multiplied, shifted, inverse, inverse_root };
 __global__ void apply(Function f, const float* x, const float* factor, float constant, int64_t count, float* y) {
   const int64_t at = int64_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (at >= count) return;
   const float t = x[at];
   if (f == Function::scaled) y[at] = t * factor[0];
+  if (f == Function::multiplied) y[at] = t * constant;
   if (f == Function::shifted) y[at] = t + constant;
-  if (f == Function::inverse) y[at] = t == 0.0f ? 0.0f : 1.0f / t;
-  if (f == Function::inverse_root) y[at] = t == 0.0f ? 0.0f : 1.0f / sqrtf(t);
+  const float moved = t + constant;
+  if (f == Function::inverse) y[at] = moved == 0.0f ? 0.0f : 1.0f / moved;
+  if (f == Function::inverse_root) y[at] = moved == 0.0f ? 0.0f : 1.0f / sqrtf(moved);
 }
 
 __global__ void mark(const int64_t* labels, const int64_t* ids, int64_t count, int32_t* label_of) {
@@ -279,6 +246,15 @@ void apply_all(Function f, const Matrix& x, const float* factor, float constant,
 
 }  // namespace
 
+float* scratch(int64_t count) {
+  static Numbers<float> taken;
+  if (int64_t(taken.size()) < count) {
+    finish();
+    taken.assign(size_t(count), 0.0f);
+  }
+  return taken.data();
+}
+
 void spmm(const gw_adjacency& edges, const Matrix& x, const Matrix& y, const Epilogue& then, const Reading& reading) {
   over_edges(edges, nullptr, reading.factors, reading.coefficient, x, y, then);
 }
@@ -310,9 +286,12 @@ void matmul(const Matrix& x, const Matrix& w, Weight form, const Matrix& y, cons
   staged_product(y, then);
 }
 
-void matmul_terms(const Term& first, const Term& second, const Matrix& y, const Epilogue& then) {
-  gemm(first.x, first.w, first.form, y, false);
-  gemm(second.x, second.w, second.form, y, true);
+void matmul_terms(std::initializer_list<Term> terms, const Matrix& y, const Epilogue& then) {
+  bool adds = false;
+  for (const Term& term : terms) {
+    gemm(term.x, term.w, term.form, y, adds);
+    adds = true;
+  }
   staged_product(y, then);
 }
 
@@ -353,12 +332,16 @@ void sparse_dropout(const gw_adjacency& structure, const float* values, int64_t 
 
 void scale(const Matrix& x, const float* factor, const Matrix& y) { apply_all(Function::scaled, x, factor, 0.0f, y); }
 
+void scale(const Matrix& x, double factor, const Matrix& y) {
+  apply_all(Function::multiplied, x, nullptr, float(factor), y);
+}
+
 void add_constant(const Matrix& x, float constant, const Matrix& y) {
   apply_all(Function::shifted, x, nullptr, constant, y);
 }
 
-void power(const Matrix& x, double exponent, const Matrix& y) {
-  apply_all(exponent == -0.5 ? Function::inverse_root : Function::inverse, x, nullptr, 0.0f, y);
+void power(const Matrix& x, double exponent, const Matrix& y, double shift) {
+  apply_all(exponent == -0.5 ? Function::inverse_root : Function::inverse, x, nullptr, float(shift), y);
 }
 
 Loss cross_entropy(const Matrix& logits, const int64_t* labels, const Ids& ids, float* gradient) {

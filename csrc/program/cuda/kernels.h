@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <stdexcept>
 
 #include "graphweft/abi.h"
@@ -87,8 +88,8 @@ struct Term {
   Matrix x, w;
   Weight form;
 };
-// y = epilogue(x1 w1 + x2 w2).
-void matmul_terms(const Term& first, const Term& second, const Matrix& y, const Epilogue& then = Epilogue());
+// y = epilogue(x1 w1 + x2 w2 + ...).
+void matmul_terms(std::initializer_list<Term> terms, const Matrix& y, const Epilogue& then = Epilogue());
 // dw = x^T g, and the column sums of g where they are wanted.
 void contract(const Matrix& x, const Matrix& g, const Matrix& dw, float* col_sum = nullptr);
 // y = epilogue(x).
@@ -102,12 +103,23 @@ enum class Layout { by_row, by_column };
 void sparse_dropout(const gw_adjacency& structure, const float* values, int64_t width, Layout layout, double p,
                     uint64_t seed, uint64_t stream, float* kept);
 
-// y = factor[0] x.
+// y = factor x.
 void scale(const Matrix& x, const float* factor, const Matrix& y);
+void scale(const Matrix& x, double factor, const Matrix& y);
 // y = x + constant.
 void add_constant(const Matrix& x, float constant, const Matrix& y);
-// y = x^exponent, 0 where x is 0; the exponent is -1 or -1/2.
-void power(const Matrix& x, double exponent, const Matrix& y);
+// y = (x + shift)^exponent, 0 where x + shift is 0; the exponent is -1 or -1/2.
+void power(const Matrix& x, double exponent, const Matrix& y, double shift = 0);
+
+// y = f of the elements of its operands, all of the shape of y; f launches its kernel.
+using Elements = void (*)(int64_t count, const float* const* in, float* out);
+inline void elementwise(Elements f, std::initializer_list<Matrix> operands, const Matrix& y) {
+  const float* in[8];
+  int64_t count = 0;
+  if (operands.size() > 8) throw std::runtime_error("elementwise: expected at most 8 operands");
+  for (const Matrix& x : operands) in[count++] = x.at;
+  f(y.rows * y.cols, in, y.at);
+}
 
 // Sum of losses and number of rows predicted right.
 struct Loss {

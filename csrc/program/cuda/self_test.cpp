@@ -1,50 +1,11 @@
 // What `train --self-test` does: every kernel against plain loops in double precision.
-#include <algorithm>
-#include <cmath>
-#include <cstdio>
-#include <random>
-#include <vector>
+#include "self_test.h"
 
 #include "graph.h"
-#include "kernels.h"
-#include "memory.h"
 
 namespace program {
 
 namespace {
-
-std::mt19937 draws(1);
-
-// Numbers that do not lie in an arena, and the same for a plain loop.
-struct Table {
-  Numbers<float> numbers;
-  int64_t rows, cols;
-
-  Table(int64_t of_rows, int64_t of_cols, bool filled = true)
-      : numbers(size_t(of_rows * of_cols)), rows(of_rows), cols(of_cols) {
-    for (float& x : numbers) x = filled ? float(draws() % 2001) / 1000.0f - 1.0f : NAN;
-  }
-  [[nodiscard]] Matrix matrix() { return {numbers.data(), rows, cols}; }
-  [[nodiscard]] double at(int64_t row, int64_t col) const { return double(numbers[size_t(row * cols + col)]); }
-};
-
-int failures = 0;
-
-// Says whether the numbers that a kernel made are those of wanted(row, col).
-template <class Wanted>
-void compare(const char* name, const Table& found, Wanted&& wanted) {
-  finish();
-  double most = 0.0;
-  for (int64_t row = 0; row < found.rows; ++row)
-    for (int64_t col = 0; col < found.cols; ++col) {
-      const double exact = wanted(row, col);
-      const double off = std::abs(found.at(row, col) - exact) / std::max(std::abs(exact), 1.0);
-      most = off <= most ? most : off;  // not a number counts as well
-    }
-  const bool is_right = most <= 3e-5;
-  failures += !is_right;
-  std::printf("%-20s %s %.1e\n", name, is_right ? "right" : "WRONG", most);
-}
 
 constexpr int64_t nodes = 300, width = 40, out = 17;
 
@@ -111,7 +72,7 @@ void test_products() {
   });
   for (int64_t k = 0; k < width; ++k)
     for (int64_t c = 0; c < out; ++c) turned_w.numbers[size_t(c * width + k)] = w.numbers[size_t(k * out + c)];
-  matmul_terms({x.matrix(), w.matrix(), Weight::as_stored}, {x.matrix(), turned_w.matrix(), Weight::transposed},
+  matmul_terms({{x.matrix(), w.matrix(), Weight::as_stored}, {x.matrix(), turned_w.matrix(), Weight::transposed}},
                z.matrix());
   compare("matmul_terms", z, [&](int64_t r, int64_t c) { return 2.0 * product(r, c); });
   contract(x.matrix(), z.matrix(), dw.matrix());
@@ -152,6 +113,7 @@ int self_test() {
   test_edges();
   test_products();
   test_loss();
+  for (void (*test)() : more_tests()) test();
   return failures;
 }
 

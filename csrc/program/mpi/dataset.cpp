@@ -19,6 +19,8 @@ Form read_side(const Npz& file, const std::string& name, int64_t own) {
   require_size("rows of a part", own, made->num_rows());
   made->num_cols = own + int64_t(file.read<int64_t>(name + "_ghosts").size());
   made->indices = read_ids(file, name + "_indices", made->num_cols);
+  made->edge_ids = read_ids(file, name + "_edge_ids", INT32_MAX);
+  require_size("edges of a part", made->num_edges(), int64_t(made->edge_ids.size()));
   if (made->indptr.front() != 0 || made->indptr.back() != made->num_edges())
     throw std::runtime_error(name + "_indptr: expected ends of rows within the edges");
   return made;
@@ -40,6 +42,8 @@ Graph read_graph(const Npz& file) {
   sides->num_edges = sizes.at(1);
   sides->interior = sizes.at(5);
   const int64_t own = sizes.at(4);
+  sides->own = file.read<int64_t>("own");
+  require_size("own nodes of a part", own, int64_t(sides->own.size()));
   const char* names[2] = {"in", "out"};
   for (int side = 0; side < 2; ++side) {
     sides->by[side] = read_side(file, names[side], own);

@@ -11,7 +11,11 @@ class Room {
  public:
   Room(int64_t rows, int64_t columns) : rows_((rows + line - 1) / line * line), arena_(4 * rows_ * columns) {}
   // The buffer in front of which lie buffers of so many columns.
-  [[nodiscard]] float* at(int64_t columns) const { return arena_.at<float>(4 * rows_ * columns); }
+  template <class T = float>
+  [[nodiscard]] T* at(int64_t columns) const {
+    static_assert(sizeof(T) == 4, "columns of numbers of four bytes");
+    return arena_.at<T>(4 * rows_ * columns);
+  }
 
  private:
   static constexpr int64_t line = 16;  // floats of a cache line

@@ -1,0 +1,7 @@
+#include "attention_kernels.h"
+
+namespace program {
+
+template struct Attention<Score::add2>;
+
+}  // namespace program
