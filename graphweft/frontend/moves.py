@@ -281,7 +281,8 @@ class EdgeSets:
     def _leave_groups(self, moves: Sequence[Move]) -> None:
         """Leaves out what looks like edges but is nodes: rows of tables picked for them, and sums over few groups."""
         for count in [*self._sets]:
-            nodes = {n for other, sets in self._sets.items() if other != count for edges in sets for n in edges.nodes}
+            others = [edges for other, sets in self._sets.items() if other != count for edges in sets]
+            nodes = {n for edges in others if edges.keys[0] != edges.keys[1] for n in edges.nodes}
             own = [move for move in moves if move.index.shape[0] == count]
             if count in nodes and all(self._is_grouped(move) for move in own):
                 self._near = {var: edges for var, edges in self._near.items() if edges.count != count}
@@ -296,6 +297,8 @@ class EdgeSets:
             own = [move for move in moves if move.index.shape[0] == count and not any(e.has(move) for e in sets)]
             own = [move for move in own if move.nodes in self._nodes or not self.is_of_table(move)]
             ends = list({move.key: move for move in own}.values())
+            if len(ends) == 1 and all(move.rows.source is not None for move in own):
+                continue  # rows of an argument, as for layers by type of node
             if 0 < len(ends) < 3 and all(move.kind is None and move.nodes in self._nodes for move in own):
                 self._take(count, (ends[-1], ends[0]))
 
