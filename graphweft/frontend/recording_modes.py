@@ -6,7 +6,7 @@ recorder, functions taken as something else, and every operation handed to it. E
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,6 @@ from graphweft.frontend.layout import UnraisableError
 from graphweft.frontend.shield import READS_VALUES
 from graphweft.frontend.source import UNKNOWN, current_line
 from graphweft.frontend.trace import IN_PLACE_OF, REFUSED
-
-if TYPE_CHECKING:
-    from graphweft.frontend.recorder import Recorder
 
 _MAKERS = {torch.tensor, torch.as_tensor, torch.scalar_tensor}
 # what depends on who wants gradients, and on earlier calls
@@ -39,9 +36,9 @@ class GradientsAskedError(UnraisableError):
 
 
 class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Hands ATen operations to a recorder."""
+    """Hands ATen operations to a recorder, of the class of `recorder.py`."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Any) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._recorder = recorder
 
@@ -58,7 +55,7 @@ class Dispatching(TorchDispatchMode):  # type: ignore[no-untyped-call]
 class Calls(TorchFunctionMode):
     """Notes lines, and takes some functions of torch as something else."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Any) -> None:
         super().__init__()
         self._recorder = recorder
 

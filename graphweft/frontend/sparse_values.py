@@ -7,7 +7,7 @@ places; other uses are refused. A matrix of ones stands in its place meanwhile. 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from graphweft._torch_private import pytree, without_modes
 from graphweft.frontend.layout import UnraisableError
-
-if TYPE_CHECKING:
-    from graphweft.frontend.recorder import Recorder
 
 _PRODUCTS = {
     torch.sparse.mm,
@@ -54,7 +51,7 @@ class _Matrix:
 class SparseValues:
     """The matrices of one recording."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Any) -> None:
         self._recorder = recorder
         self._held: Any = WeakTensorKeyDictionary()
 
