@@ -24,8 +24,8 @@ _MAKERS = {torch.tensor, torch.as_tensor, torch.scalar_tensor}
 _ASKS: Any = Tensor.requires_grad.__get__  # type: ignore[attr-defined]
 _WANTS: set[Any] = {Tensor.requires_grad.__set__, Tensor.requires_grad_}  # type: ignore[attr-defined]
 _HISTORY: set[Any] = {
-    Tensor.grad.__get__,  # type: ignore[attr-defined]
-    Tensor.grad_fn.__get__,  # type: ignore[attr-defined]
+    Tensor.grad.__get__,  # type: ignore[union-attr]
+    Tensor.grad_fn.__get__,  # type: ignore[union-attr]
     Tensor.is_leaf.__get__,  # type: ignore[attr-defined]
     Tensor.retain_grad,
 }

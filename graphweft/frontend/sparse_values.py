@@ -31,9 +31,9 @@ _OF_PLACES = {
     Tensor.size,
     Tensor.dim,
     Tensor.shape.__get__,  # type: ignore[attr-defined]
-    Tensor.dtype.__get__,
+    Tensor.dtype.__get__,  # type: ignore[attr-defined]
     Tensor.device.__get__,
-    Tensor.layout.__get__,
+    Tensor.layout.__get__,  # type: ignore[attr-defined]
     Tensor.is_sparse.__get__,  # type: ignore[attr-defined]
 }
 
@@ -67,7 +67,7 @@ class SparseValues:
             return self._made(*args, **kwargs)
         if not len(self._held) or not any(x in self for x in pytree.tree_leaves((args, kwargs)) if _is_tensor(x)):
             return NotImplemented
-        first = args[0] if args else None
+        first: Any = args[0] if args else None
         if func in _OF_PLACES or not _is_tensor(first) or first not in self:
             if func in _OF_PLACES:
                 return func(*args, **kwargs)
