@@ -150,6 +150,13 @@ class Pool:
         end = begin + tensor.nbytes
         return any(address <= begin and end <= address + size for address, size in self._leases.copy().items())
 
+    def holds(self, address: int) -> bool:
+        """Whether memory that is mapped here, lent or free, has the address."""
+        with self._lock:
+            self._take_up()
+            mapped = (*self._leases.copy().items(), *self._sizes.items())
+        return any(begin <= address < begin + size for begin, size in mapped)
+
     def stats(self) -> PoolStats:
         """What the pool holds now."""
         with self._lock:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
@@ -20,6 +21,14 @@ from graphweft._native import declare
 
 _thread_width = declare("gw_thread_width", recorded=False)
 _stops: weakref.WeakKeyDictionary[threading.Thread, Callable[[], None]] = weakref.WeakKeyDictionary()
+_collection = threading.local()
+
+
+def _note_collection(phase: str, _: dict[str, int]) -> None:
+    _collection.runs = phase == "start"
+
+
+gc.callbacks.append(_note_collection)
 
 
 def start_worker(name: str, stop: Callable[[], None], work: Callable[..., None], *args: object) -> threading.Thread:
@@ -31,6 +40,19 @@ def start_worker(name: str, stop: Callable[[], None], work: Callable[..., None],
     _stops[thread] = stop
     thread.start()
     return thread
+
+
+def join_workers(threads: Iterable[threading.Thread]) -> None:
+    """Waits for threads that were told to stop.
+
+    Not inside a garbage collection, which closes abandoned iterators wherever this thread happens to be: it may hold
+    the lock of a pool that a thread waits for. The threads end by themselves then.
+    """
+    if getattr(_collection, "runs", False):
+        return
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join()
 
 
 @atexit.register

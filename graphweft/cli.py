@@ -254,7 +254,7 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     lines = [
         f"{summary['dataset']}: {graphs}{summary['num_nodes']:,} nodes, {summary['num_edges']:,} edges, "
         f"{summary['num_features']:,} features ({summary['feature_path']}), {summary['num_classes']} {outputs}",
-        f"{summary['model']}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
+        f"{_model_of(summary)}: {summary['epochs']} epochs of {duration(summary['epoch_seconds_median'])} (median), "
         f"prepared in {duration(summary['prepare_seconds'])}, {clock(summary['total_seconds'])} in all, "
         f"peak memory {summary['peak_rss_mb']:.0f} MB",
         f"{metric} of the last epoch: {last}",
@@ -275,10 +275,12 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
         lines.append(f"{_best(summary, best)} in epoch {summary['best_epoch']}: test {test}{more}")
     guess = summary.get("constant_guess_acc")
     if guess is not None and guess > _NOTABLE_GUESS:
-        row = "node" if many is None else "graph"
+        row = "edge" if str(summary.get("task")).startswith("edge") else "node" if many is None else "graph"
         lines.append(
             f"for comparison: the most frequent training class, given to every {row}, scores {shown(guess, metric)}"
         )
+    if (summary.get("test_r2_at_best_val") or 0.0) < 0.0:
+        lines.append(_WORSE_THAN_MEAN)
     if summary.get("test_mrr") is not None:
         ranks = "   ".join(
             f"{part} mrr {summary[f'{part}_mrr']:.3f}, hits@10 {100 * summary[f'{part}_hits_at_10']:.1f} %"
@@ -297,6 +299,15 @@ def _report(summary: dict[str, Any]) -> Sequence[str]:
     return lines
 
 
+def _model_of(summary: dict[str, Any]) -> str:
+    """What was trained: of the tasks that are models, node2vec has no layers of another."""
+    return "node2vec" if summary.get("task") == "node2vec" else str(summary["model"])
+
+
+_WORSE_THAN_MEAN = (
+    "for comparison: the mean of the test values, given to every row, scores better (R2 below 0); more epochs, "
+    "a larger --lr, or labels scaled to mean 0 and deviation 1 help"
+)
 _ALSO_SHOWN = ("rmse", "mae", "r2")  # of values, asked for or not
 _SHOWN_AS = {"auc": "ROC AUC", "mae": "MAE", "r2": "RMSE"}  # per cent or a number
 
@@ -312,7 +323,9 @@ def _best(summary: dict[str, Any], score: str) -> str:
 
 def _named(summary: dict[str, Any]) -> list[str]:
     """Names of the metrics that were asked for."""
+    shown_anyway: tuple[str, ...]
     shown_anyway = (summary["metric"], *_ALSO_SHOWN) if summary["metric"] in ERRORS else (summary["metric"],)
+    shown_anyway += ("roc_auc",) if summary.get("train_auc") is not None else ()
     ranked = [name.removeprefix("best_val_") for name in summary if name.startswith("best_val_hits@")]
     known = (name for name in (*METRICS, *ranked) if name not in shown_anyway)
     return [name for name in known if f"best_val_{name}" in summary and f"test_{name}" in summary]

@@ -30,11 +30,16 @@ from graphweft.nn.gat import GAT
 from graphweft.nn.gcn import GCN
 from graphweft.nn.sage import SAGE
 from graphweft.runtime import dense, sparse
+from graphweft.runtime.captured import Step
 from graphweft.runtime.cuda import edges
+from graphweft.runtime.cuda.graphs import GraphStep, Recorder
 from graphweft.runtime.cuda.jit import find_triton
 from graphweft.runtime.cuda.sampling import DeviceSampler
+from graphweft.runtime.padded import Shapes
+from graphweft.runtime.staged import Choice, PreparedBatch
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.sampler import Sample
+from graphweft.train.target import Classes
 
 _CLOSE = 1e-5  # of the largest number of a result, in float32
 _ROUNDED = 2.0**-8  # of a result in bfloat16
@@ -84,7 +89,8 @@ def checks(device: str, nodes: int = 100_000, degree: int = 15, repetitions: int
     place = check_device("--device", device)
     find_triton()
     graph = _graph(nodes, degree)
-    works = {**_kernels(graph, place), **_batches(graph, place), **_models(_graph(min(nodes, 2000), degree), place)}
+    few = _graph(min(nodes, 2000), degree)
+    works = {**_kernels(graph, place), **_batches(graph, place), **_models(few, place), **replays(few, place)}
     return [_checked(name, work, place, repetitions) for name, work in works.items()]
 
 
@@ -208,6 +214,41 @@ def _models(graph: Graph, place: torch.device) -> dict[str, Work]:
     return found
 
 
+def replays(graph: Graph, place: torch.device, recorder: type[Recorder] | None = None) -> dict[str, Work]:
+    """Gradients of batches that are replayed as two CUDA graphs, recorded over another batch.
+
+    ``recorder``: what records in the place of a device; without either there is none.
+    """
+    found: dict[str, Work] = {}
+    if recorder is None and place.type != "cuda":
+        return found
+    x = torch.randn(graph.num_nodes, 16, generator=torch.Generator().manual_seed(3))
+    y, seeds = torch.arange(graph.num_nodes) % 8, torch.arange(0, graph.num_nodes, max(1, graph.num_nodes // 100))
+    for name, model in {"GCN": GCN(16, 32, 8), "SAGE": SAGE(16, 32, 8), "GAT": GAT(16, 8, 8, heads=2)}.items():
+        sampler, loss = NeighborSampler(graph, (5, 3)), Classes().written_down(y, native=False)
+        assert loss is not None  # of classes
+        tensors, first = dict(model.named_parameters()), sampler.sample(seeds)
+        with _config.config(target="cpu"):
+            plain = model.staged(sampler, x).compile(tensors, True, first)
+        outputs, pullback = plain.linearize(plain.prepare(seeds, (2, 0)), tensors, 0)
+        slopes = pullback(Classes().loss(outputs["out"], y[seeds])[1])
+        wanted = torch.cat([slope.flatten() for slope in slopes.values() if slope is not None])
+        there = {key: t.detach().to(place).requires_grad_() for key, t in tensors.items()}
+        plan = model.staged(sampler, x.to(place), device=place).compile(there, True, first, Choice(numbered=True))
+        shapes, batches = Shapes(plan.plan), [plan.prepare(seeds, (key, 0)) for key in (1, 2)]
+        one, other = (shapes.of(seeds.numel(), batch.values) for batch in batches)
+        step = Step(plan, shapes, there, loss, False, place)
+        captured = GraphStep.capture(step, one.joined(other).widened(0.1), batches[0], y[seeds], recorder)
+        assert captured is not None  # nothing is drawn
+
+        def run(captured: GraphStep = captured, batch: PreparedBatch = batches[1]) -> Tensor:
+            _, made = captured(batch, y[batch.seeds], 0)
+            return torch.cat([slope.flatten() for slope in made.values() if slope is not None])
+
+        found[f"replayed batches of {name}"] = Work(run, wanted, limit=_OF_MODELS)
+    return found
+
+
 def _checked(name: str, work: Work, place: torch.device, repetitions: int) -> Check:
     first = work.run()
     scale = max(float(work.wanted.abs().max()), 1e-30)
@@ -236,4 +277,4 @@ def _copy_rate(place: torch.device) -> float:
     return 2 * x.numel() / _seconds(x.clone, place) / 1e9
 
 
-__all__ = ["Check", "checks", "main"]
+__all__ = ["Check", "checks", "main", "replays"]

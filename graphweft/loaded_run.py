@@ -36,6 +36,8 @@ from graphweft.train.finished import history_of, of_state
 from graphweft.train.full_batch import SPLITS, features_of
 from graphweft.train.graph_task import graph_outputs
 from graphweft.train.history import History
+from graphweft.train.loop_options import METRICS
+from graphweft.train.named_metrics import measured, metrics_of
 from graphweft.train.options import EMBEDDING_TASKS, OPTIMIZERS, USUAL_GRAPHS, check_choice
 from graphweft.train.prediction import Predictions, predictions_of
 from graphweft.train.same_run import data_checksum
@@ -233,9 +235,20 @@ class Run:
         outputs = self.trainer.predictions().outputs if ds is None else self.outputs(ds)
         if isinstance(data, StoredDataset):  # whose labels are those of the splits
             outputs = outputs[data.source_order()[data.row_ids]]
-        found: Scored = target_of(data).score(outputs, data.y, rows)
+        target = target_of(data)
+        found: Scored = target.score(outputs, data.y, rows)
         numbers = {self.metric: found.score, "loss": found.loss, **found.details}
+        asked = metrics_of(self._asked(), data.task)
+        for name, value in measured(asked, split, target.aligned(outputs[rows]), data.y[rows]).items():
+            numbers.setdefault(name.removeprefix(f"{split}_"), value)
         return {name: value for name, value in numbers.items() if value is not None}
+
+    def _asked(self) -> list[str]:
+        """Known metrics that the run measured beside its score, and that are not shown anyway."""
+        last = self.history.last
+        measured_then = () if last is None else (name.removeprefix("test_") for name in last.metrics)
+        anyway = {"accuracy", "mae", "rmse", "r2"} | ({"roc_auc"} if self._description.num_classes == 2 else set())
+        return [name for name in measured_then if name in METRICS and name not in anyway]
 
     def __repr__(self) -> str:
         best = self.history.best or self.history.last

@@ -59,6 +59,7 @@ from graphweft.train.options import (
     EDGE_TASKS,
     EMBEDDING_TASKS,
     GRAPH_TASKS,
+    LABEL_TASKS,
     USUAL_GRAPHS,
     check_fanouts,
     check_integer,
@@ -268,6 +269,8 @@ def complete(given: dict[str, Any]) -> TrainSpec:
 
     Raises: ConfigError for a bad value, CheckpointError when the run there is damaged.
     """
+    if given.get("task") in LABEL_TASKS and {"nodes", "edges"} & given.keys():
+        given = {**{name: value for name, value in given.items() if name != "task"}, "label_task": given["task"]}
     if given.get("task") == "link":
         given = {"mode": "mini", **given}
     if given.get("edge_label") is not None:
@@ -443,6 +446,7 @@ def make_trainer(spec: TrainSpec, ds: Dataset, model: nn.Module, **changes: Any)
         "accumulate": spec.accumulate,
         "device": spec.device,
         "schedule": spec.schedule,
+        "cuda_graphs": spec.cuda_graphs,
         "precision": spec.precision,
         "sampler": spec.sampler,
         "trace": spec.trace,
@@ -533,6 +537,8 @@ def _summary(spec: TrainSpec, trainer: Trainer, history: History) -> dict[str, A
     }
     if trainer.scheduled:
         summary["schedule"] = trainer.scheduled.splitlines()
+    if spec.cuda_graphs == "on" or trainer.replays.get("launches"):
+        summary["cuda_graphs"] = trainer.replays
     if trainer.verdict is not None:
         summary |= {"trace": spec.trace, "verdict": trainer.verdict.text, "waiting": trainer.verdict.waiting}
     if spec.task == "link":

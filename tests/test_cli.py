@@ -303,6 +303,7 @@ def test_values_are_trained_and_shown_as_values(capsys: pytest.CaptureFixture[st
     assert cli.main([*flags, "--json", "--quiet"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["metric"] == "RMSE" and summary["train_acc"] is None and summary["constant_guess_acc"] is None
+    assert (summary["test_r2_at_best_val"] < 0) is ("the mean of the test values, given to every row" in out)
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     best = min(records, key=lambda record: record["val_rmse"])
     assert (summary["best_val_rmse"], summary["test_rmse_at_best_val"]) == (best["val_rmse"], best["test_rmse"])

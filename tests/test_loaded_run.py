@@ -93,6 +93,13 @@ def test_every_kind_of_run_comes_back(tmp_path, options) -> None:
         assert loaded.predict(loaded.tables(*fraud_tables(users=50, transfers=100))).shape == (50,)
 
 
+def test_metrics_of_the_run_are_scored_again(tmp_path) -> None:
+    summary = run(on_tables(tmp_path, epochs=4, metrics="f1_macro,roc_auc", best="f1_macro"))
+    scores = gw.load_run(tmp_path / "run").scores("test")
+    assert scores["f1_macro"] == summary["test_f1_macro_at_best_val"]
+    assert scores["auc"] == pytest.approx(summary["test_roc_auc_at_best_val"]) and "roc_auc" not in scores
+
+
 @pytest.mark.parametrize("model", ["rgcn", "hgt"])
 def test_typed_runs_come_back(tmp_path, shared_data, model) -> None:
     file = str(shared_data / "aifb.npz")

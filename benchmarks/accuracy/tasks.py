@@ -43,7 +43,7 @@ from graphweft.train.link_metrics import roc_auc
 from graphweft.train.probe import probe
 
 COLUMNS = ("dataset", "task", "score", "epochs", "seeds", "ours_mean", "ours_sd", "pyg_mean", "pyg_sd")
-EPOCHS = {"gae": 200, "dgi": 2000, "node2vec": 5, "regression": 100, "edge": 30}
+EPOCHS = {"gae": 200, "dgi": 2000, "node2vec": 30, "regression": 100, "edge": 30}
 SCORES = {"gae": "ROC AUC", "dgi": "accuracy", "node2vec": "accuracy", "regression": "RMSE", "edge": "accuracy"}
 Pair = tuple[float, float | None]
 

@@ -7,11 +7,12 @@ extern "C" {
 // float: half the bytes to gather. `panel`, room for num_cols rows of x in whole lines, of 192 bytes at most, is
 // needed; the self term is not rounded.
 GW_API int gw_spmm_f32_bf16(const gw_adjacency* adj, const float* x, int64_t ldx, int64_t width, const float* weight,
-                            const float* src_scale, double self_coef, int32_t mean, const gw_epilogue_f32* stages,
-                            int32_t prefetch, uint16_t* panel, float* y, int64_t ldy) {
+                            const float* src_scale, double self_coef, const float* self_factor, int32_t mean,
+                            const gw_epilogue_f32* stages, int32_t prefetch, uint16_t* panel, float* y, int64_t ldy) {
   if (!panel && width > 0 && adj && adj->num_cols > 0)
     return gw::guarded([] { gw::require(false, "gw_spmm_f32_bf16: expected a panel, got null"); });
-  return gw::checked_spmm<gw::f32, gw::bf16_pairs>(adj, x, ldx, width, weight, src_scale, self_coef, mean, stages,
-                                                   prefetch, panel, y, ldy);
+  const double coef = gw::times(self_coef, self_factor);
+  return gw::checked_spmm<gw::f32, gw::bf16_pairs>(adj, x, ldx, width, weight, src_scale, coef, mean, stages, prefetch,
+                                                   panel, y, ldy);
 }
 }

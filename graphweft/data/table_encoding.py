@@ -242,7 +242,7 @@ def fit_labels(columns: Sequence[Column], task: str | None) -> tuple[tuple[str, 
         if task is None and len(names) > _MANY_CLASSES:
             raise DataError(
                 f"{column.who}: expected a few classes, got {len(names):,} different whole numbers; say "
-                "task='regression' for values or task='classification' for classes"
+                "task='regression' for values or task='classification' for classes (--task)"
             )
         return tuple(sorted(names, key=int)), "integer", "classification"
     if 2 * len(names) > int((~column.missing).sum()) > _MANY_CLASSES:

@@ -58,6 +58,7 @@ class EdgeSet:
         src, dst: Their ends.
         num_src, num_dst: How many nodes each end has.
         keys: Of source and destination.
+        parts: How many edges each relation has, one relation after the other; empty for edges of one kind.
     """
 
     count: int
@@ -66,6 +67,7 @@ class EdgeSet:
     num_src: int
     num_dst: int
     keys: tuple[Any, Any] = field(default=(None, None))
+    parts: tuple[int, ...] = ()
 
     @property
     def nodes(self) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from graphweft._torch_private import pytree
 from graphweft.frontend.layout import Known, N, Raised, Size, UnraisableError
 from graphweft.frontend.moves import EdgeSet, EdgeSets, Move, moves_of
 from graphweft.frontend.region import Given, Planned, Region, Taken
+from graphweft.frontend.relations import join_relations
 from graphweft.frontend.row_algebra import RowAlgebra
 from graphweft.frontend.row_rules import rule_of
 from graphweft.frontend.rules import Out
@@ -41,16 +42,16 @@ _LAID = (aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)  # 
 _INDEXED = (aten.index.Tensor, aten.index_select.default, aten.gather.default)
 
 
-def plan(tape: Tape) -> Planned:
-    """The parts of ``tape``."""
-    return _Planner(tape).plan()
+def plan(tape: Tape, by_content: bool = True) -> Planned:
+    """The parts of ``tape``; ``by_content``: they serve no other content of its structure."""
+    return _Planner(tape, by_content).plan()
 
 
 class _Writer:
     """Writes the program of one region."""
 
-    def __init__(self, region: Region, tables: frozenset[Var], sets: EdgeSets) -> None:
-        self.region, self._tables, self._sets = region, tables, sets
+    def __init__(self, region: Region, tables: frozenset[Var], sets: EdgeSets, by_content: bool) -> None:
+        self.region, self._tables, self._sets, self._by_content = region, tables, sets, by_content
         self.b = Builder()
         edges = region.edges
         src, dst = ("V", "V") if edges.square else ("S", "D")
@@ -251,7 +252,11 @@ class _Writer:
         def read(leaf: Any) -> Any:
             if isinstance(leaf, Var):
                 return self.value(leaf)
-            return self.constant(_unlaid(leaf) if laid else leaf, rowed) if isinstance(leaf, Tensor) else leaf
+            return (
+                self.constant(_unlaid(leaf, self._by_content) if laid else leaf, rowed)
+                if isinstance(leaf, Tensor)
+                else leaf
+            )
 
         first = step.outs[0]
         laid = step.target in _LAID and first is not None and any(var.shape == first.shape for var in step.reads)
@@ -281,11 +286,23 @@ class _Writer:
             self.region.taken[name] = Taken(var, order)
             outputs.append((name, x.value))
         read = set(Program((), tuple(outputs)).values)
-        program = Program(tuple(v for v in self.inputs.values() if v in read), tuple(outputs))
+        program = self._over_one_graph(Program(tuple(v for v in self.inputs.values() if v in read), tuple(outputs)))
         names = {value["name"] for value in program.inputs}
         self.region.given = {name: given for name, given in self.region.given.items() if name in names}
         self.region.others = {name: edges for name, edges in self.region.others.items() if name in names}
         self.region.program, self.region.draws = program, self.seed in read
+
+    def _over_one_graph(self, program: Program) -> Program:
+        """``program``, where it is over relations with those in one graph."""
+        region, given = self.region, self.region.given
+        numbers = {name: x.source for name, x in given.items() if isinstance(x.source, Tensor)}
+        joined = join_relations(program, {"graph": region.edges, **region.others}, numbers, len(given))
+        if joined is None:
+            return program
+        given |= {name: Given(given[table].source, Residency.ETYPE) for name, table in joined.tables.items()}
+        given |= {name: Given(weights, Residency.EDGE) for name, weights in joined.weights.items()}
+        region.edges, region.others = joined.edges, {}
+        return joined.program
 
 
 def _is_given(table: Any) -> bool:
@@ -293,11 +310,15 @@ def _is_given(table: Any) -> bool:
     return isinstance(table, Var) and table.source is not None and table.source[0] == "arg"
 
 
-def _unlaid(tensor: Tensor) -> Tensor:
-    """One number in place of each that is repeated along a dimension, as a node's degree along its features."""
+def _unlaid(tensor: Tensor, by_content: bool) -> Tensor:
+    """One number in place of each that is repeated along a dimension, as a node's degree along its features, and,
+    ``by_content``, of numbers that are all alike, as zeros that something is added to.
+    """
     for axis, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if size > 1 and stride == 0:
             tensor = tensor.narrow(axis, 0, 1)
+    if by_content and tensor.numel() > 1 and bool((tensor == tensor[(0,) * tensor.dim()]).all()):
+        return tensor[(0,) * tensor.dim()]
     return tensor
 
 
@@ -310,8 +331,8 @@ def _order(x: Raised) -> tuple[int, ...]:
 class _Planner:
     """Cuts one tape."""
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, tape: Tape, by_content: bool) -> None:
+        self.tape, self.by_content = tape, by_content
         self.moves = moves_of(tape)
         self.sets = EdgeSets(tape, self.moves)
         self.parts: list[Region | Step | _Writer] = []
@@ -435,7 +456,7 @@ class _Planner:
         if self.current is None or not self._fits(step, edges):
             ahead = edges or self._ahead(at)
             if ahead is not None:
-                opened = _Writer(Region(ahead), self.tables, self.sets)
+                opened = _Writer(Region(ahead), self.tables, self.sets, self.by_content)
                 reason = self._try(opened, step, move, edges)
                 if not reason:
                     self._open(opened)

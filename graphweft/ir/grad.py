@@ -18,7 +18,7 @@ from graphweft.ir.grad_dims import Vjp, sum_rows, sum_to
 from graphweft.ir.grad_typed import RULES as _TYPED
 from graphweft.ir.ops import LEAVES, Op
 from graphweft.ir.program import Builder, Program, Value
-from graphweft.ir.residency import TensorType
+from graphweft.ir.residency import Residency, TensorType
 
 
 def differentiate(
@@ -173,8 +173,10 @@ def _matmul(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:
     if x.tensor.rows is None:
         raise IRError("differentiate: matmul expects node or edge rows on the left")
     dx = None if x.tensor.sparse else b.add(Op.MATMUL, g, w, tb=not v.get("tb", False))
-    dw = b.add(Op.MATMUL, g, x, ta=True) if v.get("tb") else b.add(Op.MATMUL, x, g, ta=True)
-    return dx, dw
+    if v.get("tb") and x.tensor.residency is Residency.EDGE:
+        return dx, b.add(Op.MATMUL, g, x, ta=True)
+    dw = b.add(Op.MATMUL, x, g, ta=True)  # g on the right: its column sums and other contractions come with it
+    return dx, b.add(Op.PERMUTE, dw, order=(1, 0)) if v.get("tb") else dw
 
 
 def _pow(b: Builder, v: Value, g: Value) -> Sequence[Value | None]:

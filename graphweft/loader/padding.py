@@ -19,54 +19,19 @@ from graphweft._errors import ConfigError
 from graphweft._memory import empty
 from graphweft.graph.block import Block, DrawnEdges
 from graphweft.loader.batch import Batch
+from graphweft.runtime.padded import Bounds
 from graphweft.storage.feature import is_dense
 
 _ACROSS_ROWS = (nn.BatchNorm1d, nn.SyncBatchNorm)
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Sizes that batches stay below.
-
-    Attributes:
-        rows: Seeds, then nodes of all hops up to the first, the second and so on.
-        edges: Edges of every hop, the seeds' first.
-    """
-
-    rows: tuple[int, ...]
-    edges: tuple[int, ...]
-
-    @classmethod
-    def of(cls, batch: Batch) -> Bounds:
-        """The sizes of a batch. Raises: ConfigError for one without blocks."""
-        blocks = batch.blocks
-        if not blocks:
-            raise ConfigError("Padding: expected batches with blocks, got those of one graph for all layers")
-        inner = tuple(reversed(blocks))
-        return cls((batch.batch_size, *(block.num_src for block in inner)), tuple(block.num_edges for block in inner))
-
-    def joined(self, other: Bounds) -> Bounds:
-        """The larger of both, size by size."""
-        return Bounds(tuple(map(max, self.rows, other.rows)), tuple(map(max, self.edges, other.edges)))
-
-    def holds(self, other: Bounds) -> bool:
-        """Whether sizes are within these bounds.
-
-        Example:
-            >>> Bounds((4, 9), (7,)).holds(Bounds((4, 8), (7,))), Bounds((4, 9), (7,)).holds(Bounds((4, 8), (8,)))
-            (True, False)
-        """
-        return self.joined(other) == self
-
-    def widened(self, slack: float) -> Bounds:
-        """Larger by a share, but for the seeds.
-
-        Example:
-            >>> Bounds((4, 9), (10,)).widened(0.25)
-            Bounds(rows=(4, 12), edges=(13,))
-        """
-        more = [math.ceil(count * (1 + slack)) for count in (*self.rows[1:], *self.edges)]
-        return Bounds((self.rows[0], *more[: len(self.rows) - 1]), tuple(more[len(self.rows) - 1 :]))
+def sizes_of(batch: Batch) -> Bounds:
+    """The sizes of a batch. Raises: ConfigError for one without blocks."""
+    blocks = batch.blocks
+    if not blocks:
+        raise ConfigError("Padding: expected batches with blocks, got those of one graph for all layers")
+    inner = tuple(reversed(blocks))
+    return Bounds((batch.batch_size, *(block.num_src for block in inner)), tuple(block.num_edges for block in inner))
 
 
 @dataclass(frozen=True)
@@ -152,7 +117,7 @@ class Padding:
             return
         seen: Bounds | None = None
         for batch in loader:
-            sizes = Bounds.of(batch)
+            sizes = sizes_of(batch)
             seen = sizes if seen is None else seen.joined(sizes)
             yield batch
         if seen is not None:
@@ -160,7 +125,7 @@ class Padding:
 
     def pad(self, batch: Batch) -> Batch | PaddedBatch:
         """The batch in the buffers; itself where it is beyond the bounds, or there are none yet."""
-        if self.bounds is None or not self.bounds.holds(Bounds.of(batch)):
+        if self.bounds is None or not self.bounds.holds(sizes_of(batch)):
             self.fallbacks += self.bounds is not None
             return batch
         if batch.x is None or not is_dense(batch.x):
@@ -207,7 +172,7 @@ class _Room:
         self._nodes = count
         inner = [self._block(hop, block) for hop, block in enumerate(reversed(batch.blocks))]
         labels = None if batch.y is None else batch.y[: batch.batch_size]
-        return PaddedBatch(Bounds.of(batch).rows, tuple(reversed(inner)), self._x, self._n_id, labels)
+        return PaddedBatch(sizes_of(batch).rows, tuple(reversed(inner)), self._x, self._n_id, labels)
 
     def _block(self, hop: int, block: Block) -> Block:
         """A hop's block: its rows, then rows without edges; entries are as many as it has, of a buffer for the most."""
@@ -230,4 +195,4 @@ def _cut(block: Block, rows: int, columns: int) -> Block:
     return Block.of(real, columns, block.edge_norm)
 
 
-__all__ = ["Bounds", "PaddedBatch", "Padding"]
+__all__ = ["Bounds", "PaddedBatch", "Padding", "sizes_of"]

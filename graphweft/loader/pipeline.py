@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from graphweft._trace import span
-from graphweft._workers import become_worker, start_worker
+from graphweft._workers import become_worker, join_workers, start_worker
 
 T = TypeVar("T")
 
@@ -57,11 +57,9 @@ class Pipeline(Generic[T]):
             del result
 
     def close(self) -> None:
-        """Ends the threads once each has finished what it is at."""
+        """Ends the threads once each has finished its position."""
         self._handover.stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        join_workers(self._threads)
 
 
 class _Handover(Generic[T]):

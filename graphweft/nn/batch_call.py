@@ -183,7 +183,7 @@ class BatchProgram:
         concrete = self._concrete(batch, facts)
         self._places = dict(self._all_places(facts))
         self._check_moves(concrete)
-        self._recorded = Recorded(concrete)
+        self._recorded = Recorded(concrete, by_content=False)
         self._check_parts()
         self._regions = {run: self._read_region(run) for run in self._recorded.regions}
         self._baked = self._short(facts)
@@ -283,7 +283,7 @@ class BatchProgram:
         for step, reason in self._recorded.planned.apart:
             if reason not in (PLAIN_TORCH, AHEAD) and step.call != TRIMMED:
                 raise UnraisableError(reason)
-        if any(run.others for run in self._recorded.regions):
+        if any(run.others or run.edges.parts for run in self._recorded.regions):
             raise UnraisableError("several sets of edges in one program")
 
     def _read_region(self, run: RegionRun) -> tuple[tuple[_Place, _Place, Any, Any, bool], dict[str, _Place]]:

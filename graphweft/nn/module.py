@@ -392,8 +392,9 @@ class CompiledModule(KeepsArguments, nn.Module):
         if not extra:
             return
         with torch.no_grad():
-            for name, module in self.named_modules():
-                if not isinstance(module, nn.BatchNorm1d) or f"{name}.stats" not in extra:
+            for name in (key.removesuffix(".stats") for key in extra if key.endswith(".stats")):
+                module = self.get_submodule(name)
+                if not isinstance(module, nn.BatchNorm1d):
                     continue
                 if module.running_mean is None or module.running_var is None:
                     continue

@@ -19,6 +19,7 @@ from graphweft.ir.ops import Op
 from graphweft.ir.program import Builder, Value
 from graphweft.nn.module import REDUCERS
 from graphweft.runtime.compile import Arguments, CompiledFunction
+from graphweft.runtime.repeated import Repeated
 
 _WHO = "readout"
 
@@ -95,6 +96,11 @@ class Readout(nn.Module):
         """As :meth:`forward`, where the graph that leads from nodes to their graphs is at hand."""
         made = [_over(x, of_graphs, kind) for kind in self.kinds]
         return made[0] if len(made) == 1 else torch.cat(made, dim=1)
+
+    def repeated(self, wants_gradient: bool) -> Repeated:
+        """The calls over batches of rows, of the first kind; ``wants_gradient``: by the rows."""
+        x = torch.zeros(1, 1).requires_grad_(wants_gradient)
+        return Repeated(_FUNCTIONS[self.kinds[0]], Arguments(members(torch.tensor([0, 1])), x, {}, None, 0, False))
 
     def width(self, columns: int) -> int:
         """Columns of the result for so many of the rows."""

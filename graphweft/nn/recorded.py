@@ -58,7 +58,12 @@ def _graph_of(edges: EdgeSet) -> Graph:
     """The graph of a set of edges; one for equal ids."""
     key = (edges.keys, edges.num_src, edges.num_dst)
     graph = _GRAPHS.get(key)
-    if graph is None:
+    if graph is None and edges.parts:
+        parts = list(edges.parts)
+        ends = zip(torch.split(edges.src, parts), torch.split(edges.dst, parts), strict=True)
+        of_kind: Any = {("node", str(kind), "node"): pair for kind, pair in enumerate(ends)}
+        graph = _GRAPHS[key] = Graph.hetero(of_kind, {"node": edges.num_dst})
+    elif graph is None:
         nodes: Any = edges.num_dst if edges.square else (edges.num_src, edges.num_dst)
         graph = _GRAPHS[key] = Graph(edges.src.clone(), edges.dst.clone(), num_nodes=nodes)
     return graph
@@ -167,13 +172,20 @@ class Recorded:
         assigned: Attributes of modules that the run sets, as (module, name, value).
         left: Those that it sets to the last of its results, as (module, name).
         has_run: Whether it ran to its end before.
+
+    Args:
+        by_content: Whether it serves no other content of the structure in the tape.
     """
 
     def __init__(
-        self, tape: Tape, assigned: Sequence[tuple[str, str, Any]] = (), left: Sequence[tuple[str, str]] = ()
+        self,
+        tape: Tape,
+        assigned: Sequence[tuple[str, str, Any]] = (),
+        left: Sequence[tuple[str, str]] = (),
+        by_content: bool = True,
     ) -> None:
         self.tape, self.assigned, self.left, self.has_run = tape, tuple(assigned), tuple(left), False
-        self.planned: Planned = plan(tape)
+        self.planned: Planned = plan(tape, by_content)
         self.runs: list[RegionRun | StepRun] = [
             RegionRun(part) if isinstance(part, Region) else StepRun(part) for part in self.planned.parts
         ]

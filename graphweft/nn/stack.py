@@ -387,9 +387,11 @@ class Stack(CompiledModule):
             x = self._define_piece(frame, index, x)
         return {"out": x, **frame.outputs}
 
-    def staged(self, sampler: NeighborSampler, x: Features, tier: Tier | None = None) -> StagedFunction:
-        """Sampling and all layers as one program; one fan-out a layer. ``tier``: where the layers run."""
-        return StagedFunction(functools.partial(self._describe_batch, sampler.fanouts), sampler, x, tier)
+    def staged(
+        self, sampler: NeighborSampler, x: Features, tier: Tier | None = None, device: torch.device | None = None
+    ) -> StagedFunction:
+        """Sampling and all layers as one program; one fan-out a layer. ``tier`` or ``device``: where the layers run."""
+        return StagedFunction(functools.partial(self._describe_batch, sampler.fanouts), sampler, x, tier, device)
 
     def is_staged(self) -> bool:
         """Whether :meth:`staged` computes what a call on blocks does, whatever a subclass has overridden."""

@@ -86,6 +86,8 @@ def _rows(b: Builder, v: Value) -> Value | None:
             return b.add(Op.SCALE, x, factor=float(y["value"])) if fn == "mul" else None
         if y.tensor.rows is None and y.tensor.dims == dims:
             return b.add(Op.BIAS if fn == "add" else Op.COL_SCALE, x, y)
+        if y.tensor.rows is None and y.tensor.dims in ((), (1,)) and fn == "mul" and y.tensor.dtype == v.tensor.dtype:
+            return b.add(Op.MUL_SCALAR, x, y if not y.tensor.dims else b.add(Op.RESHAPE, y, dims=()))
         if y.tensor.rows is not None and y.tensor.dims == dims:
             return b.add(Op.ADD if fn == "add" else Op.MUL, x, y)
         if y.tensor.rows is not None and y.tensor.dims in ((), (1,)) and fn == "mul":

@@ -404,8 +404,9 @@ def _compare_groups(
 
 def _is_one_value(group: Group) -> bool:
     """Whether a group is an operation and nothing else."""
-    more = group.stages or group.taps or group.terms or group.src_scale is not None or group.gather is not None
-    return group.anchor is group.result and not more
+    more = group.stages or group.taps or group.terms
+    folded = any(v is not None for v in (group.src_scale, group.self_factor, group.gather))
+    return group.anchor is group.result and not more and not folded
 
 
 def _out_of_order(group: Group) -> str | None:
@@ -439,6 +440,8 @@ def _of_group(group: Group, doubled: Doubled, env: Mapping[Value, Any]) -> Memo:
         if group.src_scale is not None:
             operands[1] = _per_row(operands[1], local[group.src_scale])
         x = evaluate(doubled.value(group.anchor), operands)
+        if group.self_factor is not None:
+            x = x + operands[1] * local[group.self_factor]
     for stage, operand in group.stages.items():
         if stage == "col_sum":
             made[group.taps[0]] = x.sum(0)
@@ -518,7 +521,8 @@ def _shown(outcome: Outcome) -> str:
         stages = [f"{name}={'' if v is None else at[v]}" for name, v in group.stages.items()]
         operands = [at[v] for v in (*group.operands(), group.result, *group.taps, *group.chain)]
         terms = [f"{at[t.product]}{[list(g.stages) for g in (t.sums, t.shared) if g is not None]}" for t in group.terms]
-        kinds = [str(group.anchor is None), str(group.src_scale is None), str(group.padded is None)]
+        absent = group.anchor, group.src_scale, group.self_factor, group.padded
+        kinds = [str(value is None) for value in absent]
         parts.append(" ".join([*operands, *stages, *terms, *kinds]))
     return "\n".join(parts)
 

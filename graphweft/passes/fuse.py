@@ -63,6 +63,7 @@ class Group:
         taps: Column sums that come out beside it.
         src_scale: A per-source factor folded into an aggregation.
         scaled: The operand of the aggregation before that factor.
+        self_factor: A shared number by which a row of the aggregation's operand is multiplied and added to its own sum.
         chain: Values computed in one pass, the result last, or, in a walk, anywhere; empty for one value.
         walk: The graph whose rows are walked, edge by edge, to compute the result and the taps.
         gather: The rows that the first operand takes from a table, where the kernel reads them there by index.
@@ -79,6 +80,7 @@ class Group:
     taps: list[Value] = field(default_factory=list)
     src_scale: Value | None = None
     scaled: Value | None = None
+    self_factor: Value | None = None
     chain: tuple[Value, ...] = ()
     walk: Value | None = None
     gather: Value | None = None
@@ -99,6 +101,8 @@ class Group:
             if self.scaled is not None and self.src_scale is not None:
                 found[1] = self.scaled
                 found.append(self.src_scale)
+            if self.self_factor is not None:
+                found.append(self.self_factor)
         elif self.source is not None:
             found.append(self.source)
         if self.gather is not None:
@@ -147,6 +151,7 @@ def group_values(
             groups.append(Group(anchor=value, source=None, result=value))
     if fuse:
         _fold_source_scale(groups, users, outputs, phase, folds)
+        _fold_own_rows(groups, users, outputs, phase)
     _join_attention(groups)
     if fuse:
         _join_norms(groups, phase)
@@ -229,8 +234,22 @@ def _add_to_products(
 
 
 def _tappable(value: Value, phase: Mapping[Value, int], users: dict[Value, list[Value]]) -> bool:
-    """A plain column sum nobody reads inside the program: whichever kernel makes its operand may give it."""
-    return not value.get("mean") and not users[value]
+    """A plain column sum that no row follows from: whichever kernel makes or reads its operand may give it."""
+    if value.get("mean"):
+        return False
+    seen, left = {value}, [value]
+    while left:
+        for reader in users[left.pop()]:
+            if (
+                not isinstance(reader.type, TensorType)
+                or reader.tensor.rows is not None
+                or phase[reader] != phase[value]
+            ):
+                return False
+            if reader not in seen:
+                seen.add(reader)
+                left.append(reader)
+    return True
 
 
 def _stage_of(value: Value, current: Value) -> tuple[str, Value | None] | None:
@@ -356,6 +375,26 @@ def _fold_source_scale(
             continue
         if len(users[operand]) == 1 and operand not in outputs and phase[operand] == phase[group.result]:
             group.scaled, group.src_scale = maker.source, maker.stages["row_scale"]
+            groups.remove(maker)
+
+
+def _fold_own_rows(
+    groups: list[Group], users: dict[Value, list[Value]], outputs: set[Value], phase: Mapping[Value, int]
+) -> None:
+    """``spmm(x) + s * x`` with a shared number s: the kernel that sums adds the row itself."""
+    makes = {group.result: group for group in groups}
+    for group in list(groups):
+        anchor, own = group.anchor, group.stages.get("addend")
+        if anchor is None or anchor.op is not Op.SPMM or own is None or own.op is not Op.MUL_SCALAR:
+            continue
+        maker = makes.get(own)
+        plain = group.src_scale is None and not anchor.get("self_coef") and "row_scale" not in group.stages
+        same = own.inputs[0] is anchor.inputs[1] and anchor.inputs[0].struct.square
+        if maker is None or maker.anchor is not own or maker.stages or maker.taps or not (plain and same):
+            continue
+        if len(users[own]) == 1 and own not in outputs and phase[own] == phase[group.result]:
+            del group.stages["addend"]
+            group.self_factor = own.inputs[1]
             groups.remove(maker)
 
 

@@ -47,7 +47,7 @@ def lower(
     float32 rows in bfloat16.
     """
     kernel, operands, results, attrs = _parts(group)
-    if rounds and kernel == "spmm" and group.result.tensor.dtype == torch.float32:
+    if rounds and kernel in ("spmm", "spmm_self") and group.result.tensor.dtype == torch.float32:
         attrs = (*attrs, ("rows", "bf16"))
     if also is not None:
         results = [*results, ("arg", also)]
@@ -132,8 +132,13 @@ def _product(group: Group, value: Value) -> Parts:
     if value.op is Op.SPMM:
         if group.src_scale is not None and group.scaled is not None:
             operands[1:2] = [("x", group.scaled), ("src_scale", group.src_scale)]
-        attrs: Attrs = (("self_coef", float(value.get("self_coef", 0.0))),)
-        return "spmm", [*operands, *_stages(group)], _results(group), attrs + _switches(group)
+        coefficient = float(value.get("self_coef", 0.0))
+        if group.self_factor is not None:
+            operands.append(("self_factor", group.self_factor))
+            coefficient = 1.0
+        attrs: Attrs = (("self_coef", coefficient),)
+        name = "spmm" if group.self_factor is None else "spmm_self"
+        return name, [*operands, *_stages(group)], _results(group), attrs + _switches(group)
     x, ids = _left(group, value.inputs[0])
     operands[:1] = [("x", x), *([] if ids is None else [("ids", ids)])]
     name = "sparse_matmul" if value.inputs[0].tensor.sparse else "contract" if value.get("ta") else "matmul"
@@ -256,6 +261,7 @@ def label(group: Group) -> str:
         name = "sparse matmul" if group.anchor.inputs[0].tensor.sparse else name
         name += " transposed" if group.anchor.get("ta") else ""
     extra = ["src_scale"] if group.src_scale is not None else []
+    extra += ["own rows"] if group.self_factor is not None else []
     if group.terms:
         kinds = ["gathered rows" if t.gather else "sums" if t.sums else "rows" for t in group.terms]
         name = f"matmul of {' and '.join(kinds)}"

@@ -76,6 +76,7 @@ def spmm(
     weight: torch.Tensor | None = None,
     src_scale: torch.Tensor | None = None,
     self_coef: float = 0.0,
+    self_factor: torch.Tensor | None = None,
     epilogue: Epilogue | None = None,
     out: torch.Tensor | None = None,
     prefetch: int = -1,
@@ -84,7 +85,8 @@ def spmm(
     """``y[i] = epilogue(reduce_{e = (j -> i)} weight[e] * src_scale[j] * x[j] + self_coef * src_scale[i] * x[i])``.
 
     Equal to ``epilogue(A @ x)`` with ``A[i, j]`` the sum of ``weight[e] * src_scale[j]`` over the edges j -> i; "mean"
-    divides the neighbours' sum by the row's number of edges. A row without edges gives 0 before self term and epilogue.
+    divides the neighbours' sum by the row's number of edges. ``self_factor``, a float32 number beside float32 rows,
+    multiplies self_coef; it is read in the call. A row without edges gives 0 before self term and epilogue.
     Rows of x and out may be strided. bfloat16 is summed in float32. ``prefetch``: how many edges ahead rows of x are
     fetched; 0 never, -1 as the size of x asks for; it changes no bit of the result. ``out`` may be x itself, where rows
     and columns are as many. ``rounds``: neighbours' rows of a float32 x, times their scale, are rounded to bfloat16
@@ -115,6 +117,9 @@ def spmm(
         or (self_coef != 0.0 and adj.num_rows != adj.num_cols)
     ):
         raise _spmm_failure(adj, x, reduce, weight, src_scale, out)
+    if self_factor is not None and (self_factor.numel() != 1 or not self_factor.dtype == x.dtype == torch.float32):
+        given = f"{self_factor.dtype} of shape {tuple(self_factor.shape)} beside {x.dtype}"
+        raise ShapeError(f"spmm: expected one float32 number for self_factor, beside float32 rows, got {given}")
     if epilogue is not None:
         epilogue.check("spmm", adj.num_rows, width)
     weights = None if weight is None else weight.data_ptr()
@@ -127,7 +132,8 @@ def spmm(
     if x.dtype == torch.float32:
         stages = None if epilogue is None else epilogue.native()
         product = _spmm_rounded if rounded else _spmm_f32
-        product(adj.native, *source, weights, scales, self_coef, mean, stages, *target)
+        factor = None if self_factor is None else self_factor.data_ptr()
+        product(adj.native, *source, weights, scales, self_coef, factor, mean, stages, *target)
         return out
     _spmm[x.dtype](adj.native, *source, weights, scales, self_coef, mean, *target)
     return out if epilogue is None else epilogue.apply_(out)

@@ -111,12 +111,21 @@ class StagedFunction:
         sampler: Draws the neighbourhoods.
         x: Rows of all nodes, dense or sparse.
         tier: Where the second stage runs; dense rows of the first move there while the rest of it goes on.
+        device: Where the second stage runs on the rows of ``x``, which lies there; None: where the graph is.
     """
 
-    def __init__(self, describe: Describe, sampler: NeighborSampler, x: Features, tier: Tier | None = None) -> None:
+    def __init__(
+        self,
+        describe: Describe,
+        sampler: NeighborSampler,
+        x: Features,
+        tier: Tier | None = None,
+        device: torch.device | None = None,
+    ) -> None:
         if x.shape[0] != sampler.graph.num_nodes:
             raise ShapeError(f"batches: expected features of {sampler.graph.num_nodes} nodes, got {x.shape[0]} rows")
         self._describe, self.sampler, self.x = describe, sampler, x
+        self.device = device or sampler.graph.device
         self.tier = None if isinstance(x, SparseFeatures) else tier  # sparse rows stay where they are
 
     def program(self, parameters: Mapping[str, Tensor], training: bool) -> Program:
@@ -153,19 +162,21 @@ class StagedFunction:
         off = frozenset(name for name in active.disabled_passes.split(",") if name)
         if isinstance(self.x, SparseFeatures) or self.tier is not None:
             choice = replace(choice, ahead=ROWS_AHEAD)  # the table itself does not move
+        target = target_of(self.device)
         request = Request(
             level=max(active.opt_level if single else min(active.opt_level, 2), 1),
             wanted=tuple(name for name, t in parameters.items() if t.requires_grad and name in names),
             constants=choice.ahead,
             sizes=lambda joint: batch_sizes(joint, self.sampler.graph, self.x, reference),
             model=CostModel(),
-            disabled=(off | {"stages"} if choice.numbered else off) - {"hoist"},
+            disabled=target.without.union(off | {"stages"} if choice.numbered else off) - {"hoist"},
+            joins=target.joins,
             orders=None if choice.orders is None else dict(choice.orders),
             hoists_from=1,
             rounds=active.precision == "bf16",
             place=HOST if self.tier is None else "tier",
         )
-        return StagedPlan(self, Plan(run_passes(program, request), target_of(self.sampler.graph.device)), choice)
+        return StagedPlan(self, Plan(run_passes(program, request), target), choice)
 
     def choices(self, plan: StagedPlan, most: int) -> list[Choice]:
         """All that may be chosen in place of ``plan``, formats times orders; formats alone where that is too many."""
@@ -207,13 +218,34 @@ class StagedPlan:
         self, batch: PreparedBatch, parameters: Mapping[str, Tensor], seed: int
     ) -> tuple[dict[str, Tensor], Pullback]:
         """Outputs by name, and the function from the gradient of "out" to those of the parameters; it works once."""
-        plan = self.plan
         x, seeds = (self._x, batch.seeds) if batch.moved is None else batch.moved
+        return self._linearize(x, seeds, batch.values, parameters, seed)
+
+    def over_values(
+        self, values: tuple[Any, ...], seeds: Tensor, parameters: Mapping[str, Tensor], seed: int
+    ) -> tuple[dict[str, Tensor], Pullback]:
+        """As :meth:`linearize`, from what a first stage made, wherever that was copied to."""
+        return self._linearize(self._x, seeds, values, parameters, seed)
+
+    def _linearize(
+        self, x: Features, seeds: Tensor, values: tuple[Any, ...], parameters: Mapping[str, Tensor], seed: int
+    ) -> tuple[dict[str, Tensor], Pullback]:
+        plan = self.plan
         named: dict[str, Any] = {"x": x, "seeds": seeds, "seed": seed, **parameters}
         with torch.no_grad():
-            env = plan.bind({name: named[name] for name in plan.fixed}, batch.values)
+            env = plan.bind({name: named[name] for name in plan.fixed}, values)
             tensors = tuple(_rows_contiguous(named[name]) for name in plan.tensors)
         return linearize(plan, env, tensors)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the whole graph."""
+        return self._x.shape[0]
+
+    @property
+    def address(self) -> int:
+        """Where the rows of features lie."""
+        return _numbers(self._x).data_ptr()
 
     @property
     def reads_rows_alone(self) -> bool:
@@ -282,7 +314,7 @@ class _Preparation:
         self.groups = groups
         self.computed = [group.anchor for group in groups if group.anchor is not None]
         self.calls = [lower(group, self._slot) for group in groups]
-        self._launches = plan.target.bind(self.calls).launches
+        self._launches = target_of(owner.sampler.graph.device).bind(self.calls).launches
         self._leaves = {v["name"]: self._slot[v] for v in part.inputs if v["name"] in STRUCTURE_AHEAD}
 
     def run(self, seeds: Tensor, key: tuple[int, int], draw: Draw | None) -> tuple[tuple[int, ...], tuple[Any, ...]]:

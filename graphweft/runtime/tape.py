@@ -58,7 +58,7 @@ class Tape:
             arena = Pool()
             arena.confine(int(nbytes * _GROWTH**attempt))
             # what is made on first use is made by the first run; the second is written down
-            first, watch = _Watch(arena, keeps=False), _Watch(arena)
+            first, watch = Watch(arena, keeps=False), Watch(arena)
             found = cls._once(body, arena, first) and (first.computed or cls._once(body, arena, watch))
             if isinstance(found, tuple) and not watch.computed:
                 return cls(arena, *found, [*alive, *watch.given])
@@ -69,7 +69,7 @@ class Tape:
         return None
 
     @staticmethod
-    def _once(body: Callable[[], Any], arena: Pool, watch: _Watch) -> tuple[Any, Calls] | None:
+    def _once(body: Callable[[], Any], arena: Pool, watch: Watch) -> tuple[Any, Calls] | None:
         """The result and the calls of one run; None where the arena is too small."""
         calls: Calls = []
         _native.recorder.calls = calls
@@ -80,6 +80,16 @@ class Tape:
             return None
         finally:
             _native.recorder.calls = None
+
+    @property
+    def calls(self) -> Calls:
+        """The recorded calls in order."""
+        return self._calls
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether torch writes rows by index on the way, so that a replay needs as many rows as were recorded."""
+        return any(getattr(function, "operation", "") == "index_copy_" for function, _ in self._calls)
 
     def __del__(self) -> None:
         self.result = None
@@ -98,7 +108,7 @@ class Tape:
         return self.result
 
 
-class _Watch(TorchFunctionMode):
+class Watch(TorchFunctionMode):
     """Sees what is asked of torch: keeps the memory that it gives, and notes whether it computes.
 
     Not a dispatch mode: the first of those in a process imports torch's compiler, 70 MiB.
@@ -157,6 +167,7 @@ def _write_down(function: Callable[..., Any], args: tuple[Any, ...], **more: tor
         function(*given, **named)
         return 0
 
+    call.operation = function.__name__  # type: ignore[attr-defined]
     calls.append((call, ()))
 
 

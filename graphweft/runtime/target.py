@@ -69,6 +69,11 @@ class Target:
         self.joins = joins
         self._table: dict[tuple[str, torch.dtype | None], Launcher] = {}
         self._samplers: dict[type, Callable[[Any, torch.device], Sampler]] = {}
+        self.capture: Callable[..., Any] | None = None
+
+    def captures(self, how: Callable[..., Any]) -> None:
+        """Registers how a step of a batch is written down and replayed; see ``captured.py``."""
+        self.capture = how
 
     @property
     def has_samplers(self) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from graphweft._errors import ConfigError, GraphWeftError
 from graphweft._trace import span
-from graphweft._workers import become_worker, start_worker
+from graphweft._workers import become_worker, join_workers, start_worker
 from graphweft.schedule.tasks import Ran, Task, TaskGraph
 
 
@@ -56,9 +56,7 @@ class Executor:
     def close(self) -> None:
         """Ends the threads once each has finished what it is at."""
         self._board.stop()
-        for worker in self._workers:
-            if worker is not threading.current_thread():
-                worker.join()
+        join_workers(self._workers)
         self._workers = []
 
     def __enter__(self) -> Executor:

@@ -15,7 +15,7 @@ from typing import Any
 from graphweft._errors import GraphWeftError
 from graphweft._machine import processors
 from graphweft._trace import span
-from graphweft._workers import become_worker, set_width, start_worker
+from graphweft._workers import become_worker, join_workers, set_width, start_worker
 from graphweft.schedule.dual_buffer import PLACE_OF, Epoch, Span, Step, Timeline, Until
 from graphweft.schedule.operators import Operator, Operators
 from graphweft.schedule.split import Plan
@@ -76,8 +76,7 @@ class Executor:
             drive.work("device")
         finally:
             drive.stop()
-            for thread in others:
-                thread.join()
+            join_workers(others)
         if drive.failure is not None:
             raise drive.failure
         return drive.epoch.line

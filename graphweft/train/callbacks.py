@@ -6,6 +6,7 @@ Comes in: objects with some of the methods ``on_fit_start``, ``on_epoch_start``,
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,13 +15,19 @@ import torch
 from graphweft._errors import CheckpointError, ConfigError
 from graphweft.train.record import EpochRecord
 
-EVENTS = ("on_fit_start", "on_epoch_start", "on_batch_end", "on_epoch_end", "on_fit_end")
+EVENTS = {
+    "on_fit_start": ("trainer",),
+    "on_epoch_start": ("trainer", "epoch"),
+    "on_batch_end": ("trainer", "batch", "loss"),
+    "on_epoch_end": ("trainer", "record"),
+    "on_fit_end": ("trainer",),
+}  # methods and what they are called with
 
 
 class Callbacks:
     """Calls every callback in the order in which they were given.
 
-    Raises: ConfigError for an object with none of the methods.
+    Raises: ConfigError for an object with none of the methods, or with one that takes other arguments.
     """
 
     def __init__(self, given: Any = ()) -> None:
@@ -29,6 +36,8 @@ class Callbacks:
             if isinstance(one, type) or not any(callable(getattr(one, event, None)) for event in EVENTS):
                 got = f"the class {one.__name__}" if isinstance(one, type) else type(one).__name__
                 raise ConfigError(f"callbacks: expected objects with a method {', '.join(EVENTS)}, got {got}")
+            for event, names in EVENTS.items():
+                _check_takes(getattr(one, event, None), f"{type(one).__name__}.{event}", names)
 
     def fit_start(self, trainer: Any) -> None:
         """Before the first epoch of a fit."""
@@ -75,6 +84,20 @@ class Callbacks:
             )
         for one, state in zip(stateful, states, strict=True):
             one.load_state_dict(state["state"])
+
+
+def _check_takes(method: Any, who: str, names: Sequence[str]) -> None:
+    """A method can be called with so many arguments. Raises: ConfigError."""
+    if not callable(method):
+        return
+    try:
+        signature = inspect.signature(method)
+    except (TypeError, ValueError):  # of some that are not written in Python
+        return
+    try:
+        signature.bind(*names)
+    except TypeError:
+        raise ConfigError(f"callbacks: expected {who}({', '.join(names)}), got {who}{signature}") from None
 
 
 def _check_plain(who: str, value: Any) -> None:

@@ -7,6 +7,7 @@ model's device draws batches.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,13 +15,18 @@ from torch import Tensor
 
 from graphweft._errors import ConfigError
 from graphweft.data.stored_graph import StoredGraph
+from graphweft.graph.graph import Graph
+from graphweft.graph.placed import on_device
+from graphweft.nn.stack import Stack
 from graphweft.runtime.constants import owning, sent
+from graphweft.runtime.staged import Choice, PreparedBatch
 from graphweft.runtime.targets import target_of
 from graphweft.storage.feature import SparseFeatures
 from graphweft.train.device import device_of
 from graphweft.train.full_batch import evaluation
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import AnyLoader, MiniBatch, NodeBatches
+from graphweft.train.mini_batch import AnyLoader, MiniBatch
+from graphweft.train.node_batches import NodeBatches
 
 
 def draws_on_device(model: Any) -> bool:
@@ -77,8 +83,26 @@ class DeviceMiniBatch(MiniBatch):
         with owning(item):
             return sent(item, self.device)
 
+    _choice = Choice(numbered=True)  # all nodes of a batch have numbers, as they are drawn here
+
     def _is_staged(self) -> bool:
-        return False  # what is compiled with its sampler runs on the CPU
+        """Where steps are replayed; others run on blocks."""
+        is_asked = self.replays is not None and target_of(self.device).capture is not None
+        draws = isinstance(self.model, Stack) and self.model.draws()
+        return is_asked and not draws and super()._is_staged()
+
+    def _table(self) -> Tensor:
+        """Features of all nodes, on the device."""
+        assert isinstance(self.x, Tensor)  # sparse ones were made dense
+        return self._there(self.x)
+
+    def _arrived(self, batch: PreparedBatch) -> PreparedBatch:
+        """What the first stage made, on the device."""
+        values = tuple(
+            on_device(value, self.device) if isinstance(value, Graph) else value.to(self.device)
+            for value in batch.values
+        )
+        return replace(batch, seeds=batch.seeds.to(self.device), values=values)
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         assert norm is None  # of samplers that do not draw here

@@ -28,7 +28,8 @@ from graphweft.train.edge_data import EdgeData
 from graphweft.train.full_batch import evaluation
 from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import AnyLoader, NodeBatches
+from graphweft.train.mini_batch import AnyLoader
+from graphweft.train.node_batches import NodeBatches
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.part_inference import PartInference
 from graphweft.train.samplers import AnySampler

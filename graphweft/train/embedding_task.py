@@ -26,9 +26,9 @@ from graphweft.sample.negative import NegativeSampler
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_task import LinkTask
 from graphweft.train.metrics import Evaluation
-from graphweft.train.mini_batch import Tables
 from graphweft.train.model_input import opened
 from graphweft.train.named_metrics import Metric
+from graphweft.train.node_batches import Tables
 from graphweft.train.options import UNSUPERVISED
 from graphweft.train.probe import probe
 from graphweft.train.settle import Features

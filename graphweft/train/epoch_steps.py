@@ -81,6 +81,10 @@ class Steps(ABC):
         """Further numbers of the epoch that is done, by column."""
         return {}
 
+    def replay_report(self) -> dict[str, Any]:
+        """Bounds of batches and launches of a replayed step; empty where none is replayed."""
+        return {}
+
     def scheduled(self) -> str:
         """Where batches are prepared and trained, and why; empty where the CPU does everything."""
         return ""

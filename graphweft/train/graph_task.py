@@ -29,11 +29,13 @@ from graphweft.nn.module import CompiledModule
 from graphweft.nn.settings import has_hooks, is_watched, tensors_of
 from graphweft.runtime.repeated import Repeated
 from graphweft.storage.feature import SparseFeatures
+from graphweft.train.batch_gradients import add_gradients
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.edge_task import for_edges
 from graphweft.train.full_batch import is_plain
+from graphweft.train.graph_reading import Reader
 from graphweft.train.macro import MacroRun
-from graphweft.train.mini_batch import MiniBatch, add_gradients
+from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.options import GRAPH_TASKS, USUAL_BATCH, USUAL_GRAPHS
 from graphweft.train.samplers import AnySampler
 
@@ -132,6 +134,7 @@ class GraphTask(MiniBatch):
     """
 
     _repeated: Repeated | None = None
+    _reader: Reader | None = None
 
     def _sampler_of(self, sampler: str | AnySampler, fanouts: Sequence[int] | None) -> None:
         """Raises: ConfigError for a sampler or fan-outs: whole graphs are not sampled."""
@@ -179,14 +182,17 @@ class GraphTask(MiniBatch):
             outputs, pullback = calls.linearize(batch.graph, batch.x, seed)
             stored = {name: tensor for name, tensor in outputs.items() if name != "out"}
             model.encoder.store(stored, lambda _: batch.num_nodes)
-            made = outputs["out"].requires_grad_()
-            logits = model.head(model.drop(model.read_out(batch.x, made, batch.ptr)))
+            if self._reader is None or not self._reader.serves(model):
+                self._reader = Reader.of(model)
+            read, back = self._reader.linearize(model, batch, outputs["out"])
+            logits = model.head(model.drop(read.requires_grad_()))
         with span("loss", "loss"):
             loss, gradient = self._loss(logits.detach(), batch.index)
         with span("backward", "backward"):
             backward_from(logits, gradient if weight == 1 else gradient * weight)
-            if made.grad is not None:  # a readout may read the features alone
-                add_gradients(calls.parameters, pullback(made.grad))
+            found = None if read.grad is None else back(read.grad)
+            if found is not None:
+                add_gradients(calls.parameters, pullback(found))
         return loss
 
     def _forward(self, batch: Any) -> Tensor:

@@ -26,8 +26,9 @@ from graphweft.storage.store import Store
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.link_metrics import average_precision, hits_at, mrr, roc_auc
 from graphweft.train.metrics import Evaluation, binary_cross_entropy
-from graphweft.train.mini_batch import MiniBatch, Tables
+from graphweft.train.mini_batch import MiniBatch
 from graphweft.train.named_metrics import Metric, measured
+from graphweft.train.node_batches import Tables
 from graphweft.train.own_loss import called, named
 from graphweft.train.samplers import fitting_fanouts
 from graphweft.train.settle import Features

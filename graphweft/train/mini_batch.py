@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from graphweft import _config, _machine
 from graphweft._backward import backward_from
-from graphweft._draws import call_key, keyed, mixed
+from graphweft._draws import call_key, keyed
 from graphweft._errors import ConfigError, ShapeError
 from graphweft._memory import POOL
 from graphweft._trace import span
 from graphweft.data.dataset import Dataset, Part
 from graphweft.data.graph_samples import GRAPH_ID
-from graphweft.graph.graph import Graph
 from graphweft.interop.pyg_model import PyGModel
 from graphweft.loader.batch import Batch
 from graphweft.loader.group_loader import GroupLoader
@@ -36,13 +35,15 @@ from graphweft.nn.stack import Stack
 from graphweft.nn.typed_stack import TypedStack
 from graphweft.passes.work import Sizes
 from graphweft.runtime.constants import Watch, owning
-from graphweft.runtime.staged import PreparedBatch, StagedPlan, batch_sizes
+from graphweft.runtime.staged import Choice, PreparedBatch, StagedPlan, batch_sizes
+from graphweft.runtime.targets import target_of as target_at
 from graphweft.sample.neighbor import NeighborSampler
 from graphweft.sample.shadow import ShadowSampler
 from graphweft.sample.whole_graphs import GraphSampler
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.storage.feature import SparseFeatures
 from graphweft.storage.gather import gather_rows
+from graphweft.train.batch_gradients import add_gradients, weight_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
 from graphweft.train.format_trial import MOST_CHOICES, FormatTrial
@@ -52,8 +53,10 @@ from graphweft.train.macro import Macro, MacroRun
 from graphweft.train.metrics import Evaluation
 from graphweft.train.named_metrics import Metric
 from graphweft.train.needs import RunBudget
+from graphweft.train.node_batches import NodeBatches, Tables
 from graphweft.train.options import PREPARE, check_choice
 from graphweft.train.record import GUARDED
+from graphweft.train.replayed import Replays, StepParts
 from graphweft.train.samplers import AnySampler, sampler_of
 from graphweft.train.settle import Features
 from graphweft.train.target import Target, target_of
@@ -65,31 +68,6 @@ _EVALUATED = 1  # the stage of draws that evaluation makes
 
 _REFERENCE = 1 << 62  # stage of the draws from which sizes are known before a run
 _WHOLE_SHARE = 0.25  # of the machine's memory: above that, evaluation goes tile by tile
-
-
-@dataclass
-class Tables:
-    """What batches are made from."""
-
-    graph: Graph
-    x: Features
-    y: Tensor
-    train_idx: Tensor
-
-
-class NodeBatches(Loader):
-    """Batches of nodes, or, with a plan, what the first stage of a compiled batch makes."""
-
-    plan: StagedPlan | None = None
-    trial: FormatTrial | None = None
-
-    def make(self, places: Tensor, epoch: int) -> Any:
-        """As asked for by the plan, or by the trial of several."""
-        plan = self.plan if self.trial is None or self.trial.settled else self.trial.plan()
-        if plan is None:
-            return super().make(places, epoch)
-        draw = None if self.preparer is None else self.preparer.sample
-        return plan.prepare(self.seeds[places], (self.seed, epoch), draw)
 
 
 class MiniBatch(Steps):
@@ -127,6 +105,9 @@ class MiniBatch(Steps):
     sampler: AnySampler | None = None
     _watch: Watch | None = None
     budget: RunBudget | None = None
+    device = torch.device("cpu")  # where the model is, as far as batches are compiled
+    _choice: Choice | None = None  # of what is open in a batch's program; None: as usual
+    replays: Replays | None = None  # of steps that were written down; None: every batch runs as it comes
     _accumulate = 1
     _sum, _count = 0.0, 0  # of losses of the epoch under way
     _pending = _seeds_pending = 0  # batches, and their seeds, whose gradients wait for an update
@@ -249,8 +230,19 @@ class MiniBatch(Steps):
         the same wherever a run is taken up.
         """
         loader = self.loader
-        if not isinstance(loader, NodeBatches):
-            return
+        if isinstance(loader, NodeBatches):
+            self._compile(loader)
+            if self.replays is not None:
+                self.replays.prepare(loader.plan, self._given_step())
+
+    def _given_step(self) -> StepParts:
+        """What a step is made of that is written down."""
+        draws = isinstance(self.model, Stack) and self.model.draws()
+        loss = self.target.written_down(self.ds.y, native=target_at(self.device).blocking)
+        return StepParts(loss, draws, self.device, type(self.model).__name__)
+
+    def _compile(self, loader: NodeBatches) -> None:
+        """The plan of a batch; none where stages are not compiled together."""
         if not self._is_staged():
             loader.plan = None
             return
@@ -263,8 +255,8 @@ class MiniBatch(Steps):
             return
         reference = self.sampler.sample(loader.seeds[: loader.batch_size], stage=_REFERENCE)
         tier = loader.preparer.tier if isinstance(loader.preparer, Subtasks) else None
-        function = self.model.staged(self.sampler, self._table(), tier)
-        loader.plan = function.compile(tensors, True, reference)
+        function = self.model.staged(self.sampler, self._table(), tier, self.device)
+        loader.plan = function.compile(tensors, True, reference, self._choice)
         self._compiled_for = wanted
         loader.trial = None
         if _config.current().tune:
@@ -310,6 +302,8 @@ class MiniBatch(Steps):
         self.prepare()
         if self.macro is not None and self.batches_done == 0:
             self.macro.begin_epoch(self.x)
+        if self.replays is not None and self.batches_done == 0:
+            self.replays.begin_epoch()
         total = len(self.loader)
         for batch in self.loader:
             done = self.batches_done
@@ -325,6 +319,8 @@ class MiniBatch(Steps):
             self.after_batch(done, total, self._sum / max(self._count, 1))
         if self.macro is not None:
             self.macro.end_epoch(self._key(self.loader.epoch, 0))
+        if self.replays is not None:
+            self.replays.end_epoch()
         mean = self._sum / max(self._count, 1)
         self._sum, self._count = 0.0, 0
         return torch.tensor(mean, dtype=torch.float64)
@@ -372,11 +368,21 @@ class MiniBatch(Steps):
         """Goes on where a checkpoint stood. Raises: CheckpointError for that of another loader."""
         self.load_state_dict(state["mini_batch"])
 
+    def measured(self) -> dict[str, float]:
+        """Batches that were replayed, and those that were not."""
+        return {} if self.replays is None else self.replays.measured()
+
+    def replay_report(self) -> dict[str, Any]:
+        """As :meth:`Replays.report`."""
+        return {} if self.replays is None else self.replays.report()
+
     def state_dict(self) -> dict[str, Any]:
         """Where the loader and what waits for an update stand."""
         state = {"loader": self.loader.state_dict(), "loss_sum": self._sum, "loss_count": self._count}
         if self.macro is not None:
             state["macro"] = self.macro.state_dict()
+        if self.replays is not None and not self.replays.refused:
+            state["replays"] = self.replays.state_dict()
         if self._pending:
             gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
             state["pending"] = {"batches": self._pending, "seeds": self._seeds_pending, "gradients": gradients}
@@ -386,6 +392,8 @@ class MiniBatch(Steps):
         """The inverse of :meth:`state_dict`. Raises: CheckpointError for a state of another loader."""
         if self.macro is not None:
             self.macro.load_state_dict(state["macro"])
+        if self.replays is not None and "replays" in state:
+            self.replays.load_state_dict(state["replays"])
         self.loader.load_state_dict(state["loader"])
         pending = state.get("pending", {"batches": 0, "seeds": 0, "gradients": {}})
         self._pending, self._seeds_pending = int(pending["batches"]), int(pending["seeds"])
@@ -437,6 +445,13 @@ class MiniBatch(Steps):
         model, tensors = self.model, self._tensors()
         assert isinstance(model, Stack)  # what is staged
         seed = call_key() if model.draws() else 0
+        if self.replays is not None and self.replays.counts:
+            labels, eager = self.ds.y[batch.seeds], partial(self._eager_step, batch, tensors, seed)
+            found = self.replays(batch, labels, seed, tensors, eager)
+            if found is not None:
+                add_gradients(tensors, found[1])
+                return found[0]
+        batch = self._arrived(batch)
         with span("forward", "forward"):
             outputs, pullback = batch.plan.linearize(batch, tensors, seed)
         model.store(
@@ -449,6 +464,19 @@ class MiniBatch(Steps):
             gradients = pullback(gradient if weight == 1 else gradient * weight)
         add_gradients(tensors, gradients)
         return loss
+
+    def _eager_step(
+        self, batch: PreparedBatch, tensors: dict[str, Tensor], seed: int
+    ) -> tuple[Tensor, dict[str, Tensor | None]]:
+        """Loss and gradients of a batch as it comes, which has no statistics to keep."""
+        batch = self._arrived(batch)
+        outputs, pullback = batch.plan.linearize(batch, tensors, seed)
+        loss, gradient = self._loss(outputs["out"], batch.seeds)
+        return loss, pullback(gradient)
+
+    def _arrived(self, batch: PreparedBatch) -> PreparedBatch:
+        """The batch where the model is."""
+        return batch
 
     def _loss(self, logits: Tensor, seeds: Tensor, norm: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The mean loss of the seeds, or their sum weighted by ``norm``, shape (), and its gradient by their logits."""
@@ -482,7 +510,8 @@ class MiniBatch(Steps):
             and numbers.dtype in (torch.float32, torch.float64)
             and not numbers.requires_grad
             and (model.takes_sparse or not isinstance(x, SparseFeatures))
-            and all(t.device.type == "cpu" for t in (numbers, *self._tensors().values()))
+            and numbers.device.type in ("cpu", self.device.type)
+            and all(t.device == self.device for t in self._tensors().values())
         )
 
     def _update(self, seeds: int) -> None:
@@ -531,24 +560,6 @@ class MiniBatch(Steps):
                 rows = self.model(sample.subgraph, gather_rows(self.x, sample.n_id), **given)
                 parts.append(rows[: nodes.numel()])
         return torch.cat(parts)
-
-
-def add_gradients(tensors: Mapping[str, Tensor], gradients: Mapping[str, Tensor | None]) -> None:
-    """Adds gradients by name to those that are there."""
-    for name, found in gradients.items():
-        if found is not None:
-            known = tensors[name].grad
-            tensors[name].grad = found if known is None else known.add_(found)
-
-
-def batch_key(seed: int, epoch: int, batch: int) -> int:
-    """Keys the draws of one step."""
-    return mixed(mixed(seed, epoch), batch)
-
-
-def weight_of(batch: Batch | PreparedBatch) -> int:
-    """How much a batch weighs among others: its seeds, or 1 where each batch estimates the mean over all of them."""
-    return batch.batch_size if isinstance(batch, PreparedBatch) or batch.node_norm is None else 1
 
 
 def _whole_bytes(model: Stack, nodes: int) -> int:

@@ -110,8 +110,7 @@ class RunBudget:
     """
 
     def __init__(self, memory: int | str, ds: Dataset) -> None:
-        if memory_bytes(memory) < UNLIMITED:
-            lean_heap()
+        lean_heap_within(memory)
         around = in_force()
         own, data = own_bytes(), data_bytes(ds)
         floor = max(0, own - data) if around is None else around.floor
@@ -209,6 +208,12 @@ def refusal(needs: Needs, limit: int) -> MemoryBudgetError:
     return MemoryBudgetError(f"memory: {text}", needs.least)
 
 
+def lean_heap_within(memory: int | str) -> None:
+    """The C library keeps little of what is freed, where memory has a bound."""
+    if memory_bytes(memory) < UNLIMITED:
+        lean_heap()
+
+
 def budget_of(
     memory: int | str | None, ds: Dataset, mode: str, task: str, macro: Macro | None, ranks: Ranks
 ) -> RunBudget | None:
@@ -216,7 +221,10 @@ def budget_of(
 
     Raises: ConfigError for a text that is no size, and for options whose memory is not known.
     """
-    if memory is None or mode == "macro" or isinstance(ds, StoredDataset):
+    if memory is None:
+        return None
+    if mode == "macro" or isinstance(ds, StoredDataset):
+        lean_heap_within(memory)
         return None
     given = {
         "task": task if task != "nodes" else None,

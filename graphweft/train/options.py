@@ -20,6 +20,7 @@ GRAPH_TASKS = ("graph_classification", "graph_regression")  # samples are graphs
 EDGE_TASKS = ("edge_classification", "edge_regression")  # samples are pairs of nodes
 UNSUPERVISED = ("unsupervised", "gae", "vgae", "dgi", "node2vec")  # embeddings without labels: any such model, or one
 EMBEDDING_TASKS = ("link", *UNSUPERVISED)
+LABEL_TASKS = ("classification", "multilabel", "regression")  # what labels of tables mean
 TASKS = (
     "nodes",
     "link",
@@ -33,6 +34,7 @@ USUAL_BATCH, USUAL_GRAPHS = 1024, 128  # training nodes, or edges, of a step; gr
 MODES = ("full", "mini", "macro", "auto", "mapped")
 STOP_ON = ("accuracy", "loss", "both")
 PREPARE = ("whole", "subtasks")
+CUDA_GRAPHS = ("auto", "on", "off")
 EDGE_DATA = ("use", "ignore")
 RANK_REDUCE = ("any", "ordered")
 HALO = ("exact", "bf16", "int8", "stale", "sampled")
@@ -108,7 +110,7 @@ def check_task(task: Any, mode: str) -> str:
 
     Raises: ConfigError.
     """
-    if task in ("classification", "multilabel", "regression"):
+    if task in LABEL_TASKS:
         kind = f"gw.Dataset(..., task={task!r})"
         raise ConfigError(f"task: expected nodes, and {kind} where the labels do not tell their kind, got {task!r}")
     if task != "unsupervised":  # which follows from a model

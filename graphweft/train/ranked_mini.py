@@ -30,7 +30,8 @@ from graphweft.train.full_batch import is_plain
 from graphweft.train.inference import USUAL_TILE, infer
 from graphweft.train.link_task import LinkTask
 from graphweft.train.macro import MacroRun
-from graphweft.train.mini_batch import MiniBatch, NodeBatches
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.node_batches import NodeBatches
 from graphweft.train.ranked_gradients import GradientRows, check_model, conflict
 
 _LEAST_TILES = 8  # of an evaluation, so that the work of small graphs is shared, too

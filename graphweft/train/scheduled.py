@@ -35,9 +35,11 @@ from graphweft.schedule.profiler import Profiler
 from graphweft.schedule.run import Executor
 from graphweft.schedule.split import USUAL_BUFFER, Plan, Profile
 from graphweft.storage.fingerprint import fingerprint
+from graphweft.train.batch_gradients import batch_key, weight_of
 from graphweft.train.edge_data import EdgeData
 from graphweft.train.epoch_steps import Steps
-from graphweft.train.mini_batch import MiniBatch, NodeBatches, batch_key, weight_of
+from graphweft.train.mini_batch import MiniBatch
+from graphweft.train.node_batches import NodeBatches
 from graphweft.train.update import Update
 
 _MEASURED, _WARM, _REHEARSED = 20, 5, 60  # batches, at most

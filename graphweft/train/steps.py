@@ -48,6 +48,7 @@ from graphweft.train.plan import Plan, Way, choose
 from graphweft.train.promise import Promise
 from graphweft.train.ranked_full import RankedFullBatch
 from graphweft.train.ranked_mini import RankedLinkTask, RankedMiniBatch
+from graphweft.train.replayed import Replays
 from graphweft.train.samplers import AnySampler
 from graphweft.train.scheduled import ScheduledMiniBatch, where
 from graphweft.train.update import Update
@@ -70,15 +71,19 @@ class Drawn(NamedTuple):
     sampler: str | AnySampler
     prepare: str | Subtasks
     schedule: str | Schedule = "auto"
+    cuda_graphs: str = "auto"
 
 
 USUALLY_DRAWN = Drawn(**spec.USUALLY_DRAWN)
 
 
-def drawn_of(mode: str, device: Any, schedule: Any, fanouts: Any, batch_size: int, macro: Any, *more: Any) -> Drawn:
+def drawn_of(
+    mode: str, device: Any, schedule: Any, graphs: Any, fanouts: Any, batch_size: int, macro: Any, *more: Any
+) -> Drawn:
     """How batches are made, from what the user gave. Raises: ConfigError where ``mode`` makes none."""
+    check_given(spec.TrainSpec, {"cuda_graphs": graphs})
     drawn = Drawn(check_fanouts(fanouts), batch_size, as_macro(macro), *more)
-    drawn = drawn._replace(schedule=as_schedule(schedule, device) or "auto")
+    drawn = drawn._replace(schedule=as_schedule(schedule, device) or "auto", cuda_graphs=graphs)
     check_drawn(spec.TrainSpec, mode, drawn._asdict())
     return drawn
 
@@ -155,6 +160,7 @@ def _fitted(
         batch = full_batch(given, keep_features)
     else:
         batch = sampled(given._replace(mode=mode), drawn, *keys, *room)
+    _replay(batch, given, drawn, budget)
     if budget is not None and isinstance(batch, ScheduledMiniBatch):
         raise ConfigError(f"memory cannot be combined with {_named(drawn.schedule)}")
     if budget is not None and isinstance(batch, FullBatch):
@@ -163,6 +169,32 @@ def _fitted(
         assert isinstance(batch, MiniBatch)  # the other kind
         fit_into(batch, budget)
     return mode, batch, promise
+
+
+def _replay(batch: FullBatch | MiniBatch, given: Given, drawn: Drawn, budget: RunBudget | None) -> None:
+    """Mini-batches are replayed where that was asked for. Raises: ConfigError where none of their kind are."""
+    if isinstance(batch, FullBatch):
+        if drawn.cuda_graphs == "on":
+            raise ConfigError("cuda_graphs='on' cannot be combined with mode='auto' where it takes all nodes at once")
+        return
+    if drawn.cuda_graphs == "off":
+        return
+    others = {
+        f"mode={given.mode}": given.mode not in ("mini", "auto"),
+        f"task={given.task}": given.task != "nodes",
+        "ranks": given.ranks.is_shared,
+        "macro": drawn.macro is not None,
+        "accumulate": drawn.accumulate > 1,
+        "prepare": drawn.prepare != "whole",
+        "a schedule": isinstance(drawn.schedule, Schedule),
+        "memory": budget is not None,
+        "a store": isinstance(given.ds, StoredGraph),
+    }
+    refused = [name for name, is_given in others.items() if is_given]
+    if refused and drawn.cuda_graphs == "on":
+        raise ConfigError(f"cuda_graphs='on' cannot be combined with {refused[0]}")
+    if not refused:
+        batch.replays = Replays(drawn.cuda_graphs)
 
 
 def planned(

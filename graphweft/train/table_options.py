@@ -28,6 +28,8 @@ class TableOptions:
     target: str | None = given(None, "COLUMN", "edges: ids of the targets.", "target")
     label: str | None = given(None, "COLUMN,...", "nodes: columns to predict.", "")
     edge_label: str | None = given(None, "COLUMN,...", "edges: columns to predict, with --task edge.", "")
+    label_task: str | None = given(None, "", "What labels mean where they could be several.", "as they look",
+        choices=("classification", "multilabel", "regression"))
     weight: str | None = given(None, "COLUMN", "edges: weights.", "")
     time: str | None = given(None, "COLUMN", "edges: times.", "")
     split: str | None = given(None, "COLUMN", "Beside the labels: train, val, test or nothing.", "60/20/20 at random")
@@ -63,6 +65,7 @@ class TableOptions:
         """The keywords of ``Dataset.from_tables``."""
         names = [field.name for field in fields(TableOptions)]
         found = {name: getattr(self, name) for name in names}
+        found["task"] = found.pop("label_task")
         for name in ("drop", "categories"):
             found[name] = split_names(found[name])
         for name in ("label", "edge_label"):

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from graphweft._errors import DataError, DataWarning
 from graphweft._pieces import in_pieces, total
-from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells
+from graphweft.runtime.dense import LossCells, cross_entropy, cross_entropy_cells, mean_cross_entropy
 from graphweft.runtime.entry_loss import EntryCells, Kind, entry_loss, entry_loss_cells, known_entries
 from graphweft.train.link_metrics import roc_auc
 from graphweft.train.metrics import f1, mean_of_entries
@@ -90,6 +90,14 @@ class Target(abc.ABC):
     def recorded(self, y: Tensor, rows: Tensor | None) -> tuple[Recorded, list[Any]]:
         """The loss as one call on outputs (n, c), which may be written over, and the memory it reads."""
 
+    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
+        """What makes, of the labels of some rows, a loss that stays right when others are written over them.
+
+        ``y``: all labels. ``native``: by native calls; else by operations of torch that wait for no number. None where
+        there is no such loss.
+        """
+        return None
+
     @abc.abstractmethod
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The mean loss, shape (), with a graph of operations behind it."""
@@ -149,6 +157,12 @@ class Classes(Target):
 
         return call, [y, rows]
 
+    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
+        """Softmax cross-entropy."""
+        if native:
+            return lambda labels: self.recorded(labels, None)[0]
+        return lambda labels: lambda outputs, over: mean_cross_entropy(outputs, labels)  # type: ignore[return-value]
+
     def mean_loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Softmax cross-entropy."""
         return functional.cross_entropy(outputs, labels)
@@ -202,6 +216,12 @@ class _Entries(Target):
             return cells, gradient
 
         return call, [labels, rows]
+
+    def written_down(self, y: Tensor, native: bool) -> Callable[[Tensor], Recorded] | None:
+        """Over all entries, where all are known."""
+        if not native or y.dtype != torch.float32 or bool(y.isnan().any()):
+            return None
+        return lambda labels: self.recorded(labels, None)[0]
 
     @abc.abstractmethod
     def _losses(self, outputs: Tensor, labels: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from graphweft.runtime.staged import StagedPlan
 from graphweft.schedule.subtasks import Subtasks
 from graphweft.schedule.verdict import Verdict
 from graphweft.storage.feature import is_dense
+from graphweft.train.batch_gradients import batch_key
 from graphweft.train.best_weights import BestWeights
 from graphweft.train.between_batches import between_batches, not_finite
 from graphweft.train.chosen import Chosen, Loop
@@ -45,7 +46,6 @@ from graphweft.train.full_batch import SPLITS
 from graphweft.train.graph_task import for_rows
 from graphweft.train.history import History
 from graphweft.train.interrupt import Interrupted, StopRequest
-from graphweft.train.mini_batch import batch_key
 from graphweft.train.model_input import as_read, check_parts, costs_of, trains
 from graphweft.train.needs import Needs, budget_of
 from graphweft.train.optimizer import make_optimizer
@@ -86,39 +86,33 @@ class Trainer(ShownAsFacts):
         optimizer: "adam", "adamw", "sgd", or one of ``torch.optim`` with learning rate and weight decay of its own.
         seed: Keys dropout and everything else that is random in an epoch.
         patience: Stop when validation has not become better for so many epochs; 0 never does.
-        stop_on: What becoming better means, and which epoch is the best: validation "accuracy" (the score; for values
-            the RMSE, where lower is better), its "loss", or "both": go on while either does, the best is the last that
-            was not worse in either (the rule of the GAT paper).
-        restore_best: After ``fit`` with validation nodes the model has the weights of the best epoch, which
-            ``evaluate`` and ``predict`` use; the next ``fit`` continues from the last ones. False: it keeps the last;
-            so it does once labels or splits were changed in place.
+        stop_on: What is better, and the best epoch: validation "accuracy" (the score; for values the RMSE), its "loss",
+            or "both": go on while either is; the best is the last not worse in either (as for GAT).
+        restore_best: After ``fit`` the model has the weights of the best validation epoch; the next ``fit`` continues
+            from the last ones. False: it keeps the last; so it does once labels or splits were changed in place.
         eval_every: Evaluate after every so many epochs, and after the last.
         out: Folder for checkpoints, metrics and the plot; None writes nothing.
         progress: Show the notes of the dataset and progress on standard error.
         keep_features: False gives up the memory of dense features once nothing reads them after the first aggregation.
-        fanouts: For "mini": in-edges that a node draws, from the seeds outwards, one number a layer, -1 for all; None:
-            15, 10, 5, and 5 for further layers.
-        batch_size: For "mini": training nodes (1024) or graphs (128) of a step; draws or parts of a sampler over those;
-            for "graphs" graphs (1).
-        task: "nodes" predicts the labels of ``ds``, "graph_classification" or "graph_regression" those of the graphs of
-            a :class:`gw.GraphDataset`, "edge_classification" or "edge_regression" those of pairs of nodes
-            (:meth:`Dataset.with_edge_labels`); they are found from the data. "link", in mode "mini", holds some edges
-            out and learns embeddings, whose dot products tell edges from pairs without one; ``*_acc`` are areas under
-            the ROC curve. "unsupervised" is found from a :class:`GAE`, :class:`VGAE`, :class:`DGI` or
-            :class:`Node2Vec`, or a module with ``loss(graph, x)``: embeddings by the model's own loss.
-        macro: For "mini": macro-batches that batches are made of, such as "large:1/8" or "parts:16/128"; a
-            :class:`Macro` says more. None: batches are drawn from the whole graph. For "macro": "parts:16/128", the
-            parts of a group; None: as many parts of a store as fit into ``memory``.
-        memory: Bytes, or a text such as "2GB", that the run may take. Where it is short fewer values are kept, fewer
-            batches prepared ahead and evaluations cut; a run that does not fit is refused with the least that would do.
-            On a store: bytes of the groups in memory; None: a quarter of the machine's.
+        fanouts: For "mini": in-edges a node draws, from the seeds outwards, -1 for all; None: 15, 10, 5, then 5.
+        batch_size: For "mini": training nodes (1024), graphs (128), draws or parts of a step; for "graphs" graphs (1).
+        task: "nodes" predicts the labels of ``ds``; "graph_classification", "graph_regression" those of graphs
+            (:class:`gw.GraphDataset`), "edge_classification", "edge_regression" those of pairs
+            (:meth:`Dataset.with_edge_labels`), found from the data. "link", in mode "mini", holds edges out and learns
+            embeddings whose dot products tell edges from others; ``*_acc`` are areas under the ROC curve.
+            "unsupervised" is found from a :class:`GAE`, :class:`VGAE`, :class:`DGI`, :class:`Node2Vec`, or a module
+            with ``loss(graph, x)``.
+        macro: For "mini": macro-batches, such as "large:1/8" or "parts:16/128", or a :class:`Macro`; None: none. For
+            "macro": "parts:16/128", the parts of a group; None: as many parts of a store as fit into ``memory``.
+        memory: Bytes, or a text such as "2GB", that the run may take; one that does not fit is refused with the least
+            that would do. On a store: bytes of the groups in memory; None: a quarter of the machine's.
         accumulate: For "mini": batches whose gradients make one update.
         sampler: For "mini": "neighbor", "layer", "shadow", "saint-node", "saint-edge", "saint-walk", "graphs" (whole
             graphs of :meth:`Dataset.from_graphs`), or a sampler over the dataset's graph. ``fanouts`` are nodes of a
             layer for "layer", and the scope of "shadow".
         edge_data: "use" gives the model the dataset's ``edge_weight`` (GCN, SAGE, GIN, or a GAT with ``edge_dim``) and
-            ``edge_features`` (a GAT), and a model of your own those that its ``forward`` has arguments ``edge_weight``
-            and ``edge_attr`` for; what the model cannot use is said in one warning. "ignore" gives it neither.
+            ``edge_features`` (a GAT), a model of your own those that its ``forward`` names so or ``edge_attr``.
+            "ignore": neither.
         prepare: For "mini": "whole", a batch by one thread; "subtasks" or :class:`gw.schedule.Subtasks`: by several.
         trace: File for a Chrome trace of all stages (Perfetto); :attr:`verdict` says what bounds the run.
         loss: Called as ``loss(logits, labels)`` with the rows of a step, returns a scalar; a module of torch, a
@@ -145,6 +139,7 @@ class Trainer(ShownAsFacts):
         ranks: The processes that train together (:class:`gw.dist.Ranks`); all make one trainer, rank 0 writes ``out``.
         device: For "full": where to train, as "cuda"; None: where the model is. For "mini": "emulated", a process.
         schedule: With a device, who prepares batches: "auto", "cpu", "device", or a :class:`gw.schedule.Schedule`.
+        cuda_graphs: For "mini": "on" replays recorded steps (docs/devices.md); "auto": on a device; "off".
         precision: "float32", or "bf16": sums over edges read rows in bfloat16; None: that of :func:`gw.config`.
 
     Raises: ConfigError for an option out of range, DataError when no training node has a label.
@@ -209,21 +204,21 @@ class Trainer(ShownAsFacts):
         ranks: Ranks | None = None,
         device: Any = None,
         schedule: Any = "auto",
+        cuda_graphs: str = "auto",
         precision: str | None = None,
         **others: NoReturn,
     ) -> None:
         refuse(others, _OPTIONS)
         task, mode, ds, batch_size = for_rows(*for_loss(model, task, mode, ds), usual_graphs(sampler, mode, batch_size))
-        measures = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
+        rules = {"weight_decay": weight_decay, "weight_decay_on": weight_decay_on, "stop_on": stop_on}
         self.task, self._tracing = check_task(task, mode), Tracing(trace)
         self.ds = as_read(check_parts(model, ds, self.task), model)
         self.model, self.mode, self._edges = model, check_mode(mode), edge_data_of(model, self.ds, edge_data)
         self.ranks, self._asked = check_shared(ranks or Ranks(), self.task, self.mode, loss, class_weight), mode
-        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, measures)
-        drawn = drawn_of(mode, device, schedule, fanouts, batch_size, macro, accumulate, sampler, prepare)
-        updated = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
-        chosen = Chosen(*updated, callbacks, loggers if self.ranks.is_first else ())
-        self._assemble(chosen, optimizer, drawn, keep_features, restore_best, {**measures, **(config or {})})
+        self._take_options(out, lr, seed, progress, memory, patience, eval_every, remember, device, precision, rules)
+        drawn = drawn_of(mode, device, schedule, cuda_graphs, fanouts, batch_size, macro, accumulate, sampler, prepare)
+        loop = (loss, class_weight, label_smoothing, scheduler, warmup, clip, clip_value, ema, metrics, best)
+        self._assemble(Chosen(*loop, callbacks, loggers), optimizer, drawn, keep_features, restore_best, rules, config)
 
     def _take_options(
         self, out: Any, lr: float, seed: int, progress: bool, memory: Any, patience: int, eval_every: int, *more: Any
@@ -239,11 +234,12 @@ class Trainer(ShownAsFacts):
         self._patience, self._eval_every, self._remember = patience, eval_every, dict(more[0] or {})
 
     def _assemble(
-        self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, more: dict[str, Any]
+        self, chosen: Chosen, optimizer: Any, drawn: Any, keep_features: bool, restore_best: bool, *own: Any
     ) -> None:
         """Makes the parts of the run, and what makes it itself."""
-        decay = more["weight_decay"], more["weight_decay_on"]
-        self.optimizer = make_optimizer(self.model, optimizer, self._lr, *decay)
+        chosen = chosen if self.ranks.is_first else chosen._replace(loggers=())
+        more = {**own[0], **(own[1] or {})}
+        self.optimizer = make_optimizer(self.model, optimizer, self._lr, more["weight_decay"], more["weight_decay_on"])
         self._budget = budget_of(self._memory, self.ds, self.mode, self.task, drawn[2], self.ranks)
         self._loop = loop = Loop(chosen, self.ds, self.task, more["stop_on"], self.out)
         rate = float(self.optimizer.param_groups[0]["lr"])
@@ -286,13 +282,17 @@ class Trainer(ShownAsFacts):
     @property
     def formats(self) -> str:
         """The measured table from which formats and orders of a batch were chosen, under ``config(tune=True)``."""
-        trial = self._batch.formats
-        return "" if trial is None else trial.explain()
+        return "" if self._batch.formats is None else self._batch.formats.explain()
 
     @property
     def scheduled(self) -> str:
         """Where batches are prepared and trained, why, and how busy each place was; empty where it is all the CPU."""
         return self._batch.scheduled()
+
+    @property
+    def replays(self) -> dict[str, Any]:
+        """Bounds of padded batches and launches of a replayed step (``cuda_graphs``), or why none is replayed."""
+        return self._batch.replay_report()
 
     @property
     def verdict(self) -> Verdict | None:

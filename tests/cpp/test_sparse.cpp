@@ -17,6 +17,7 @@ struct options {
   const float* src_scale = nullptr;
   double self_coef = 0;
   bool mean = false;
+  const float* self_factor = nullptr;
 };
 
 template <class T>
@@ -33,7 +34,8 @@ std::vector<double> aggregate(const data::graph& g, const std::vector<T>& x, int
       const int64_t degree = g.indptr[size_t(i + 1)] - g.indptr[size_t(i)];
       if (o.mean && degree) sum /= double(degree);
       if (o.self_coef != 0)
-        sum += o.self_coef * (o.src_scale ? double(o.src_scale[i]) : 1.0) * double(x[size_t(i * ldx + k)]);
+        sum += o.self_coef * (o.self_factor ? double(*o.self_factor) : 1.0) *
+               (o.src_scale ? double(o.src_scale[i]) : 1.0) * double(x[size_t(i * ldx + k)]);
       out[size_t(i * f + k)] = sum;
     }
   return out;
@@ -56,13 +58,14 @@ void agrees_rounded(data::graph& g, int64_t f, const options& o) {
   std::vector<float> x = data::floats(g.num_cols * f, 4);
   std::vector<float> y(size_t(g.num_rows * f), -7.0f), scaled(x.size());
   std::vector<uint16_t> panel(size_t(g.num_cols * 96));
-  CHECK(gw_spmm_f32_bf16(&a, data::pointer(x), f, f, o.weight, o.src_scale, o.self_coef, o.mean, nullptr, -1,
-                         data::pointer(panel), data::pointer(y), f) == 0);
+  CHECK(gw_spmm_f32_bf16(&a, data::pointer(x), f, f, o.weight, o.src_scale, o.self_coef, o.self_factor, o.mean, nullptr,
+                         -1, data::pointer(panel), data::pointer(y), f) == 0);
   for (size_t i = 0; i < x.size(); ++i) scaled[i] = rounded(x[i] * (o.src_scale ? o.src_scale[int64_t(i) / f] : 1.0f));
   std::vector<double> want = aggregate(g, scaled, f, f, {o.weight, nullptr, 0, o.mean});
   if (o.self_coef != 0) {
     for (size_t i = 0; i < want.size(); ++i)
-      want[i] += o.self_coef * (o.src_scale ? double(o.src_scale[int64_t(i) / f]) : 1.0) * double(x[i]);
+      want[i] += o.self_coef * (o.self_factor ? double(*o.self_factor) : 1.0) *
+                 (o.src_scale ? double(o.src_scale[int64_t(i) / f]) : 1.0) * double(x[i]);
   }
   for (size_t i = 0; i < want.size(); ++i) CHECK(check::close(y[i], want[i], 1e-4));
 }
@@ -72,8 +75,8 @@ void agrees(data::graph& g, int64_t f, const options& o, int32_t prefetch, bool 
   const gw_adjacency a = g.view();
   std::vector<float> x = data::floats(span(g.num_cols, f, ldx), 4), y(size_t(span(g.num_rows, f, ldy)), -7.0f);
   std::vector<float> panel(with_panel ? size_t(g.num_cols * 48) : 0);
-  CHECK(gw_spmm_f32(&a, data::pointer(x), ldx, f, o.weight, o.src_scale, o.self_coef, o.mean, nullptr, prefetch,
-                    data::pointer(panel), data::pointer(y), ldy) == 0);
+  CHECK(gw_spmm_f32(&a, data::pointer(x), ldx, f, o.weight, o.src_scale, o.self_coef, o.self_factor, o.mean, nullptr,
+                    prefetch, data::pointer(panel), data::pointer(y), ldy) == 0);
   const std::vector<double> want = aggregate(g, x, ldx, f, o);
   for (int64_t i = 0; i < g.num_rows; ++i) {
     for (int64_t k = 0; k < f; ++k) CHECK(check::close(y[size_t(i * ldy + k)], want[size_t(i * f + k)], 1e-4));
@@ -92,7 +95,10 @@ TEST(aggregation_with_every_option) {
         agrees(g, f, {}, -1, panel);
         agrees(g, f, {nullptr, nullptr, 0, true}, 8, panel);
         agrees(g, f, {weight.data(), scale.data(), 0, false}, 0, panel);
-        if (g.num_rows == g.num_cols) agrees(g, f, {nullptr, scale.data(), 0.5, false}, 300, panel);
+        if (g.num_rows != g.num_cols) continue;
+        const float factor = -1.75f;
+        agrees(g, f, {nullptr, scale.data(), 0.5, false}, 300, panel);
+        agrees(g, f, {nullptr, nullptr, 0.5, true, &factor}, 300, panel);
       }
   }
 }
@@ -104,12 +110,15 @@ TEST(aggregation_of_rounded_rows) {
     for (const int64_t f : {0, 1, 17, 33, 64, 100, 193}) {
       agrees_rounded(g, f, {});
       agrees_rounded(g, f, {weight.data(), scale.data(), 0, true});
-      if (g.num_rows == g.num_cols) agrees_rounded(g, f, {nullptr, scale.data(), 0.5, false});
+      if (g.num_rows != g.num_cols) continue;
+      const float factor = -1.75f;
+      agrees_rounded(g, f, {nullptr, scale.data(), 0.5, false});
+      agrees_rounded(g, f, {weight.data(), nullptr, 1, false, &factor});
     }
   }
   const gw_adjacency a = graphs[3].view();
   std::vector<float> x(60), y(60);
-  CHECK(gw_spmm_f32_bf16(&a, x.data(), 1, 1, nullptr, nullptr, 0, 0, nullptr, -1, nullptr, y.data(), 1) ==
+  CHECK(gw_spmm_f32_bf16(&a, x.data(), 1, 1, nullptr, nullptr, 0, nullptr, 0, nullptr, -1, nullptr, y.data(), 1) ==
         gw::bad_argument);
 }
 
@@ -124,7 +133,7 @@ TEST(aggregation_does_what_the_epilogue_says) {
   stages.bias = bias.data();
   stages.relu = 1;
   stages.col_sum = sums.data();
-  CHECK(gw_spmm_f32(&a, x.data(), f, f, nullptr, nullptr, 0, 0, &stages, -1, nullptr, y.data(), f) == 0);
+  CHECK(gw_spmm_f32(&a, x.data(), f, f, nullptr, nullptr, 0, nullptr, 0, &stages, -1, nullptr, y.data(), f) == 0);
   const std::vector<double> want = aggregate(g, x, f, f, {});
   std::vector<double> want_sums(size_t(f), 0.0);
   for (int64_t i = 0; i < 200; ++i)
@@ -171,12 +180,12 @@ TEST(aggregation_refuses_nonsense) {
   gw_adjacency a = g.view();
   std::vector<float> x(8), y(12);
   const auto run = [&](const gw_adjacency* adj, int64_t width, double self) {
-    return gw_spmm_f32(adj, x.data(), 4, width, nullptr, nullptr, self, 0, nullptr, 0, nullptr, y.data(), 4);
+    return gw_spmm_f32(adj, x.data(), 4, width, nullptr, nullptr, self, nullptr, 0, nullptr, 0, nullptr, y.data(), 4);
   };
   CHECK(run(nullptr, 4, 0) == gw::bad_argument && run(&a, -1, 0) == gw::bad_argument);
   CHECK(run(&a, 4, 1.0) == gw::bad_argument);  // more rows than columns have no self
-  CHECK(gw_spmm_f32(&a, x.data(), INT64_MAX / 2, 4, nullptr, nullptr, 0, 0, nullptr, 0, nullptr, y.data(), 4) ==
-        gw::bad_argument);
+  CHECK(gw_spmm_f32(&a, x.data(), INT64_MAX / 2, 4, nullptr, nullptr, 0, nullptr, 0, nullptr, 0, nullptr, y.data(),
+                    4) == gw::bad_argument);
 }
 
 TEST(dense_features_compress_and_expand) {

@@ -22,9 +22,14 @@ import graphweft as gw
 from graphweft import device_check
 from graphweft._errors import ConfigError, GraphError
 from graphweft.graph.placed import PlacedGraph, looped, on_device
+from graphweft.runtime.captured import Step
 from graphweft.runtime.compile import Arguments
 from graphweft.runtime.cuda import jit, walks
+from graphweft.runtime.cuda.graphs import GraphStep
+from graphweft.runtime.padded import Room, Shapes
+from graphweft.runtime.staged import Choice
 from graphweft.runtime.targets import target_of
+from graphweft.train.target import Classes
 
 META = torch.device("meta")
 NO_CUDA = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
@@ -88,6 +93,60 @@ def test_a_step_makes_no_host_tensor_and_waits_for_nothing(
     assert devices == {torch.device("cuda:0")}
     assert not watch.seen and watch.operations
     assert 0 < len(launched) <= most, len(launched)
+
+
+@pytest.mark.parametrize(("name", "most"), [("gcn", 9), ("sage", 8), ("gin", 10), ("gat", 13), ("gatv2", 14)])
+def test_a_padded_batch_is_two_graphs_that_make_no_host_tensor_and_wait_for_nothing(
+    name: str, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second stage of a batch with its loss, as it is recorded; ``most``: own kernels inside both graphs."""
+    pytest.importorskip("triton", reason="triton is not installed")
+    there, launched, seen, recorded = torch.device("cuda:0"), list[Any](), list[str](), list[Any]()
+
+    def note(compiled: Any, grid: Any, *arguments: Any, **fixed: Any) -> None:
+        assert {t.device for t in arguments if isinstance(t, Tensor)} == {there}
+        launched.append(compiled)
+
+    class Noting:
+        """Runs what a device would record."""
+
+        def __init__(self, device: torch.device) -> None:
+            assert device == there
+
+        def warm(self, body: Any) -> None:
+            body()
+            launched.clear()
+
+        def record(self, body: Any) -> Any:
+            with HostTensors() as watch:
+                made = body()
+            seen.extend(watch.seen)
+            recorded.append(made)
+            return (lambda: None), made
+
+    for module in (jit, walks):
+        monkeypatch.setattr(module, "launch", note)
+    monkeypatch.setattr(Room, "fill", lambda *given: None)  # copies from host memory, which are not recorded
+    graph, model = small(), make(name).train()
+    sampler, seeds, y = gw.sampling.NeighborSampler(graph, (3, 2)), torch.arange(4), torch.arange(20) % 3
+    first = sampler.sample(seeds)
+    with FakeTensorMode(allow_non_fake_inputs=True), gw.config(certify=False, calibrate=False):
+        x = torch.empty(20, IN, device=there)
+        tensors = {n: torch.empty(t.shape, device=there) for n, t in model.state_dict().items()}
+        wanted = {n: p.requires_grad for n, p in model.named_parameters()}
+        parameters = {n: torch.nn.Parameter(t, wanted.get(n, False)) for n, t in tensors.items()}
+    with gw.config(certify=False, calibrate=False):  # structure that stays is made in host memory
+        plan = model.staged(sampler, x, device=there).compile(parameters, True, first, Choice(numbered=True))
+    batch = plan.prepare(seeds, (1, 0))
+    shapes = Shapes(plan.plan)
+    bounds = shapes.of(4, batch.values).widened(0.5)
+    with FakeTensorMode(allow_non_fake_inputs=True), gw.config(certify=False, calibrate=False):
+        step = Step(plan, shapes, parameters, Classes().written_down(y, native=False), False, there)
+        captured = GraphStep.capture(step, bounds, batch, y[seeds], Noting)
+    assert captured is not None and captured.launches == len(recorded) == 2
+    assert not seen and 0 < len(launched) <= most, (seen, len(launched))
+    made = [t for t in recorded[1].values() if t is not None]
+    assert len(made) == sum(wanted.values()) and {t.device for t in made} == {there}
 
 
 def test_structure_is_sent_once_and_answers_as_the_graph_does() -> None:

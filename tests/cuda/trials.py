@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 os.environ["TRITON_INTERPRET"] = "0" if sys.argv[1:] == ["compiled"] else "1"
@@ -20,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 from codegen.regions import REGIONS, Region, attends
 from codegen.test_edges import arguments, compare, fields_of, function_of, gradients
-from cuda import checked, emulated, halves, sampling
+from cuda import checked, emulated, halves, recorded, sampling
 from cuda.halves import dense_of, drawn
 from nn.models import IN, make
 from torch import Tensor
@@ -34,6 +35,7 @@ from graphweft.ir.program import Attrs, Builder, Value
 from graphweft.ir.residency import Residency, TensorType
 from graphweft.runtime import dense
 from graphweft.runtime.cuda import attention_kernels, edges, kernels, sampling_kernels, walks
+from graphweft.runtime.cuda.graphs import GraphStep
 from graphweft.runtime.cuda.jit import Kernel
 from graphweft.runtime.cuda.target import CUDA
 from graphweft.runtime.epilogue import Epilogue
@@ -308,6 +310,19 @@ def calls_that_few_programs_make() -> None:
         slots[6:], (left.T @ shared.float(), left[rows].T @ shared.float(), shared.sum(0)), strict=True
     ):
         close(got, wanted)
+    block = gw.sampling.NeighborSampler(graph, [2]).sample([0, 1]).blocks[0]
+    whole = drawn(block.num_src, 4)
+    added = torch.cat([whole[:2], torch.zeros(block.num_src - 2, 4)])
+    given = {
+        "take_rows": (x, ids, x[ids]),
+        "own_rows": (block, whole, whole[:2]),
+        "pad_rows": (block, whole[:2], added),
+    }
+    for name, (one, other, by) in given.items():
+        slots = [one, other, None]
+        reads = (Slot("x0", 0, None), Slot("x1", 1, None))  # type: ignore[arg-type]
+        launch_of(name, reads, (Slot("out", 2, None),))(slots)  # type: ignore[arg-type]
+        assert torch.equal(slots[2], by), name
 
 
 def launch_of(kernel: str, reads: tuple[Slot, ...], writes: tuple[Slot, ...], attrs: Attrs = ()) -> Launch:
@@ -437,6 +452,33 @@ def a_trainer_draws_where_the_model_is() -> None:
             losses.append([record.loss for record in trainer.fit(epochs=2)])
         name = "DeviceMiniBatch" if target == "cuda" else "MiniBatch"
         assert type(trainer._batch).__name__ == name
+    torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
+
+
+for run in (recorded.a_recorded_step_is_right_for_another_batch, recorded.the_doctor_finds_replayed_batches_right):
+    interpreted(run)
+
+
+@interpreted
+def a_trainer_replays_batches_as_two_graphs() -> None:
+    """Forward and backward of padded batches, recorded once and launched with new contents: the CPU's losses."""
+    ds, losses = small_data(), []
+    for target in ("cuda", "cpu"):
+        torch.manual_seed(0)
+        net = gw.nn.SAGE(6, 4, 3, num_layers=2)
+        CUDA.captures(partial(GraphStep.capture, recorder=recorded.Recorder))
+        recorded.Recorder.graphs = recorded.Recorder.launched = 0
+        with gw.config(target=target, certify=False):
+            given = {"fanouts": (3, 2), "batch_size": 8, "progress": False, "eval_every": 9, "cuda_graphs": "auto"}
+            trainer = gw.Trainer(net, ds, lr=0.05, mode="mini", **given)
+            losses.append([record.loss for record in trainer.fit(epochs=3)])
+        CUDA.captures(GraphStep.capture)
+        if target == "cuda":
+            assert trainer.replays["launches"] == 2 == recorded.Recorder.graphs, trainer.replays
+            replayed, fallbacks = trainer.history["replayed"], trainer.history["fallbacks"]
+            assert replayed[0] == fallbacks[0] == 0 and sum(replayed) > 1 and min(fallbacks[1:]) >= 1
+            assert [a + b for a, b in zip(replayed[1:], fallbacks[1:], strict=True)] == [3, 3]
+            assert recorded.Recorder.launched == 2 * sum(replayed)
     torch.testing.assert_close(torch.tensor(losses[0]), torch.tensor(losses[1]), rtol=1e-5, atol=1e-6)
 
 

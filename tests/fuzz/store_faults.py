@@ -30,8 +30,8 @@ from graphweft.storage.store_format import MANIFEST
 PARTS, MEMORY = 4, {"macro": 64 << 20, "mini": 4 << 20}
 
 
-def trained(path: Path, mode: str, out: Path | None = None, epochs: int = 1) -> list[float]:
-    """Losses of a run, which goes on where one was begun in ``out``."""
+def trained(path: Path, mode: str, out: Path | None = None, epochs: int = 1, predicts: bool = False) -> list[float]:
+    """Losses of a run, which goes on where one was begun in ``out``; ``predicts``: ids of the source are read too."""
     store = gw.macro.Store(path)
     torch.manual_seed(0)
     model: torch.nn.Module = gw.nn.SAGE(store.num_features, 8, store.num_classes, num_layers=2)
@@ -44,13 +44,15 @@ def trained(path: Path, mode: str, out: Path | None = None, epochs: int = 1) -> 
     if out is not None:
         trainer.resume()
     trainer.fit(epochs - trainer.epoch)
+    if predicts:
+        trainer.predict()
     return [record.loss for record in trainer.history]
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "verify": lambda path: gw.macro.Store(path).verify(),
     "load": gw.load,
-    "macro": lambda path: trained(path, "macro"),
+    "macro": lambda path: trained(path, "macro", predicts=True),
     "mini": lambda path: trained(path, "mini"),
 }
 

@@ -271,3 +271,37 @@ def test_trainer(ds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         losses.append([record.loss for record in history])
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     assert rows == [SEEDS] * 30
+
+
+class Divided(nn.Module):
+    """Means over neighbours, with counts laid over the features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Rows of 8."""
+        src, dst = edge_index
+        h = self.lin(x)
+        count = h.new_zeros(len(h)).scatter_add_(0, dst, h.new_ones(len(dst))).clamp(min=1)
+        return torch.zeros_like(h).index_add_(0, dst, h[src]) / count[:, None].expand_as(h)
+
+
+def test_counts_that_are_all_alike_in_one_batch() -> None:
+    """Seeds of one neighbour each, then seeds of three: what is recorded over the first holds no count."""
+    src = torch.arange(2000) % 977 + 1000
+    dst = torch.cat([torch.arange(1500) // 3, torch.arange(500, 1000)])
+    graph = gw.Graph(src, dst, num_nodes=2000)
+    ds = gw.Dataset("alike", graph, torch.randn(2000, 8), torch.arange(2000) % 2)
+    plain = Divided()
+    compiled = gw.compile(copy.deepcopy(plain), seeds_only=True)
+    for k, batch in enumerate(gw.Loader(ds, torch.arange(1000).flip(0), fanouts=[3], batch_size=200, shuffle=False)):
+        wanted = plain(batch.x, batch.edge_index)[: batch.batch_size]
+        torch.testing.assert_close(compiled(batch.x, batch.edge_index), wanted, rtol=1e-5, atol=1e-5)
+        last = calls_of(compiled).last
+        assert last is not None
+        counts = list(last.regions[0].structure.values())
+        assert k or any(len(x) == len(batch.x) and bool((x == 1).all()) for x in counts), (
+            "a count is read in every call"
+        )

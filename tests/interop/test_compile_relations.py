@@ -79,9 +79,87 @@ def check(plain: nn.Module, compiled: nn.Module, args: tuple[Any, ...]) -> None:
 
 @pytest.mark.parametrize("name", RELATIONAL)
 def test_relations_are_one_program(name: str) -> None:
-    """Layers of several relations have one program with a graph for each."""
+    """Layers of several relations have one program."""
     case = next(case for case in coverage.CASES if case.name == name)
     assert coverage.verdict(case) == ("whole", "")
+
+
+class TwoLayers(nn.Module):
+    """Two relational layers."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        conv: Any = importlib.import_module("torch_geometric.nn").RGCNConv
+        self.first, self.second = conv(16, 24, KINDS, **options), conv(24, 7, KINDS, **options)
+
+    def forward(self, x: Tensor, edge_index: Tensor, kinds: Tensor) -> Tensor:
+        """Rows of 7."""
+        hidden: Tensor = self.first(x, edge_index, kinds).relu()
+        out: Tensor = self.second(hidden, edge_index, kinds)
+        return out
+
+
+KINDS = 5
+
+
+@pytest.mark.parametrize("options", [{}, {"num_bases": 2}, {"aggr": "add"}, {"root_weight": False, "bias": False}])
+def test_matrices_of_relations_are_one_product(options: dict[str, Any]) -> None:
+    """Both layers read one graph of all relations: a sum over it each, and no product for each relation."""
+    torch.manual_seed(0)
+    plain = TwoLayers(**options).double()
+    compiled = gw.compile(copy.deepcopy(plain))
+    x, kinds = arguments()[0], torch.randint(0, KINDS, (170,), generator=torch.Generator().manual_seed(5))
+    check(plain, compiled, (x, edges(1, 170), kinds))
+    last = calls_of(compiled).last
+    assert last is not None
+    (region,) = last.regions
+    assert not region.others
+    assert sorted(region.edges.parts) == sorted(torch.bincount(kinds).tolist())
+    (plan,) = [plan for plan in region.function.plans() if plan.backward]
+    forward, backward = [call.kernel for call in plan.forward], [call.kernel for call in plan.backward]
+    assert forward.count("typed_spmm") == 2
+    assert "spmm" not in forward + backward
+    products = [call for call in plan.forward if call.kernel == "matmul" and call.value.tensor.rows == "V"]
+    assert len(products) == (2 if options.get("root_weight", True) else 0), "own rows times their matrices"
+    assert backward.count("typed_outer") == 2
+    assert "unslice" not in backward
+
+
+@pytest.mark.parametrize("counts", [(0, 60, 70, 20, 20), (1, 59, 70, 20, 20), (40, 60, 30, 20, 20)])
+def test_relations_that_tell_nothing(counts: tuple[int, ...]) -> None:
+    """A relation without edges, with one, and with as many as there are nodes."""
+    plain = TwoLayers().double()
+    compiled = gw.compile(copy.deepcopy(plain))
+    kinds = torch.repeat_interleave(torch.arange(KINDS), torch.tensor(counts))
+    x = arguments()[0].detach()
+    for args in ((x, edges(1, 170), kinds), (x, edges(2, 170), kinds.flip(0))):
+        torch.testing.assert_close(compiled(*args), plain(*args), rtol=1e-9, atol=1e-9)
+
+
+def test_other_readers_keep_a_graph_for_each_relation() -> None:
+    """Sums that are read again, and one that is left out, are no product over all relations."""
+
+    class Read(nn.Module):
+        def __init__(self, left_out: bool) -> None:
+            super().__init__()
+            self.table, self.left_out = nn.Parameter(torch.randn(3, 16, 6)), left_out
+
+        def forward(self, x: Tensor, edge_index: Tensor, kinds: Tensor) -> Tensor:
+            """The sum over relations, times the first one's part or without the last one's."""
+            parts = []
+            for kind in range(2 if self.left_out else 3):
+                src, dst = edge_index[:, kinds == kind]
+                total = torch.zeros(len(x), 16, dtype=x.dtype).index_add(0, dst, x[src])
+                parts.append(total @ self.table[kind])
+            return sum(parts[1:], parts[0]) * (1 if self.left_out else parts[0])
+
+    kinds = torch.arange(170) % 3
+    for left_out in (False, True):
+        plain = Read(left_out).double()
+        compiled = gw.compile(copy.deepcopy(plain))
+        check(plain, compiled, (arguments()[0], edges(1, 170), kinds))
+        last = calls_of(compiled).last
+        assert last is not None and not last.regions[0].edges.parts
 
 
 def test_two_graphs_in_one_program() -> None:

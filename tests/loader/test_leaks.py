@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -82,3 +84,44 @@ def test_nothing_piles_up_over_many_batches(kind: str, threads_restored: None) -
     assert min(mapped[1] - mapped[0], mapped[2] - mapped[1]) < 8 << 20 and pool_after.lent - pool.lent < 16 << 20
     assert files_after <= files and threads_after <= threads
     assert rss_after - rss < 16 << 20
+
+
+ABANDONED = """
+import gc, threading
+from graphweft._memory import POOL
+from graphweft.loader.pipeline import Pipeline
+
+go = threading.Event()
+
+def prepare(position):
+    if position:
+        go.wait()
+    return POOL.empty((1 << 20,))
+
+def results():
+    pipeline = Pipeline(prepare, 0, 50, workers=1, ahead=2)
+    try:
+        yield from pipeline
+    finally:
+        pipeline.close()
+        closed.append(threading.current_thread())
+
+class Cycle:
+    pass
+
+closed = []
+gc.disable()
+cycle = Cycle()
+cycle.results, cycle.itself = results(), cycle
+next(cycle.results)
+with POOL._lock:  # as a collection inside of Pool.empty finds it
+    go.set()  # the worker waits for the lock, or soon will
+    del cycle
+    gc.collect()
+    assert closed == [threading.main_thread()]
+assert POOL.empty((1 << 20,)).numel() == 1 << 20
+"""
+
+
+def test_an_iterator_collected_inside_the_pool_waits_for_no_thread() -> None:
+    subprocess.run([sys.executable, "-c", ABANDONED], check=True, timeout=60)

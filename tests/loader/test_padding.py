@@ -16,7 +16,7 @@ import graphweft as gw
 from graphweft._draws import keyed
 from graphweft._errors import ConfigError
 from graphweft.loader.batch import Batch
-from graphweft.loader.padding import Bounds, PaddedBatch, Padding
+from graphweft.loader.padding import Bounds, PaddedBatch, Padding, sizes_of
 
 DS = gw.synthetic("arxiv", scale=0.01)
 WIDTHS = (DS.num_features, 8, DS.num_classes)
@@ -138,7 +138,7 @@ def test_a_batch_beyond_the_bounds_comes_as_it_is_and_is_counted() -> None:
     padding = Padding(model)
     list(padding(batches[:5]))
     found = list(padding(batches))
-    beyond = [not padding.bounds.holds(Bounds.of(batch)) for batch in batches]  # type: ignore[union-attr]
+    beyond = [not padding.bounds.holds(sizes_of(batch)) for batch in batches]  # type: ignore[union-attr]
     assert any(beyond) and not all(beyond)
     assert padding.fallbacks == sum(beyond) and padding.padded == len(batches) - sum(beyond)
     for batch, one, is_beyond in zip(batches, found, beyond, strict=True):

@@ -53,6 +53,25 @@ def test_spmm_equals_scipy_on_the_zoo(name, wide):
             assert_close(sparse.spmm(layout, x, **options), expected_sum(layout, x, **options))
 
 
+@pytest.mark.parametrize("width", [1, 16, 33, 200])
+def test_the_factor_of_own_rows_is_read_in_the_call(width):
+    layout = Layout.of(power_law_edges(300, 4000, seed=3))
+    x, factor = features(300, width), torch.zeros(())
+    for number in (1.25, 0.0, -3.0):
+        factor.fill_(number)
+        for options in ({}, {"reduce": "mean"}, {"rounds": True}):
+            got = sparse.spmm(layout, x, self_coef=1.0, self_factor=factor, **options)
+            again = sparse.spmm(layout, x, self_coef=number, **options)
+            assert torch.equal(got, again)
+            if "rounds" not in options:
+                assert_close(got, expected_sum(layout, x, self_coef=number, **options))
+    for wrong in (torch.zeros(2), torch.zeros((), dtype=torch.float64)):
+        with pytest.raises(ShapeError, match="expected one float32 number for self_factor"):
+            sparse.spmm(layout, x, self_coef=1.0, self_factor=wrong)
+    with pytest.raises(ShapeError, match="expected one float32 number for self_factor"):
+        sparse.spmm(layout, x.double(), self_coef=1.0, self_factor=factor)
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_spmm_equals_scipy_at_every_width(width, dtype):

@@ -14,8 +14,10 @@ from plain_loop import (
 )
 from standin import make_model, make_task
 
+from graphweft._errors import ConfigError
 from graphweft.data.synthetic import synthetic
 from graphweft.nn.sage import SAGE
+from graphweft.train.callbacks import Callbacks
 from graphweft.train.trainer import Trainer
 
 
@@ -73,3 +75,18 @@ def test_tensorboard_reads_what_was_logged(tmp_path: Path) -> None:
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [event.step for event in events.Scalars("loss")] == [1, 2, 3]
     assert [event.value for event in events.Scalars("loss")] == pytest.approx(history["loss"])
+
+
+def test_a_method_that_takes_other_arguments_is_told_before_training() -> None:
+    class Short:
+        def on_epoch_start(self, trainer: object) -> None:
+            """Lacks the epoch."""
+
+    with pytest.raises(ConfigError, match=r"expected Short.on_epoch_start\(trainer, epoch\), got Short.on_epoch_start"):
+        Callbacks([Short()])
+
+    class Loose:
+        def on_batch_end(self, *given: object, **named: object) -> None:
+            """Takes anything."""
+
+    Callbacks([Loose()]).batch_end(None, 1, 0.5)

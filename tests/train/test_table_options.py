@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from graphweft import cli
 from graphweft._errors import ConfigError
+from graphweft.run import complete
 from graphweft.train.spec import TrainSpec
 
 FILES = {"nodes": "users.csv", "edges": "transfers.csv"}
@@ -42,3 +49,37 @@ def test_only_what_was_said_is_kept() -> None:
 def test_what_does_not_fit_is_one_line(given, line) -> None:
     with pytest.raises(ConfigError, match=line):
         TrainSpec(**given)
+
+
+def _stars(folder: Path) -> list[str]:
+    """Flags of two tables whose label is a whole number."""
+    draw = np.random.default_rng(0)
+    size = draw.normal(0, 1, 120)
+    stars = np.rint(2 * size).astype(int)
+    lines = [f"u{i},{s:.3f},{k}" for i, (s, k) in enumerate(zip(size, stars, strict=True))]
+    (folder / "u.csv").write_text("\n".join(["user,size,stars", *lines]))
+    ends = draw.integers(0, 120, (300, 2))
+    (folder / "e.csv").write_text("\n".join(["source,target,kind", *(f"u{a},u{b},{int(a > b)}" for a, b in ends)]))
+    return ["--nodes", str(folder / "u.csv"), "--edges", str(folder / "e.csv"), "--id", "user"]
+
+
+def test_whole_numbers_are_values_where_the_task_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["train", *_stars(tmp_path), "--label", "stars", "--epochs", "30", "--quiet", "--threads", "1"]
+    flags += ["--edge-data", "ignore", "--model", "sage", "--out", str(tmp_path / "run")]
+    assert cli.main([*flags, "--task", "regression", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["metric"] == "RMSE" and summary["test_rmse_at_best_val"] < 1.5  # 2 is the deviation
+    assert cli.main(["predict", str(tmp_path / "run"), "--out", str(tmp_path / "p.csv")]) == 0
+    with (tmp_path / "p.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0].keys() == {"user", "prediction"} and len({row["prediction"] for row in rows}) > 60
+    assert cli.main([*flags, "--label-task", "regression", "--resume", "--epochs", "31"]) == 0
+    assert cli.main(["train", *_stars(tmp_path), "--label", "stars", "--task", "multilabel"]) == 2
+    assert "expected several label columns for multilabel, got one" in capsys.readouterr().err
+
+
+def test_the_task_of_edge_labels_may_be_said() -> None:
+    spec = complete({**FILES, "edge_label": "amount", "task": "regression"})
+    assert (spec.task, spec.label_task, spec.table_arguments()["task"]) == ("edge", "regression", "regression")
+    with pytest.raises(ConfigError, match=r"task: expected nodes, and gw\.Dataset"):
+        complete({"data": "cora", "task": "regression"})

@@ -1,4 +1,4 @@
 // A mark of all entry points and structures. Written by csrc/bindings.py.
 #pragma once
 
-#define GW_ABI_HASH "c53d2204542d4021"
+#define GW_ABI_HASH "2116f99383df071e"

@@ -12,6 +12,9 @@ inline void check_spmm(const gw_adjacency* adj, int64_t width) {
   require(adj->indices || adj->num_edges == 0, "spmm: expected indices, got null");
 }
 
+// A coefficient times a number that is read now, where there is one.
+inline double times(double coef, const float* factor) { return factor ? coef * double(*factor) : coef; }
+
 template <class E, class P = E>
 int checked_spmm(const gw_adjacency* adj, const typename E::stored* x, int64_t ldx, int64_t width,
                  const typename E::real* weight, const typename E::real* src_scale, double self_coef, int32_t mean,

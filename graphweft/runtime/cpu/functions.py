@@ -23,6 +23,7 @@ from graphweft.ir.interpret import evaluate
 from graphweft.ir.ops import Op
 from graphweft.ir.program import Value
 from graphweft.runtime import dense, sparse, typed
+from graphweft.runtime.epilogue import Epilogue
 from graphweft.runtime.features import SparseOperand
 from graphweft.runtime.lower import is_block
 from graphweft.storage.feature import is_dense
@@ -143,9 +144,33 @@ def _edge_softmax_grad(value: Value, graph: Graph, s: Tensor, g: Tensor, over: b
     return sparse.edge_softmax_grad(graph.csc, s.contiguous(), g.contiguous(), over)
 
 
+def _slice(value: Value, x: Tensor) -> Tensor:
+    """Neighbouring columns of rows, copied; other slices are the interpreter's."""
+    if x.dim() != 2 or value.tensor.rows is None or value["step"] != 1:
+        made: Tensor = evaluate(value, [x])
+        return made if made.is_contiguous() else made.clone(memory_format=torch.contiguous_format)
+    return dense.rows_apply(x[:, value["start"] : value["stop"]], _AS_IS)
+
+
+def _cat(value: Value, *parts: Tensor) -> Tensor:
+    """Rows side by side; anything else is the interpreter's."""
+    if any(x.dim() != 2 for x in parts) or any(v.tensor.rows is None for v in value.inputs):
+        made: Tensor = evaluate(value, list(parts))
+        return made
+    out, begin = empty((parts[0].shape[0], *value.tensor.dims), torch.float32), 0
+    for x in parts:
+        dense.rows_apply(x, _AS_IS, out=out[:, begin : begin + x.shape[1]])
+        begin += x.shape[1]
+    return out
+
+
+_AS_IS = Epilogue()
+
 # in float32; other dtypes are the oracle's
 TYPED: dict[Op, Callable[..., Any]] = {
     Op.IN_DEGREE: _in_degree,
+    Op.SLICE: _slice,
+    Op.CAT: _cat,
     Op.TYPED_SPMM: _typed_spmm,
     Op.TYPED_OUTER: _typed_outer,
     Op.TYPED_SDDMM: _typed_sddmm,

@@ -59,6 +59,7 @@ def spmm(call: KernelCall) -> Launch:
     graph, x, out = call.operand("graph"), call.operand("x"), call.writes[0].at
     weight, scale, over = call.reading("weight"), call.reading("src_scale"), call.over
     coefficient, epilogue, rounds = call.get("self_coef"), _epilogue(call), call.get("rows") == "bf16"
+    factor = call.reading("self_factor")
 
     def run(slots: Slots) -> None:
         slots[out] = sparse.spmm(
@@ -67,6 +68,7 @@ def spmm(call: KernelCall) -> Launch:
             weight=None if weight is None else slots[weight],
             src_scale=None if scale is None else slots[scale],
             self_coef=coefficient,
+            self_factor=None if factor is None else slots[factor],
             epilogue=epilogue(slots),
             out=slots[x].detach() if over else None,
             rounds=rounds,
@@ -144,7 +146,7 @@ def scale_of_rows(call: KernelCall) -> Launch:
     x, ids, factor, out = *(call.operand(r) for r in ("x", "ids", "factor")), call.writes[0].at
 
     def run(slots: Slots) -> None:
-        scale = slots[factor].expand(slots[ids].numel()).contiguous()
+        scale = empty((slots[ids].numel(),)).fill_(slots[factor])
         slots[out] = dense.rows_apply(slots[x], Epilogue(row_scale=scale), rows=slots[ids])
 
     return run

@@ -55,7 +55,8 @@ class _Cpu(Target):
         if call.kernel == "attention_grad":
             return attention.scratch(call, sizes)
         graph, x = kinds.get("graph"), kinds.get("x")
-        if call.kernel != "spmm" or not isinstance(graph, StructType) or not isinstance(x, TensorType):
+        sums = call.kernel in ("spmm", "spmm_self")
+        if not sums or not isinstance(graph, StructType) or not isinstance(x, TensorType):
             return 0
         columns, row = sizes.rows.get(graph.src, 0), prod(x.dims) * x.dtype.itemsize
         edges = sizes.rows.get(graph.edge, 0)
@@ -102,6 +103,7 @@ CPU = _Cpu("cpu", device="cpu")
 for name, launcher in {
     "rows": products.rows,
     "spmm": products.spmm,
+    "spmm_self": products.spmm,
     "spmm_max": products.spmm_max,
     "matmul": products.matmul,
     "contract": products.contract,

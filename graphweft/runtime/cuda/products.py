@@ -60,14 +60,17 @@ def spmm(call: KernelCall) -> Launch:
     """Rows summed over edges."""
     graph, x, out, epilogue = call.operand("graph"), call.operand("x"), call.writes[0].at, Epilogue(call)
     weight, scale, own = call.reading("weight"), call.reading("src_scale"), float(call.get("self_coef") or 0.0)
-    rounds = call.get("rows") == "bf16"
+    rounds, factor = call.get("rows") == "bf16", call.reading("self_factor")
 
     def run(slots: Slots) -> None:
         def summed(given: dict[str, Tensor], relu: bool) -> Tensor:
+            if factor is not None:  # the host does not wait for a number on the device
+                given = {**given, "addend": own * slots[factor] * slots[x]}
             weights, factors = (None if at is None else slots[at] for at in (weight, scale))
             often = slots[graph].num_edges >= _ROUNDED_REUSE * slots[x].shape[0]
             rounded = torch.bfloat16 if rounds and often else None
-            return edges.sum_edges(slots[graph], slots[x], weights, factors, own, given, relu, rounded)
+            coef = own if factor is None else 0.0
+            return edges.sum_edges(slots[graph], slots[x], weights, factors, coef, given, relu, rounded)
 
         slots[out] = epilogue.run(slots, summed)
 
@@ -196,6 +199,7 @@ def dropout(call: KernelCall) -> Launch:
 LAUNCHERS = {
     "rows": rows,
     "spmm": spmm,
+    "spmm_self": spmm,
     "spmm_max": spmm_max,
     "matmul": matmul,
     "contract": contract,

@@ -39,6 +39,19 @@ def _arg(value: Value, graph: Graph, x: Tensor) -> Tensor:
     return found
 
 
+def _take_rows(value: Value, x: Tensor, rows: Tensor) -> Tensor:
+    return x.index_select(0, rows)
+
+
+def _own_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    return x.narrow(0, 0, graph.num_dst)
+
+
+def _pad_rows(value: Value, graph: Graph, x: Tensor) -> Tensor:
+    more = graph.num_src - graph.num_dst
+    return torch.constant_pad_nd(x, (*(0,) * (2 * x.dim() - 2), 0, more))
+
+
 CUDA = Target("cuda", device="cuda", worth=1, joins=True)
 for name, launcher in {
     **products.LAUNCHERS,
@@ -58,4 +71,7 @@ for name, launcher in heads.LAUNCHERS.items():
     CUDA.launches(name, torch.float32)(launcher)
 CUDA.launches("row_nest", torch.float32)(row_region)
 CUDA.launches("spmm_arg")(whole(_arg))
+CUDA.launches("take_rows", *_REALS)(whole(_take_rows))
+CUDA.launches("own_rows", *_REALS)(whole(_own_rows))
+CUDA.launches("pad_rows", *_REALS)(whole(_pad_rows))
 CUDA.samples(NeighborSampler, DeviceSampler)

@@ -1,0 +1,76 @@
+"""The second stage of a batch, written down once over buffers of one shape and replayed with new contents.
+
+Comes in: the plan of a batch, bounds on sizes, a loss. Goes out: a :class:`Captured` step: loss and gradients of a
+batch at the price of two launches on a device, one forward and one backward, and of the native calls alone on the CPU.
+How a target writes a step down is registered with it in ``captures.py``; one that cannot gives None, and batches run as
+they come. Source: Joestar, section 5.4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from graphweft.runtime.function import Pullback
+from graphweft.runtime.padded import Bounds, Room, Shapes
+from graphweft.runtime.staged import PreparedBatch, StagedPlan
+
+# from the labels of a batch: (outputs, whether they may be written over) -> where the loss comes to be, its gradient
+Loss = Callable[[Tensor, bool], tuple[Any, Tensor]]
+MakeLoss = Callable[[Tensor], Loss]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is written down.
+
+    Attributes:
+        plan: Of the batch.
+        shapes: Of its hoisted values.
+        tensors: Parameters and buffers of numbers by name; where they lie must not change.
+        loss: Makes the loss of the labels in a tensor.
+        draws: Whether the step draws random numbers.
+        device: Where it runs.
+    """
+
+    plan: StagedPlan
+    shapes: Shapes
+    tensors: dict[str, Tensor]
+    loss: MakeLoss
+    draws: bool
+    device: torch.device
+
+    def room(self, bounds: Bounds, batch: PreparedBatch, labels: Tensor) -> Room:
+        """Buffers with a batch in them."""
+        room = Room(self.shapes, bounds, batch.values, labels, self.device)
+        room.fill(batch.seeds, batch.values, labels)
+        return room
+
+    def forward(self, room: Room, loss: Loss, key: int) -> tuple[Any, Tensor, Pullback]:
+        """The loss, its gradient by the outputs, and what goes backward from it."""
+        plan = self.plan
+        outputs, pullback = plan.over_values(room.values, room.seeds, self.tensors, key)
+        kept, gradient = loss(outputs["out"], plan.plan.forgets("out"))
+        return kept, gradient, pullback
+
+
+class Captured(Protocol):
+    """A step that was written down.
+
+    Attributes:
+        launches: What it launches for a batch, beside copies into its buffers.
+        exact: Whether it gives the bits of the step.
+    """
+
+    launches: int
+    exact: bool
+
+    def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]] | None:
+        """The loss and the gradients by name, in memory that the next call writes; None where it cannot run now."""
+
+
+__all__ = ["Captured", "Loss", "MakeLoss", "Step"]

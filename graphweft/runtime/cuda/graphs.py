@@ -1,0 +1,91 @@
+"""A step on a device as two CUDA graphs: one launch forward, with the loss, and one backward.
+
+Comes in: a step and bounds. Goes out: :class:`GraphStep`; None where launches take numbers of the host that change.
+Registered in ``captures.py``. :class:`Recorder` is all that is asked of a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweft.runtime.captured import Step
+from graphweft.runtime.padded import Bounds, Room
+from graphweft.runtime.staged import PreparedBatch
+
+_WARM = 3  # runs before a step is recorded, in which kernels are compiled and libraries take their memory
+
+
+class Recorder:
+    """Records what is launched on a device, and launches it again.
+
+    Args:
+        device: Which.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._pool = device, torch.cuda.graph_pool_handle()
+
+    def warm(self, body: Callable[[], object]) -> None:
+        """Runs ``body`` some times, aside from the current stream."""
+        aside = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+        current = torch.cuda.current_stream(self._device)
+        aside.wait_stream(current)
+        with torch.cuda.stream(aside):
+            for _ in range(_WARM):
+                body()
+        current.wait_stream(aside)
+
+    def record(self, body: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """What launches again what ``body`` launched, and the result of ``body``, whose memory that writes."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool):
+            made = body()
+        return graph.replay, made
+
+
+class GraphStep:
+    """See :class:`Captured`."""
+
+    launches, exact = 2, False  # products of more rows may be added up in another order
+
+    def __init__(self, step: Step, room: Room, recorder: Recorder) -> None:
+        self._room = room
+        loss = step.loss(room.labels)
+
+        def whole() -> None:
+            _, gradient, pullback = step.forward(room, loss, 0)
+            pullback(gradient)
+
+        recorder.warm(whole)
+        self._forward, found = recorder.record(lambda: step.forward(room, loss, 0))
+        self._loss, gradient, pullback = found
+        self._backward, self._gradients = recorder.record(lambda: pullback(gradient))
+        self._alive = found, step
+
+    @classmethod
+    def capture(
+        cls,
+        step: Step,
+        bounds: Bounds,
+        batch: PreparedBatch,
+        labels: Tensor,
+        recorder: Callable[[torch.device], Recorder] | None = None,
+    ) -> GraphStep | None:
+        """The step, recorded; None for one that draws, as draws are keyed by an argument of the launch."""
+        if step.draws or (recorder is None and step.device.type != "cuda"):
+            return None
+        return cls(step, step.room(bounds, batch, labels), (recorder or Recorder)(step.device))
+
+    def __call__(self, batch: PreparedBatch, labels: Tensor, key: int) -> tuple[Any, dict[str, Tensor | None]]:
+        """Loss and gradients, in memory that the next batch writes."""
+        self._room.fill(batch.seeds, batch.values, labels)
+        self._forward()
+        self._backward()
+        return self._loss, self._gradients
+
+
+__all__ = ["GraphStep", "Recorder"]
